@@ -1,0 +1,62 @@
+# `make help` lists the targets. Everything happens in .venv of this checkout; what was set up once needs no network again.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.talon-setup
+MODELS := smollm2-135m gemma3-270m
+
+# One worker per core, but not more than four: each loads models of its own.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+WORKERS ?= $(shell [ $(CORES) -gt 4 ] && echo 4 || echo $(CORES))
+# The threads of all workers together fit the cores.
+export OMP_NUM_THREADS ?= $(shell threads=$$(( $(CORES) / $(WORKERS) )); [ $$threads -gt 1 ] && echo $$threads || echo 1)
+export PIP_NO_INPUT = 1
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup models demo test test-all lint bench build clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with the pinned dependencies and TALON in it
+
+$(STAMP): pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "TALON needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1); name another one: make setup PYTHON=python3.12" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e .
+	@touch $@
+
+models: setup ## fetch the embedded models that are missing
+	@for model in $(MODELS); do $(BIN)/talon models fetch $$model || exit 1; done
+
+demo: setup ## set up, and run the main job
+	$(BIN)/talon demo
+
+test: models ## set up, and run the test suite
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+test-all: models ## the test suite with the whole matrix of combinations
+	$(BIN)/python -m pytest -n $(WORKERS) --matrix $(PYTEST_ARGS)
+
+lint: setup ## ruff, mypy --strict and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: models ## measure on the embedded models
+	$(BIN)/talon bench run $(BENCH_ARGS)
+
+build: setup ## build the wheel and the source distribution into dist/
+	$(BIN)/python -m build --no-isolation
+
+clean: ## delete what builds and tools left behind; .venv and the models stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .coverage
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,46 @@
+"""A smaller causal LM as drafter, or the target itself with layers left out."""
+
+from typing import Any
+
+import attrs
+
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.target import Target
+
+
+def _layers(given: Any) -> tuple[int, ...]:
+    """`(3, 4, 5, 9)` from `"3-5+9"`, or any sequence of numbers."""
+    if not isinstance(given, str):
+        return tuple(sorted(set(given)))
+    layers: set[int] = set()
+    for part in filter(None, given.split("+")):
+        first, dash, last = part.partition("-")
+        try:
+            layers.update(range(int(first), int(last if dash else first) + 1))
+        except ValueError:
+            raise ValueError(f"skip is '{given}'; it must be layers such as 4-9+12, counted from 0") from None
+    return tuple(sorted(layers))
+
+
+@attrs.frozen
+class DraftModel(DrafterSpec):
+    """Drafts with a causal LM of the same tokenizer and vocabulary; its chain case is classic speculative sampling.
+
+    The model runs over the growing tree with its own cache and tree attention, one forward pass per layer, and its
+    laws are the untempered softmax of its logits (speculative decoding: Leviathan et al., arXiv 2211.17192). Where
+    there is no smaller sibling, `skip` makes one of the target by leaving layers out, which needs no weights
+    (self-speculation: Zhang et al., arXiv 2309.08168).
+
+    Attributes:
+        model: a folder or Hugging Face id; None with `skip`.
+        skip: the target's layers that are left out, counted from 0: `"4-9+12"` in a spec, or a sequence of numbers.
+    """
+
+    name = "draft-model"
+    model: str | None = None
+    skip: tuple[int, ...] = attrs.field(default=(), converter=_layers)
+
+    def open(self, target: Target) -> Drafter:
+        from talon_drafters.model_drafter import open_draft_model
+
+        return open_draft_model(self, target)

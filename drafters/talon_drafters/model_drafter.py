@@ -1,0 +1,199 @@
+"""The running side of `draft-model`: a causal LM over growing trees."""
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.hf.runner import ModelRunner, decoder_layers
+from talon_core.hf.target import HFTarget
+from talon_core.loading import choose_accelerator, load_model
+from talon_core.registry import load_registry
+from talon_core.target import Target
+from talon_core.tree import FloatArray, IntArray, TokenTree
+
+if TYPE_CHECKING:
+    from talon_drafters.draft_model import DraftModel
+
+
+def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
+    """Load the drafter that `spec` describes; raises as `DrafterSpec.open` does."""
+    if not isinstance(target, HFTarget):
+        raise ValueError(f"drafter 'draft-model' drafts for transformers models, not for a {type(target).__name__}")
+    if (spec.model is None) == (not spec.skip):
+        raise ValueError(
+            "drafter 'draft-model' needs either model=FOLDER_OR_ID or skip=LAYERS (such as skip=8-19), "
+            f"got model={spec.model} and skip={spec.skip}"
+        )
+    if spec.model is None:
+        # the target's own layers are accelerated already while the target runs
+        return ModelDrafter(ModelRunner(without_layers(target.model, spec.skip), target.attention), target.vocab_size)
+    model, tokenizer = load_model(spec.model)
+    _check_vocabulary(spec.model, model, tokenizer, target)
+    accelerator = choose_accelerator(load_registry(), model.device, model.dtype) if target.accelerator else None
+    return ModelDrafter(ModelRunner(model, target.attention, accelerator), target.vocab_size)
+
+
+def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: HFTarget) -> None:
+    size = int(model.get_output_embeddings().weight.shape[0])
+    if target.tokenizer is not None and tokenizer.get_vocab() != target.tokenizer.get_vocab():
+        raise ValueError(
+            f"the draft model '{name}' has another vocabulary than the target ({len(tokenizer)} and "
+            f"{len(target.tokenizer)} tokens); it must share the target's tokenizer"
+        )
+    if target.tokenizer is None and size != target.vocab_size:
+        raise ValueError(
+            f"the draft model '{name}' has {size} token ids and the target {target.vocab_size}; they must be the same"
+        )
+
+
+def without_layers(model: Any, skip: Sequence[int]) -> Any:
+    """A causal LM that shares all modules with `model` but lacks some of its decoder layers.
+
+    Args:
+        model: a transformers causal LM; it is not changed.
+        skip: the layers to leave out, counted from 0.
+
+    Raises:
+        ValueError: if a layer does not exist, or none would be left.
+    """
+    layers = decoder_layers(model)
+    wrong = [layer for layer in skip if not 0 <= layer < len(layers)]
+    if wrong:
+        raise ValueError(f"skip names layer {wrong[0]}; the target has layers 0 to {len(layers) - 1}")
+    kept = [layer for layer in range(len(layers)) if layer not in set(skip)]
+    if not kept:
+        raise ValueError(f"skip leaves out all {len(layers)} layers; at least one must stay")
+    config = copy.deepcopy(model.config)
+    text = config.get_text_config()
+    text.num_hidden_layers = len(kept)
+    if getattr(text, "layer_types", None):
+        text.layer_types = [text.layer_types[layer] for layer in kept]
+    path = next(name for name, module in model.named_modules() if module is layers).split(".")
+    top = part = _shallow(model)
+    part.config = config
+    for name in path[:-1]:
+        child = _shallow(getattr(part, name))
+        if isinstance(getattr(child, "config", None), type(text)):
+            child.config = text
+        setattr(part, name, child)
+        part = child
+    setattr(part, path[-1], nn.ModuleList([layers[layer] for layer in kept]))
+    return top
+
+
+def _shallow(module: Any) -> Any:
+    """A module of the same class that shares everything but the dictionaries that hold its children."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    twin._parameters = dict(module._parameters)
+    twin._buffers = dict(module._buffers)
+    return twin
+
+
+class _Row:
+    """One sequence: what is in the draft model's cache, and where."""
+
+    def __init__(self, root: int) -> None:
+        self.pending = [root]  # committed tokens that are not in the cache; the last is the root
+        self.staged: TokenTree | None = None  # what this round has put behind the committed rows
+        self.slots: dict[int, int] = {}  # node of the draft tree -> node of `staged`
+
+    def stage(self, tree: TokenTree, frontier: IntArray) -> tuple[TokenTree, int]:
+        """Add the frontier to what is staged; returns all of it and the index of the first new node."""
+        if self.staged is None:
+            chain = np.arange(-1, len(self.pending) - 1)
+            self.staged = TokenTree(self.pending, chain, np.zeros(len(chain)))
+            self.slots = {0: len(chain) - 1}
+            return self.staged, 0
+        first = len(self.staged)
+        parents = np.array([self.slots[int(tree.parents[node])] for node in frontier], dtype=np.int64)
+        self.slots.update({int(node): first + i for i, node in enumerate(frontier)})
+        self.staged = self.staged.extend(tree.tokens[frontier], parents, np.zeros(len(frontier)))
+        return self.staged, first
+
+    def commit(self, committed: Committed) -> IntArray:
+        """The staged nodes that stay in the cache, root side first; updates what is pending."""
+        if self.staged is None:
+            self.pending.extend(committed.tokens.tolist())
+            return np.empty(0, dtype=np.int64)
+        accepted = [self.slots[int(node)] for node in committed.nodes if int(node) in self.slots]
+        stay = [*range(len(self.pending) - 1), *accepted]
+        self.pending = committed.tokens[len(accepted) - 1 :].tolist()
+        self.staged = None
+        return np.array(stay, dtype=np.int64)
+
+
+class ModelDrafter(Drafter):
+    """Drafts with a causal LM.
+
+    Args:
+        runner: the model with its cache.
+        vocab_size: the target's; ids beyond it are never proposed.
+    """
+
+    def __init__(self, runner: ModelRunner, vocab_size: int) -> None:
+        self._runner = runner
+        self._vocab_size = vocab_size
+        self._rows: list[_Row] = []
+
+    def session(self) -> AbstractContextManager[object]:
+        return self._runner.session()
+
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        self._rows = [_Row(int(prompt.ids[-1])) for prompt in prompts]
+        longest = max(len(prompt.ids) for prompt in prompts)
+        self._runner.prefill([prompt.ids[:-1] for prompt in prompts], [longest + longest // 2 + 256] * len(prompts))
+
+    def propose(
+        self,
+        trees: Sequence[TokenTree],
+        frontiers: Sequence[IntArray],
+        widths: Sequence[int],
+        choices: Sequence[Choices],
+    ) -> list[Candidates]:
+        staged = [
+            row.stage(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)
+        ]
+        logits, _ = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
+        self.passes += 1
+        proposed = []
+        for row, (tree, first) in enumerate(staged):
+            new = len(tree) - first
+            frontier_logits = logits[row, new - len(frontiers[row]) : new]  # before it, tokens that were not cached yet
+            proposed.append(self._candidates(frontier_logits, trees[row], frontiers[row], widths[row], choices[row]))
+        return proposed
+
+    def _candidates(
+        self, logits: Tensor, tree: TokenTree, frontier: IntArray, width: int, choices: Choices
+    ) -> Candidates:
+        """Candidates from the frontier's logits, shape `(frontier, vocab)`."""
+        logp = torch.log_softmax(logits[:, : self._vocab_size].float(), dim=-1)
+        best = logp.topk(min(width, logp.shape[1]), dim=-1)
+        best_logp = best.values.double().cpu().numpy()  # (frontier, width)
+        return Candidates(
+            frontier=frontier,
+            tokens=best.indices.cpu().numpy(),
+            logp=best_logp,
+            path_logp=tree.path_logp[frontier][:, None] + best_logp,
+            choices=choices,
+            law=lambda row: _law(logp[row], self._vocab_size),
+        )
+
+    @torch.inference_mode()
+    def commit(self, committed: Sequence[Committed]) -> None:
+        self._runner.cache.commit([row.commit(one) for row, one in zip(self._rows, committed, strict=True)])
+
+
+def _law(logp: Tensor, vocab_size: int) -> FloatArray:
+    law: FloatArray = np.zeros(vocab_size)
+    law[: len(logp)] = logp.double().exp().cpu().numpy()
+    law /= law.sum()
+    return law

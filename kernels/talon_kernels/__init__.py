@@ -1,0 +1,21 @@
+"""TALON's kernels, a plugin like anybody's: each operation beside its plain PyTorch reference.
+
+An operation is a folder: `talon_kernels.skinny_linear`, `rms_norm`, `gated_unit`, `gated_mlp` and `tree_attention`.
+Importing this module loads no torch.
+"""
+
+from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.hookspecs import hookimpl
+from talon_kernels.backends import NativeAccelerator, NativeAttention, ReferenceAttention, SdpaAttention
+
+__all__ = ["NativeAccelerator", "NativeAttention", "ReferenceAttention", "SdpaAttention"]
+
+
+@hookimpl
+def talon_attention() -> list[type[AttentionBackend]]:
+    return [NativeAttention, SdpaAttention, ReferenceAttention]
+
+
+@hookimpl
+def talon_accelerators() -> list[type[Accelerator]]:
+    return [NativeAccelerator]

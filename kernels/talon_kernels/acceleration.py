@@ -1,0 +1,253 @@
+"""Makes a transformers model's own layers faster on a CPU, for as long as one asks for it, without changing it.
+
+A layer is replaced only after its replacement reproduced its output on random input, so no list of model names is
+needed: the probe tells Llama's `weight * x` from Gemma's `(1 + weight) * x`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from talon_kernels.gated_mlp.native import gated_mlp_native
+from talon_kernels.gated_unit.native import KINDS
+from talon_kernels.gated_unit.reference import gated_unit_reference
+from talon_kernels.native import Library, load, unavailable
+from talon_kernels.rms_norm.native import rms_norm_native
+from talon_kernels.skinny_linear.native import skinny_linear_native
+
+Forward = Callable[..., Any]
+
+PROBE_SCALES = (1.0, 1e-3, 30.0)
+"""Sizes of the rows a replacement is tried on; in the small ones a norm's eps shows."""
+
+PROBE_ERROR = 2e-5
+"""Largest difference from the module's own output, relative to the largest element of the row."""
+
+EPS_NAMES = ("variance_epsilon", "eps", "epsilon")
+MLP_CHILDREN = ("gate_proj", "up_proj", "down_proj")
+
+_float32 = torch.float32
+
+
+class Acceleration:
+    """Replacements for a model's layers, in force inside `with acceleration:`.
+
+    Inside, the replaced modules carry an instance attribute `forward`; outside, nothing of the model is changed: not
+    its classes, its parameters or its state. The weights stay the model's own and are looked up at every call, so they
+    may be assigned anew. A call that a replacement is not made for (gradients, another type or device) goes to the
+    module's own `forward`. It can be entered again while it is entered; not from two threads at a time.
+
+    Attributes:
+        reason: why nothing was replaced, as the end of a sentence, or None.
+    """
+
+    def __init__(self, replaced: list[tuple[str, nn.Module, Forward]], left: Counter[str], reason: str | None) -> None:
+        self._replaced = replaced
+        self._left = left
+        self._entered = 0
+        self.reason = reason
+
+    def __enter__(self) -> Acceleration:
+        if self._entered == 0:
+            done: list[nn.Module] = []
+            try:
+                for _, module, forward in self._replaced:
+                    # Somebody else's patch made after ours was prepared: leave it.
+                    if "forward" not in module.__dict__:
+                        module.__dict__["forward"] = forward
+                        done.append(module)
+            finally:
+                self._patched = done
+        self._entered += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered -= 1
+        if self._entered == 0:
+            for module in self._patched:
+                module.__dict__.pop("forward", None)
+            self._patched = []
+
+    def summary(self) -> dict[str, int]:
+        """How many modules are replaced, by the kind of replacement; `left ...` counts modules that a probe refused."""
+        counts = Counter(kind for kind, _, _ in self._replaced)
+        return {**dict(sorted(counts.items())), **{f"left {kind}": n for kind, n in sorted(self._left.items())}}
+
+
+@torch.no_grad()
+def accelerate(model: nn.Module) -> Acceleration:
+    """Prepare faster forwards for a model's linear layers, RMS norms and gated MLPs. Nothing is changed yet.
+
+    Args:
+        model: float32 on the CPU; other layers are left as they are, and without a compiler all of them are.
+
+    Returns:
+        A context; see `Acceleration`.
+    """
+    library = load()
+    if library is None:
+        return Acceleration([], Counter(), unavailable())
+    replaced: list[tuple[str, nn.Module, Forward]] = []
+    left: Counter[str] = Counter()
+    # A generator of our own: preparing must not move the random numbers of the user.
+    generator = torch.Generator().manual_seed(0)
+    for module in model.modules():
+        if "forward" in module.__dict__ or not _plain(module):
+            continue
+        for kind, candidates in (
+            ("linear", _linear_candidates(library, module)),
+            ("rms norm", _norm_candidates(library, module)),
+            ("gated mlp", _mlp_candidates(library, module)),
+        ):
+            if not candidates:
+                continue
+            width, forwards = candidates
+            probe = torch.randn((1, len(PROBE_SCALES), width), generator=generator, dtype=_float32, device="cpu")
+            probe *= torch.tensor(PROBE_SCALES, dtype=_float32, device="cpu")[:, None]
+            chosen = next((forward for forward in forwards if _same(module, forward, probe)), None)
+            if chosen is None:
+                left[kind] += 1
+            else:
+                replaced.append((kind, module, chosen))
+    return Acceleration(replaced, left, None)
+
+
+Candidates = tuple[int, list[Forward]] | None
+"""The width of a module's input, and the forwards it may have."""
+
+
+def _plain(module: nn.Module) -> bool:
+    own = [*module.parameters(recurse=False)]
+    return all(type(p) is nn.Parameter and p.dtype == _float32 and p.is_cpu for p in own)
+
+
+def _same(module: nn.Module, forward: Forward, probe: Tensor) -> bool:
+    """Whether a replacement gives what the module gives; one that fails on the probe does not."""
+    try:
+        expected, got = type(module).forward(module, probe), forward(probe)
+    except (RuntimeError, TypeError, ValueError, AttributeError):
+        return False
+    if type(expected) is not Tensor or expected.shape != got.shape or expected.dtype != got.dtype:
+        return False
+    # Cancelling sums may be far off relative to themselves, not relative to the largest of their row.
+    size = expected.abs().amax(dim=-1, keepdim=True) if expected.numel() else torch.zeros(1)
+    if not bool((size > 0).all()):
+        return False  # zeros would agree with anything
+    return bool(((got - expected).abs() <= PROBE_ERROR * size).all())
+
+
+def _usable(x: Any, weight: Any) -> bool:
+    return (
+        type(x) is Tensor
+        and type(weight) is nn.Parameter
+        and x.dtype is _float32
+        and weight.dtype is _float32
+        and x.is_cpu
+        and weight.is_cpu
+        and weight.is_contiguous()
+        and not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
+    )
+
+
+def _linear_candidates(library: Library, module: nn.Module) -> Candidates:
+    if type(module) is not nn.Linear:
+        return None
+    own = type(module).forward
+    parameters = module._parameters
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        weight, bias = parameters["weight"], parameters["bias"]
+        if args or kwargs or not _usable(x, weight) or (bias is not None and not _usable(x, bias)):
+            return own(module, x, *args, **kwargs)
+        assert weight is not None
+        if x.shape[-1] != weight.shape[1]:
+            return own(module, x)  # which words the error
+        return skinny_linear_native(library, x if x.is_contiguous() else x.contiguous(), weight, bias)
+
+    return module.in_features, [forward]
+
+
+def _norm_candidates(library: Library, module: nn.Module) -> Candidates:
+    weight = module._parameters.get("weight")
+    if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.dim() != 1:
+        return None
+    if len(module._parameters) > 1:
+        return None
+    name = next((name for name in EPS_NAMES if isinstance(getattr(module, name, None), float)), None)
+    if name is None:
+        return None
+    return weight.shape[0], [_norm_forward(library, module, name, offset) for offset in (0.0, 1.0)]
+
+
+def _norm_forward(library: Library, module: nn.Module, eps_name: str, offset: float) -> Forward:
+    own = type(module).forward
+    parameters = module._parameters
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        weight = parameters["weight"]
+        if args or kwargs or not _usable(x, weight):
+            return own(module, x, *args, **kwargs)
+        assert weight is not None
+        if x.shape[-1] != weight.shape[0]:
+            return own(module, x)
+        return rms_norm_native(
+            library, x if x.is_contiguous() else x.contiguous(), weight, getattr(module, eps_name), offset
+        )
+
+    return forward
+
+
+def _mlp_candidates(library: Library, module: nn.Module) -> Candidates:
+    children = module._modules
+    if not set(MLP_CHILDREN) <= children.keys() or not hasattr(module, "act_fn"):
+        return None
+    gate = children["gate_proj"]
+    if type(gate) is not nn.Linear:
+        return None
+    return gate.in_features, [_mlp_forward(library, module, kind) for kind in KINDS if _activates(module, kind)]
+
+
+def _activates(module: nn.Module, kind: str) -> bool:
+    """Whether the MLP's activation is this one. On small numbers gelu and its tanh form agree: look further out."""
+    x = torch.linspace(-8, 8, 257, dtype=_float32, device="cpu")
+    activation: Any = module.act_fn
+    try:
+        got = activation(x)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return type(got) is Tensor and torch.allclose(
+        got, gated_unit_reference(x, torch.ones_like(x), kind), rtol=1e-5, atol=1e-6
+    )
+
+
+def _mlp_forward(library: Library, module: nn.Module, kind: str) -> Forward:
+    own = type(module).forward
+    children = module._modules
+    holder: dict[str, Any] = children if "act_fn" in children else module.__dict__
+    activation = holder.get("act_fn")
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        affine = []
+        for name in MLP_CHILDREN:
+            child = children[name]
+            # A child that was exchanged (adapters) or that somebody listens to must be called itself.
+            if type(child) is not nn.Linear or child._forward_hooks or child._forward_pre_hooks:
+                break
+            weight, bias = child._parameters["weight"], child._parameters["bias"]
+            if not _usable(x, weight) or (bias is not None and not _usable(x, bias)):
+                break
+            assert weight is not None
+            affine.append((weight, bias))
+        if args or kwargs or len(affine) < 3 or holder.get("act_fn") is not activation:
+            return own(module, x, *args, **kwargs)
+        if x.shape[-1] != affine[0][0].shape[1]:
+            return own(module, x)
+        gate, up, down = affine
+        return gated_mlp_native(library, x if x.is_contiguous() else x.contiguous(), gate, up, down, kind)
+
+    return forward

@@ -1,0 +1,84 @@
+"""The kernels as the core asks for them: attention backends and an accelerator, found by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
+
+if TYPE_CHECKING:
+    from torch import Tensor, device, dtype, nn
+
+    from talon_kernels.acceleration import Acceleration
+
+# Everything is imported where it is used: naming the backends must not load torch.
+
+
+class _Attention(AttentionBackend):
+    name: ClassVar[str]
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layout: TreeLayout,
+        *,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        from talon_kernels.tree_attention import tree_attention
+
+        backend = self.name
+        if backend == "sdpa" and (softcap is not None or sinks is not None):
+            backend = "reference"
+        return tree_attention(
+            query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks, backend=backend
+        )
+
+
+class NativeAttention(_Attention):
+    """Compiled C, for float32 on a CPU; a node's output has the bits of plain decoding."""
+
+    name = "native"
+
+    def unavailable(self, device: device, dtype: dtype) -> str | None:
+        from talon_kernels.tree_attention import native_cannot
+
+        return native_cannot(device, dtype)
+
+
+class SdpaAttention(_Attention):
+    """PyTorch's `scaled_dot_product_attention` with a mask; layers with a softcap or sinks go to the reference."""
+
+    name = "sdpa"
+
+    def unavailable(self, device: device, dtype: dtype) -> str | None:
+        return None
+
+
+class ReferenceAttention(_Attention):
+    """Plain PyTorch, as the definition reads; slow."""
+
+    name = "reference"
+
+    def unavailable(self, device: device, dtype: dtype) -> str | None:
+        return None
+
+
+class NativeAccelerator(Accelerator):
+    """Compiled C in the place of linear layers, RMS norms and gated MLPs, for float32 on a CPU."""
+
+    name = "native"
+
+    def unavailable(self, device: device, dtype: dtype) -> str | None:
+        from talon_kernels.tree_attention import native_cannot
+
+        return native_cannot(device, dtype)
+
+    def prepare(self, model: nn.Module) -> Acceleration:
+        from talon_kernels.acceleration import accelerate
+
+        return accelerate(model)

@@ -1,0 +1,48 @@
+"""The gate of a gated MLP, `act(gate) * up`, in one pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from talon_kernels.gated_unit.native import KINDS, gated_unit_native
+from talon_kernels.gated_unit.reference import gated_unit_reference
+from talon_kernels.native import load, unavailable
+
+__all__ = ["gated_unit"]
+
+BACKENDS = ("native", "reference")
+
+
+def gated_unit(gate: Tensor, up: Tensor, kind: str, *, backend: str | None = None) -> Tensor:
+    """`act(gate) * up`, element by element.
+
+    With the native backend an element of the result has the same bits wherever it lies.
+
+    Args:
+        gate: any shape, float32 on the CPU.
+        up: as gate.
+        kind: the activation, "silu" or "gelu_tanh".
+        backend: "native" or "reference"; None takes native if the kernels can be built here.
+
+    Returns:
+        The shape of gate, contiguous.
+
+    Raises:
+        ValueError: if shapes, types, devices or the kind do not fit, or the backend asked for cannot run.
+    """
+    if gate.shape != up.shape:
+        raise ValueError(f"gate and up have one shape; got {tuple(gate.shape)} and {tuple(up.shape)}")
+    for tensor in (gate, up):
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            raise ValueError(f"gated_unit takes float32 on the CPU, got {tensor.dtype} on {tensor.device}")
+    if kind not in KINDS:
+        raise ValueError(f"no activation '{kind}'; there are: {', '.join(KINDS)}")
+    if backend not in (None, *BACKENDS):
+        raise ValueError(f"no backend '{backend}' of gated_unit; there are: {', '.join(BACKENDS)}")
+    library = load() if backend != "reference" else None
+    if library is None:
+        if backend == "native":
+            raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
+        return gated_unit_reference(gate, up, kind)
+    return gated_unit_native(library, gate.contiguous(), up.contiguous(), kind)

@@ -1,0 +1,111 @@
+"""The CPU kernels written in C: compiled at first use, kept in the user's cache, never required.
+
+`load()` gives them, or None where there is no compiler or `TALON_NATIVE=0`; `unavailable()` then says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import cached_property
+
+from talon_kernels.native.build import BuildError, build_library
+
+__all__ = ["Library", "load", "switch_off", "unavailable"]
+
+ABI = 2
+"""Counted up, here and in `linear.c`, when a C function's arguments change."""
+
+_POINTER = ctypes.c_void_p
+_INT = ctypes.c_int64
+_FLOAT = ctypes.c_float
+
+
+class Library:
+    """The loaded C functions. Pointers go in as integers (`tensor.data_ptr()`); nothing is checked behind this line.
+
+    Attributes:
+        path: the file it was loaded from.
+        lanes: float32 values in one vector register; the least head size `tree_attention` takes.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Load the file.
+
+        Raises:
+            OSError: if it is no shared library, or one of other kernels.
+        """
+        self.path = path
+        library = ctypes.CDLL(path)
+        try:
+            abi = library.talon_abi
+            abi.restype, abi.argtypes = _INT, []
+            if abi() != ABI:
+                raise OSError(f"{path} has ABI {abi()}, not {ABI}")
+            lanes = library.talon_lanes
+            lanes.restype, lanes.argtypes = _INT, []
+            self.lanes: int = lanes()
+            self.linear = library.talon_linear
+            self.linear.restype, self.linear.argtypes = None, [_POINTER] * 4 + [_INT] * 4
+            self.gated_mlp = library.talon_gated_mlp
+            self.gated_mlp.restype, self.gated_mlp.argtypes = None, [_POINTER] * 9 + [_INT] * 6
+            self.gated_unit = library.talon_gated_unit
+            self.gated_unit.restype, self.gated_unit.argtypes = None, [_POINTER] * 3 + [_INT] * 3
+            self.rms_norm = library.talon_rms_norm
+            self.rms_norm.restype = None
+            self.rms_norm.argtypes = [_POINTER] * 3 + [_INT] * 2 + [_FLOAT] * 2 + [_INT]
+            self.tree_attention = library.talon_tree_attention
+            self.tree_attention.restype = _INT
+            self.tree_attention.argtypes = [_POINTER] * 10 + [_INT] * 5 + [_FLOAT] * 2 + [_INT] * 2
+        except AttributeError as error:
+            raise OSError(f"{path} lacks a kernel: {error}") from error
+
+
+class _Loader:
+    """Builds once per process, whatever the number of threads that ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.off: str | None = None
+
+    @cached_property
+    def _outcome(self) -> Library | str:
+        try:
+            return build_library(Library)
+        except BuildError as error:
+            return str(error)
+
+    def outcome(self) -> Library | str:
+        if self.off is not None:
+            return self.off
+        with self._lock:
+            return self._outcome
+
+
+_LOADER = _Loader()
+
+
+def load() -> Library | None:
+    """The C kernels, built now if no cache has them (a few seconds, once per machine); None if they cannot be had."""
+    outcome = _LOADER.outcome()
+    return outcome if isinstance(outcome, Library) else None
+
+
+def unavailable() -> str | None:
+    """Why `load()` gives None, as the end of a sentence; None if it gives the kernels."""
+    outcome = _LOADER.outcome()
+    return outcome if isinstance(outcome, str) else None
+
+
+class switch_off:
+    """A context in which `load()` gives None, to see or to test what is done without the C kernels."""
+
+    def __init__(self, reason: str = "the native kernels are switched off") -> None:
+        self.reason = reason
+
+    def __enter__(self) -> None:
+        self._before = _LOADER.off
+        _LOADER.off = self.reason
+
+    def __exit__(self, *_: object) -> None:
+        _LOADER.off = self._before

@@ -1,0 +1,399 @@
+// Attention of a draft tree over a cache: prefix rows first, then each node's own ancestors, then itself.
+//
+// A query is one head of one node. Its visible keys are numbered by position: 0 .. length - 1. Everything that is
+// summed over keys is summed by position, in blocks of BLOCK and parts of PART positions, and a score depends on its
+// query and key only. So a node's output has the same bits as in sequential decoding at the same prefix, whatever the
+// tree around it, and whatever the number of threads.
+//
+// Most nodes' first ancestors lie in the cache at their position (the whole prefix, the root, any unbranched start):
+// these `dense` rows are read without an index and shared by all queries of a task.
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "talon.h"
+
+enum { BLOCK = 128, PART = 1024, QUERIES = 48, HEIGHT = 6, COLUMNS = REGISTERS == 32 ? 4 : 2 };
+
+// Keys packed at once; a multiple of V.
+enum { PACK = COLUMNS * V };
+
+typedef struct {
+    int64_t batch, heads, kv_heads, queries, head_dim;
+    const float *q, *k, *v;
+    float *out;
+    const int64_t *q_stride, *k_stride, *v_stride, *out_stride;  // batch, head, row; in floats
+    const int32_t *prefix, *counts, *first;                      // (batch,): cached rows, tree nodes, first that is a query
+    const int32_t *const *parents;                               // (batch,), each (nodes,)
+    const float *sinks;                                          // (heads,) or null
+    float scale, softcap;                                        // softcap 0: none
+    int64_t window;                                              // 0: none
+} Call;
+
+// Per query: visible keys, leading keys that lie at their position, the rest as tree node indices.
+typedef struct {
+    int64_t queries;
+    int32_t *length, *dense, *offset, *index, *memory;
+} Chains;
+
+typedef struct {
+    float *q, *packed, *score, *tree, *out, *max, *sum;
+} Scratch;
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The start of vector c of a row of n >= V floats; the last one overlaps its neighbour instead of passing the end.
+static inline int64_t column(int64_t c, int64_t n) { return least(c * V, n - V); }
+
+// packed[d][j] = rows[j][d] for PACK rows, of which only `count` exist; the others repeat the last one.
+static void pack(const float *rows, int64_t stride, int64_t count, int64_t n, float *packed) {
+    for (int64_t t = 0; t * V < count; t++)
+        for (int64_t c = 0; c * V < n; c++) {
+            int64_t d = column(c, n);
+            vf a[V], b[V];
+            UNROLL for (int j = 0; j < V; j++) a[j] = load(rows + least(t * V + j, count - 1) * stride + d);
+            UNROLL for (int s = 1; s < V; s *= 2) {
+                UNROLL for (int j = 0; j < V / 2; j++) {
+                    b[2 * j] = INTERLEAVE_LOW(a[j], a[j + V / 2]);
+                    b[2 * j + 1] = INTERLEAVE_HIGH(a[j], a[j + V / 2]);
+                }
+                UNROLL for (int j = 0; j < V; j++) a[j] = b[j];
+            }
+            UNROLL for (int j = 0; j < V; j++) store(packed + (d + j) * PACK + t * V, a[j]);
+        }
+}
+
+// score[i][0 : NT * V] = q[i] . packed, for MR queries.
+INLINE void scores(const int MR, const int NT, const float *restrict q, const float *restrict packed,
+                   float *restrict score, int64_t width, int64_t n) {
+    vf acc[HEIGHT * COLUMNS];
+    UNROLL for (int i = 0; i < MR * NT; i++) acc[i] = (vf){0};
+    for (int64_t d = 0; d < n; d++) {
+        vf b[COLUMNS];
+        UNROLL for (int t = 0; t < NT; t++) b[t] = load(packed + d * PACK + t * V);
+        UNROLL for (int i = 0; i < MR; i++) {
+            vf a = splat(q[i * n + d]);
+            UNROLL for (int t = 0; t < NT; t++) acc[i * NT + t] += a * b[t];
+        }
+    }
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int t = 0; t < NT; t++) store(score + i * width + t * V, acc[i * NT + t]);
+}
+
+// out[i] += sum over j of weight[i][j] * row j, j ascending, for MR queries and NC vectors of a row that start at `at`.
+INLINE void mix(const int MR, const int NC, const float *restrict weight, int64_t width, const float *restrict rows,
+                int64_t stride, const int32_t *restrict index, int64_t count, const int64_t *at, float *restrict out,
+                int64_t out_width) {
+    vf acc[HEIGHT * COLUMNS];
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = load(out + i * out_width + c * V);
+    for (int64_t j = 0; j < count; j++) {
+        const float *row = rows + (index ? (int64_t)index[j] : j) * stride;
+        vf b[COLUMNS];
+        UNROLL for (int c = 0; c < NC; c++) b[c] = load(row + at[c]);
+        UNROLL for (int i = 0; i < MR; i++) {
+            vf a = splat(weight[i * width + j]);
+            UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] += a * b[c];
+        }
+    }
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int c = 0; c < NC; c++) store(out + i * out_width + c * V, acc[i * NC + c]);
+}
+
+typedef void scores_fn(const float *, const float *, float *, int64_t, int64_t);
+typedef void mix_fn(const float *, int64_t, const float *, int64_t, const int32_t *, int64_t, const int64_t *, float *, int64_t);
+#define PAIR(MR, NC)                                                                                                   \
+    static void scores_##MR##_##NC(const float *q, const float *packed, float *score, int64_t width, int64_t n) {       \
+        scores(MR, NC, q, packed, score, width, n);                                                                    \
+    }                                                                                                                  \
+    static void mix_##MR##_##NC(const float *weight, int64_t width, const float *rows, int64_t stride,                  \
+                                const int32_t *index, int64_t count, const int64_t *at, float *out, int64_t out_width) { \
+        mix(MR, NC, weight, width, rows, stride, index, count, at, out, out_width);                                    \
+    }
+#define HEIGHTS(NC) PAIR(1, NC) PAIR(2, NC) PAIR(3, NC) PAIR(4, NC) PAIR(5, NC) PAIR(6, NC)
+#define NAMES(OP, NC) {OP##_1_##NC, OP##_2_##NC, OP##_3_##NC, OP##_4_##NC, OP##_5_##NC, OP##_6_##NC}
+HEIGHTS(1) HEIGHTS(2)
+#if REGISTERS == 32
+HEIGHTS(3) HEIGHTS(4)
+static scores_fn *const scores_of[4][6] = {NAMES(scores, 1), NAMES(scores, 2), NAMES(scores, 3), NAMES(scores, 4)};
+static mix_fn *const mix_of[4][6] = {NAMES(mix, 1), NAMES(mix, 2), NAMES(mix, 3), NAMES(mix, 4)};
+#else
+static scores_fn *const scores_of[2][6] = {NAMES(scores, 1), NAMES(scores, 2)};
+static mix_fn *const mix_of[2][6] = {NAMES(mix, 1), NAMES(mix, 2)};
+#endif
+
+// Scores of `queries` queries against `count` rows of keys.
+static void score_rows(const float *q, int64_t queries, const float *keys, int64_t stride, int64_t count, int64_t n,
+                       float *packed, float *score, int64_t width) {
+    for (int64_t j = 0; j < count; j += PACK) {
+        int64_t some = least(count - j, PACK), vectors = (some + V - 1) / V;
+        pack(keys + j * stride, stride, some, n, packed);
+        for (int64_t i = 0; i < queries; i += HEIGHT)
+            scores_of[vectors - 1][least(queries - i, HEIGHT) - 1](q + i * n, packed, score + i * width + j, width, n);
+    }
+}
+
+static void mix_rows(const float *weight, int64_t queries, int64_t width, const float *rows, int64_t stride,
+                     const int32_t *index, int64_t count, int64_t n, float *out, int64_t out_width) {
+    if (count <= 0) return;
+    int64_t vectors = (n + V - 1) / V;
+    for (int64_t c = 0; c < vectors; c += COLUMNS) {
+        int64_t at[COLUMNS], some = least(vectors - c, COLUMNS);
+        for (int64_t i = 0; i < some; i++) at[i] = column(c + i, n);
+        mix_of[some - 1][queries - 1](weight, width, rows, stride, index, count, at, out + c * V, out_width);
+    }
+}
+
+// Turns a query's scores of one block into weights relative to the largest score of its part so far.
+static void weigh(const Call *call, float *score, int64_t begin, int64_t end, int64_t from, int64_t length, float *out,
+                  int64_t out_width, float *max, float *sum_) {
+    int64_t count = least(end, length) - begin;
+    if (count <= 0) return;
+    if (from >= begin + count) {  // outside this query's window, inside a neighbour's
+        memset(score, 0, (size_t)count * sizeof(float));
+        return;
+    }
+    int64_t padded = (count + V - 1) / V * V;
+    for (int64_t j = 0; j < from - begin; j++) score[j] = -INFINITY;
+    for (int64_t j = count; j < padded; j++) score[j] = -INFINITY;
+    vf top = splat(-INFINITY), scale = splat(call->scale);
+    for (int64_t j = 0; j < padded; j += V) {
+        vf s = load(score + j) * scale;
+        if (call->softcap > 0) {
+            vf capped = vtanh(s / splat(call->softcap)) * splat(call->softcap);
+            s = choose(s == splat(-INFINITY), s, capped);
+        }
+        store(score + j, s);
+        top = choose(s > top, s, top);
+    }
+    float high = *max;
+    for (int i = 0; i < V; i++) high = top[i] > high ? top[i] : high;
+    if (high > *max) {
+        float factor = exp1(*max - high);
+        *sum_ *= factor;
+        for (int64_t c = 0; c < out_width; c += V) store(out + c, load(out + c) * splat(factor));
+        *max = high;
+    }
+    vf total = {0};
+    for (int64_t j = 0; j < padded; j += V) {
+        vf p = vexp(load(score + j) - splat(high));
+        store(score + j, p);
+        total += p;
+    }
+    *sum_ += sum(total);
+}
+
+// One part of the positions, for rows [first, first + queries) of one key/value head; a row is query * group + head.
+static void attend(const Call *call, const Chains *chains, int64_t b, int64_t head, int64_t group, int64_t part,
+                   int64_t first, int64_t queries, const Scratch *s) {
+    const int64_t n = call->head_dim, out_width = (n + V - 1) / V * V, prefix = call->prefix[b];
+    const int64_t k_stride = call->k_stride[2], v_stride = call->v_stride[2];
+    const float *keys = call->k + b * call->k_stride[0] + head * call->k_stride[1];
+    const float *values = call->v + b * call->v_stride[0] + head * call->v_stride[1];
+    int64_t length[QUERIES], dense[QUERIES], from[QUERIES];
+    int64_t longest = 0, densest = 0, earliest = INT64_MAX, branched = 0;
+    for (int64_t i = 0; i < queries; i++) {
+        int64_t query = (first + i) / group;
+        length[i] = chains->length[query];
+        dense[i] = chains->dense[query];
+        from[i] = call->window > 0 ? most(0, length[i] - call->window) : 0;
+        longest = most(longest, length[i]);
+        densest = most(densest, dense[i]);
+        earliest = least(earliest, from[i]);
+        branched |= dense[i] < length[i];
+        memcpy(s->q + i * n,
+               call->q + b * call->q_stride[0] + (head * group + (first + i) % group) * call->q_stride[1] + query * call->q_stride[2],
+               (size_t)n * sizeof(float));
+        s->max[i] = -INFINITY;
+        s->sum[i] = 0;
+    }
+    memset(s->out, 0, (size_t)(queries * out_width) * sizeof(float));
+    const int64_t stop = least((part + 1) * PART, longest), nodes = call->counts[b];
+    const int64_t tree_width = (nodes + PACK - 1) / PACK * PACK;
+    // Only ancestors' scores are used, but which rows these are differs by query: score them all.
+    if (branched && stop > prefix)
+        score_rows(s->q, queries, keys + prefix * k_stride, k_stride, nodes, n, s->packed, s->tree, tree_width);
+    for (int64_t begin = part * PART; begin < stop; begin += BLOCK) {
+        int64_t end = least(begin + BLOCK, stop);
+        if (end <= earliest) continue;
+        score_rows(s->q, queries, keys + begin * k_stride, k_stride, least(end, densest) - begin, n, s->packed, s->score, BLOCK);
+        for (int64_t i = 0; i < queries; i++) {
+            const int32_t *chain = chains->index + chains->offset[(first + i) / group] - dense[i];
+            for (int64_t p = most(begin, dense[i]); p < least(end, length[i]); p++)
+                s->score[i * BLOCK + p - begin] = s->tree[i * tree_width + chain[p]];
+            weigh(call, s->score + i * BLOCK, begin, end, from[i], length[i], s->out + i * out_width, out_width, s->max + i, s->sum + i);
+        }
+        for (int64_t i = 0; i < queries; i += HEIGHT) {
+            int64_t some = least(queries - i, HEIGHT), shared = end, open = INT64_MAX;
+            for (int64_t j = i; j < i + some; j++) {
+                shared = least(shared, dense[j]);
+                open = least(open, from[j]);
+            }
+            open = most(open, begin);
+            mix_rows(s->score + i * BLOCK + open - begin, some, BLOCK, values + open * v_stride, v_stride, 0, shared - open, n,
+                     s->out + i * out_width, out_width);
+            for (int64_t j = i, next; j < i + some; j = next) {
+                int64_t query = (first + j) / group;
+                for (next = j + 1; next < i + some && (first + next) / group == query; next++) {}
+                int64_t at = most(shared, open), own = least(end, dense[j]);
+                mix_rows(s->score + j * BLOCK + at - begin, next - j, BLOCK, values + at * v_stride, v_stride, 0, own - at, n,
+                         s->out + j * out_width, out_width);
+                at = most(most(at, own), from[j]);
+                mix_rows(s->score + j * BLOCK + at - begin, next - j, BLOCK, values + prefix * v_stride, v_stride,
+                         chains->index + chains->offset[query] + at - dense[j], least(end, length[j]) - at, n,
+                         s->out + j * out_width, out_width);
+            }
+        }
+    }
+}
+
+// out = (sum over parts of e^(max - m) out) / (e^(sink - m) + sum over parts of e^(max - m) sum). `step` floats to the next part.
+static void finish(const Call *call, int64_t b, int64_t head, int64_t query, const float *out, const float *max,
+                   const float *sums, int64_t parts, int64_t out_step, int64_t step) {
+    const int64_t n = call->head_dim;
+    float *y = call->out + b * call->out_stride[0] + head * call->out_stride[1] + query * call->out_stride[2];
+    float m = call->sinks ? call->sinks[head] : -INFINITY, denominator;
+    for (int64_t p = 0; p < parts; p++) m = max[p * step] > m ? max[p * step] : m;
+    denominator = call->sinks ? exp1(call->sinks[head] - m) : 0.0f;
+    for (int64_t p = 0; p < parts; p++)
+        if (max[p * step] > -INFINITY) denominator += exp1(max[p * step] - m) * sums[p * step];
+    for (int64_t c = 0; c * V < n; c++) {
+        vf total = {0};
+        for (int64_t p = 0; p < parts; p++)
+            if (max[p * step] > -INFINITY) total += splat(exp1(max[p * step] - m)) * load(out + p * out_step + c * V);
+        store(y + column(c, n), total / splat(denominator));
+    }
+}
+
+// Grown, never shrunk: asking the system for pages at every layer costs more than the attention of a small tree.
+static float *thread_scratch(size_t floats) {
+    static _Thread_local float *buffer;
+    static _Thread_local size_t size;
+    if (floats > size) {
+        free(buffer);
+        buffer = malloc(floats * sizeof(float));
+        size = buffer ? floats : 0;
+    }
+    return buffer;
+}
+
+static int make_chains(const Call *call, int64_t b, Chains *chains) {
+    const int64_t nodes = call->counts[b], prefix = call->prefix[b], first = call->first[b];
+    const int32_t *parents = call->parents[b];
+    int64_t total = 0;
+    int32_t *block = malloc((size_t)(3 * nodes + 1) * sizeof(int32_t));
+    if (!block) return 0;
+    *chains = (Chains){nodes - first, block, block + nodes, block + 2 * nodes, 0, block};
+    for (int64_t i = 0; i < nodes; i++) {
+        int32_t parent = parents[i];
+        chains->length[i] = (int32_t)(parent < 0 ? prefix + 1 : chains->length[parent] + 1);
+        int32_t before = (int32_t)(parent < 0 ? prefix : chains->dense[parent]);
+        chains->dense[i] = before == prefix + i ? before + 1 : before;
+        chains->offset[i] = (int32_t)total;
+        total += chains->length[i] - chains->dense[i];
+    }
+    chains->index = malloc((size_t)(total + 1) * sizeof(int32_t));
+    if (!chains->index) return 0;
+    for (int64_t i = 0; i < nodes; i++) {
+        int32_t node = (int32_t)i;
+        for (int32_t j = chains->length[i] - chains->dense[i] - 1; j >= 0; j--) {
+            chains->index[chains->offset[i] + j] = node;
+            node = parents[node];
+        }
+    }
+    chains->length += first;
+    chains->dense += first;
+    chains->offset += first;
+    return 1;
+}
+
+// Returns 0, or 1 when memory is short. Rows of `out` past a tree's queries become zero.
+EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float *v, float *out, const int64_t *strides,
+                                    const int32_t *prefix, const int32_t *counts, const int32_t *first,
+                                    const int32_t *const *parents, const float *sinks, int64_t batch, int64_t heads,
+                                    int64_t kv_heads, int64_t queries, int64_t head_dim, float scale, float softcap, int64_t window, int64_t threads) {
+    const Call call = {batch, heads, kv_heads, queries, head_dim, q, k, v, out, strides, strides + 3, strides + 6,
+                       strides + 9, prefix, counts, first, parents, sinks, scale, softcap, window};
+    const int64_t group = heads / kv_heads, out_width = (head_dim + V - 1) / V * V, record = out_width + 2;
+    Chains *chains = calloc((size_t)batch, sizeof(Chains));
+    int64_t failed = !chains, longest = 0, widest = 0, most_nodes = 0;
+    for (int64_t b = 0; b < batch && !failed; b++) {
+        failed |= !make_chains(&call, b, chains + b);
+        for (int64_t i = 0; i < chains[b].queries && !failed; i++) longest = most(longest, chains[b].length[i]);
+        widest = most(widest, chains[b].queries);
+        most_nodes = most(most_nodes, counts[b]);
+    }
+    const int64_t parts = (longest + PART - 1) / PART, rows = widest * group;
+    float *partial = 0;
+    if (!failed && parts > 1) {
+        partial = malloc((size_t)(batch * heads * queries * parts * record) * sizeof(float));
+        failed |= !partial;
+    }
+    if (!failed && rows) {
+        // Packing keys costs a task as much as four queries do; balance that against idle threads.
+        int64_t pieces = 1, least_cost = INT64_MAX, tasks = batch * kv_heads * parts;
+        for (int64_t c = (rows + QUERIES - 1) / QUERIES; c <= (rows + HEIGHT - 1) / HEIGHT; c++) {
+            int64_t cost = (tasks * c + threads - 1) / threads * ((rows + c - 1) / c + 4);
+            if (cost < least_cost) {
+                least_cost = cost;
+                pieces = c;
+            }
+        }
+        const int64_t height = (rows + pieces - 1) / pieces;
+        tasks *= pieces;
+        if (rows * longest * head_dim * kv_heads * batch < 40000) threads = 1;
+#pragma omp parallel num_threads((int)least(threads, tasks))
+        {
+            const int64_t tree_width = (most_nodes + PACK - 1) / PACK * PACK;
+            float *memory = thread_scratch((size_t)(QUERIES * (head_dim + BLOCK + tree_width + out_width + 2) + head_dim * PACK));
+            if (!memory) {
+#pragma omp atomic write
+                failed = 1;
+            }
+#pragma omp for schedule(static)
+            for (int64_t task = 0; task < tasks; task++) {
+                if (!memory) continue;
+                int64_t piece = task % pieces, part = task / pieces % parts, head = task / pieces / parts % kv_heads;
+                int64_t b = task / pieces / parts / kv_heads, start = piece * height, count = least(height, chains[b].queries * group - start);
+                if (count <= 0) continue;
+                Scratch s;
+                s.q = memory;
+                s.packed = s.q + QUERIES * head_dim;
+                s.score = s.packed + head_dim * PACK;
+                s.tree = s.score + QUERIES * BLOCK;
+                s.out = s.tree + QUERIES * tree_width;
+                s.max = s.out + QUERIES * out_width;
+                s.sum = s.max + QUERIES;
+                attend(&call, chains + b, b, head, group, part, start, count, &s);
+                for (int64_t i = 0; i < count; i++) {
+                    int64_t query = (start + i) / group, h = head * group + (start + i) % group;
+                    if (parts == 1) {
+                        finish(&call, b, h, query, s.out + i * out_width, s.max + i, s.sum + i, 1, 0, 0);
+                    } else {
+                        float *to = partial + (((b * heads + h) * queries + query) * parts + part) * record;
+                        memcpy(to, s.out + i * out_width, (size_t)out_width * sizeof(float));
+                        to[out_width] = s.max[i];
+                        to[out_width + 1] = s.sum[i];
+                    }
+                }
+            }
+            if (parts > 1 && !failed) {
+#pragma omp for schedule(static)
+                for (int64_t i = 0; i < batch * heads * queries; i++) {
+                    int64_t query = i % queries, h = i / queries % heads, b = i / queries / heads;
+                    const float *at = partial + i * parts * record;
+                    if (query < chains[b].queries) finish(&call, b, h, query, at, at + out_width, at + out_width + 1, parts, record, record);
+                }
+            }
+        }
+    }
+    for (int64_t b = 0; b < batch && !failed; b++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t query = chains[b].queries; query < queries; query++)
+                memset(out + b * call.out_stride[0] + h * call.out_stride[1] + query * call.out_stride[2], 0, (size_t)head_dim * sizeof(float));
+    for (int64_t b = 0; chains && b < batch; b++) {
+        free(chains[b].memory);
+        free(chains[b].index);
+    }
+    free(chains);
+    free(partial);
+    return failed;
+}

@@ -1,0 +1,195 @@
+"""Compiles the C kernels into a shared library and keeps it in the user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from talon_core.paths import cache_folder
+
+T = TypeVar("T")
+
+SOURCES = ("elementwise.c", "linear.c", "attention.c")
+HEADERS = ("talon.h",)
+
+COMMON_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast")
+
+FLAG_SETS = (
+    ("-march=native", "-fopenmp"),
+    ("-mcpu=native", "-fopenmp"),
+    ("-march=native",),
+    ("-mcpu=native",),
+)
+"""Tried in this order: Arm compilers spell the processor otherwise, Apple's clang has no OpenMP (one thread, then)."""
+
+COMPILE_SECONDS = 120.0
+
+
+class BuildError(Exception):
+    """The kernels cannot be built or loaded; the text says why and what would help."""
+
+
+def build_library(load: Callable[[str], T]) -> T:
+    """The kernels from the cache, or else compiled and put there.
+
+    The file's name holds a hash of everything the machine code depends on and a hash of its own content, so that a
+    stale file is not found and a damaged one is not loaded (a truncated library can kill the process). It appears under
+    its name only when it is complete; processes that build at the same time each put the same file there.
+
+    Args:
+        load: opens the library at a path; raises OSError if it cannot.
+
+    Raises:
+        BuildError: if it is switched off, if there is no compiler, or if the compiler fails.
+    """
+    switch = os.environ.get("TALON_NATIVE", "1").strip().lower()
+    if switch in ("0", "false", "no", "off"):
+        raise BuildError(f"TALON_NATIVE={switch} switches the native kernels off")
+    if os.name != "posix":
+        raise BuildError(f"the native kernels are built on Linux and macOS only, not on {platform.system()}")
+    compiler = find_compiler()
+    key = build_key(compiler)
+    share_openmp()
+    cache = cache_folder() / "native"
+    for path in sorted(cache.glob(f"{key}-*.so")):
+        if is_whole(path):
+            with contextlib.suppress(OSError):
+                return load(str(path))
+        _remove(path)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        work = tempfile.TemporaryDirectory(dir=cache, prefix="build-", ignore_cleanup_errors=True)
+    except OSError:
+        # The mapped library outlives its file, so nothing is left behind here.
+        work = tempfile.TemporaryDirectory(prefix="talon-native-", ignore_cleanup_errors=True)
+    with work as folder:
+        built = Path(folder) / "talon.so"
+        compile_sources(compiler, built)
+        target = cache / f"{key}-{_digest(built)}.so"
+        with contextlib.suppress(OSError):
+            os.replace(built, target)
+            built = target
+        try:
+            return load(str(built))
+        except OSError as error:
+            raise BuildError(f"what {shlex.join(compiler)} built cannot be loaded: {error}") from error
+
+
+def find_compiler() -> list[str]:
+    """The C compiler's command: `$CC` if that is set, else the first of cc, gcc and clang on the PATH.
+
+    Raises:
+        BuildError: if there is none.
+    """
+    chosen = os.environ.get("CC", "").strip()
+    if chosen:
+        command = shlex.split(chosen)
+        if shutil.which(command[0]) is None:
+            raise BuildError(f"CC={chosen} names no program; set it to a C compiler or unset it")
+        return command
+    for name in ("cc", "gcc", "clang"):
+        found = shutil.which(name)
+        if found is not None:
+            return [found]
+    raise BuildError("no C compiler was found (cc, gcc or clang); with one, decoding on a CPU is several times faster")
+
+
+def build_key(compiler: list[str]) -> str:
+    """A hash of what the machine code depends on: sources, flags, the compiler, the processor.
+
+    Raises:
+        BuildError: if the compiler does not run.
+    """
+    try:
+        asked = subprocess.run([*compiler, "--version"], capture_output=True, timeout=COMPILE_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
+    key = hashlib.sha256()
+    how = repr((COMMON_FLAGS, FLAG_SETS, compiler)).encode()
+    for part in (*(_source(name) for name in (*HEADERS, *SOURCES)), how, asked.stdout, processor().encode()):
+        key.update(len(part).to_bytes(8, "big"))
+        key.update(part)
+    return key.hexdigest()[:24]
+
+
+def processor() -> str:
+    """The processor's model and abilities, as far as the system tells; a shared home may serve several machines."""
+    known = [platform.system(), platform.machine(), platform.processor()]
+    try:
+        wanted = ("model name", "flags", "CPU part", "CPU implementer", "Features")
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0].splitlines()
+        known += [line for line in lines if line.split(":")[0].strip() in wanted]
+    except OSError:
+        pass
+    return "\n".join(known)
+
+
+def compile_sources(compiler: list[str], target: Path) -> None:
+    """Compile all sources into the shared library `target`, with the first set of flags the compiler takes.
+
+    Raises:
+        BuildError: if it takes none; the text ends with the first error of the last try.
+    """
+    sources = [str(Path(__file__).with_name(name)) for name in SOURCES]
+    problem = ""
+    for flags in FLAG_SETS:
+        command = [*compiler, *COMMON_FLAGS, *flags, *sources, "-o", str(target), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
+        if done.returncode == 0 and target.exists():
+            return
+        problem = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+    raise BuildError(f"{shlex.join(compiler)} cannot compile the native kernels: {problem}")
+
+
+def share_openmp() -> None:
+    """Let the kernels use the OpenMP threads PyTorch already runs.
+
+    Two pools would spin against each other for the same cores. The library asks for `libgomp.so.1`; once PyTorch's own
+    copy is global, its symbols answer first.
+    """
+    import torch
+
+    for path in _openmp_beside(Path(torch.__file__).parent):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
+
+
+def _openmp_beside(torch_folder: Path) -> Iterator[Path]:
+    if sys.platform == "linux":
+        for folder in (torch_folder / "lib", torch_folder.parent / "torch.libs"):
+            yield from sorted(folder.glob("libgomp*.so*"))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a cached file still has the content its name promises."""
+    try:
+        return path.stem.rpartition("-")[2] == _digest(path)
+    except OSError:
+        return False
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:24]
+
+
+def _source(name: str) -> bytes:
+    return Path(__file__).with_name(name).read_bytes()
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,95 @@
+"""What the backends derive from a layout, once for all layers of a forward pass."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from talon_core.attention import TreeLayout
+
+T = TypeVar("T")
+
+
+class PerLayout(Generic[T]):
+    """Computes something for a layout when it is first asked for, and keeps it as long as the layout lives."""
+
+    def __init__(self, make: Callable[[TreeLayout], T]) -> None:
+        self._make = make
+        self._kept: WeakKeyDictionary[TreeLayout, T] = WeakKeyDictionary()
+
+    def __call__(self, layout: TreeLayout) -> T:
+        kept = self._kept.get(layout)
+        if kept is None:
+            kept = self._kept[layout] = self._make(layout)
+        return kept
+
+
+def visible(layout: TreeLayout, row: int, window: int | None) -> npt.NDArray[np.bool_]:
+    """Which rows of the key buffer each query of one sequence attends to.
+
+    Args:
+        layout: the layout.
+        row: index of the sequence.
+        window: a key is visible only if its position is less than `window` behind the query's.
+
+    Returns:
+        Shape `(queries, prefix + nodes)`.
+    """
+    parents, prefix = layout.parents[row], int(layout.prefix_lengths[row])
+    nodes = len(parents)
+    seen = np.zeros((nodes, prefix + nodes), dtype=np.bool_)
+    position = np.arange(prefix + nodes)
+    for node, parent in enumerate(parents.tolist()):
+        if parent < 0:
+            seen[node, :prefix] = True
+            position[prefix + node] = prefix
+        else:
+            seen[node] = seen[parent]
+            position[prefix + node] = position[prefix + parent] + 1
+        seen[node, prefix + node] = True
+    if window is not None:
+        seen &= position[prefix:, None] - position[None, :] < window
+    return seen[int(layout.first_queries[row]) :]
+
+
+@attrs.frozen(eq=False)
+class NativeLayout:
+    """A layout as the C kernel takes it.
+
+    Attributes:
+        prefix: address of `batch` int32: rows of the prefix.
+        counts: address of `batch` int32: nodes of the tree.
+        first: address of `batch` int32: the first node that is a query.
+        parents: address of `batch` addresses, each of `counts[b]` int32.
+        used: rows of the key buffer that may be read, the largest of any sequence.
+    """
+
+    prefix: int
+    counts: int
+    first: int
+    parents: int
+    used: int
+    _owners: tuple[object, ...]
+
+
+def _native(layout: TreeLayout) -> NativeLayout:
+    small = np.array(
+        [layout.prefix_lengths, [len(parents) for parents in layout.parents], layout.first_queries], dtype=np.int32
+    )
+    parents = [np.ascontiguousarray(tree, dtype=np.int32) for tree in layout.parents]
+    for row, tree in enumerate(parents):
+        if ((tree >= np.arange(len(tree), dtype=np.int32)) | (tree < -1)).any():
+            raise ValueError(f"parents of tree {row} do not stand before their children: {tree.tolist()}")
+    addresses = (ctypes.c_void_p * len(parents))(*[tree.ctypes.data for tree in parents])
+    at, step = small.ctypes.data, small.strides[0]
+    used = int((small[0] + small[1]).max(initial=0))
+    return NativeLayout(at, at + step, at + 2 * step, ctypes.addressof(addresses), used, (small, parents, addresses))
+
+
+native_layout = PerLayout(_native)

@@ -1,0 +1,78 @@
+"""Tree attention in C."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from talon_core.attention import TreeLayout
+from talon_kernels.native import Library
+from talon_kernels.tree_attention.layout import native_layout
+
+_Strides = ctypes.c_int64 * 12
+
+
+def tree_attention_native(
+    library: Library,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: TreeLayout,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Shapes as in `tree_attention`; float32 on the CPU.
+
+    Raises:
+        MemoryError: if there is no memory for the intermediate results.
+    """
+    batch, heads, queries, head_dim = query.shape
+    packed = native_layout(layout)
+    if head_dim < library.lanes:
+        # The kernel reads whole vectors; zeros change neither scores nor outputs.
+        pad = (0, library.lanes - head_dim)
+        query = F.pad(query, pad)
+        key = F.pad(key[:, :, : packed.used], pad)
+        value = F.pad(value[:, :, : packed.used], pad)
+    if query.stride(3) != 1:
+        query = query.contiguous()
+    if key.stride(3) != 1:
+        key = key[:, :, : packed.used].contiguous()
+    if value.stride(3) != 1:
+        value = value[:, :, : packed.used].contiguous()
+    if sinks is not None:
+        sinks = sinks.to(torch.float32).contiguous()
+    # In memory the heads stand last but one, as the layer's output projection reads them.
+    out = query.new_empty((batch, queries, heads, query.shape[3]))
+    q, k, v, o = query.stride(), key.stride(), value.stride(), out.stride()
+    strides = _Strides(q[0], q[1], q[2], k[0], k[1], k[2], v[0], v[1], v[2], o[0], o[2], o[1])
+    failed = library.tree_attention(
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        out.data_ptr(),
+        ctypes.addressof(strides),
+        packed.prefix,
+        packed.counts,
+        packed.first,
+        packed.parents,
+        None if sinks is None else sinks.data_ptr(),
+        batch,
+        heads,
+        key.shape[1],
+        queries,
+        query.shape[3],
+        scale,
+        0.0 if softcap is None else softcap,
+        0 if window is None else window,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError(f"no memory for attention of {queries} queries over {packed.used} keys")
+    return out[..., :head_dim].transpose(1, 2)

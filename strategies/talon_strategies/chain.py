@@ -1,0 +1,27 @@
+"""Chains: no branching at all."""
+
+import attrs
+from attrs.validators import ge
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import TokenTree
+
+
+@attrs.frozen
+class Chain(TreePolicy):
+    """Drafts the best next token `length` times in a row (Leviathan et al., arXiv 2211.17192; `length` is their gamma).
+
+    Attributes:
+        length: drafted tokens, at least 1; one draft pass each.
+    """
+
+    name = "chain"
+    length: int = attrs.field(default=5, validator=ge(1))
+    budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: 1 + self.length, takes_self=True))
+
+    def width(self, tree: TokenTree) -> int:
+        return 1
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        return Growth(candidates.best(1))

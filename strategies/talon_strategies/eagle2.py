@@ -1,0 +1,45 @@
+"""EAGLE-2's dynamic tree, which EAGLE-3 uses unchanged."""
+
+import attrs
+import numpy as np
+from attrs.validators import ge
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import TokenTree
+
+
+@attrs.frozen
+class Eagle2(TreePolicy):
+    """Expands the `top_k` best nodes of each layer, then re-ranks everything (EAGLE-2, arXiv 2406.16858).
+
+    The value of a node is the product of the drafter's probabilities along its path (their V_i). All candidates that
+    were ever scored compete in the re-ranking, so the drafted tree is much larger than the one that is verified.
+    Every round takes `1 + depth` draft passes, whatever the drafter's confidence.
+
+    Attributes:
+        budget: nodes sent to the target, the root included, at least 2; EAGLE's `total_token`.
+        depth: expanded layers after the first, at least 0; the tree is up to `1 + depth` deep.
+        top_k: nodes expanded per layer, and candidates drawn from each, at least 1.
+    """
+
+    name = "eagle2"
+    budget: int = attrs.field(default=60, validator=ge(2))
+    depth: int = attrs.field(default=7, validator=ge(0))
+    top_k: int = attrs.field(default=10, validator=ge(1))
+
+    @property
+    def draft_budget(self) -> int:
+        return 1 + self.top_k + self.depth * self.top_k**2
+
+    def width(self, tree: TokenTree) -> int:
+        return self.top_k
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        scored = candidates.best(self.top_k**2)  # all of them, best first
+        layer = tree.depths[candidates.frontier[0]]
+        expanded = self.top_k if layer < self.depth else 0
+        return Growth(scored, frontier=len(tree) + np.arange(min(expanded, len(scored))))
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return tree.keep(tree.best(self.budget))

@@ -1,0 +1,32 @@
+"""Sample-and-match, the acceptance rule for trees of any kind."""
+
+import attrs
+import numpy as np
+
+from talon_core.choices import Choices
+from talon_core.laws import Laws
+from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.tree import TokenTree
+
+
+@attrs.frozen
+class Match(AcceptanceRule):
+    """Draws each token from the target's law and follows the tree for as long as it holds what was drawn.
+
+    Every emitted token is the target's own draw at its true prefix, so the output has the target's law for any tree,
+    however it was made, as long as the draws know nothing of it. At temperature 0 the walk accepts the longest path of
+    argmax tokens. EAGLE-2's test of its children one after the other, with the drafter's probability taken as 1, has
+    the same law and accepts as much.
+    """
+
+    name = "match"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
+        path = [0]
+        while True:
+            token = laws.draw(path[-1], choices)
+            child = tree.child(path[-1], token)
+            if child is None or laws.ends(token):
+                return Accepted(np.array(path, dtype=np.int64), token)
+            path.append(child)

@@ -1,0 +1,37 @@
+"""TALON's confidence-aware tree."""
+
+import attrs
+from attrs.validators import ge, gt, le
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import TokenTree
+from talon_strategies.gate import relative_gate
+
+
+@attrs.frozen
+class Talon(TreePolicy):
+    """Keeps every candidate at least `mu` times as likely as its layer's best (TALON, arXiv 2601.07353, section 5.2).
+
+    The first layer is the `top_k` best (their robust tree initialisation); every later one is what passes the gate,
+    all parents pooled, scored by the probability of the path from the root; a layer that does not fit is cut to its
+    best. What survives is drafted from next, until the tree is full: deep where the drafter is sure, wide where it
+    is not. The paper scores the whole draft vocabulary; the best `budget - nodes` of each parent, which the default
+    `width` asks for, give the same tree.
+
+    Attributes:
+        budget: nodes of the tree, the root included, at least 2; their N.
+        top_k: size of the first layer, at least 1; their K.
+        mu: the gate, in (0, 1]; the larger, the deeper and narrower the tree.
+    """
+
+    name = "talon"
+    budget: int = attrs.field(default=60, validator=ge(2))
+    top_k: int = attrs.field(default=10, validator=ge(1))
+    mu: float = attrs.field(default=0.03, validator=[gt(0), le(1)])
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        room = self.budget - len(tree)
+        if len(tree) == 1:
+            return Growth(candidates.best(min(self.top_k, room)))
+        return Growth(candidates.best(room, at_least=relative_gate(candidates.path_logp, self.mu)))

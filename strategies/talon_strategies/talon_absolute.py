@@ -1,0 +1,35 @@
+"""TALON with a fixed threshold in place of the relative gate."""
+
+import math
+
+import attrs
+from attrs.validators import ge, gt, le
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import TokenTree
+
+
+@attrs.frozen
+class TalonAbsolute(TreePolicy):
+    """Keeps every candidate whose path has at least probability `threshold`, whatever its layer's best.
+
+    An ablation of ours, to be held against `talon` (arXiv 2601.07353, section 5.2): path probabilities fall with
+    depth, so the drafting ends by itself once no path reaches the threshold, perhaps long before the budget is spent.
+
+    Attributes:
+        budget: nodes of the tree, the root included, at least 2.
+        top_k: size of the first layer, which is not gated, at least 1.
+        threshold: the least path probability from the second layer on, in (0, 1].
+    """
+
+    name = "talon-absolute"
+    budget: int = attrs.field(default=60, validator=ge(2))
+    top_k: int = attrs.field(default=10, validator=ge(1))
+    threshold: float = attrs.field(default=0.03, validator=[gt(0), le(1)])
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        room = self.budget - len(tree)
+        if len(tree) == 1:
+            return Growth(candidates.best(min(self.top_k, room)))
+        return Growth(candidates.best(room, at_least=math.log(self.threshold)))

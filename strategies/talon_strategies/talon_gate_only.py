@@ -1,0 +1,27 @@
+"""TALON without its first top-K layer."""
+
+import attrs
+from attrs.validators import ge, gt, le
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import TokenTree
+from talon_strategies.gate import relative_gate
+
+
+@attrs.frozen
+class TalonGateOnly(TreePolicy):
+    """Gates the first layer as well (TALON, arXiv 2601.07353, the ablation with no top-K layer).
+
+    Attributes:
+        budget: nodes of the tree, the root included, at least 2; their N.
+        mu: a candidate joins if it is at least `mu` times as likely as its layer's best; in (0, 1].
+    """
+
+    name = "talon-gate-only"
+    budget: int = attrs.field(default=60, validator=ge(2))
+    mu: float = attrs.field(default=0.03, validator=[gt(0), le(1)])
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        room = self.budget - len(tree)
+        return Growth(candidates.best(room, at_least=relative_gate(candidates.path_logp, self.mu)))

@@ -1,0 +1,34 @@
+"""TALON with the last step's probability in place of the path's."""
+
+import attrs
+from attrs.validators import ge, gt, le
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import TokenTree
+from talon_strategies.gate import relative_gate
+
+
+@attrs.frozen
+class TalonLocal(TreePolicy):
+    """Scores a candidate by its probability after its parent, forgetting how likely the parent was.
+
+    An ablation of ours, to be held against `talon` (arXiv 2601.07353, section 5.2): the gate and the cut to the
+    budget both use the conditional probability, so a sure step on an unlikely path counts as much as on a likely one.
+
+    Attributes:
+        budget: nodes of the tree, the root included, at least 2.
+        top_k: size of the first layer, at least 1.
+        mu: a candidate joins if it is at least `mu` times as likely after its parent as its layer's best; in (0, 1].
+    """
+
+    name = "talon-local"
+    budget: int = attrs.field(default=60, validator=ge(2))
+    top_k: int = attrs.field(default=10, validator=ge(1))
+    mu: float = attrs.field(default=0.03, validator=[gt(0), le(1)])
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        room = self.budget - len(tree)
+        if len(tree) == 1:
+            return Growth(candidates.best(min(self.top_k, room)))
+        return Growth(candidates.best(room, score=candidates.logp, at_least=relative_gate(candidates.logp, self.mu)))

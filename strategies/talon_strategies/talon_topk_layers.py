@@ -1,0 +1,36 @@
+"""TALON with any number of top-K layers before the gate."""
+
+import attrs
+from attrs.validators import ge, gt, le
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import TokenTree
+from talon_strategies.gate import relative_gate
+
+
+@attrs.frozen
+class TalonTopkLayers(TreePolicy):
+    """Starts with `layers` layers of the `top_k` best each, all parents pooled.
+
+    TALON's ablation of the number of top-K layers (arXiv 2601.07353; our `layers` is its k). With `layers=1` it is
+    `talon`, with `layers=0` it is `talon-gate-only`.
+
+    Attributes:
+        budget: nodes of the tree, the root included, at least 2; their N.
+        top_k: size of a top-K layer, at least 1; their K.
+        mu: in later layers a candidate joins if it is at least `mu` times as likely as its layer's best; in (0, 1].
+        layers: number of top-K layers, 0 to 3.
+    """
+
+    name = "talon-topk-layers"
+    budget: int = attrs.field(default=60, validator=ge(2))
+    top_k: int = attrs.field(default=10, validator=ge(1))
+    mu: float = attrs.field(default=0.03, validator=[gt(0), le(1)])
+    layers: int = attrs.field(default=2, validator=[ge(0), le(3)])
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        room = self.budget - len(tree)
+        if tree.depths[candidates.frontier[0]] < self.layers:
+            return Growth(candidates.best(min(self.top_k, room)))
+        return Growth(candidates.best(room, at_least=relative_gate(candidates.path_logp, self.mu)))

@@ -1,0 +1,69 @@
+"""What a drafter offers at the frontier: for each node, its most likely next tokens."""
+
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+
+from talon_core.choices import Choices
+from talon_core.tree import FloatArray, IntArray
+
+LOWEST = float(np.finfo(np.float64).min)  # the least score that is not minus infinity
+
+
+def _no_law(row: int) -> FloatArray:
+    raise ValueError(f"these candidates carry no full law (asked for frontier row {row})")
+
+
+@attrs.frozen(eq=False)
+class Candidates:
+    """The best next tokens of each frontier node, in one rectangle; row `i` belongs to tree node `frontier[i]`.
+
+    The rectangle is as wide as the policy asked for, or narrower if the drafter knows no more. Rows are sorted by falling `logp`. A drafter that knows fewer than `width` continuations of a node pads its row
+    with token -1 and `logp` minus infinity; `best` never returns a padded entry, and a policy must not choose one.
+
+    Attributes:
+        frontier: the tree nodes that were drafted from, shape `(frontier,)`, int64.
+        tokens: token ids, shape `(frontier, width)`, int64.
+        logp: natural log-probability of the token given the path to its parent, shape `(frontier, width)`, float64.
+        path_logp: natural log-probability of the path from the root, the token included, same shape, float64.
+        law: `law(row)` is the drafter's whole law at frontier row `row`, shape `(vocab,)`, float64, summing to 1;
+            computed on demand. Raises ValueError where the drafter has none.
+        choices: the round's randomness, for policies that draw. Not to be confused with the target's draws.
+    """
+
+    frontier: IntArray
+    tokens: IntArray
+    logp: FloatArray
+    path_logp: FloatArray
+    choices: Choices
+    law: Callable[[int], FloatArray] = _no_law
+
+    @property
+    def width(self) -> int:
+        """Candidates per frontier node, padding included."""
+        return int(self.tokens.shape[1])
+
+    def parents(self, flat: IntArray) -> IntArray:
+        """The tree nodes under which the candidates `flat` (indices into the flattened rectangle) would stand."""
+        return self.frontier[flat // self.width]
+
+    def best(self, count: int, *, score: FloatArray | None = None, at_least: float = -np.inf) -> IntArray:
+        """Flat indices of the best candidates, best first; ties go to the lower index.
+
+        Args:
+            count: how many at most.
+            score: what to rank by, shape `(frontier, width)`; `path_logp` by default. Minus infinity rules a candidate
+                out.
+            at_least: only candidates whose score is at least this, a natural log-probability.
+
+        Returns:
+            Indices into the flattened `(frontier, width)` rectangle, shape `(chosen,)`, `chosen <= count`, int64.
+        """
+        ranked = (self.path_logp if score is None else score).ravel()
+        found = np.flatnonzero((ranked >= max(at_least, LOWEST)) & (self.tokens.ravel() >= 0))
+        if len(found) > count > 0:  # sorting only what can be chosen is several times faster on wide layers
+            passing = ranked[found]
+            found = found[passing >= np.partition(passing, -count)[-count]]
+        order = np.argsort(-ranked[found], kind="stable")[: max(count, 0)]
+        return found[order]

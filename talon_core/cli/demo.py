@@ -1,0 +1,156 @@
+"""`talon demo`: the same answer twice, one token at a time and with TALON."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import attrs
+import typer
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from talon_core.cli import options as opts
+from talon_core.cli.generate import as_object
+from talon_core.cli.output import nothing_on_stdout, print_json, seconds_of, stdout
+from talon_core.loading import Parts
+
+if TYPE_CHECKING:
+    from talon_core.cli.session import Session
+    from talon_core.decoder import Decoder, Result
+
+PROMPT = """PLACEHOLDER"""
+MAX_NEW_TOKENS = 192
+WARM_UP_TOKENS = 8
+
+
+@attrs.frozen(eq=False)
+class Comparison:
+    """Both runs over the same prompt."""
+
+    session: "Session"
+    parts: Parts
+    plain: "Result"
+    fast: "Result"
+
+    @property
+    def identical(self) -> bool:
+        """Whether both gave the same tokens."""
+        return self.plain.token_ids == self.fast.token_ids
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as many tokens a second TALON gave."""
+        plain = self.plain.stats.tokens_per_second
+        return self.fast.stats.tokens_per_second / plain if plain else 0.0
+
+
+def demo(
+    model: opts.Model = opts.DEFAULT_MODEL,
+    drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
+    policy: opts.Policy = opts.DEFAULT_POLICY,
+    rule: opts.Rule = opts.DEFAULT_RULE,
+    attention: opts.Attention = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to make.")] = MAX_NEW_TOKENS,
+    as_json: opts.Json = False,
+) -> None:
+    """Decode one prompt twice, without and with TALON, and compare. Exit status 1 if the texts differ."""
+    generation_options = opts.sampling_options(0.0, None, None, None, max_new_tokens)
+    parts = opts.checked_parts(drafter, policy, rule, attention)
+    if parts.policy == "none":
+        raise ValueError("--policy is none; the demo compares a policy with none, so it must be another one")
+    console = None if as_json else stdout()
+    with nothing_on_stdout(as_json):
+        comparison = compare(console, model, parts, generation_options)
+    if console is None:
+        print_json(as_report(model, comparison))
+    else:
+        _conclude(console, comparison)
+    raise typer.Exit(0 if comparison.identical else 1)
+
+
+def compare(console: Console | None, model: str, parts: Parts, options: dict[str, Any]) -> Comparison:
+    """Load the model once and decode with both decoders; on `console`, if there is one, as it happens."""
+    from talon_core.cli.session import open_session
+
+    session = open_session(model)
+    without = session.decoder(attrs.evolve(parts, policy="none"))
+    fast = session.decoder(parts)
+    for decoder in (without, fast):
+        decoder.generate(PROMPT, temperature=0.0, max_new_tokens=WARM_UP_TOKENS)
+    if console is not None:
+        console.print(Rule("the prompt"))
+        console.print(Text(PROMPT, style="dim"))
+    runs = []
+    for decoder, title in ((without, "one token at a time"), (fast, f"TALON: {parts.drafter} + {parts.policy}")):
+        if console is not None:
+            console.print(Rule(title))
+        runs.append(_run(console, decoder, options))
+    return Comparison(session, parts, *runs)
+
+
+def _run(console: Console | None, decoder: "Decoder", options: dict[str, Any]) -> "Result":
+    """Decode the prompt; where a round brought drafted tokens, its text is green."""
+    generation = decoder.stream(PROMPT, **options)
+    for chunk in generation:
+        if console is not None and chunk.text:
+            style = "green" if chunk.round.accepted else ""
+            console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
+            sys.stdout.flush()
+    result = generation.result()
+    if console is not None:
+        stats = result.stats
+        console.print()
+        pace = f"{stats.new_tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_second:.1f} tokens/s"
+        console.print(Text(pace, style="dim"))
+    return result
+
+
+def as_report(model: str, comparison: Comparison) -> dict[str, Any]:
+    """What `--json` prints: both runs as `talon generate --json` gives them, and the comparison."""
+    without = attrs.evolve(comparison.parts, policy="none")
+    return {
+        "prompt": PROMPT,
+        "identical": comparison.identical,
+        "speed_up": comparison.speed_up,
+        "plain": as_object(model, without, comparison.plain),
+        "talon": as_object(model, comparison.parts, comparison.fast),
+    }
+
+
+def _conclude(console: Console, comparison: Comparison) -> None:
+    drawing = comparison.session.drawing(comparison.fast)
+    if drawing is not None:
+        console.print(Rule("the draft tree of one round"))
+        console.print(drawing)
+    console.print(Rule("the comparison"))
+    console.print(_table(comparison))
+    if comparison.identical:
+        verdict = Text("identical output: yes", style="bold green")
+    else:
+        verdict = Text(f"identical output: no, from token {_first_difference(comparison)} on", style="bold red")
+    console.print(verdict.append(f"   speed-up: {comparison.speed_up:.2f} times", style="bold"))
+
+
+def _first_difference(comparison: Comparison) -> int:
+    pairs = zip(comparison.plain.token_ids, comparison.fast.token_ids, strict=False)
+    shorter = min(len(comparison.plain.token_ids), len(comparison.fast.token_ids))
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), shorter)
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table()
+    table.add_column("")
+    table.add_column("one token at a time", justify="right")
+    table.add_column("TALON", justify="right", style="bold")
+    runs = (comparison.plain.stats, comparison.fast.stats)
+    table.add_row("tokens/s", *(f"{stats.tokens_per_second:.1f}" for stats in runs))
+    table.add_row("tokens per target pass", *(f"{stats.mean_accepted_tokens:.2f}" for stats in runs))
+    table.add_row("target passes", *(str(stats.target_passes) for stats in runs))
+    table.add_row("nodes verified", *(str(stats.nodes_verified) for stats in runs))
+    table.add_row("new tokens", *(str(stats.new_tokens) for stats in runs))
+    table.add_row("seconds", *(f"{stats.seconds:.2f}" for stats in runs), end_section=True)
+    shares = [(seconds_of(stats), stats.seconds or 1.0) for stats in runs]
+    for part in shares[0][0]:
+        table.add_row(f"time: {part}", *(f"{100 * seconds[part] / total:.1f}%" for seconds, total in shares))
+    return table

@@ -1,0 +1,221 @@
+"""`talon doctor`: whether this machine can run TALON, and with what."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from talon_core.cli import options as opts
+from talon_core.cli.listing import list_models
+from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.loading import Parts, check_parts, choose_attention
+from talon_core.registry import GROUP, Registry, load_registry
+
+PACKAGES = ("talon-core", "torch", "transformers", "tokenizers", "safetensors", "numpy", "triton")
+OPTIONAL = ("triton",)
+
+
+def doctor(
+    model: Annotated[str | None, typer.Option(help="Load this model too, and say what would run it.")] = None,
+    as_json: opts.Json = False,
+) -> None:
+    """Look at this machine: versions, devices, plugins, kernels, models. Exit status 1 if a needed one is broken."""
+    with nothing_on_stdout(as_json):
+        report = examine(model)
+    if as_json:
+        print_json(report)
+    else:
+        _show(stdout(), report)
+    raise typer.Exit(0 if report["ok"] else 1)
+
+
+def examine(model: str | None = None) -> dict[str, Any]:
+    """Everything `talon doctor` reports; `problems` holds one sentence for each thing that is needed and broken."""
+    problems: list[str] = []
+    registry = load_registry()
+    packages = _packages(problems)
+    devices = _devices() if packages["torch"] is not None else []
+    report: dict[str, Any] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages,
+        "devices": devices,
+        "compiler": _compiler(),
+        "attention": _availability(registry, "attention backend", devices),
+        "accelerators": _availability(registry, "accelerator", devices),
+        "plugins": _plugins(),
+        "failures": dict(registry.failures),
+        "cache": _cache(problems),
+        "models": [{key: each[key] for key in ("name", "state", "path")} for each in list_models()],
+        "stdout_is_terminal": sys.__stdout__ is not None and sys.__stdout__.isatty(),
+    }
+    _attempt(problems, "the default parts cannot be made", lambda: check_parts(Parts(), registry))
+    if devices:
+        _attempt(problems, "no attention backend can run", lambda: _default_attention(registry, devices))
+    report["model"] = _model(model, problems) if model is not None else None
+    report["problems"] = problems
+    report["ok"] = not problems
+    return report
+
+
+def _attempt(problems: list[str], what: str, do: Callable[[], object]) -> None:
+    try:
+        do()
+    except Exception as error:  # a doctor reports whatever is wrong, and goes on
+        problems.append(f"{what}: {error}")
+
+
+def _packages(problems: list[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+            if package not in OPTIONAL:
+                problems.append(f"the package {package} is not installed")
+    if found["torch"] is not None:
+        _attempt(problems, "torch cannot be imported", lambda: __import__("torch"))
+    return found
+
+
+def _devices() -> list[dict[str, Any]]:
+    try:
+        import torch
+    except Exception:  # already among the problems
+        return []
+    devices: list[dict[str, Any]] = [
+        {"name": "cpu", "description": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+    ]
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            memory = torch.cuda.get_device_properties(index).total_memory
+            devices.append(
+                {"name": f"cuda:{index}", "description": torch.cuda.get_device_name(index), "memory_bytes": memory}
+            )
+    return devices
+
+
+def _default_attention(registry: Registry, devices: list[dict[str, Any]]) -> object:
+    import torch
+
+    return choose_attention(registry, None, torch.device(devices[-1]["name"]), torch.float32)
+
+
+def _compiler() -> dict[str, str | None]:
+    """The C compiler that native kernels are built with."""
+    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
+        path = shutil.which(name)
+        if path is not None:
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", check=False)
+            return {"path": path, "version": (done.stdout.strip().splitlines() or [""])[0]}
+    return {"path": None, "version": None}
+
+
+def _availability(registry: Registry, kind: str, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For everything of a kind and each sort of device, None if it can run there, or why it cannot."""
+    if not devices:
+        return []
+    import torch
+
+    answer = []
+    for name in registry.names(kind):
+        registered = registry.get(kind, name)
+        unavailable: dict[str, str | None] = {}
+        for device in devices[:2]:  # the CPU, and the first of the others, which are all alike
+            try:
+                unavailable[device["name"]] = registered.cls().unavailable(torch.device(device["name"]), torch.float32)
+            except Exception as error:
+                unavailable[device["name"]] = f"{type(error).__name__}: {error}"
+        answer.append({"name": name, "plugin": registered.plugin, "unavailable": unavailable})
+    return answer
+
+
+def _plugins() -> list[str]:
+    found = {f"{entry.dist.name if entry.dist else 'unknown'}:{entry.name}" for entry in entry_points(group=GROUP)}
+    return sorted(found)
+
+
+def _cache(problems: list[str]) -> dict[str, Any]:
+    from talon_core.paths import cache_folder
+
+    folder = cache_folder()
+    existing = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
+    writable = existing.is_dir() and os.access(existing, os.W_OK)
+    if not writable:
+        problems.append(f"the cache folder '{folder}' cannot be written to; set TALON_CACHE to one that can")
+    return {"path": str(folder), "writable": writable, "free_bytes": shutil.disk_usage(existing).free}
+
+
+def _model(name: str, problems: list[str]) -> dict[str, Any] | None:
+    """Load a model and say what would run it."""
+    from talon_core.cli.session import open_session
+
+    try:
+        session = open_session(name)
+        target = session.decoder(Parts(policy=None)).target
+    except Exception as error:  # likewise
+        problems.append(f"model '{name}' cannot be used: {error}")
+        return None
+    accelerator = getattr(target, "accelerator", None)
+    return {
+        "name": name,
+        "class": type(session.model).__name__,
+        "device": str(target.device),
+        "dtype": str(session.model.dtype).removeprefix("torch."),
+        "context_length": target.context_length,
+        "vocab_size": target.vocab_size,
+        "attention": getattr(getattr(target, "attention", None), "name", None),
+        "accelerator": accelerator.name if accelerator is not None else None,
+    }
+
+
+def _show(console: Console, report: Mapping[str, Any]) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for what, found in _rows(report):
+        table.add_row(Text(what), Text(found))
+    console.print(table)
+    console.print()
+    for problem in report["problems"]:
+        console.print(Text(f"broken: {problem}", style="bold red"))
+    if report["ok"]:
+        console.print(Text("everything that is needed is there", style="bold green"))
+
+
+def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [("python", f"{report['python']} on {report['platform']}")]
+    rows += [(package, found or "not installed") for package, found in report["packages"].items()]
+    for device in report["devices"]:
+        more = f"{device['threads']} threads" if "threads" in device else f"{device['memory_bytes'] / 1e9:.0f} GB"
+        rows.append((device["name"], f"{device['description']}, {more}"))
+    compiler = report["compiler"]
+    rows.append(("compiler", f"{compiler['path']}: {compiler['version']}" if compiler["path"] else "none"))
+    for kind in ("attention", "accelerators"):
+        for each in report[kind]:
+            where = "; ".join(f"{device}: {why or 'can run'}" for device, why in each["unavailable"].items())
+            rows.append((f"{kind.removesuffix('s')} {each['name']}", where))
+        if not report[kind]:
+            rows.append((kind, "none is registered"))
+    rows += [(f"plugin {plugin}", report["failures"].get(plugin, "loaded")) for plugin in report["plugins"]]
+    rows += [(part, why) for part, why in report["failures"].items() if part not in report["plugins"]]
+    cache = report["cache"]
+    rows.append(("cache", f"{cache['path']}, {cache['free_bytes'] / 1e9:.1f} GB free"))
+    rows += [(f"model {each['name']}", each["state"]) for each in report["models"]]
+    rows.append(("stdout", "a terminal" if report["stdout_is_terminal"] else "no terminal"))
+    if report["model"] is not None:
+        rows += [
+            (f"{report['model']['name']}: {key}", str(value)) for key, value in report["model"].items() if key != "name"
+        ]
+    return rows

@@ -1,0 +1,161 @@
+"""`talon generate`: one prompt, decoded and streamed."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from talon_core.cli import options as opts
+from talon_core.cli.output import note, nothing_on_stdout, print_json, stderr, summary
+from talon_core.loading import Parts
+
+if TYPE_CHECKING:
+    from talon_core.cli.session import Session
+    from talon_core.decoder import Decoder, Result
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; put through the model's chat template.")] = None,
+    prompt_file: Annotated[
+        str | None, typer.Option("--prompt-file", help="Read the prompt from this UTF-8 text file; - is stdin.")
+    ] = None,
+    model: opts.Model = opts.DEFAULT_MODEL,
+    drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
+    policy: opts.Policy = opts.DEFAULT_POLICY,
+    rule: opts.Rule = opts.DEFAULT_RULE,
+    attention: opts.Attention = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to make.  [default: 256]")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy; above it, tokens are drawn.")] = 0.0,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the likeliest tokens that together reach this.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from this many likeliest tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes drawing reproducible.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop after this text; may be given several times.")] = None,
+    show_tree: Annotated[bool, typer.Option("--show-tree", help="Draw the tree that accepted most.")] = False,
+    tree_svg: Annotated[Path | None, typer.Option(help="Save that drawing as an SVG picture.")] = None,
+    stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show text as soon as it is accepted.")] = True,
+    as_json: opts.Json = False,
+) -> None:
+    """Continue a prompt, and stream the text to stdout.
+
+    The text is the target model's own, whatever the drafter and the policy are; they decide how soon it is there.
+    With --policy none the same model decodes without them. Figures and drawings go to stderr.
+    """
+    generation_options = opts.sampling_options(temperature, top_p, top_k, seed, max_new_tokens)
+    if temperature == 0 and (top_p is not None or top_k is not None):
+        note("--top-p and --top-k change nothing at --temperature 0")
+    if stop:
+        if not all(stop):
+            raise ValueError("--stop is empty; it must be a text of at least one character")
+        generation_options["stop_strings"] = stop
+    text = read_prompt(prompt, prompt_file)
+    parts = opts.checked_parts(drafter, policy, rule, attention)
+    _check_picture(tree_svg)
+    with nothing_on_stdout(as_json):
+        from talon_core.cli.session import open_session
+
+        session = open_session(model)
+        decoder = session.decoder(parts)
+        if stream and not as_json:
+            result = stream_text(decoder, text, raw=raw, **generation_options)
+        else:
+            result = decoder.generate(text, raw=raw, **generation_options)
+    if as_json:
+        print_json(as_object(model, parts, result))
+    elif not stream:
+        _write((result.text or "") + "\n")
+    for line in summary(result.stats, result.finish_reason):
+        stderr().print(line, style="dim", markup=False)
+    if show_tree or tree_svg is not None:
+        _show(session, result, show_tree, tree_svg)
+    if result.finish_reason == "interrupted":
+        raise typer.Exit(130)
+
+
+def read_prompt(prompt: str | None, file: str | None) -> str:
+    """The prompt as it was given, a file's last line end included.
+
+    Raises:
+        ValueError: if there is none, or two, or it is empty or not text.
+        OSError: if the file cannot be read.
+    """
+    if prompt is not None and file is not None:
+        raise ValueError("two prompts: give either PROMPT or --prompt-file, not both")
+    if file is None:
+        if prompt is None:
+            raise ValueError("no prompt: give it in quotes after 'talon generate', or with --prompt-file FILE")
+        if not prompt:
+            raise ValueError("the prompt is empty; it must have at least one character")
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the prompt is not UTF-8 text") from None
+        return prompt
+    where = "standard input" if file == "-" else f"prompt file '{file}'"
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{where} is not UTF-8 text (byte {error.start} is 0x{data[error.start]:02x}); save it as UTF-8"
+        ) from None
+    if not text:
+        raise ValueError(f"{where} is empty; it must hold at least one character")
+    return text
+
+
+def stream_text(decoder: "Decoder", prompt: str, **options: Any) -> "Result":
+    """Decode and write to stdout as text is accepted; Ctrl-C ends it and keeps what there is."""
+    generation = decoder.stream(prompt, **options)
+    try:
+        for chunk in generation:
+            if chunk.text:
+                _write(chunk.text)
+    except KeyboardInterrupt:
+        generation.close()
+    _write("\n")
+    return generation.result()
+
+
+def as_object(model: str, parts: Parts, result: "Result") -> dict[str, Any]:
+    """What `--json` prints."""
+    drafting = parts.policy not in (None, "none")
+    return {
+        "model": model,
+        "drafter": parts.drafter if drafting else None,
+        "policy": parts.policy,
+        "rule": parts.rule,
+        "prompt_tokens": len(result.prompt_ids),
+        "token_ids": result.token_ids,
+        "text": result.text,
+        "finish_reason": result.finish_reason,
+        "stats": result.stats.as_dict(),
+    }
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _check_picture(file: Path | None) -> None:
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise ValueError(f"--tree-svg is '{file}'; it must be a file in a folder that exists")
+
+
+def _show(session: "Session", result: "Result", on_terminal: bool, picture: Path | None) -> None:
+    drawing = session.drawing(result)
+    if drawing is None:
+        note("there is no tree to draw: nothing was drafted")
+        return
+    if on_terminal:
+        console = stderr()
+        console.print()
+        console.print(drawing)
+    if picture is not None:
+        from talon_core.render import to_svg
+
+        picture.write_text(to_svg(drawing), encoding="utf-8")

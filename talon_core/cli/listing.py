@@ -1,0 +1,153 @@
+"""`talon list`: what can be asked for by name, and who brought it."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import attrs
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from talon_core.cli import options as opts
+from talon_core.cli.output import plain, print_json, stdout
+from talon_core.registry import Registered, Registry, load_registry
+from talon_core.specs import describe_options
+
+KINDS: Mapping[str, str] = {
+    "policies": "tree policy",
+    "drafters": "drafter",
+    "rules": "rule",
+    "attention": "attention backend",
+    "accelerators": "accelerator",
+}
+"""What users call the registry's kinds."""
+WORDS = ("models", *KINDS)
+
+
+def listing(
+    what: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(WORDS)}. All of them without it.")] = None,
+    as_json: opts.Json = False,
+) -> None:
+    """Show what is registered, by which plugin, with its options and their defaults."""
+    if what is not None and what not in WORDS:
+        raise ValueError(f"nothing is listed under '{what}'; there are: {', '.join(WORDS)}")
+    wanted = WORDS if what is None else (what,)
+    registry = load_registry()
+    answer: dict[str, Any] = {}
+    for word in wanted:
+        answer[word] = list_models() if word == "models" else list_registered(registry, KINDS[word])
+    answer["failures"] = dict(registry.failures)
+    if as_json:
+        print_json(answer)
+    else:
+        show(stdout(), answer)
+
+
+def list_models() -> list[dict[str, Any]]:
+    """The embedded models and where they stand on this machine."""
+    from talon_core.models import MODELS, status
+
+    return [
+        {
+            "name": each.name,
+            "description": MODELS[each.name].description,
+            "licence": MODELS[each.name].licence,
+            "architecture": MODELS[each.name].architecture,
+            "parameters": MODELS[each.name].parameters,
+            "download_bytes": MODELS[each.name].download_size,
+            "state": each.state,
+            "path": str(each.path),
+        }
+        for each in status()
+    ]
+
+
+def list_registered(registry: Registry, kind: str) -> list[dict[str, Any]]:
+    """Everything of one kind, by name."""
+    return [describe(registry.get(kind, name)) for name in registry.names(kind)]
+
+
+def describe(registered: Registered) -> dict[str, Any]:
+    """One registered class: what it is, who brought it, and what can be set."""
+    docstring = inspect.getdoc(registered.cls) or ""
+    helps = attribute_helps(docstring)
+    return {
+        "name": registered.name,
+        "plugin": registered.plugin,
+        "class": f"{registered.cls.__module__}.{registered.cls.__qualname__}",
+        "description": " ".join(docstring.split("\n\n")[0].split()),
+        "options": [
+            {
+                "name": option,
+                "required": default is attrs.NOTHING,
+                "default": None if default is attrs.NOTHING else plain(default),
+                "description": helps.get(option, ""),
+            }
+            for option, default in describe_options(registered.cls).items()
+        ],
+    }
+
+
+def attribute_helps(docstring: str) -> dict[str, str]:
+    """What a docstring's section `Attributes:` says of each attribute."""
+    section = re.search(r"^(?:Attributes|Args):\n((?:[ \t]+.*\n?|\n)*)", docstring, flags=re.MULTILINE)
+    if section is None:
+        return {}
+    helps: dict[str, str] = {}
+    name = ""
+    for line in inspect.cleandoc("\n" + section[1]).splitlines():
+        started = re.match(r"(\w+)(?: \([^)]*\))?: (.*)", line)
+        if started is not None:
+            name = started[1]
+            helps[name] = started[2].strip()
+        elif name and line.strip():
+            helps[name] += " " + line.strip()
+    return helps
+
+
+def show(console: Console, answer: Mapping[str, Any]) -> None:
+    """Print what `--json` gives, for people."""
+    for word, entries in answer.items():
+        if word == "failures":
+            continue
+        console.print(Text(word, style="bold"))
+        for entry in entries or [None]:
+            if entry is None:
+                console.print(Text("  none is registered", style="dim"))
+            elif word == "models":
+                _show_model(console, entry)
+            else:
+                _show_registered(console, entry)
+        console.print()
+    if answer["failures"]:
+        console.print(Text("failed to load", style="bold red"))
+        for plugin, why in answer["failures"].items():
+            _indented(console, Text(f"{plugin}: {why}"), 2)
+
+
+def _show_registered(console: Console, entry: Mapping[str, Any]) -> None:
+    console.print(Text("  ").append(entry["name"], style="bold cyan").append(f"  from {entry['plugin']}", style="dim"))
+    _indented(console, Text(entry["description"]), 6)
+    for option in entry["options"]:
+        required = option["required"]
+        line = Text().append(option["name"] if required else f"{option['name']}={_written(option['default'])}", "cyan")
+        help_ = option["description"] or ("must be given" if required else "")
+        _indented(console, line.append(f"  {help_}" if help_ else "", "dim"), 6)
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _show_model(console: Console, entry: Mapping[str, Any]) -> None:
+    console.print(Text("  ").append(entry["name"], style="bold cyan").append(f"  {entry['state']}", style="dim"))
+    _indented(console, Text(entry["description"]), 6)
+    size = f"{entry['parameters'] / 1e6:.0f}M parameters, {entry['download_bytes'] / 1e6:.0f} MB to download"
+    _indented(console, Text(f"{size}; licence: {entry['licence']}", style="dim"), 6)
+
+
+def _indented(console: Console, text: Text, by: int) -> None:
+    console.print(Padding(text, (0, 0, 0, by), expand=False))

@@ -1,0 +1,49 @@
+"""`talon models`: the embedded models on this machine."""
+
+from typing import Annotated, Any
+
+import typer
+
+from talon_core.cli import options as opts
+from talon_core.cli.listing import list_models, show
+from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+
+models = typer.Typer(help="The embedded models: what there is, and bringing one here.", no_args_is_help=False)
+
+
+@models.callback(invoke_without_command=True)
+def models_alone(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        list_()
+
+
+@models.command("list")
+def list_(as_json: opts.Json = False) -> None:
+    """Show the embedded models, and which of them are on this machine."""
+    answer: dict[str, Any] = {"models": list_models()}
+    if as_json:
+        print_json(answer)
+    else:
+        show(stdout(), {**answer, "failures": {}})
+
+
+@models.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="For example smollm2-135m.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every file of a model already here.")] = False,
+    as_json: opts.Json = False,
+) -> None:
+    """Bring an embedded model to this machine, and print its folder, which from_pretrained reads."""
+    from talon_core.models import MODELS, suggest
+    from talon_core.models import fetch as fetch_model
+
+    if name not in MODELS:
+        near = suggest(name)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise LookupError(f"no embedded model '{name}'; {hint}there are: {', '.join(MODELS)}")
+    with nothing_on_stdout(as_json):
+        path = fetch_model(name, verify=verify)
+    if as_json:
+        print_json({"name": name, "path": str(path)})
+    else:
+        typer.echo(str(path))

@@ -1,0 +1,71 @@
+"""Options that several commands share, and the checks that need no model."""
+
+import math
+from typing import Annotated, Any
+
+import typer
+
+from talon_core.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
+from talon_core.registry import load_registry
+
+Model = Annotated[
+    str, typer.Option("--model", help="An embedded model (talon models list), a folder, or a Hugging Face id.")
+]
+Drafter = Annotated[str, typer.Option("--drafter", help="What drafts, as name:option=value,... (talon list drafters).")]
+Policy = Annotated[
+    str, typer.Option("--policy", help="What shapes the trees (talon list policies); none decodes without drafting.")
+]
+Rule = Annotated[str, typer.Option("--rule", help="What is accepted of a tree (talon list rules).")]
+Attention = Annotated[
+    str | None, typer.Option("--attention", help="What computes tree attention; by default the fastest that can run.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
+
+__all__ = [
+    "DEFAULT_DRAFTER",
+    "DEFAULT_MODEL",
+    "DEFAULT_POLICY",
+    "DEFAULT_RULE",
+    "Attention",
+    "Drafter",
+    "Json",
+    "Model",
+    "Policy",
+    "Rule",
+    "checked_parts",
+    "sampling_options",
+]
+
+
+def checked_parts(drafter: str, policy: str, rule: str, attention: str | None) -> Parts:
+    """The parts of a decoder, each spec looked up and built once, so that a typing error costs no waiting.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for a bad option.
+    """
+    parts = Parts(drafter=drafter, policy=policy, rule=rule, attention=attention)
+    check_parts(parts, load_registry())
+    return parts
+
+
+def sampling_options(
+    temperature: float, top_p: float | None, top_k: int | None, seed: int | None, max_new_tokens: int | None
+) -> dict[str, Any]:
+    """Options for `Decoder.generate`, those that were given only.
+
+    Raises:
+        ValueError: for a value out of its range.
+    """
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"--temperature is {temperature}; it must be 0 (greedy) or a number above it")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"--top-p is {top_p}; it must be above 0 and at most 1")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"--top-k is {top_k}; it must be at least 1")
+    if seed is not None and seed < 0:
+        raise ValueError(f"--seed is {seed}; it must be 0 or more")
+    if max_new_tokens is not None and max_new_tokens < 1:
+        raise ValueError(f"--max-new-tokens is {max_new_tokens}; it must be at least 1")
+    given = {"top_p": top_p, "top_k": top_k, "seed": seed, "max_new_tokens": max_new_tokens}
+    return {"temperature": temperature, **{name: value for name, value in given.items() if value is not None}}

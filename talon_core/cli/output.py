@@ -1,0 +1,86 @@
+"""What commands write: JSON on stdout, and everything that is not the answer on stderr."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from rich.console import Console
+
+from talon_core.rounds import Stats
+
+PARTS = ("prefill", "draft", "policy", "verify", "accept", "commit", "other")
+"""The parts of a generation's time, as in `Stats`."""
+
+
+def debugging() -> bool:
+    """Whether `TALON_DEBUG` asks for tracebacks and for every library's warnings."""
+    return os.environ.get("TALON_DEBUG", "") not in ("", "0")
+
+
+def stdout() -> Console:
+    """A console for answers that are tables."""
+    return Console(highlight=False)
+
+
+def stderr() -> Console:
+    """A console for what is beside the answer."""
+    return Console(stderr=True, highlight=False)
+
+
+def note(text: str) -> None:
+    """Tell something that the user should know and that stops nothing."""
+    print(f"talon: {text}", file=sys.stderr, flush=True)
+
+
+def print_json(answer: Mapping[str, Any]) -> None:
+    """Print one object; values that JSON has no word for become text."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    text = json.dumps(plain(answer), ensure_ascii=not encoding.startswith("utf"), allow_nan=False, indent=2)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def plain(value: Any) -> Any:
+    """The same out of what JSON knows."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
+
+
+@contextmanager
+def nothing_on_stdout(really: bool) -> Iterator[None]:
+    """While a command with `--json` works, send to stderr whatever a library prints."""
+    if not really:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def seconds_of(stats: Stats) -> dict[str, float]:
+    """Seconds of each part of a generation."""
+    return {part: float(getattr(stats, f"{part}_seconds")) for part in PARTS}
+
+
+def summary(stats: Stats, finish_reason: str) -> list[str]:
+    """The two lines under a generation."""
+    total = stats.seconds or 1.0
+    shares = "  ".join(f"{part} {100 * seconds / total:.0f}%" for part, seconds in seconds_of(stats).items())
+    return [
+        f"{_count(stats.new_tokens, 'token')} in {stats.seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
+        f"{stats.mean_accepted_tokens:.2f} tokens per target pass, {_count(stats.target_passes, 'pass', 'passes')}; "
+        f"ended by {finish_reason}",
+        f"time: {shares}",
+    ]
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,102 @@
+"""A model loaded once for a command, quietly, and what the commands do with it."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from rich.console import RenderableType
+
+from talon_core.cli.output import debugging, stderr
+from talon_core.loading import Parts, decoder_for_model, load_model
+from talon_core.render import render_tree
+
+if TYPE_CHECKING:
+    from talon_core.decoder import Decoder, Result
+
+
+@attrs.frozen(eq=False)
+class Session:
+    """A loaded model.
+
+    Attributes:
+        name: as the user gave it.
+        model: a transformers causal LM.
+        tokenizer: its tokenizer.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+
+    def decoder(self, parts: Parts) -> "Decoder":
+        """A decoder over the model; several may share it."""
+        return decoder_for_model(self.model, self.tokenizer, parts)
+
+    def token_text(self, token: int) -> str:
+        """One token as text, special tokens by their names, and with the space it starts with."""
+        text = str(self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        piece = self.tokenizer.convert_ids_to_tokens(token)
+        begins = isinstance(piece, str) and piece.startswith("▁")  # SentencePiece loses a leading space alone
+        return " " + text if begins and not text.startswith(" ") else text
+
+    def drawing(self, result: "Result") -> RenderableType | None:
+        """The tree of the round that accepted most; None if nothing was drafted."""
+        rounds = [round_ for round_ in result.rounds if len(round_.tree) > 1]
+        if not rounds:
+            return None
+        best = max(rounds, key=lambda round_: (round_.accepted, len(round_.tree)))
+        emitted = len(best.tokens) == len(best.path)
+        return render_tree(
+            best.tree,
+            best.path[: len(best.tokens) + 1],
+            self.token_text,
+            int(best.tokens[-1]) if emitted else None,
+            next(number for number, round_ in enumerate(result.rounds, start=1) if round_ is best),
+        )
+
+
+def check_model_name(name: str) -> None:
+    """Find a misspelt embedded model before anybody asks the network for it.
+
+    Raises:
+        LookupError: if `name` resembles an embedded model's name and cannot be anything else.
+        ValueError: if it is empty.
+    """
+    from talon_core.models import MODELS, suggest
+
+    if not name.strip():
+        raise ValueError(f"the model's name is empty; there are {', '.join(MODELS)}, folders, and Hugging Face ids")
+    near = suggest(name)
+    if name not in MODELS and "/" not in name and near and not os.path.exists(name):
+        raise LookupError(
+            f"no model '{name}'; did you mean '{near[0]}'? There are also folders and Hugging Face ids (owner/model)"
+        )
+
+
+def open_session(name: str) -> Session:
+    """Load a model and its tokenizer without a word from the libraries; on a terminal, say what is being waited for.
+
+    Raises:
+        LookupError: for a misspelt embedded model.
+        ValueError: if the model cannot be found, fetched or read.
+    """
+    from talon_core.models import MODELS, resolve
+
+    check_model_name(name)
+    path = resolve(name) if name in MODELS else name  # fetching shows its own progress, on stderr
+    with stderr().status(f"loading {name}"):
+        quieten_libraries()
+        model, tokenizer = load_model(path)
+    return Session(name, model, tokenizer)
+
+
+def quieten_libraries() -> None:
+    """Switch off the bars and the advice of transformers and of the hub, unless `TALON_DEBUG` is set."""
+    if debugging():
+        return
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    disable_progress_bars()

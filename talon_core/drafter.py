@@ -1,0 +1,123 @@
+"""The interface of drafters: what may come next at each node of a growing tree."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.tree import IntArray, TokenTree
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from talon_core.target import Target
+
+
+@attrs.frozen(eq=False)
+class Prompt:
+    """One sequence as the drafter first sees it.
+
+    Attributes:
+        ids: the prompt, shape `(prompt,)`, int64. Its last token is the root of the first tree.
+        features: the target's hidden states at all prompt tokens but the last, shape `(prompt - 1, features)`, in
+            the target's dtype and on its device; None if the drafter asked for none.
+    """
+
+    ids: IntArray
+    features: "Tensor | None" = None
+
+
+@attrs.frozen(eq=False)
+class Committed:
+    """What one round has added to a sequence, as the drafter is told.
+
+    Attributes:
+        tokens: the new tokens, shape `(new,)`, int64; the last of them is the next root.
+        nodes: the nodes of the *drafted* tree along which they were accepted, the root's 0 first; shape `(path,)`
+            with `path <= new`, int64.
+        features: the target's hidden states at the accepted nodes, the old root first, shape `(new, features)`;
+            None if the drafter asked for none.
+    """
+
+    tokens: IntArray
+    nodes: IntArray
+    features: "Tensor | None" = None
+
+
+class Drafter(ABC):
+    """Proposes next tokens for the nodes of draft trees, for a batch of sequences at once.
+
+    The decoder calls `begin` with the prompts; then, each round, `propose` once per layer, first for the roots, and
+    `commit` with what was accepted. Every method takes one entry per sequence, in the same order.
+    """
+
+    max_depth: int | None = None
+    """Deepest token it can draft, counted from the root at 0; None if there is no limit."""
+
+    passes: int = 0
+    """Forward passes of a draft model since the drafter was opened; 0 for drafters without a model."""
+
+    def session(self) -> AbstractContextManager[object]:
+        """Entered by the decoder around a generation, after the target's session."""
+        return nullcontext()
+
+    @abstractmethod
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        """Start new sequences; whatever was known of earlier ones is forgotten."""
+
+    @abstractmethod
+    def propose(
+        self,
+        trees: Sequence[TokenTree],
+        frontiers: Sequence[IntArray],
+        widths: Sequence[int],
+        choices: Sequence[Choices],
+    ) -> list[Candidates]:
+        """The best next tokens at each frontier node.
+
+        Args:
+            trees: the trees so far.
+            frontiers: for each tree the nodes to draft from, int64, none of them drafted from before in this round.
+                Their parents were drafted from. In a batch, a finished tree's frontier is empty and its answer is
+                not read.
+            widths: for each tree how many candidates a node are wanted, at least 1. A drafter may return fewer
+                columns if it knows no more.
+            choices: for each tree the randomness to hand on in `Candidates.choices`.
+
+        Returns:
+            One `Candidates` per tree, rows in the order of its frontier.
+        """
+
+    @abstractmethod
+    def commit(self, committed: Sequence[Committed]) -> None:
+        """Take note of what was accepted; the tree is forgotten and the last new token is the next root."""
+
+
+class DrafterSpec(ABC):
+    """A drafter's options, as an `attrs.frozen` class, and how to open it for a target.
+
+    This is what plugins register: the options are read by the command line, the docs and the errors; the `Drafter`
+    that `open` returns holds weights, caches and indices.
+    """
+
+    name: ClassVar[str]
+    """What the drafter is called in the registry: lower case, with dashes."""
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        """Which hidden states it wants of a target with so many layers.
+
+        State 0 is what enters the first layer, state `i` what layer `i - 1` returns, without the final norm.
+        """
+        return ()
+
+    @abstractmethod
+    def open(self, target: "Target") -> Drafter:
+        """Load what is needed to draft for `target`.
+
+        Raises:
+            ValueError: if the drafter does not fit the target; the sentence says why.
+        """

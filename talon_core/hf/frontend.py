@@ -1,0 +1,228 @@
+"""Prompts, options and text for a transformers model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+
+from talon_core.decoder import Criterion, Request
+from talon_core.frontend import Frontend, TextStream
+from talon_core.sampling import Sampling
+from talon_core.tree import IntArray
+
+DEFAULT_MAX_NEW_TOKENS = 256
+
+UNSUPPORTED = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "guidance_scale": None,
+    "penalty_alpha": None,
+    "dola_layers": None,
+    "assistant_early_exit": None,
+    "prompt_lookup_num_tokens": None,
+    "constraints": None,
+    "force_words_ids": None,
+}
+"""Generation options that ask for another way of decoding, with the only value that is accepted."""
+
+
+@attrs.frozen(eq=False)
+class HFFrontend(Frontend):
+    """Prepares requests as `model.generate` would, from the same options and the model's own generation config.
+
+    Attributes:
+        model: the target's model.
+        tokenizer: its tokenizer; None if prompts are token ids and nothing is shown as text.
+    """
+
+    model: Any
+    tokenizer: Any = None
+
+    def request(self, prompt: str | list[dict[str, str]] | IntArray | Tensor, options: Mapping[str, Any]) -> Request:
+        """Make a request; `options` are those of `transformers.GenerationConfig`, and these.
+
+        `temperature` 0 (the default) is greedy and anything above samples; `do_sample` overrules. `seed` makes
+        sampling reproducible. `raw` leaves the chat template out. `logits_processor` and `stopping_criteria` take
+        lists of one's own, as in `generate`.
+        """
+        rest = dict(options)
+        seed = rest.pop("seed", None)
+        ids = self.encode(prompt, raw=bool(rest.pop("raw", False)))
+        if not len(ids):
+            raise ValueError("the prompt is empty; it must have at least one token")
+        _sampling_options(rest)
+        rest.setdefault("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
+        if rest["max_new_tokens"] < 1:
+            raise ValueError(f"max_new_tokens is {rest['max_new_tokens']}; it must be at least 1")
+        stop_strings = rest.pop("stop_strings", None)
+        if stop_strings:
+            if self.tokenizer is None:
+                raise ValueError("stop_strings need a tokenizer, and this decoder has none")
+            # generate loses its argument `tokenizer` where it is given a custom_generate, so it cannot make this itself
+            criterion = StopStringCriteria(self.tokenizer, stop_strings)
+            rest["stopping_criteria"] = StoppingCriteriaList([*(rest.get("stopping_criteria") or ()), criterion])
+        return self._prepared(ids, rest, seed)
+
+    def _prepared(self, ids: IntArray, options: dict[str, Any], seed: int | None) -> Request:
+        """Let `generate` itself turn options into processors and criteria, up to where it would start decoding."""
+        captured: list[Request] = []
+
+        def capture(_model: Any, input_ids: Tensor, **prepared: Any) -> Tensor:
+            captured.append(prepared_request(input_ids, prepared, seed))
+            return input_ids
+
+        batch = torch.as_tensor(ids, device=self.model.device)[None]
+        if self.model.generation_config.pad_token_id is None:
+            options.setdefault("pad_token_id", 0)  # nothing is padded; without one, generate warns
+        try:
+            self.model.generate(batch, attention_mask=torch.ones_like(batch), custom_generate=capture, **options)
+        except (ValueError, TypeError) as error:
+            raise ValueError(str(error).strip().splitlines()[0]) from error
+        return captured[0]
+
+    def encode(self, prompt: str | list[dict[str, str]] | IntArray | Tensor, raw: bool = False) -> IntArray:
+        """Token ids of a prompt, shape `(prompt,)`, int64.
+
+        Raises:
+            ValueError: for text without a tokenizer, chat messages without a chat template, or ids of another shape.
+        """
+        if isinstance(prompt, str | list) and self.tokenizer is None:
+            raise ValueError("a text prompt needs a tokenizer, and this decoder has none; give token ids")
+        if isinstance(prompt, str):
+            if not prompt:
+                raise ValueError("the prompt is empty; it must have at least one character")
+            if raw or not self.tokenizer.chat_template:
+                return np.asarray(self.tokenizer(prompt)["input_ids"], dtype=np.int64)
+            prompt = [{"role": "user", "content": prompt}]
+        if isinstance(prompt, list):
+            if not self.tokenizer.chat_template:
+                raise ValueError("chat messages need a chat template, and this model's tokenizer has none; give text")
+            rendered = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+            return np.asarray(self.tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=np.int64)
+        ids = np.asarray(prompt.cpu() if isinstance(prompt, Tensor) else prompt)
+        if ids.ndim == 2 and len(ids) == 1:
+            ids = ids[0]
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise ValueError(
+                f"the prompt's token ids have shape {ids.shape} and type {ids.dtype}; "
+                "they must be one sequence of integers"
+            )
+        return ids.astype(np.int64)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        if self.tokenizer is None:
+            raise ValueError("this decoder has no tokenizer, so it cannot show tokens as text")
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def text_stream(self) -> TextStream:
+        return _DecodedStream(self.text)
+
+
+def _sampling_options(options: dict[str, Any]) -> None:
+    """Translate our `temperature` 0 into transformers' `do_sample`."""
+    temperature = options.get("temperature")
+    if temperature is not None and temperature < 0:
+        raise ValueError(f"temperature is {temperature}; it must be 0 (greedy) or more")
+    if "do_sample" not in options:
+        options["do_sample"] = bool(temperature)
+    if not options["do_sample"]:
+        # generate warns about sampling options that greedy decoding does not use, the model's own defaults included
+        for unused, neutral in (("temperature", 1.0), ("top_p", 1.0), ("top_k", 50), ("min_p", None), ("typical_p", 1.0)):
+            options[unused] = neutral
+
+
+def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int | None) -> Request:
+    """A request from what `generate` hands to a `custom_generate` function.
+
+    Args:
+        input_ids: shape `(1, prompt)`, int64.
+        prepared: `generation_config`, `logits_processor`, `stopping_criteria` and, it may be, `attention_mask`.
+        seed: for sampling; None takes a fresh one.
+
+    Raises:
+        ValueError: for a batch, a padded prompt, or a way of decoding that is not greedy or sampling.
+    """
+    config: GenerationConfig = prepared["generation_config"]
+    mask = prepared.get("attention_mask")
+    if input_ids.shape[0] != 1:
+        raise ValueError(f"got a batch of {input_ids.shape[0]} prompts; TALON decodes one prompt at a time for now")
+    if mask is not None and not bool(mask.bool().all()):
+        raise ValueError("the attention mask hides part of the prompt; give the prompt without padding")
+    for option, only in UNSUPPORTED.items():
+        value = getattr(config, option, only)
+        if value not in (only, None):
+            raise ValueError(f"{option} is {value!r}; TALON decodes greedily or by sampling, so it must be {only!r}")
+    processors: LogitsProcessorList = prepared.get("logits_processor") or LogitsProcessorList()
+    criteria: StoppingCriteriaList = prepared.get("stopping_criteria") or StoppingCriteriaList()
+    max_new_tokens = _max_new_tokens(criteria, config, input_ids.shape[1])
+    return Request(
+        ids=input_ids[0].cpu().numpy().astype(np.int64),
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(bool(config.do_sample), tuple(processors)),
+        eos=_eos(criteria),
+        criteria=tuple(
+            _as_criterion(one) for one in criteria if not isinstance(one, MaxLengthCriteria | EosTokenCriteria)
+        ),
+        seed=seed,
+    )
+
+
+def _max_new_tokens(criteria: StoppingCriteriaList, config: GenerationConfig, prompt: int) -> int:
+    lengths = [one.max_length for one in criteria if isinstance(one, MaxLengthCriteria)]
+    if not lengths:
+        lengths = [config.max_length if config.max_length else prompt + DEFAULT_MAX_NEW_TOKENS]
+    return int(min(lengths)) - prompt
+
+
+def _eos(criteria: StoppingCriteriaList) -> frozenset[int]:
+    return frozenset(
+        int(token) for one in criteria if isinstance(one, EosTokenCriteria) for token in one.eos_token_id.tolist()
+    )
+
+
+def _as_criterion(criterion: Callable[..., Any]) -> Criterion:
+    def stops(ids: Tensor) -> bool:
+        answer = criterion(ids, None)
+        return bool(answer.all()) if isinstance(answer, Tensor) else bool(answer)
+
+    return stops
+
+
+class _DecodedStream(TextStream):
+    """Decodes from the last piece that was certain, so that spaces and multi-byte characters come out right.
+
+    A token's text may depend on its left neighbours, so each piece is the difference of two decodings that start a
+    little before it; text that ends in the replacement character is an unfinished character and is held back.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+        self._context = 0  # first token that is decoded
+        self._shown = 0  # tokens whose text is out
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        self._ids.extend(token_ids)
+        return self._piece(final=False)
+
+    def end(self) -> str:
+        return self._piece(final=True)
+
+    def _piece(self, final: bool) -> str:
+        before = self._decode(self._ids[self._context : self._shown])
+        now = self._decode(self._ids[self._context :])
+        if len(now) <= len(before) or (now.endswith("�") and not final):
+            return ""
+        self._context, self._shown = self._shown, len(self._ids)
+        return now[len(before) :]

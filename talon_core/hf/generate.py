@@ -1,0 +1,56 @@
+"""TALON inside `model.generate`: a `custom_generate` function for people who have a model already."""
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from talon_core.decoder import Decoder
+from talon_core.hf.frontend import prepared_request
+from talon_core.loading import Parts, decoder_for_model
+
+
+class TalonGenerate:
+    """What `as_generate` returns: call it through `model.generate(..., custom_generate=this)`.
+
+    The decoder is made at the first call with a model and kept for the next ones with the same model.
+
+    Args:
+        parts: the drafter, policy, rule and backends, by spec or as objects.
+        seed: for sampling; None takes torch's default generator, so `torch.manual_seed` makes runs reproducible.
+    """
+
+    def __init__(self, parts: Parts, seed: int | None = None) -> None:
+        self._parts = parts
+        self._seed = seed
+        self._decoder: Decoder | None = None
+        self._model: Any = None
+
+    def __call__(self, model: Any, input_ids: Tensor, streamer: Any = None, **prepared: Any) -> Any:
+        """Decode in place of transformers' own loop.
+
+        Returns:
+            The prompt and the new tokens, shape `(1, length)`, int64; a `GenerateDecoderOnlyOutput` if the
+            generation config asks for a dictionary.
+
+        Raises:
+            ValueError: for a batch, a padded prompt, beam search, or a model that cannot verify trees.
+        """
+        seed = self._seed if self._seed is not None else int(torch.randint(2**62, ()))
+        request = prepared_request(input_ids, prepared, seed)
+        if self._decoder is None or self._model is not model:
+            self._decoder, self._model = decoder_for_model(model, None, self._parts), model
+        generation = self._decoder.run(request)
+        for round_ in generation:
+            if streamer is not None:
+                for token in round_.tokens.tolist():
+                    streamer.put(torch.tensor([token]))
+        if streamer is not None:
+            streamer.end()
+        new = torch.as_tensor(np.array(generation.token_ids, dtype=np.int64), device=input_ids.device)
+        sequences = torch.cat([input_ids, new[None]], dim=1)
+        if prepared["generation_config"].return_dict_in_generate:
+            return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
+        return sequences

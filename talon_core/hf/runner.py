@@ -1,0 +1,202 @@
+"""Runs a transformers causal LM over prompts and draft trees with a cache of our own; target and drafters share it."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
+from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, Pass
+from talon_core.hf.cache import TreeCache
+from talon_core.tree import IntArray, TokenTree
+
+PREFILL_CHUNK = 1024  # tokens; bounds the attention mask of long prompts with a sliding window
+
+
+class ModelRunner:
+    """A causal LM, its tree cache, its attention backend, and, where there is one, its accelerator.
+
+    Args:
+        model: any `transformers` causal LM that routes its attention through `AttentionInterface`.
+        attention: computes tree attention.
+        accelerator: makes the model's own layers faster; None leaves them alone.
+        features: which hidden states to keep: 0 is what enters the first layer, `i` what layer `i - 1` returns.
+
+    Raises:
+        ValueError: if the model cannot be run over trees; the sentence says why.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        attention: AttentionBackend,
+        accelerator: Accelerator | None = None,
+        features: Sequence[int] = (),
+    ) -> None:
+        self.model = model
+        self.attention = attention
+        self.features = tuple(features)
+        self.cache = TreeCache()
+        self.device: torch.device = model.device
+        self._layers = decoder_layers(model) if self.features else None
+        self._captured: dict[int, Tensor] = {}
+        self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
+        self._accelerated = accelerator.prepare(model) if accelerator is not None else None
+        self._active = False
+        for layer in self.features:
+            if not 0 <= layer <= len(self._layers or ()):
+                raise ValueError(f"there is no hidden state {layer}; the model has 0 to {len(self._layers or ())}")
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """While entered, the model's attention is TALON's; outside, the model is as it was.
+
+        Raises:
+            RuntimeError: if it is entered already.
+        """
+        if self._active:
+            raise RuntimeError("this model is already being decoded; finish or close the running generation first")
+        self._active = True
+        before = implementation(self.model)
+        training = self.model.training
+        try:
+            with ExitStack() as stack:
+                self.model.eval()
+                set_implementation(self.model, ATTENTION_NAME)
+                stack.callback(set_implementation, self.model, before)
+                for handle in self._hooks():
+                    stack.callback(handle.remove)
+                if self._accelerated is not None:
+                    stack.enter_context(self._accelerated)
+                yield
+        finally:
+            self.model.train(training)
+            self._captured.clear()
+            self._active = False
+
+    def _hooks(self) -> list[RemovableHandle]:
+        handles: list[RemovableHandle] = []
+        for wanted in self.features:
+            assert self._layers is not None
+
+            def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *out: Any, at: int = wanted) -> None:
+                state = out[0] if out else (args[0] if args else kwargs["hidden_states"])
+                self._captured[at] = state[0] if isinstance(state, tuple) else state
+
+            if wanted == 0:
+                handles.append(self._layers[0].register_forward_pre_hook(keep, with_kwargs=True))
+            else:
+                handles.append(self._layers[wanted - 1].register_forward_hook(keep, with_kwargs=True))
+        return handles
+
+    def _kept(self) -> Tensor | None:
+        if not self.features:
+            return None
+        return torch.cat([self._captured[layer] for layer in self.features], dim=-1)  # (batch, rows, features)
+
+    @torch.inference_mode()
+    def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
+        """Start new sequences and run each prompt, all of its tokens; as `Target.prefill`, which leaves out the last."""
+        self.cache.reset(len(prompts), max(max_lengths))
+        kept: list[Tensor | None] = []
+        for row, ids in enumerate(prompts):
+            parts: list[Tensor] = []
+            for start in range(0, len(ids), PREFILL_CHUNK):
+                chunk = ids[start : start + PREFILL_CHUNK]
+                counts = [0] * len(prompts)
+                counts[row] = len(chunk)
+                self.cache.stage(counts, row)
+                chain = np.arange(-1, len(chunk) - 1)
+                layout = TreeLayout(np.array([start]), (chain,), np.zeros(1, dtype=np.int64))
+                self._forward(
+                    torch.as_tensor(chunk)[None],
+                    torch.arange(start, start + len(chunk))[None],
+                    Pass(layout, self.attention, prompt=True),
+                    logits_to_keep=1,
+                )
+                self.cache.lengths[row] += len(chunk)
+                state = self._kept()
+                if state is not None:
+                    parts.append(state[0])
+            kept.append(torch.cat(parts) if parts else None)
+        if self.features:
+            width = len(self.features) * self.model.config.get_text_config().hidden_size
+            none = torch.empty((0, width), dtype=self.model.dtype, device=self.device)
+            kept = [none if state is None else state for state in kept]
+        return kept
+
+    @torch.inference_mode()
+    def run(self, trees: Sequence[TokenTree], first: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Run the nodes of each tree from index `first[b]` on; those before are staged in the cache already.
+
+        Returns:
+            Logits of shape `(batch, queries, vocab)`, sequences with fewer new nodes padded at the end, and the
+            features of these nodes, or None.
+        """
+        counts = [len(tree) - start for tree, start in zip(trees, first, strict=True)]
+        self.cache.stage(counts)
+        ids = np.zeros((len(trees), max(counts)), dtype=np.int64)
+        positions = np.zeros_like(ids)
+        for row, (tree, start, count) in enumerate(zip(trees, first, counts, strict=True)):
+            ids[row, :count] = tree.tokens[start:]
+            positions[row, :count] = tree.depths[start:] + self.cache.lengths[row]
+        layout = TreeLayout(
+            np.array(self.cache.lengths, dtype=np.int64),
+            tuple(tree.parents for tree in trees),
+            np.array(first, dtype=np.int64),
+        )
+        out = self._forward(torch.as_tensor(ids), torch.as_tensor(positions), Pass(layout, self.attention))
+        self.cache.staged_now()
+        return out, self._kept()
+
+    def _forward(self, ids: Tensor, positions: Tensor, this_pass: Pass, logits_to_keep: int = 0) -> Tensor:
+        """Logits, shape `(batch, kept, vocab)`."""
+        logits: Tensor = self.model(
+            input_ids=ids.to(self.device),
+            position_ids=positions.to(self.device),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=logits_to_keep,
+            **{PASS_KEYWORD: this_pass},
+        ).logits
+        self.windows = this_pass.windows
+        return logits
+
+
+def implementation(model: Any) -> Any:
+    """The model's attention implementation, as `set_implementation` takes it."""
+    return model.config._attn_implementation
+
+
+def set_implementation(model: Any, name: str) -> None:
+    """Switch the model's attention implementation.
+
+    Raises:
+        ValueError: if the model stays with another one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.set_attn_implementation(name)
+    if implementation(model) != name:
+        raise ValueError(
+            f"{type(model).__name__} does not take its attention from transformers' AttentionInterface "
+            f"(it stays on '{implementation(model)}'), so it cannot verify a tree; choose another target"
+        )
+
+
+def decoder_layers(model: Any) -> nn.ModuleList:
+    """The model's decoder layers, in order.
+
+    Raises:
+        ValueError: if no module list of the configured length is found.
+    """
+    count = model.config.get_text_config().num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise ValueError(f"no list of {count} decoder layers found in {type(model).__name__}")

@@ -1,0 +1,141 @@
+"""`HFTarget`: any unforked transformers causal LM as a target, checked before the first token."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.hf.runner import ModelRunner
+from talon_core.target import NodeOutputs, Target
+from talon_core.tree import IntArray, TokenTree
+
+ATTENTION_KINDS = {"full_attention", "sliding_attention"}
+
+
+class HFTarget(Target):
+    """A transformers causal LM that verifies draft trees in one forward pass.
+
+    The model is not changed: its attention is switched to TALON's for the time of a generation, through
+    transformers' public `AttentionInterface`, and the cache is TALON's own.
+
+    Args:
+        model: the model, on its device, in its dtype.
+        attention: computes tree attention.
+        accelerator: makes the model's own layers faster; None leaves them alone.
+        features: which hidden states `verify` and `prefill` return, concatenated: 0 is what enters the first layer,
+            `i` what layer `i - 1` returns.
+        tokenizer: the model's tokenizer, which drafters compare theirs with; None if there is none.
+        probe: check on a few tokens that a tree's logits are those of the plain model, before anything is decoded.
+
+    Raises:
+        ValueError: if the model cannot verify trees exactly; the sentence says why.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        attention: AttentionBackend,
+        accelerator: Accelerator | None = None,
+        features: Sequence[int] = (),
+        tokenizer: Any = None,
+        probe: bool = True,
+    ) -> None:
+        config = model.config.get_text_config()
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise ValueError(f"{type(model).__name__} is an encoder-decoder; a target must be a causal LM")
+        _check_layer_kinds(model, config)
+        self.model = model
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.context_length = getattr(config, "max_position_embeddings", None)
+        self.device = model.device
+        self.attention = attention
+        self.accelerator = accelerator
+        self.tokenizer = tokenizer
+        self.runner = ModelRunner(model, attention, accelerator, features)
+        if probe:
+            self._probe(config)
+
+    def session(self) -> AbstractContextManager[object]:
+        return self.runner.session()
+
+    def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
+        return self.runner.prefill([prompt[:-1] for prompt in prompts], max_lengths)
+
+    def verify(self, trees: Sequence[TokenTree]) -> list[NodeOutputs]:
+        logits, features = self.runner.run(trees, [0] * len(trees))
+        self.passes += 1
+        return [
+            NodeOutputs(logits[row, : len(tree)], features[row, : len(tree)] if features is not None else None)
+            for row, tree in enumerate(trees)
+        ]
+
+    @torch.inference_mode()
+    def commit(self, paths: Sequence[IntArray]) -> None:
+        self.runner.cache.commit(paths)
+
+    def _probe(self, config: Any) -> None:
+        """Compare a small tree's logits with those of the plain model, path by path."""
+        rng = np.random.default_rng(0)
+        prefix = rng.integers(0, self.vocab_size, 6)
+        parents = np.array([-1, 0, 0, 1, 1, 2, 3])
+        tree = TokenTree(rng.integers(0, self.vocab_size, len(parents)), parents, np.zeros(len(parents)))
+        with torch.inference_mode():
+            training = self.model.training
+            self.model.eval()
+            paths = [np.concatenate([prefix, tree.tokens[tree.path(node)]]) for node in range(len(tree))]
+            plain = [
+                self.model(input_ids=torch.as_tensor(ids, device=self.device)[None], use_cache=False).logits[0, -1]
+                for ids in paths
+            ]
+            self.model.train(training)
+        try:
+            with self.session():
+                self.prefill([np.append(prefix, tree.tokens[0])], [len(prefix) + len(tree)])
+                (outputs,) = self.verify([tree])
+        except (TypeError, AttributeError, RuntimeError, KeyError, IndexError) as error:
+            raise ValueError(
+                f"{type(self.model).__name__} cannot verify a tree through transformers' AttentionInterface: {error}"
+            ) from error
+        finally:
+            self.passes = 0
+        _check_windows(self.model, config, self.runner.windows)
+        for node, logits in enumerate(plain):
+            off = float((outputs.logits[node].float() - logits.float()).abs().max())
+            allowed = (1e-3 if logits.dtype == torch.float32 else 5e-2) * float(logits.float().abs().max())
+            if not off <= allowed:
+                raise ValueError(
+                    f"{type(self.model).__name__} does not give a tree's nodes the logits of plain decoding "
+                    f"(off by {off:.2g} at a node of depth {tree.depths[node]}, at most {allowed:.2g} is rounding), "
+                    "so it would be decoded wrongly; choose another target"
+                )
+
+
+def _check_layer_kinds(model: Any, config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ()) - ATTENTION_KINDS
+    if kinds:
+        raise ValueError(
+            f"{type(model).__name__} has layers of kind {', '.join(sorted(kinds))}; "
+            "only full and sliding-window attention can verify a tree"
+        )
+    if getattr(config, "attention_chunk_size", None):
+        raise ValueError(f"{type(model).__name__} attends in chunks, which its layers do not pass on; choose another target")
+
+
+def _check_windows(model: Any, config: Any, windows: Sequence[int | None]) -> None:
+    """A sliding window must reach the attention of as many layers as the configuration says."""
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    if kinds:
+        expected = kinds.count("sliding_attention") if window else 0
+    else:
+        expected = len(windows) if window and getattr(config, "use_sliding_window", True) else 0
+    found = sum(given is not None for given in windows)
+    if found != expected or len(windows) != config.num_hidden_layers:
+        raise ValueError(
+            f"{type(model).__name__} called TALON's attention in {len(windows)} of {config.num_hidden_layers} layers, "
+            f"with a sliding window in {found} where its configuration has {expected}; choose another target"
+        )

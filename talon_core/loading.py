@@ -1,0 +1,178 @@
+"""From names to a decoder: finds the model, the plugins and the backends."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.drafter import DrafterSpec
+from talon_core.policy import TreePolicy
+from talon_core.registry import Registry, load_registry
+from talon_core.rule import AcceptanceRule
+from talon_core.specs import build
+
+if TYPE_CHECKING:
+    from torch import device, dtype
+
+    from talon_core.decoder import Decoder
+
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_DRAFTER = "ngram"
+DEFAULT_POLICY = "talon:budget=12,top_k=4,mu=0.1"
+DEFAULT_RULE = "match"
+ATTENTION_BACKENDS = ("native", "sdpa", "reference")
+"""Backends in the order in which they are tried when none is asked for."""
+
+
+@attrs.frozen
+class Parts:
+    """What a decoder is made of besides its target: spec strings, or objects.
+
+    Attributes:
+        drafter: for example `ngram`; ignored without a policy.
+        policy: for example `talon:budget=12`; "none" or None decodes one token per pass.
+        rule: for example `match`.
+        attention: an attention backend; None takes the first that can run.
+        accelerate: use an accelerator where one can run.
+    """
+
+    drafter: str | DrafterSpec = DEFAULT_DRAFTER
+    policy: str | TreePolicy | None = DEFAULT_POLICY
+    rule: str | AcceptanceRule = DEFAULT_RULE
+    attention: str | AttentionBackend | None = None
+    accelerate: bool = True
+
+
+def load(
+    model: Any = DEFAULT_MODEL,
+    *,
+    drafter: str | DrafterSpec = DEFAULT_DRAFTER,
+    policy: str | TreePolicy | None = DEFAULT_POLICY,
+    rule: str | AcceptanceRule = DEFAULT_RULE,
+    attention: str | AttentionBackend | None = None,
+    accelerate: bool = True,
+    tokenizer: Any = None,
+    **model_options: Any,
+) -> "Decoder":
+    """Make a decoder.
+
+    Args:
+        model: the name of an embedded model, a folder or Hugging Face id for `AutoModelForCausalLM`, or a
+            transformers causal LM.
+        drafter: a spec such as `ngram` or `draft-model:model=...`, or a `DrafterSpec`.
+        policy: a spec such as `talon:budget=12,mu=0.05`, or a `TreePolicy`; None or "none" decodes without drafting.
+        rule: a spec such as `match`, or an `AcceptanceRule`.
+        attention: an attention backend's name; None takes the fastest that can run.
+        accelerate: make the model's own layers faster where that is possible without changing what they compute.
+        tokenizer: for a `model` that is an object; loaded with the model otherwise.
+        model_options: passed to `AutoModelForCausalLM.from_pretrained`; `dtype` is float32 on a CPU by default and
+            the checkpoint's own elsewhere.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for a bad option, a model that cannot be loaded or cannot verify trees, or a drafter that does
+            not fit it.
+    """
+    parts = Parts(drafter, policy, rule, attention, accelerate)
+    check_parts(parts, load_registry())
+    if isinstance(model, str | Path):
+        model, tokenizer = load_model(str(model), **model_options)
+    return decoder_for_model(model, tokenizer, parts)
+
+
+def check_parts(parts: Parts, registry: Registry) -> None:
+    """Look every spec up and build it, so that a typing error is found before a model is loaded."""
+    for kind, spec in (("tree policy", parts.policy), ("drafter", parts.drafter), ("rule", parts.rule)):
+        if isinstance(spec, str) and spec != "none":
+            build(registry, kind, spec)
+    if isinstance(parts.attention, str):
+        registry.get("attention backend", parts.attention)
+
+
+def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
+    """A decoder for a loaded transformers model; see `load`."""
+    from talon_core.decoder import Decoder
+    from talon_core.hf.frontend import HFFrontend
+    from talon_core.hf.target import HFTarget
+
+    registry = load_registry()
+    policy = _built(registry, "tree policy", None if parts.policy == "none" else parts.policy)
+    rule = _built(registry, "rule", parts.rule)
+    drafter = _built(registry, "drafter", parts.drafter) if policy is not None else None
+    attention = choose_attention(registry, parts.attention, model.device, model.dtype)
+    accelerator = choose_accelerator(registry, model.device, model.dtype) if parts.accelerate else None
+    layers = model.config.get_text_config().num_hidden_layers
+    features = drafter.features(layers) if drafter is not None else ()
+    target = HFTarget(model, attention, accelerator, features, tokenizer)
+    return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer))
+
+
+def _built(registry: Registry, kind: str, spec: Any) -> Any:
+    return build(registry, kind, spec) if isinstance(spec, str) else spec
+
+
+def choose_attention(
+    registry: Registry, asked: "str | AttentionBackend | None", device: "device", dtype: "dtype"
+) -> AttentionBackend:
+    """The attention backend that was asked for, or else the first that can run.
+
+    Raises:
+        LookupError: if the one asked for is unknown, or none can run.
+        ValueError: if the one asked for cannot run; it is never replaced in silence.
+    """
+    if isinstance(asked, AttentionBackend):
+        return asked
+    if asked is not None:
+        backend: AttentionBackend = registry.get("attention backend", asked).cls()
+        why = backend.unavailable(device, dtype)
+        if why is not None:
+            raise ValueError(f"attention backend '{asked}' cannot be used here: {why}")
+        return backend
+    for name in ATTENTION_BACKENDS:
+        if name in registry.entries["attention backend"]:
+            backend = registry.get("attention backend", name).cls()
+            if backend.unavailable(device, dtype) is None:
+                return backend
+    raise LookupError(registry._unknown("attention backend", "for this device"))
+
+
+def choose_accelerator(registry: Registry, device: "device", dtype: "dtype") -> Accelerator | None:
+    """The first accelerator that can run on such a model, or None."""
+    for name in registry.names("accelerator"):
+        accelerator: Accelerator = registry.get("accelerator", name).cls()
+        if accelerator.unavailable(device, dtype) is None:
+            return accelerator
+    return None
+
+
+def load_model(name: str, **options: Any) -> tuple[Any, Any]:
+    """Load a model and its tokenizer.
+
+    Args:
+        name: the name of an embedded model, a folder, or a Hugging Face id.
+        options: for `AutoModelForCausalLM.from_pretrained`.
+
+    Raises:
+        ValueError: if it cannot be found or read; the sentence says what would be right.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from talon_core.models import resolve
+
+    path = resolve(name)
+    on_cpu = not torch.cuda.is_available()
+    options.setdefault("dtype", torch.float32 if on_cpu else "auto")
+    if not on_cpu:
+        options.setdefault("device_map", "cuda")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, **options).eval()
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"model '{name}' cannot be loaded: {reason} "
+            "Give the name of an embedded model (talon list models), a folder, or a Hugging Face id."
+        ) from error
+    return model, tokenizer

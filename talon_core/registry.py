@@ -1,0 +1,148 @@
+"""What can be asked for by name: policies, drafters, rules and attention backends, all from plugins."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import attrs
+import pluggy
+
+from talon_core import hookspecs
+from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.drafter import DrafterSpec
+from talon_core.policy import TreePolicy
+from talon_core.rule import AcceptanceRule
+
+GROUP = "talon"
+
+KINDS: Mapping[str, tuple[str, type]] = {
+    "tree policy": ("talon_policies", TreePolicy),
+    "drafter": ("talon_drafters", DrafterSpec),
+    "rule": ("talon_rules", AcceptanceRule),
+    "attention backend": ("talon_attention", AttentionBackend),
+    "accelerator": ("talon_accelerators", Accelerator),
+}
+"""For each kind of plugin object, the hook that lists its classes and the interface they implement."""
+
+WITHOUT_OPTIONS = (AttentionBackend, Accelerator)
+"""Interfaces whose classes are made without options, and so need not be attrs classes."""
+
+
+@attrs.frozen
+class Registered:
+    """One registered class: its name, what kind it is, and which plugin (`distribution:entry-point`) brought it."""
+
+    kind: str
+    name: str
+    cls: type
+    plugin: str
+
+
+@attrs.frozen
+class Registry:
+    """Every registered class; never changed after it is built.
+
+    Attributes:
+        entries: by kind, then by name.
+        failures: for each plugin, or part of one, that could not be used, why not.
+    """
+
+    entries: Mapping[str, Mapping[str, Registered]]
+    failures: Mapping[str, str]
+
+    def names(self, kind: str) -> list[str]:
+        """The registered names of a kind, sorted."""
+        return sorted(self.entries[kind])
+
+    def get(self, kind: str, name: str) -> Registered:
+        """Look a name up.
+
+        Raises:
+            LookupError: if there is none; the sentence lists what there is and which plugins failed to load.
+        """
+        try:
+            return self.entries[kind][name]
+        except KeyError:
+            raise LookupError(self._unknown(kind, name)) from None
+
+    def _unknown(self, kind: str, name: str) -> str:
+        names = self.names(kind)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        failed = "".join(f"; failed to load: {plugin} ({why})" for plugin, why in self.failures.items())
+        return f"no {kind} '{name}'; {hint}there are: {', '.join(names) or 'none'}{failed}"
+
+
+def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None) -> Registry:
+    """Collect what plugins register. A plugin that fails is left out and remembered; it never stops the others.
+
+    Args:
+        plugins: pairs of a plugin's label and a function that loads it; by default every entry point in the group
+            `talon`, TALON's own before the others, so that nobody can take a built-in's name.
+    """
+    failures: dict[str, str] = {}
+    entries: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
+    for label, load in _installed_plugins() if plugins is None else plugins:
+        try:
+            plugin = load()
+            manager = pluggy.PluginManager(GROUP)
+            manager.add_hookspecs(hookspecs)
+            manager.register(plugin, name=label)
+            manager.check_pending()
+            if not manager.get_hookcallers(plugin):
+                raise ValueError("it registers nothing: no function of it is marked @hookimpl")
+        except (Exception, SystemExit) as error:
+            failures[label] = _sentence(error)
+            continue
+        for kind, (hook, interface) in KINDS.items():
+            try:
+                classes = [cls for listed in getattr(manager.hook, hook)() for cls in listed]
+            except (Exception, SystemExit) as error:
+                failures[f"{label} ({hook})"] = _sentence(error)
+                continue
+            problems = []
+            for cls in classes:
+                problem = _problem(cls, interface, entries[kind])
+                if problem:
+                    problems.append(problem)
+                else:
+                    entries[kind][cls.name] = Registered(kind, cls.name, cls, label)
+            if problems:
+                failures[f"{label} ({hook})"] = "; ".join(problems)
+    return Registry(entries, failures)
+
+
+def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUP):
+        distribution = entry.dist.name if entry.dist is not None else "unknown"
+        found.setdefault(f"{distribution}:{entry.name}", entry)
+    ours_first = sorted(found, key=lambda label: (not label.startswith("talon-core:"), label))
+    return [(label, found[label].load) for label in ours_first]
+
+
+def _problem(cls: object, interface: type, taken: Mapping[str, Registered]) -> str | None:
+    """Why a class cannot be registered, or None."""
+    if not isinstance(cls, type) or not issubclass(cls, interface):
+        return f"{cls!r} is not a subclass of {interface.__name__}"
+    where = f"{cls.__module__}.{cls.__qualname__}"
+    name = getattr(cls, "name", None)
+    if not isinstance(name, str) or not name:
+        return f"{where} has no name"
+    if not all(part.isalnum() and part.isascii() and part == part.lower() for part in name.split("-")):
+        return f"{where} is called '{name}'; a name is lower case letters and digits with dashes between"
+    if name == "none":
+        return f"{where} is called 'none', which means that there is none"
+    if name in taken:
+        return f"{where} is called '{name}', a name that {taken[name].plugin} has taken"
+    missing: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
+    if missing:
+        return f"{where} does not implement {', '.join(sorted(missing))}"
+    if not attrs.has(cls) and interface not in WITHOUT_OPTIONS:
+        return f"{where} is not an attrs class; decorate it with @attrs.frozen"
+    return None
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]

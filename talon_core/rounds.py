@@ -1,0 +1,92 @@
+"""What happened in a round, and what a whole generation amounts to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from talon_core.tree import IntArray, TokenTree
+
+
+@attrs.frozen(eq=False)
+class Round:
+    """One round of one sequence. Times are in seconds.
+
+    Attributes:
+        tree: the tree the target verified.
+        path: its accepted nodes, root first, shape `(path,)`, int64.
+        tokens: the tokens the round emitted, after cutting at a stop condition, shape `(new,)`, int64.
+        drafted_nodes: nodes of the tree while it was drafted, the root included.
+        draft_passes: forward passes of a draft model.
+        draft_seconds: time in the drafter, its `commit` included.
+        policy_seconds: time in the policy and in the checks of its answers.
+        verify_seconds: time in the target's forward pass.
+        accept_seconds: time in the acceptance rule.
+        commit_seconds: time in the target's cache commit and the bookkeeping.
+    """
+
+    tree: TokenTree
+    path: IntArray
+    tokens: IntArray
+    drafted_nodes: int
+    draft_passes: int
+    draft_seconds: float
+    policy_seconds: float
+    verify_seconds: float
+    accept_seconds: float
+    commit_seconds: float
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that were accepted: nodes of the path without the root."""
+        return len(self.path) - 1
+
+
+@attrs.frozen
+class Stats:
+    """Totals of one generation; the fields of `talon generate --json`. Times are in seconds."""
+
+    new_tokens: int
+    rounds: int
+    target_passes: int
+    draft_passes: int
+    mean_accepted_tokens: float
+    """New tokens per target pass, the bonus token included (MAT, tau)."""
+    nodes_verified: int
+    seconds: float
+    """From the start of the prefill to the last token."""
+    tokens_per_second: float
+    prefill_seconds: float
+    draft_seconds: float
+    policy_seconds: float
+    verify_seconds: float
+    accept_seconds: float
+    commit_seconds: float
+    other_seconds: float
+    """What is left of `seconds`: the loop itself, the stop conditions and whoever reads the stream."""
+
+    @classmethod
+    def of(cls, rounds: Sequence[Round], seconds: float, prefill_seconds: float) -> "Stats":
+        """Add up `rounds`, which took `seconds` altogether, the prefill included."""
+        new_tokens = sum(len(one.tokens) for one in rounds)
+        parts = {
+            part: sum(getattr(one, part) for one in rounds)
+            for part in ("draft_seconds", "policy_seconds", "verify_seconds", "accept_seconds", "commit_seconds")
+        }
+        return cls(
+            new_tokens=new_tokens,
+            rounds=len(rounds),
+            target_passes=len(rounds),
+            draft_passes=sum(one.draft_passes for one in rounds),
+            mean_accepted_tokens=new_tokens / len(rounds) if rounds else 0.0,
+            nodes_verified=sum(len(one.tree) for one in rounds),
+            seconds=seconds,
+            tokens_per_second=new_tokens / seconds if seconds else 0.0,
+            prefill_seconds=prefill_seconds,
+            other_seconds=max(0.0, seconds - prefill_seconds - sum(parts.values())),
+            **parts,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain numbers."""
+        return attrs.asdict(self)

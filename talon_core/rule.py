@@ -1,0 +1,51 @@
+"""The interface of acceptance rules: which path through a verified tree is kept."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import attrs
+
+from talon_core.choices import Choices
+from talon_core.laws import Laws
+from talon_core.tree import IntArray, TokenTree
+
+
+@attrs.frozen(eq=False)
+class Accepted:
+    """The outcome of a walk.
+
+    Attributes:
+        path: accepted nodes, the root's 0 first, each the parent of the next, shape `(path,)`, int64.
+        token: the token that follows the last of them. The round emits the path's tokens, without the root's, and
+            this one.
+    """
+
+    path: IntArray
+    token: int
+
+
+class AcceptanceRule(ABC):
+    """Decides how far a verified tree is accepted, without changing the law of the output.
+
+    The decoder calls `walk` once per round and sequence. A rule asks for the target's law only at nodes that it
+    visits: the law is warped by the user's processors with the true prefix of that node, when it is asked for.
+    """
+
+    name: ClassVar[str]
+    """What the rule is called in the registry: lower case, with dashes."""
+
+    exact_for: ClassVar[frozenset[str]]
+    """The kinds of trees (`TreePolicy.children`) for which the output keeps the target's law; {"any"} for all."""
+
+    @abstractmethod
+    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
+        """Walk down from the root.
+
+        Args:
+            tree: the verified tree.
+            laws: the target's warped law at each of its nodes.
+            choices: the only randomness; independent of how the tree was made.
+
+        Returns:
+            The accepted path and the token after it. The walk must end at a token for which `laws.ends` is true.
+        """

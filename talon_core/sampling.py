@@ -1,0 +1,114 @@
+"""From the target's raw logits to the law a token is drawn from, with the processors of `transformers`."""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_core.choices import Choices
+from talon_core.laws import Laws
+from talon_core.tree import FloatArray, IntArray, TokenTree
+
+Processor = Callable[[Tensor, Tensor], Tensor]
+"""`processor(ids (1, length) int64, scores (1, vocab)) -> scores (1, vocab)`, as `transformers.LogitsProcessor`."""
+
+
+@attrs.frozen
+class Sampling:
+    """How the next token is chosen from the target's logits.
+
+    Attributes:
+        do_sample: draw from the law; False takes the most likely token (temperature 0).
+        processors: applied in this order, each to the scores of the one before; temperature, top-k, top-p and the
+            like are processors too.
+    """
+
+    do_sample: bool = False
+    processors: tuple[Processor, ...] = ()
+
+
+class TokenBuffer:
+    """A sequence's committed tokens on the target's device, with room behind them for the path under test."""
+
+    def __init__(self, ids: IntArray, capacity: int, device: torch.device) -> None:
+        self._ids = torch.zeros((1, max(capacity, len(ids))), dtype=torch.int64, device=device)
+        self._ids[0, : len(ids)] = torch.as_tensor(ids, device=device)
+        self.length = len(ids)
+
+    def append(self, tokens: IntArray) -> None:
+        """Commit tokens."""
+        self.with_path(tokens)
+        self.length += len(tokens)
+
+    def with_path(self, tokens: IntArray) -> Tensor:
+        """Committed tokens and then `tokens`, shape `(1, length + len(tokens))`; valid until the next call."""
+        end = self.length + len(tokens)
+        if end > self._ids.shape[1]:
+            grown = torch.zeros((1, 2 * end), dtype=torch.int64, device=self._ids.device)
+            grown[:, : self.length] = self._ids[:, : self.length]
+            self._ids = grown
+        if len(tokens):
+            self._ids[0, self.length : end] = torch.as_tensor(tokens, device=self._ids.device)
+        return self._ids[:, :end]
+
+
+@attrs.frozen(eq=False)
+class WarpedLaws(Laws):
+    """The target's laws at a verified tree, warped with the true prefix of each node that is visited.
+
+    Processors are called once per visited node, in the order of the walk, with exactly the token ids that plain
+    decoding would show them there; so processors that look at the prefix, or keep state, work as they do there.
+
+    Attributes:
+        tree: the verified tree.
+        logits: raw scores, shape `(nodes, vocab)`.
+        sampling: how the user wants tokens chosen.
+        prefix: every committed token, the tree's root being the last of them.
+        eos: token ids that end the text.
+    """
+
+    tree: TokenTree
+    logits: Tensor
+    sampling: Sampling
+    prefix: TokenBuffer
+    eos: frozenset[int] = frozenset()
+
+    def _scores(self, node: int) -> Tensor:
+        scores = self.logits[node]  # (vocab,)
+        if scores.dtype in (torch.bfloat16, torch.float16):
+            scores = scores.float()
+        if self.sampling.processors:
+            path = self.tree.tokens[self.tree.path(node)[1:]]
+            ids = self.prefix.with_path(path)
+            scores = scores[None].clone()  # processors may write into what they are given
+            for processor in self.sampling.processors:
+                scores = processor(ids, scores)
+            scores = scores[0]
+        return scores
+
+    def at(self, node: int) -> FloatArray:
+        scores = self._scores(node)
+        if not self.sampling.do_sample:
+            law = np.zeros(len(scores))
+            law[int(scores.argmax())] = 1.0
+            return law
+        return np.asarray(torch.softmax(scores.double(), dim=-1).cpu().numpy())
+
+    def draw(self, node: int, choices: Choices) -> int:
+        if not self.sampling.do_sample:
+            return int(self._scores(node).argmax())
+        return choices.pick(self.at(node))
+
+    def ends(self, token: int) -> bool:
+        return token in self.eos
+
+
+def temperature_sampling(temperature: float, processors: Sequence[Processor] = ()) -> Sampling:
+    """Sampling at a temperature after `processors`; temperature 0 is greedy."""
+    if temperature < 0:
+        raise ValueError(f"temperature is {temperature}; it must be 0 (greedy) or more")
+    if temperature == 0:
+        return Sampling(False, tuple(processors))
+    return Sampling(True, (*processors, lambda _ids, scores: scores / temperature))

@@ -1,0 +1,133 @@
+"""Spec strings: `name` or `name:option=value,option=value`, for everything that is registered."""
+
+import difflib
+import types
+import typing
+from typing import Any
+
+import attrs
+
+from talon_core.errors import PluginError
+from talon_core.registry import Registered, Registry
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """Split a spec into its name and its options, still as text.
+
+    Raises:
+        ValueError: if an option has no value or is given twice.
+    """
+    name, _, rest = spec.partition(":")
+    options: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        option, equals, value = part.partition("=")
+        option = option.strip().replace("-", "_")
+        if not equals or not option:
+            raise ValueError(f"'{part}' in '{spec}' is no option; options are written name:option=value,option=value")
+        if option in options:
+            raise ValueError(f"option '{option}' is given twice in '{spec}'")
+        options[option] = value.strip()
+    return name.strip(), options
+
+
+def build(registry: Registry, kind: str, spec: str) -> Any:
+    """Make the object that a spec describes.
+
+    Args:
+        registry: where to look the name up.
+        kind: a key of `talon_core.registry.KINDS`.
+        spec: for example `talon:budget=60,mu=0.03`.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for an unknown or missing option or a bad value; the sentence says what would be right.
+        PluginError: if the class cannot be made for any other reason.
+    """
+    name, texts = parse_spec(spec)
+    registered = registry.get(kind, name)
+    cls = registered.cls
+    fields = _fields(registered)
+    values: dict[str, Any] = {}
+    for option, text in texts.items():
+        if option not in fields:
+            near = difflib.get_close_matches(option, fields, n=1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise ValueError(
+                f"{kind} '{name}' has no option '{option}'; {hint}it has: {', '.join(fields) or 'no options'}"
+            )
+        values[option] = _convert(kind, name, fields[option], text)
+    missing = [option for option, field in fields.items() if field.default is attrs.NOTHING and option not in values]
+    if missing:
+        raise ValueError(f"{kind} '{name}' needs a value for {', '.join(missing)}, as in {name}:{missing[0]}=...")
+    try:
+        return cls(**values)
+    except (ValueError, TypeError) as error:  # attrs' validators put the sentence first, then what they looked at
+        raise ValueError(f"{kind} '{name}': {error.args[0] if error.args else error}") from error
+    except Exception as error:
+        raise _broken(registered, error) from error
+
+
+def _fields(registered: Registered) -> "dict[str, attrs.Attribute[Any]]":
+    """A registered class's fields that can be given, by the name they are given by."""
+    try:
+        fields = attrs.fields(attrs.resolve_types(registered.cls))
+    except Exception as error:
+        raise _broken(registered, error) from error
+    return {field.alias: field for field in fields if field.init}
+
+
+def _broken(registered: Registered, error: Exception) -> PluginError:
+    return PluginError(
+        f"{registered.kind} '{registered.name}' of {registered.plugin} cannot be made: {type(error).__name__}: {error}"
+    )
+
+
+def _convert(kind: str, name: str, field: "attrs.Attribute[Any]", text: str) -> Any:
+    """An option's text as its field's type; types other than these are left to the field's own converter."""
+    allowed = _alternatives(field.type)
+    if type(None) in allowed and text.lower() == "none":
+        return None
+    for kind_of, convert in ((bool, _bool), (int, int), (float, float)):
+        if kind_of in allowed:
+            try:
+                return convert(text)
+            except ValueError:
+                if str in allowed:
+                    return text
+                raise ValueError(
+                    f"option '{field.alias}' of {kind} '{name}' is '{text}'; it must be {_wanted(kind_of)}"
+                ) from None
+    return text
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _bool(text: str) -> bool:
+    if text.lower() in ("true", "yes", "on", "1"):
+        return True
+    if text.lower() in ("false", "no", "off", "0"):
+        return False
+    raise ValueError(text)
+
+
+def _wanted(kind: type) -> str:
+    return {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+
+
+def describe_options(cls: type) -> dict[str, Any]:
+    """A registered class's options and their defaults; required ones have the default `attrs.NOTHING`.
+
+    A default that is worked out from other options is None here. A class that is no attrs class has no options.
+    """
+    options: dict[str, Any] = {}
+    for field in attrs.fields(cls) if attrs.has(cls) else ():
+        if field.init:
+            default = field.default
+            if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+                default = None if default.takes_self else default.factory()
+            options[field.alias] = default
+    return options

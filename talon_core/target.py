@@ -1,0 +1,70 @@
+"""The interface of targets: the model whose output must not change."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import attrs
+
+from talon_core.tree import IntArray, TokenTree
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+
+
+@attrs.frozen(eq=False)
+class NodeOutputs:
+    """What one forward pass says about every node of one tree.
+
+    Attributes:
+        logits: raw scores of the next token, shape `(nodes, vocab)`, on the target's device.
+        features: the hidden states that were asked for, concatenated, shape `(nodes, features)`; None if none were.
+    """
+
+    logits: "Tensor"
+    features: "Tensor | None" = None
+
+
+class Target(ABC):
+    """Runs the target model over committed tokens and draft trees, for a batch of sequences at once.
+
+    The decoder calls `prefill` with the prompts, then, each round, `verify` with one tree per sequence and `commit`
+    with the accepted nodes. The cache holds every committed token but the last, which is the next tree's root.
+    """
+
+    vocab_size: int
+    """Number of token ids; ids are 0 to `vocab_size - 1`."""
+
+    device: "device"
+    """Where its logits are."""
+
+    context_length: int | None
+    """Most tokens of prompt and output together; None if there is no limit."""
+
+    passes: int = 0
+    """Forward passes for trees since the target was made; prefills do not count."""
+
+    def session(self) -> AbstractContextManager[object]:
+        """Entered by the decoder around a generation; a target may set itself up here and clean up after it."""
+        return nullcontext()
+
+    @abstractmethod
+    def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list["Tensor | None"]:
+        """Start new sequences: run all tokens of each prompt but the last.
+
+        Args:
+            prompts: token ids, each of shape `(prompt,)`, int64, at least one token.
+            max_lengths: for each prompt the most tokens its cache will have to hold, the largest tree included.
+
+        Returns:
+            For each prompt the features of these tokens, shape `(prompt - 1, features)`, or None if none are kept.
+        """
+
+    @abstractmethod
+    def verify(self, trees: Sequence[TokenTree]) -> list[NodeOutputs]:
+        """Run each sequence's tree over its cache, in one forward pass."""
+
+    @abstractmethod
+    def commit(self, paths: Sequence[IntArray]) -> None:
+        """Keep the cache rows of these nodes of the last verified trees, root first, and forget the other nodes."""

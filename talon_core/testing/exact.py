@@ -1,0 +1,81 @@
+"""The exact law of what a decoder emits, by enumeration, and the law it must have."""
+
+from collections import defaultdict
+
+import attrs
+import numpy as np
+import torch
+
+from talon_core.choices import Choices, enumerate_outcomes
+from talon_core.decoder import Decoder, Generation, Request
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.sampling import Sampling
+from talon_core.table import TableTarget
+from talon_core.target import Target
+
+Law = dict[tuple[int, ...], float]
+"""For each sequence of new tokens its probability."""
+
+
+def emitted_law(decoder: Decoder, request: Request) -> Law:
+    """The exact law of a generation's tokens: every random choice enumerated."""
+    law: Law = defaultdict(float)
+
+    def experiment(choices: Choices) -> tuple[int, ...]:
+        generation = Generation(decoder, request, choices)
+        for _ in generation:
+            pass
+        return tuple(generation.token_ids)
+
+    for prob, tokens in enumerate_outcomes(experiment):
+        law[tokens] += prob
+    return law
+
+
+def ancestral_law(target: TableTarget, request: Request) -> Law:
+    """The exact law of sampling one token after the other; written without any of the engine's parts."""
+    law: Law = defaultdict(float)
+
+    def extend(tokens: list[int], prob: float) -> None:
+        if tokens and (tokens[-1] in request.eos or len(tokens) >= _limit(target, request)):
+            law[tuple(tokens)] += prob
+            return
+        prefix = [*request.ids.tolist(), *tokens]
+        for token, p in enumerate(_next_law(target, prefix, request.sampling)):
+            if p > 0:
+                extend([*tokens, token], prob * p)
+
+    extend([], 1.0)
+    return law
+
+
+def _limit(target: TableTarget, request: Request) -> int:
+    room = target.context_length - len(request.ids) if target.context_length else request.max_new_tokens
+    return min(room, request.max_new_tokens)
+
+
+def _next_law(target: TableTarget, prefix: list[int], sampling: Sampling) -> list[float]:
+    scores = torch.as_tensor(target.after(prefix))[None]
+    for processor in sampling.processors:
+        scores = processor(torch.as_tensor([prefix]), scores.clone())
+    numbers = scores[0].numpy()
+    if not sampling.do_sample:
+        return [float(token == int(numbers.argmax())) for token in range(len(numbers))]
+    weights = np.exp(numbers - numbers.max())
+    return list(weights / weights.sum())
+
+
+def distance(one: Law, other: Law) -> float:
+    """The largest difference of two laws' probabilities."""
+    return max(abs(one.get(tokens, 0.0) - other.get(tokens, 0.0)) for tokens in {*one, *other})
+
+
+@attrs.frozen(eq=False)
+class Given(DrafterSpec):
+    """A drafter that is ready."""
+
+    name = "given"
+    drafter: Drafter
+
+    def open(self, target: Target) -> Drafter:
+        return self.drafter

@@ -1,0 +1,165 @@
+"""The draft tree: flat NumPy arrays, parents before children, the last committed token as root."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BitArray = NDArray[np.uint32]
+
+
+def _ints(values: Any) -> IntArray:
+    array: IntArray = np.array(values, dtype=np.int64, ndmin=1)
+    array.flags.writeable = False
+    return array
+
+
+def _floats(values: Any) -> FloatArray:
+    array: FloatArray = np.array(values, dtype=np.float64, ndmin=1)
+    array.flags.writeable = False
+    return array
+
+
+@attrs.frozen(eq=False)
+class TokenTree:
+    """A tree of draft tokens. Read only; `extend` and `keep` return new trees.
+
+    Node 0 is the root: the last committed token, whose successor the target has not been asked for yet. It counts
+    as a node everywhere, as in EAGLE and TALON: a tree of `budget` 60 holds 59 drafted tokens. A parent always
+    stands before its children, so every prefix of the arrays is a tree as well.
+
+    Attributes:
+        tokens: token ids, shape `(nodes,)`, int64.
+        parents: index of each node's parent, shape `(nodes,)`, int64; -1 for the root.
+        path_logp: the drafter's natural log-probability of the path from the root, shape `(nodes,)`, float64;
+            0 for the root.
+
+    Raises:
+        ValueError: if the arrays differ in length, are empty, or a parent does not stand before its child.
+    """
+
+    tokens: IntArray = attrs.field(converter=_ints)
+    parents: IntArray = attrs.field(converter=_ints)
+    path_logp: FloatArray = attrs.field(converter=_floats)
+
+    def __attrs_post_init__(self) -> None:
+        nodes = len(self.tokens)
+        if not nodes or len(self.parents) != nodes or len(self.path_logp) != nodes:
+            raise ValueError(
+                f"a tree needs equally many tokens, parents and path_logp, at least one: "
+                f"got {nodes}, {len(self.parents)} and {len(self.path_logp)}"
+            )
+        if self.parents[0] != -1:
+            raise ValueError(f"node 0 is the root and has parent -1, not {self.parents[0]}")
+        bad = np.flatnonzero((self.parents[1:] < 0) | (self.parents[1:] >= np.arange(1, nodes)))
+        if len(bad):
+            node = int(bad[0]) + 1
+            raise ValueError(
+                f"node {node} has parent {self.parents[node]}: a parent must stand before its child, "
+                f"so it would have to be between 0 and {node - 1}"
+            )
+
+    @classmethod
+    def root(cls, token: int) -> "TokenTree":
+        """The tree every round starts from: the last committed token alone."""
+        return cls(tokens=[token], parents=[-1], path_logp=[0.0])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def depths(self) -> IntArray:
+        """Distance from the root, shape `(nodes,)`, int64; the root has depth 0."""
+        depths = [0]  # a list: touching single entries of an array would take five times as long
+        for parent in self.parents[1:].tolist():
+            depths.append(depths[parent] + 1)
+        return _ints(depths)
+
+    @cached_property
+    def ancestor_bits(self) -> BitArray:
+        """The ancestor mask as packed bits, shape `(nodes, ceil(nodes / 32))`, uint32.
+
+        Bit `j % 32` of word `[i, j // 32]` is set if node `j` is node `i` or one of its ancestors: the nodes that
+        node `i` may attend to.
+        """
+        words = (len(self) + 31) // 32
+        rows = [1]
+        for node, parent in enumerate(self.parents[1:].tolist(), start=1):
+            rows.append(rows[parent] | 1 << node)
+        packed = b"".join(row.to_bytes(4 * words, "little") for row in rows)
+        bits: BitArray = np.frombuffer(packed, dtype="<u4").reshape(len(self), words)
+        return bits
+
+    def ancestor_mask(self) -> NDArray[np.bool_]:
+        """The ancestor mask unpacked, shape `(nodes, nodes)`, bool: entry `[i, j]` says that `i` may attend to `j`."""
+        bits = np.unpackbits(self.ancestor_bits.view(np.uint8), axis=1, bitorder="little")
+        return bits[:, : len(self)].astype(bool)
+
+    def path(self, node: int) -> IntArray:
+        """Node indices from the root to `node`, both included, shape `(depth + 1,)`, int64."""
+        nodes = []
+        while node >= 0:
+            nodes.append(node)
+            node = int(self.parents[node])
+        return np.array(nodes[::-1], dtype=np.int64)
+
+    def child(self, node: int, token: int) -> int | None:
+        """The first child of `node` that holds `token`, or None."""
+        found = np.flatnonzero((self.parents == node) & (self.tokens == token))
+        return int(found[0]) if len(found) else None
+
+    def follow(self, tokens: Sequence[int] | IntArray) -> IntArray:
+        """Walk from the root along `tokens` as far as the tree goes; node indices, the root's 0 first, int64."""
+        nodes = [0]
+        for token in tokens:
+            child = self.child(nodes[-1], int(token))
+            if child is None:
+                break
+            nodes.append(child)
+        return np.array(nodes, dtype=np.int64)
+
+    def extend(self, tokens: IntArray, parents: IntArray, path_logp: FloatArray) -> "TokenTree":
+        """This tree with nodes added at its end; the arguments have shape `(added,)`."""
+        return TokenTree(
+            tokens=np.concatenate([self.tokens, tokens]),
+            parents=np.concatenate([self.parents, parents]),
+            path_logp=np.concatenate([self.path_logp, path_logp]),
+        )
+
+    def best(self, count: int) -> IntArray:
+        """The `count` most likely nodes, shape `(min(count, nodes),)`, int64, best first; ties go to the earlier node.
+
+        A node never ranks before its parent, even where a half-precision drafter's rounding has given it a higher
+        `path_logp`, so the answer can always be kept.
+        """
+        score = self.path_logp
+        ancestors = np.maximum(self.parents, 0)
+        while (score > score[ancestors]).any():
+            score = np.minimum(score, score[ancestors])
+        return np.argsort(-score, kind="stable")[:count]
+
+    def keep(self, nodes: Sequence[int] | IntArray) -> "TokenTree":
+        """The sub-tree of `nodes`, in the order in which they stand in this tree.
+
+        Args:
+            nodes: indices without repetition, shape `(kept,)`; the root and every kept node's parent among them.
+
+        Raises:
+            ValueError: if a node is kept without its parent, or the root is not kept.
+        """
+        kept = np.sort(np.asarray(nodes, dtype=np.int64))
+        renumbered = np.full(len(self) + 1, -1, dtype=np.int64)  # the extra entry maps the root's parent -1 to -1
+        renumbered[kept] = np.arange(len(kept))
+        parents = renumbered[self.parents[kept]]
+        if not len(kept) or kept[0] != 0:
+            raise ValueError("the root, node 0, must be kept")
+        orphans = np.flatnonzero(parents[1:] < 0)
+        if len(orphans):
+            node = int(kept[orphans[0] + 1])
+            raise ValueError(f"node {node} is kept without its parent, node {self.parents[node]}")
+        return TokenTree(tokens=self.tokens[kept], parents=parents, path_logp=self.path_logp[kept])

@@ -1,0 +1,213 @@
+"""`talon generate`: what it prints, where, and what bad input gets."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from talon_core.rounds import Stats
+
+SENTENCE = "hi-🙂é~\n"
+FIELDS = {"model", "drafter", "policy", "rule", "prompt_tokens", "token_ids", "text", "finish_reason", "stats"}
+
+
+def said(tokens: int) -> str:
+    """What the model of `conftest.py` says after the sentence, in so many tokens."""
+    repeated = (SENTENCE * (tokens // len(SENTENCE.encode()) + 1)).encode()
+    return repeated[:tokens].decode(errors="replace")
+
+
+def test_json_is_one_object_with_the_promised_fields(talon, model):
+    ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "24", "--json")
+    assert ran.status == 0
+    assert set(ran.answer) == FIELDS
+    assert ran.answer["model"] == model
+    assert (ran.answer["drafter"], ran.answer["rule"]) == ("ngram", "match")
+    assert ran.answer["prompt_tokens"] == len(SENTENCE.encode())
+    assert len(ran.answer["token_ids"]) == ran.answer["stats"]["new_tokens"] == 24
+    assert ran.answer["text"] == said(24)
+    assert ran.answer["finish_reason"] == "length"
+    assert set(ran.answer["stats"]) == {field.name for field in Stats.__attrs_attrs__}
+    assert ran.answer["stats"]["mean_accepted_tokens"] > 1.5
+
+
+def test_without_a_policy_the_same_tokens_come_one_by_one(talon, model):
+    arguments = ("generate", SENTENCE, "--model", model, "--max-new-tokens", "17", "--json")
+    fast, plain = talon(*arguments).answer, talon(*arguments, "--policy", "none").answer
+    assert plain["token_ids"] == fast["token_ids"]
+    assert (plain["drafter"], plain["policy"]) == (None, "none")
+    assert plain["stats"]["target_passes"] == 17
+    assert plain["stats"]["mean_accepted_tokens"] == 1
+    assert plain["stats"]["draft_passes"] == 0
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 5, 6, 7, 40])
+@pytest.mark.parametrize("policy", ["none", "chain:length=3"])
+def test_streamed_text_is_the_whole_text_with_no_character_broken(talon, model, tokens, policy):
+    arguments = ("generate", SENTENCE, "--model", model, "--max-new-tokens", str(tokens), "--policy", policy)
+    streamed, whole = talon(*arguments), talon(*arguments, "--no-stream")
+    assert streamed.status == whole.status == 0
+    assert streamed.out == whole.out == said(tokens) + "\n"
+
+
+def test_figures_go_to_stderr(talon, model):
+    ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "20")
+    assert "tokens per target pass" in ran.err
+    assert "verify" in ran.err
+    assert "pass" not in ran.out
+
+
+def test_the_tree_is_drawn_on_stderr_and_saved(talon, model, tmp_path):
+    picture = tmp_path / "tree.svg"
+    arguments = ("generate", SENTENCE, "--model", model, "--max-new-tokens", "20", "--policy", "chain:length=4")
+    ran = talon(*arguments, "--show-tree", "--tree-svg", str(picture), "--json")
+    assert ran.status == 0
+    assert ran.answer["text"] == said(20)
+    assert "5 nodes, depth 4, accepted 4 + 1" in ran.err
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_there_is_no_tree_to_draw_without_a_policy(talon, model):
+    ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "3", "--policy", "none", "--show-tree")
+    assert ran.status == 0
+    assert "no tree to draw" in ran.err
+
+
+def test_a_stop_string_ends_the_text(talon, model):
+    ran = talon("generate", SENTENCE, "--model", model, "--stop", "nowhere", "--stop", "i-", "--json")
+    assert ran.answer["finish_reason"] == "stop"
+    assert ran.answer["text"] == "hi-"
+
+
+def test_a_seed_makes_sampling_reproducible(talon, model):
+    arguments = ("generate", SENTENCE, "--model", model, "--temperature", "30", "--seed", "7", "--json")
+    sampled = [talon(*arguments, "--max-new-tokens", "12").answer["token_ids"] for _ in range(2)]
+    assert sampled[0] == sampled[1]
+
+
+def test_a_sampling_option_without_sampling_is_pointed_out(talon, model):
+    ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "2", "--top-k", "5")
+    assert ran.status == 0
+    assert "--temperature 0" in ran.err
+
+
+def test_a_prompt_comes_from_a_file_as_it_is(talon, model, text_file):
+    file = text_file("\ufeffé~\n".encode())
+    ran = talon("generate", "--prompt-file", file, "--model", model, "--max-new-tokens", "3", "--json")
+    assert ran.answer["prompt_tokens"] == 4
+    assert ran.answer["text"] == "hi-"
+
+
+def test_a_prompt_comes_from_standard_input(talon, model, monkeypatch):
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SENTENCE.encode())))
+    ran = talon("generate", "--prompt-file", "-", "--model", model, "--max-new-tokens", "3", "--json")
+    assert ran.answer["prompt_tokens"] == len(SENTENCE.encode())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["generate"], "no prompt: give it in quotes"),
+        (["generate", ""], "the prompt is empty"),
+        (["generate", "a", "--prompt-file", "b"], "two prompts"),
+        (["generate", "bad \udcff byte"], "not UTF-8"),
+        (["generate", "--prompt-file", "no-such-file.txt"], "No such file or directory: 'no-such-file.txt'"),
+        (["generate", "--prompt-file", "."], "Is a directory: '.'"),
+        (["generate", "a", "--policy", "tallon"], "no tree policy 'tallon'; did you mean 'talon'?"),
+        (["generate", "a", "--policy", "talon:budgt=3"], "no option 'budgt'; did you mean 'budget'?"),
+        (["generate", "a", "--policy", "talon:budget=x"], "is 'x'; it must be a whole number"),
+        (["generate", "a", "--policy", "talon:budget=1"], "'budget' must be >= 2: 1"),
+        (["generate", "a", "--policy", "talon:budget"], "'budget' in 'talon:budget' is no option"),
+        (["generate", "a", "--drafter", "n-gram"], "no drafter 'n-gram'; did you mean 'ngram'?"),
+        (["generate", "a", "--rule", "mach"], "no rule 'mach'; did you mean 'match'?"),
+        (["generate", "a", "--attention", "fast"], "no attention backend 'fast'"),
+        (["generate", "a", "--model", ""], "the model's name is empty"),
+        (["generate", "a", "--model", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
+        (["generate", "a", "--model", "./nowhere"], "'./nowhere'"),
+        (["generate", "a", "--temperature", "-1"], "--temperature is -1.0; it must be 0 (greedy)"),
+        (["generate", "a", "--temperature", "nan"], "--temperature is nan"),
+        (["generate", "a", "--temperature", "warm"], "'warm'"),
+        (["generate", "a", "--top-p", "1.5"], "--top-p is 1.5; it must be above 0 and at most 1"),
+        (["generate", "a", "--top-k", "0"], "--top-k is 0; it must be at least 1"),
+        (["generate", "a", "--seed", "-3"], "--seed is -3; it must be 0 or more"),
+        (["generate", "a", "--max-new-tokens", "0"], "--max-new-tokens is 0; it must be at least 1"),
+        (["generate", "a", "--stop", ""], "--stop is empty"),
+        (["generate", "a", "--tree-svg", "nowhere/tree.svg"], "must be a file in a folder that exists"),
+        (["generate", "a", "--colour", "red"], "--colour"),
+        (["generate", "a", "b"], "b"),
+        (["generat", "a"], "generat"),
+    ],
+)
+def test_bad_input_gets_a_sentence_before_any_model_is_loaded(talon, monkeypatch, arguments, sentence):
+    def loads(*_: object, **__: object) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", loads)
+    for extra in ([], ["--json"] if arguments[0] == "generate" else []):
+        ran = talon(*arguments, *extra)
+        assert ran.status == 2
+        assert ran.out == ""
+        assert ran.err.startswith("talon: ")
+        assert ran.err.count("\n") == 1
+        assert sentence in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"), [(b"", "is empty; it must hold"), (b"caf\xe9", "is not UTF-8 text (byte 3 is 0xe9)")]
+)
+def test_a_prompt_file_that_is_no_text_gets_a_sentence(talon, text_file, content, sentence):
+    file = text_file(content)
+    ran = talon("generate", "--prompt-file", file)
+    assert ran.status == 2
+    assert sentence in ran.err
+    assert file in ran.err
+
+
+def test_a_prompt_longer_than_the_context_gets_a_sentence(talon, model):
+    ran = talon("generate", "a" * 300, "--model", model)
+    assert ran.status == 2
+    assert ran.out == ""
+    assert "the prompt has 300 tokens; the target's context holds 256" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_output_ends_where_the_context_does(talon, model):
+    ran = talon("generate", "a" * 250, "--model", model, "--json")
+    assert ran.answer["finish_reason"] == "length"
+    assert len(ran.answer["token_ids"]) == 6
+
+
+def test_a_folder_without_a_model_gets_a_sentence(talon, tmp_path: Path):
+    ran = talon("generate", "a", "--model", str(tmp_path))
+    assert ran.status == 2
+    assert f"model '{tmp_path}' cannot be loaded" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_mistake_of_ours_is_not_dressed_up(talon, monkeypatch):
+    def broken(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("talon_core.cli.generate.read_prompt", broken)
+    with pytest.raises(KeyError):
+        talon("generate", "a")
+
+
+def test_debugging_shows_the_traceback(talon, monkeypatch):
+    monkeypatch.setenv("TALON_DEBUG", "1")
+    with pytest.raises(LookupError, match="no rule"):
+        talon("generate", "a", "--rule", "none-such")
+
+
+def test_a_broken_policy_is_named(talon, model, monkeypatch):
+    from talon_strategies import Chain
+
+    def grow(*_: object) -> Callable[..., object]:
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr(Chain, "grow", grow)
+    ran = talon("generate", SENTENCE, "--model", model, "--policy", "chain")
+    assert ran.status == 2
+    assert "talon: tree policy 'chain' (talon_strategies.chain.Chain) raised RuntimeError in grow: lost" in ran.err

@@ -1,0 +1,366 @@
+"""Growing a tree: what the engine asks, what bounds it, and what it refuses from a policy or a drafter, in words."""
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core.candidates import Candidates
+from talon_core.choices import SeededChoices
+from talon_core.drafting import DraftLimits, draft_tree, draft_trees
+from talon_core.errors import PluginError
+from talon_core.policy import Growth, TreePolicy
+from talon_core.testing import TableDrafter
+from talon_core.tree import TokenTree
+
+VOCAB = 4
+LIMITS = DraftLimits(VOCAB, max_depth=6)
+DRAFTER = TableDrafter([[0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.1], [0.0, 0.0, 1.0, 0.0]])
+
+
+@attrs.frozen
+class Policy(TreePolicy):
+    """Does in each method what it is told to, and by default the sensible thing."""
+
+    name = "hostile"
+    budget: object = 7
+    drafted: object = None
+    wide: object = None
+    grows: object = None
+    finishes: object = None
+
+    @property
+    def draft_budget(self):
+        return self.budget if self.drafted is None else self.drafted
+
+    def width(self, tree):
+        return 2 if self.wide is None else self.wide(tree)
+
+    def grow(self, tree, candidates):
+        if self.grows is None:
+            return Growth(candidates.best(min(2, self.draft_budget - len(tree))))
+        return self.grows(tree, candidates)
+
+    def finish(self, tree):
+        return tree if self.finishes is None else self.finishes(tree)
+
+
+@attrs.frozen
+class Broken(Policy):
+    """Its budget cannot even be asked for."""
+
+    @property
+    def draft_budget(self):
+        raise ZeroDivisionError("no budget today")
+
+
+def draft(policy, drafter=DRAFTER, limits=LIMITS, root=0):
+    return draft_tree(policy, drafter, root, limits, SeededChoices(0))
+
+
+def raising(error):
+    def method(*_):
+        raise error
+
+    return method
+
+
+def twice_from_the_root(tree, candidates):
+    return Growth(candidates.best(1), frontier=np.array([0]))
+
+
+def twice_from_a_child(tree, candidates):
+    return Growth(candidates.best(2), frontier=np.array([len(tree), len(tree)]))
+
+
+def again_from_a_child(tree, candidates):
+    return Growth(candidates.best(1), frontier=np.array([1]))
+
+
+def chosen(value):
+    return lambda tree, candidates: Growth(value)
+
+
+def next_from(value):
+    return lambda tree, candidates: Growth(candidates.best(1), frontier=value)
+
+
+def tree_of(tokens, parents, path_logp=None):
+    return lambda tree: TokenTree(
+        tokens=tokens, parents=parents, path_logp=[0.0] * len(tokens) if path_logp is None else path_logp
+    )
+
+
+def overwrite(tree, candidates):
+    candidates.tokens[:] = 10**6
+    return Growth(np.array([0]))
+
+
+HOSTILE_POLICIES = {
+    "budget of the wrong type": (Policy(budget="7"), "has a budget of '7'; it must be a whole number of nodes"),
+    "budget of zero": (Policy(budget=0), "has a budget of 0; it must be a whole number of nodes, at least 1"),
+    "fractional draft budget": (Policy(drafted=7.5), "has a draft_budget of 7.5"),
+    "budget that raises": (Broken(), "raised ZeroDivisionError in draft_budget: no budget today"),
+    "width that raises": (Policy(wide=raising(KeyError("w"))), "raised KeyError in width: 'w'"),
+    "width of the wrong type": (Policy(wide=lambda tree: "wide"), "raised ValueError in width"),
+    "width that is not a number": (Policy(wide=lambda tree: float("nan")), "raised ValueError in width"),
+    "grow that raises": (Policy(grows=raising(RuntimeError("oh"))), "raised RuntimeError in grow: oh"),
+    "grow that returns nothing": (
+        Policy(grows=lambda *_: None),
+        "returned NoneType from grow; it must return a Growth",
+    ),
+    "grow that returns indices": (Policy(grows=lambda *_: np.array([0])), "returned ndarray from grow"),
+    "chosen None": (Policy(grows=chosen(None)), "it must be one-dimensional and hold integers"),
+    "chosen ragged": (Policy(grows=chosen([[0], [0, 1]])), "it must be one-dimensional and hold integers"),
+    "chosen of two axes": (Policy(grows=chosen([[0]])), r"as an array of shape \(1, 1\)"),
+    "chosen scores": (Policy(grows=chosen([0.0])), "type float64; it must be one-dimensional and hold integers"),
+    "chosen by a mask": (Policy(grows=chosen([True, False])), "type bool; it must be"),
+    "chosen below 0": (Policy(grows=chosen([-1])), "chose candidate -1; there are candidates 0 to 1"),
+    "chosen past the end": (Policy(grows=chosen([2])), "chose candidate 2; there are candidates 0 to 1"),
+    "chosen past every integer": (Policy(grows=chosen(np.array([2**64 - 1], dtype=np.uint64))), "chose candidate -1"),
+    "chosen twice": (Policy(grows=chosen([0, 0])), "chose the same candidate twice; each may join the tree once"),
+    "too many nodes": (
+        Policy(budget=2, grows=lambda tree, candidates: Growth(candidates.best(2))),
+        "grew its tree to 3 nodes, the root included; its draft_budget is 2",
+    ),
+    "overwrites what was checked": (Policy(grows=overwrite), "raised ValueError in grow: .*read-only"),
+    "overwrites the tree": (
+        Policy(grows=lambda tree, candidates: tree.tokens.fill(0)),
+        "raised ValueError in grow: .*read-only",
+    ),
+    "frontier of two axes": (Policy(grows=next_from([[1]])), r"returned a frontier of shape \(1, 1\)"),
+    "frontier of fractions": (Policy(grows=next_from([0.5])), "and type float64, not node indices"),
+    "frontier ragged": (Policy(grows=next_from([[1], []])), "returned a frontier of shape"),
+    "frontier outside the tree": (Policy(grows=next_from([2])), "wants to draft from a node outside its tree of 2"),
+    "frontier below 0": (Policy(grows=next_from([-1])), "wants to draft from a node outside its tree of 2"),
+    "drafts twice from the root": (Policy(grows=twice_from_the_root), "wants to draft from a node twice"),
+    "drafts twice at once": (Policy(grows=twice_from_a_child), "wants to draft from a node twice"),
+    "drafts twice later": (Policy(grows=again_from_a_child), "wants to draft from a node twice"),
+    "finish that raises": (Policy(finishes=raising(IndexError("7"))), "raised IndexError in finish: 7"),
+    "finish that returns nodes": (
+        Policy(finishes=lambda tree: [0]),
+        "returned list from finish; it must return a TokenTree",
+    ),
+    "finish keeps too many": (
+        Policy(budget=2, drafted=7),
+        "finished a tree of 7 nodes, the root included; its budget is 2",
+    ),
+    "finish changes the root": (
+        Policy(finishes=tree_of([1], [-1])),
+        "changed the root's token from 0 to 1",
+    ),
+    "finish drops the root": (Policy(finishes=lambda tree: tree.keep([1])), "raised ValueError in finish: the root"),
+    "unclosed tree": (
+        Policy(finishes=lambda tree: tree.keep([0, len(tree) - 1])),
+        "raised ValueError in finish: node . is kept without its parent",
+    ),
+    "child before its parent": (
+        Policy(finishes=tree_of([0, 1, 2], [-1, 2, 0])),
+        "raised ValueError in finish: node 1 has parent 2: a parent must stand before its child",
+    ),
+    "token past the vocabulary": (Policy(finishes=tree_of([0, VOCAB], [-1, 0])), "token outside the vocabulary of 4"),
+    "token below 0": (Policy(finishes=tree_of([0, -1], [-1, 0])), "token outside the vocabulary of 4"),
+    "NaN scores": (
+        Policy(finishes=tree_of([0, 1], [-1, 0], [0.0, np.nan])),
+        "finished a tree with a score that is not finite",
+    ),
+    "too deep": (
+        Policy(budget=20, finishes=tree_of([0] * 8, range(-1, 7))),
+        "finished a tree deeper than 6, the deepest that can be emitted",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_POLICIES)
+def test_a_hostile_policy_is_named_with_what_it_did(case):
+    policy, complaint = HOSTILE_POLICIES[case]
+    with pytest.raises(PluginError, match=rf"^tree policy 'hostile' \({__name__}\.\w+\) .*{complaint}"):
+        draft(policy)
+
+
+def test_padding_cannot_be_chosen():
+    pads = TableDrafter([[0.5, 0.5, 0.0, 0.0]])
+    everything = Policy(wide=lambda tree: 4, grows=lambda tree, candidates: Growth(np.arange(4)))
+    with pytest.raises(PluginError, match=r"chose a padded candidate \(token -1\)"):
+        draft(everything, pads)
+
+
+def test_a_policy_that_grows_for_ever_is_ended_by_its_budget():
+    limits = DraftLimits(VOCAB, max_depth=10**9)
+    drafted = draft(Policy(budget=300, grows=lambda tree, candidates: Growth(candidates.best(1))), limits=limits)
+    assert len(drafted.tree) == 300
+
+
+def test_a_policy_that_chooses_nothing_ends_its_drafting():
+    assert len(draft(Policy(grows=lambda *_: Growth(np.array([], dtype=np.int64)))).tree) == 1
+
+
+def test_an_empty_list_is_a_choice_of_nothing():
+    assert len(draft(Policy(grows=lambda *_: Growth([]))).tree) == 1
+
+
+def test_an_empty_frontier_ends_the_drafting():
+    drafted = draft(Policy(grows=lambda tree, candidates: Growth(candidates.best(2), frontier=[])))
+    assert drafted.tree.parents.tolist() == [-1, 0, 0]
+
+
+@pytest.mark.parametrize("width", [-5, 0, 1, 2.9, 10**30, True])
+def test_any_width_is_brought_into_range(width):
+    seen = []
+
+    def grow(tree, candidates):
+        seen.append(candidates.width)
+        return Growth(candidates.best(1))
+
+    draft(Policy(wide=lambda tree: width, grows=grow))
+    assert all(1 <= one <= VOCAB for one in seen)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_no_tree_is_deeper_than_what_can_be_emitted(depth):
+    drafted = draft(Policy(budget=50), limits=DraftLimits(VOCAB, max_depth=depth))
+    assert drafted.tree.depths.max() == depth
+
+
+def test_nothing_is_drafted_after_a_token_that_ends_the_text():
+    limits = DraftLimits(VOCAB, max_depth=6, ends=frozenset({0}))
+    tree = draft(Policy(budget=50), TableDrafter(DRAFTER.laws[0]), limits, root=1).tree
+    assert 0 in tree.tokens
+    assert not (tree.tokens[tree.parents[1:]] == 0).any()
+
+
+def test_a_drafter_that_knows_nothing_leaves_the_root_alone():
+    assert len(draft(Policy(), TableDrafter(np.eye(1, VOCAB), knows=0)).tree) == 1
+
+
+def test_a_node_that_was_passed_over_can_still_be_drafted_from_later():
+    def grow(tree, candidates):
+        if len(tree) == 1:
+            return Growth(candidates.best(2), frontier=[1])
+        return Growth(candidates.best(1), frontier=[2] if len(tree) == 3 else [])
+
+    assert draft(Policy(grows=grow)).tree.parents.tolist() == [-1, 0, 0, 1, 2]
+
+
+def test_a_batch_gives_each_sequence_the_tree_it_would_get_alone():
+    policies = [Policy(budget=5), Policy(budget=3), Policy(budget=7)]
+    many = draft_trees(policies, Patient(), [0, 1, 2], [LIMITS] * 3, [SeededChoices(0)] * 3)
+    for policy, root, drafted in zip(policies, [0, 1, 2], many, strict=True):
+        alone = draft(policy, root=root)
+        assert drafted.tree.tokens.tolist() == alone.tree.tokens.tolist()
+        assert drafted.tree.parents.tolist() == alone.tree.parents.tolist()
+
+
+def test_the_policy_at_fault_is_the_one_that_is_named():
+    @attrs.frozen
+    class Guilty(Policy):
+        name = "guilty"
+
+    with pytest.raises(PluginError, match="'guilty'"):
+        draft_trees([Policy(), Guilty(grows=lambda *_: None)], Patient(), [0, 1], [LIMITS] * 2, [SeededChoices(0)] * 2)
+
+
+class Patient(TableDrafter):
+    """DRAFTER, for batches in which some sequences are done already: their frontier is empty."""
+
+    def __init__(self):
+        super().__init__(DRAFTER.laws)
+
+    def propose(self, trees, frontiers, widths, choices):
+        done = Candidates(
+            np.zeros(0, np.int64), np.zeros((0, 1), np.int64), np.zeros((0, 1)), np.zeros((0, 1)), choices
+        )
+        each = zip(trees, frontiers, widths, choices, strict=True)
+        return [super(Patient, self).propose(*([one] for one in of))[0] if len(of[1]) else done for of in each]
+
+
+class Lying(TableDrafter):
+    """Proposes what DRAFTER does, after `change` has had its way with it."""
+
+    def __init__(self, change):
+        super().__init__(DRAFTER.laws)
+        object.__setattr__(self, "change", change)
+
+    def propose(self, trees, frontiers, widths, choices):
+        return self.change(super().propose(trees, frontiers, widths, choices))
+
+
+def change(**arrays):
+    """Replaces fields of the candidates, each by a function of what was there."""
+
+    def changed(proposed):
+        (one,) = proposed
+        return [attrs.evolve(one, **{field: of(np.array(getattr(one, field))) for field, of in arrays.items()})]
+
+    return changed
+
+
+def put(value):
+    """The array with its first entry replaced."""
+
+    def replaced(array):
+        array[0, 0] = value
+        return array
+
+    return replaced
+
+
+HOSTILE_DRAFTERS = {
+    "raises": (raising(MemoryError("no room")), "raised MemoryError in propose: no room"),
+    "returns nothing": (lambda proposed: None, "returned NoneType from propose; it must return a list of 1 Candidates"),
+    "returns too few": (lambda proposed: [], "returned 0 items from propose"),
+    "returns too many": (lambda proposed: proposed * 2, "returned 2 items from propose"),
+    "returns arrays": (lambda proposed: [proposed[0].tokens], "returned ndarray from propose"),
+    "lists for arrays": (change(tokens=lambda tokens: tokens.tolist()), "returned tokens of type list"),
+    "tokens as floats": (change(tokens=lambda tokens: tokens * 1.0), "returned tokens of type float64"),
+    "log-probabilities as integers": (
+        change(logp=lambda logp: np.zeros(logp.shape, dtype=int)),
+        "returned logp of type int64; it must be a NumPy array of floating-point numbers",
+    ),
+    "one axis": (change(tokens=np.ravel), r"all must be \(1, width\)"),
+    "one row too many": (
+        change(**{field: lambda array: np.repeat(array, 2, axis=0) for field in ("tokens", "logp", "path_logp")}),
+        r"all must be \(1, width\), one row for each frontier node",
+    ),
+    "unequal shapes": (change(logp=lambda logp: logp[:, :1]), r"of shapes \(1, 2\), \(1, 1\) and \(1, 2\)"),
+    "no columns": (
+        change(**{field: lambda array: array[:, :0] for field in ("tokens", "logp", "path_logp")}),
+        "returned 0 candidates per node; between 1 and 2 were asked for",
+    ),
+    "too many columns": (
+        change(**{field: lambda array: np.repeat(array, 3, axis=1) for field in ("tokens", "logp", "path_logp")}),
+        "returned 6 candidates per node",
+    ),
+    "another frontier": (change(frontier=lambda nodes: nodes + 1), "returned candidates for other nodes"),
+    "token past the vocabulary": (
+        change(tokens=put(VOCAB)),
+        "proposed token 4; the target's vocabulary has ids 0 to 3",
+    ),
+    "token below the padding": (change(tokens=put(-2)), "proposed token -2"),
+    "NaN": (change(logp=put(np.nan)), "a log-probability that is not a finite number of at most 0"),
+    "NaN along the path": (change(path_logp=put(np.nan)), "a log-probability that is not a finite number"),
+    "probability above 1": (change(logp=put(0.5)), "a log-probability that is not a finite number of at most 0"),
+    "impossible token": (change(path_logp=put(-np.inf)), "padding has token -1 and minus infinity"),
+    "padding with a score": (change(tokens=put(-1)), "padding has token -1 and minus infinity"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_DRAFTERS)
+def test_a_hostile_drafter_is_named_with_what_it_did(case):
+    lie, complaint = HOSTILE_DRAFTERS[case]
+    with pytest.raises(PluginError, match=rf"^drafter 'Lying' \({__name__}\.Lying\) .*{complaint}"):
+        draft(Policy(), Lying(lie))
+
+
+def test_what_a_policy_sees_of_a_drafters_buffers_is_read_only():
+    reused = change(tokens=np.array, logp=np.array, path_logp=np.array)
+    writeable = []
+
+    def grow(tree, candidates):
+        writeable.extend(
+            array.flags.writeable
+            for array in (candidates.frontier, candidates.tokens, candidates.logp, candidates.path_logp)
+        )
+        return Growth(candidates.best(1))
+
+    draft(Policy(grows=grow), Lying(reused))
+    assert not any(writeable)

@@ -1,0 +1,150 @@
+"""The contract that every policy's tests call: what it lets through and what it refuses."""
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+
+from talon_core.errors import PluginError
+from talon_core.policy import Growth, TreePolicy
+from talon_core.testing import check_tree_policy, draft_trees
+from talon_core.tree import TokenTree
+
+
+@attrs.frozen
+class Widest(TreePolicy):
+    """All that fits, best first."""
+
+    name = "widest"
+    budget: int = 12
+
+    def grow(self, tree, candidates):
+        return Growth(candidates.best(self.budget - len(tree)))
+
+
+@attrs.frozen
+class Drawn(TreePolicy):
+    """One candidate by chance."""
+
+    name = "drawn"
+    children = "sampled"
+    budget: int = 6
+
+    def grow(self, tree, candidates):
+        chosen = candidates.best(self.budget - len(tree))
+        return Growth(chosen[[candidates.choices.pick(np.full(len(chosen), 1 / len(chosen)))]])
+
+
+@attrs.frozen
+class SaysItIsDeterministic(Drawn):
+    children = "deterministic"
+
+
+@attrs.frozen
+class LikesPadding(Widest):
+    def grow(self, tree, candidates):
+        return Growth(np.arange(min(candidates.tokens.size, self.budget - len(tree))))
+
+
+@attrs.frozen
+class Overwrites(Widest):
+    def grow(self, tree, candidates):
+        candidates.path_logp[:] = 0.0
+        return Growth(candidates.best(1))
+
+
+@attrs.frozen
+class Overspends(Widest):
+    def grow(self, tree, candidates):
+        return Growth(candidates.best(100))
+
+
+@attrs.frozen
+class Invents(Widest):
+    def finish(self, tree):
+        if not 1 < len(tree) < self.budget:
+            return tree
+        return tree.extend(np.array([0]), np.array([0]), np.array([-1.0]))
+
+
+@attrs.frozen
+class Embellishes(Widest):
+    def finish(self, tree):
+        return TokenTree(tokens=tree.tokens, parents=tree.parents, path_logp=tree.path_logp / 2)
+
+
+@attrs.frozen
+class Counts(Widest):
+    calls: list[int] = attrs.field(factory=list, init=False)
+
+    def grow(self, tree, candidates):
+        self.calls.append(1)
+        return Growth(candidates.best(1 + len(self.calls) % 2))
+
+
+@attrs.define
+class Mutable(TreePolicy):
+    name = "mutable"
+    budget: int = 12
+
+    def grow(self, tree, candidates):
+        return Growth(candidates.best(1))
+
+
+@attrs.frozen
+class Unnamed(Widest):
+    name = "No Name"
+
+
+@attrs.frozen
+class Demanding(Widest):
+    wish: int = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class Fractional(Widest):
+    budget: float = 2.5
+
+
+@pytest.fixture
+def unshrunk():
+    """Takes the first failure as it comes: what is tested is that there is one, not how small it gets."""
+    before = settings.get_current_profile_name()
+    settings.register_profile("unshrunk", phases=[Phase.generate])
+    settings.load_profile("unshrunk")
+    yield
+    settings.load_profile(before)
+
+
+@pytest.mark.parametrize("policy", [Widest, Drawn])
+def test_a_sound_policy_passes(policy):
+    check_tree_policy(policy)
+
+
+@pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (SaysItIsDeterministic, "other trees than an equal policy"),
+        (LikesPadding, "padded candidate"),
+        (Overwrites, "read-only"),
+        (Overspends, "its draft_budget is 12"),
+        (Invents, "had not drafted"),
+        (Embellishes, "had not drafted"),
+        (Counts, "another tree when asked again"),
+        (Unnamed, "'No Name'"),
+        (lambda: Demanding(wish=1), "without a default: wish"),
+        (Fractional, "a budget of 2.5"),
+        (Mutable, "frozen class"),
+        (dict, "is not a TreePolicy"),
+    ],
+)
+def test_a_broken_policy_is_refused_in_words(make, complaint):
+    with pytest.raises((AssertionError, PluginError), match=complaint):
+        check_tree_policy(make)
+
+
+@given(draft_trees(max_nodes=12, vocab_size=2))
+def test_siblings_in_random_trees_hold_different_tokens(tree):
+    assert len(set(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))) == len(tree)
+    assert tree.tokens.max() < 2

@@ -1,0 +1,19 @@
+import talon_strategies
+
+from talon_core.registry import load_registry
+
+
+def test_every_policy_and_rule_is_found_through_the_entry_point():
+    registry = load_registry()
+    for kind, classes in (
+        ("tree policy", talon_strategies.talon_policies()),
+        ("rule", talon_strategies.talon_rules()),
+    ):
+        for cls in classes:
+            found = registry.get(kind, cls.name)
+            assert (found.cls, found.plugin) == (cls, "talon-core:talon-strategies")
+
+
+def test_every_policy_and_rule_that_is_exported_is_registered():
+    registered = {*talon_strategies.talon_policies(), *talon_strategies.talon_rules()}
+    assert {cls.__name__ for cls in registered} == set(talon_strategies.__all__)
