@@ -9,8 +9,8 @@ MODELS := smollm2-135m gemma3-270m
 # One worker per core, but not more than four: each loads models of its own.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 WORKERS ?= $(shell [ $(CORES) -gt 4 ] && echo 4 || echo $(CORES))
-# The threads of all workers together fit the cores.
-export OMP_NUM_THREADS ?= $(shell threads=$$(( $(CORES) / $(WORKERS) )); [ $$threads -gt 1 ] && echo $$threads || echo 1)
+# The threads of all test workers together fit the cores.
+TEST_THREADS := $(shell threads=$$(( $(CORES) / $(WORKERS) )); [ $$threads -gt 1 ] && echo $$threads || echo 1)
 export PIP_NO_INPUT = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -40,10 +40,10 @@ demo: setup ## set up, and run the main job
 	$(BIN)/talon demo
 
 test: models ## set up, and run the test suite
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 test-all: models ## the test suite with the whole matrix of combinations
-	$(BIN)/python -m pytest -n $(WORKERS) --matrix $(PYTEST_ARGS)
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(WORKERS) --matrix $(PYTEST_ARGS)
 
 lint: setup ## ruff, mypy --strict and pyright
 	$(BIN)/ruff check .
@@ -51,8 +51,8 @@ lint: setup ## ruff, mypy --strict and pyright
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-bench: models ## measure on the embedded models
-	$(BIN)/talon bench run $(BENCH_ARGS)
+bench: models ## time the parts on this machine (pytest-benchmark)
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only $(PYTEST_ARGS)
 
 build: setup ## build the wheel and the source distribution into dist/
 	$(BIN)/python -m build --no-isolation

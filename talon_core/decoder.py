@@ -314,9 +314,11 @@ class StreamedGeneration:
 
     def __iter__(self) -> Iterator[Chunk]:
         for round_ in self.generation:
-            text = self._text.push(round_.tokens.tolist())
-            if self.generation.finish_reason is not None:
-                text += self._text.end()
+            text = None
+            if self._text is not None:
+                text = self._text.push(round_.tokens.tolist())
+                if self.generation.finish_reason is not None:
+                    text += self._text.end()
             yield Chunk(text, round_)
 
     def close(self) -> None:

@@ -40,9 +40,9 @@ class Frontend(ABC):
         """
 
     @abstractmethod
-    def text(self, token_ids: Sequence[int]) -> str:
-        """Tokens as text, special tokens left out."""
+    def text(self, token_ids: Sequence[int]) -> str | None:
+        """Tokens as text, special tokens left out; None if there is no tokenizer."""
 
     @abstractmethod
-    def text_stream(self) -> TextStream:
-        """A new stream for one generation."""
+    def text_stream(self) -> TextStream | None:
+        """A new stream for one generation; None if there is no tokenizer."""

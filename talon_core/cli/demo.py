@@ -51,7 +51,9 @@ def demo(
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
     attention: opts.Attention = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to make.")] = MAX_NEW_TOKENS,
+    max_new_tokens: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Most tokens to make.")
+    ] = MAX_NEW_TOKENS,
     as_json: opts.Json = False,
 ) -> None:
     """Decode one prompt twice, without and with TALON, and compare. Exit status 1 if the texts differ."""

@@ -25,13 +25,22 @@ def generate(
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
     attention: opts.Attention = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to make.  [default: 256]")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy; above it, tokens are drawn.")] = 0.0,
-    top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest tokens that together reach this.")
+    max_new_tokens: Annotated[
+        int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Most tokens to make; 256 if not given.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from this many likeliest tokens.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes drawing reproducible.")] = None,
+    temperature: Annotated[
+        float, typer.Option(parser=opts.number, metavar="T", help="0 is greedy; above it, tokens are drawn.")
+    ] = 0.0,
+    top_p: Annotated[
+        float | None,
+        typer.Option(parser=opts.number, metavar="P", help="Draw from the likeliest tokens that together reach this."),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(parser=opts.whole_number, metavar="K", help="Draw from this many likeliest tokens.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(parser=opts.whole_number, metavar="S", help="Makes drawing reproducible.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
     stop: Annotated[list[str] | None, typer.Option(help="Stop after this text; may be given several times.")] = None,
     show_tree: Annotated[bool, typer.Option("--show-tree", help="Draw the tree that accepted most.")] = False,

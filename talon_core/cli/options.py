@@ -19,6 +19,24 @@ Rule = Annotated[str, typer.Option("--rule", help="What is accepted of a tree (t
 Attention = Annotated[
     str | None, typer.Option("--attention", help="What computes tree attention; by default the fastest that can run.")
 ]
+
+
+def number(text: str | float) -> float:
+    """An option's value as a number; typer's own error does not say which text it could not read."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a number") from None
+
+
+def whole_number(text: str | int) -> int:
+    """An option's value as a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a whole number") from None
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
 
 __all__ = [
@@ -33,7 +51,9 @@ __all__ = [
     "Policy",
     "Rule",
     "checked_parts",
+    "number",
     "sampling_options",
+    "whole_number",
 ]
 
 

@@ -120,13 +120,14 @@ class HFFrontend(Frontend):
             )
         return ids.astype(np.int64)
 
-    def text(self, token_ids: Sequence[int]) -> str:
-        if self.tokenizer is None:
-            raise ValueError("this decoder has no tokenizer, so it cannot show tokens as text")
-        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+    def text(self, token_ids: Sequence[int]) -> str | None:
+        return None if self.tokenizer is None else self._decode(token_ids)
 
-    def text_stream(self) -> TextStream:
-        return _DecodedStream(self.text)
+    def text_stream(self) -> TextStream | None:
+        return None if self.tokenizer is None else _DecodedStream(self._decode)
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
 def _sampling_options(options: dict[str, Any]) -> None:

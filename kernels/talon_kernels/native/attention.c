@@ -13,7 +13,7 @@
 
 #include "talon.h"
 
-enum { BLOCK = 128, PART = 1024, QUERIES = 48, HEIGHT = 6, COLUMNS = REGISTERS == 32 ? 4 : 2 };
+enum { BLOCK = 128, PART = 1024, DEPTH = 64, QUERIES = 48, HEIGHT = 6, COLUMNS = REGISTERS == 32 ? 4 : 2 };
 
 // Keys packed at once; a multiple of V.
 enum { PACK = COLUMNS * V };
@@ -64,20 +64,26 @@ static void pack(const float *rows, int64_t stride, int64_t count, int64_t n, fl
         }
 }
 
-// score[i][0 : NT * V] = q[i] . packed, for MR queries.
+// score[i][0 : NT * V] = q[i] . packed, for MR queries. Long rows are summed in pieces, or rounding would show.
 INLINE void scores(const int MR, const int NT, const float *restrict q, const float *restrict packed,
                    float *restrict score, int64_t width, int64_t n) {
-    vf acc[HEIGHT * COLUMNS];
-    UNROLL for (int i = 0; i < MR * NT; i++) acc[i] = (vf){0};
-    for (int64_t d = 0; d < n; d++) {
-        vf b[COLUMNS];
-        UNROLL for (int t = 0; t < NT; t++) b[t] = load(packed + d * PACK + t * V);
-        UNROLL for (int i = 0; i < MR; i++) {
-            vf a = splat(q[i * n + d]);
-            UNROLL for (int t = 0; t < NT; t++) acc[i * NT + t] += a * b[t];
+    for (int64_t begin = 0; begin < n; begin += DEPTH) {
+        vf acc[HEIGHT * COLUMNS];
+        UNROLL for (int i = 0; i < MR * NT; i++) acc[i] = (vf){0};
+        for (int64_t d = begin; d < least(begin + DEPTH, n); d++) {
+            vf b[COLUMNS];
+            UNROLL for (int t = 0; t < NT; t++) b[t] = load(packed + d * PACK + t * V);
+            UNROLL for (int i = 0; i < MR; i++) {
+                vf a = splat(q[i * n + d]);
+                UNROLL for (int t = 0; t < NT; t++) acc[i * NT + t] += a * b[t];
+            }
         }
+        UNROLL for (int i = 0; i < MR; i++)
+            UNROLL for (int t = 0; t < NT; t++) {
+                float *to = score + i * width + t * V;
+                store(to, begin ? load(to) + acc[i * NT + t] : acc[i * NT + t]);
+            }
     }
-    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int t = 0; t < NT; t++) store(score + i * width + t * V, acc[i * NT + t]);
 }
 
 // out[i] += sum over j of weight[i][j] * row j, j ascending, for MR queries and NC vectors of a row that start at `at`.

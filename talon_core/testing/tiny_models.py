@@ -1,0 +1,59 @@
+"""Tiny random models of many architectures: they say nothing sensible, but they run in milliseconds."""
+
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GPT2 = {"vocab_size": 97, "n_embd": 48, "n_layer": 4, "n_head": 4, "n_positions": 256, "initializer_range": 0.3}
+WINDOW = {"sliding_window": 12}
+HEADS = {"head_dim": 20}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", HEADS),
+    "mistral-window": ("MistralConfig", WINDOW),
+    "gemma2": ("Gemma2Config", {**HEADS, **WINDOW, "query_pre_attn_scalar": 20}),
+    "gemma3": ("Gemma3TextConfig", {**HEADS, **WINDOW, "query_pre_attn_scalar": 20}),
+    "phi3": ("Phi3Config", {}),
+    "gpt2": ("GPT2Config", GPT2),
+    "gpt-neox": ("GPTNeoXConfig", {}),
+    "olmo2": ("Olmo2Config", {}),
+    "mixtral": ("MixtralConfig", {**EXPERTS, "sliding_window": None}),
+    "qwen3-moe": ("Qwen3MoeConfig", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, **HEADS}),
+    "gpt-oss": ("GptOssConfig", {**EXPERTS, **HEADS, **WINDOW}),
+    "opt": (
+        "OPTConfig",
+        {"hidden_size": 48, "ffn_dim": 80, "num_hidden_layers": 4, "num_attention_heads": 4, "word_embed_proj_dim": 48},
+    ),
+    "phi": ("PhiConfig", {}),
+    "starcoder2": ("Starcoder2Config", {"sliding_window": None}),
+    "cohere": ("CohereConfig", {}),
+    "granite": ("GraniteConfig", {}),
+    "smollm3": ("SmolLM3Config", {}),
+}
+
+
+def tiny_model(architecture: str, seed: int = 0) -> Any:
+    """A random causal LM of four small layers, float32, with a vocabulary of 97; `architecture` is a key of `ARCHITECTURES`."""
+    name, changes = ARCHITECTURES[architecture]
+    base = {} if architecture == "gpt2" else SMALL
+    config = getattr(transformers, name)(**{**base, **changes})
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

@@ -1,0 +1,56 @@
+"""`talon demo`."""
+
+import pytest
+
+from talon_core.cli import demo
+from talon_core.decoder import Generation
+
+SENTENCE = "hi-🙂é~\n"
+
+
+@pytest.fixture(autouse=True)
+def _short_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "PROMPT", SENTENCE)
+
+
+def test_both_runs_are_shown_and_compared(talon, model):
+    ran = talon("demo", "--model", model, "--max-new-tokens", "30")
+    assert ran.status == 0
+    assert ran.out.count("hi-🙂é~\nhi-🙂é~\n") == 2
+    assert "accepted" in ran.out
+    assert "identical output: yes" in ran.out
+    for row in ("tokens/s", "tokens per target pass", "target passes", "draft", "policy", "verify", "commit", "other"):
+        assert row in ran.out
+
+
+def test_json_holds_both_runs(talon, model):
+    ran = talon("demo", "--model", model, "--max-new-tokens", "30", "--policy", "chain:length=4", "--json")
+    assert ran.status == 0
+    assert set(ran.answer) == {"prompt", "identical", "speed_up", "plain", "talon"}
+    assert ran.answer["identical"] is True
+    assert ran.answer["plain"]["token_ids"] == ran.answer["talon"]["token_ids"]
+    assert ran.answer["plain"]["policy"] == "none"
+    assert ran.answer["talon"]["policy"] == "chain:length=4"
+    assert ran.answer["talon"]["stats"]["target_passes"] < ran.answer["plain"]["stats"]["target_passes"] == 30
+
+
+def test_a_difference_is_a_failure(talon, model, monkeypatch):
+    result = Generation.result
+
+    def wrong(self: Generation) -> object:
+        found = result(self)
+        if self.decoder.policy is not None:
+            found.token_ids[3] += 1
+        return found
+
+    monkeypatch.setattr(Generation, "result", wrong)
+    ran = talon("demo", "--model", model, "--max-new-tokens", "12")
+    assert ran.status == 1
+    assert "identical output: no, from token 3 on" in ran.out
+    assert talon("demo", "--model", model, "--max-new-tokens", "12", "--json").status == 1
+
+
+def test_no_policy_is_nothing_to_compare(talon):
+    ran = talon("demo", "--policy", "none")
+    assert (ran.status, ran.out) == (2, "")
+    assert "--policy is none" in ran.err

@@ -1,0 +1,93 @@
+"""`talon list` and `talon models`."""
+
+import pytest
+
+from talon_core.cli import listing
+from talon_core.cli.listing import WORDS, attribute_helps
+from talon_core.models import MODELS
+from talon_core.registry import Registry, load_registry
+
+FIELDS = {"name", "plugin", "class", "description", "options"}
+
+
+def test_everything_registered_is_listed_with_its_options(talon):
+    answer = talon("list", "--json").answer
+    assert set(answer) == {*WORDS, "failures"}
+    registry = load_registry()
+    for word, kind in listing.KINDS.items():
+        assert [each["name"] for each in answer[word]] == registry.names(kind)
+        assert all(set(each) == FIELDS for each in answer[word])
+    (talon_policy,) = (each for each in answer["policies"] if each["name"] == "talon")
+    assert talon_policy["plugin"] == "talon-core:talon-strategies"
+    assert talon_policy["description"].startswith("Keeps every candidate at least `mu` times")
+    budget, top_k, mu = talon_policy["options"]
+    assert (budget["name"], budget["default"], budget["required"]) == ("budget", 60, False)
+    assert budget["description"].startswith("nodes of the tree, the root included")
+    assert (top_k["name"], mu["default"]) == ("top_k", 0.03)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_one_kind_is_listed_alone(talon, word):
+    assert set(talon("list", word, "--json").answer) == {word, "failures"}
+    ran = talon("list", word)
+    assert ran.status == 0
+    assert ran.out.startswith(word)
+
+
+def test_an_unknown_kind_gets_a_sentence(talon):
+    ran = talon("list", "polices", "--json")
+    assert (ran.status, ran.out) == (2, "")
+    assert "nothing is listed under 'polices'; there are: models, policies" in ran.err
+
+
+def test_a_failed_plugin_is_shown_and_stops_nothing(talon, monkeypatch):
+    def load(*_: object) -> Registry:
+        registry = load_registry()
+        return Registry(registry.entries, {"theirs:broken": "ImportError: no module named 'gone'"})
+
+    monkeypatch.setattr(listing, "load_registry", load)
+    assert talon("list", "rules", "--json").answer["failures"] == {
+        "theirs:broken": "ImportError: no module named 'gone'"
+    }
+    ran = talon("list")
+    assert ran.status == 0
+    assert "theirs:broken: ImportError: no module named 'gone'" in ran.out
+
+
+def test_a_docstring_s_attributes_are_read():
+    docstring = "What it is.\n\nAttributes:\n    one: the first,\n        at length.\n    two: the second.\n\nMore.\n"
+    assert attribute_helps(docstring) == {"one": "the first, at length.", "two": "the second."}
+    assert attribute_helps("What it is.") == {}
+
+
+def test_embedded_models_are_listed_without_fetching_them(talon, monkeypatch, tmp_path):
+    monkeypatch.setenv("TALON_CACHE", str(tmp_path))
+    models = talon("models", "list", "--json").answer["models"]
+    assert [each["name"] for each in models] == list(MODELS)
+    assert {each["state"] for each in models} == {"missing"}
+    assert "smollm2-135m" in talon("models").out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_an_unknown_model_is_not_fetched(talon, flags):
+    ran = talon("models", "fetch", "smollm2", *flags)
+    assert (ran.status, ran.out) == (2, "")
+    assert "no embedded model 'smollm2'; did you mean 'smollm2-135m'?" in ran.err
+
+
+def test_fetching_prints_the_folder(talon, monkeypatch, tmp_path):
+    asked = []
+
+    def fetch(name: str, *, verify: bool) -> object:
+        asked.append((name, verify))
+        print("a library talks")
+        return tmp_path
+
+    monkeypatch.setattr("talon_core.models.fetch", fetch)
+    assert talon("models", "fetch", "smollm2-135m", "--verify", "--json").answer == {
+        "name": "smollm2-135m",
+        "path": str(tmp_path),
+    }
+    assert talon("models", "fetch", "smollm2-135m").out.splitlines()[-1] == str(tmp_path)
+    assert asked == [("smollm2-135m", True), ("smollm2-135m", False)]

@@ -1,0 +1,112 @@
+"""`talon` as a process: signals, pipes, and what it does not import."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+SENTENCE = "hi-🙂é~\n"
+TALON = [sys.executable, "-c", "import sys; from talon_core.cli import main; sys.exit(main())"]
+SLOW = """
+import sys, time
+from talon_core.decoder import Generation
+fast = Generation.__next__
+def slow(self):
+    round_ = fast(self)
+    time.sleep(0.2)
+    return round_
+Generation.__next__ = slow
+from talon_core.cli import main
+sys.exit(main())
+"""
+"""The command line with a pause after each round, so that there is time to interrupt it."""
+
+
+def start(command: Sequence[str], *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*command, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUTF8": "1", **environment},
+        bufsize=0,
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_ctrl_c_keeps_what_is_there_and_ends_with_130(model):
+    command = [sys.executable, "-c", SLOW]
+    with start(command, "generate", SENTENCE, "--model", model, "--policy", "none") as running:
+        assert running.stdout is not None
+        first = running.stdout.read(2)
+        running.send_signal(signal.SIGINT)
+        rest, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert b"Traceback" not in err
+    assert b"ended by interrupted" in err
+    text = (first + rest).decode()
+    assert text.endswith("\n")
+    assert (SENTENCE * 30).startswith(text[:-1])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_ctrl_c_with_json_prints_no_half_object(model):
+    command = [sys.executable, "-c", SLOW.replace("time.sleep(0.2)", "print('going', file=sys.stderr, flush=True)")]
+    with start(command, "generate", SENTENCE, "--model", model, "--policy", "none", "--json") as running:
+        assert running.stderr is not None
+        running.stderr.read(5)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="closes a pipe")
+def test_a_reader_that_goes_away_is_no_error(model):
+    command = [sys.executable, "-c", SLOW]
+    with start(command, "generate", SENTENCE, "--model", model, "--policy", "none") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.read(1)
+        running.stdout.close()
+        err = running.stderr.read()
+        running.wait(timeout=60)
+    assert err == b""
+    assert running.returncode != 0
+
+
+def test_a_terminal_that_knows_only_ascii_gets_ascii(model):
+    options = ("--model", model, "--max-new-tokens", "20", "--show-tree")
+    with start(TALON, "generate", SENTENCE, *options, PYTHONUTF8="0", PYTHONIOENCODING="ascii") as running:
+        out, err = running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert out.startswith(b"hi-?")
+    assert b"* accepted" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list"], ["list", "--json"], ["models", "list"], ["generate", "--help"]]
+)
+def test_looking_around_imports_no_model_library(arguments):
+    script = (
+        "import sys\nfrom talon_core.cli import main\nstatus = main(sys.argv[1:])\n"
+        "found = {'torch', 'transformers', 'triton'} & set(sys.modules)\n"
+        "sys.exit(f'imported {found}' if found else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_installed_command_says_its_version(talon):
+    ran = talon("--version")
+    assert ran.status == 0
+    assert ran.out.startswith("talon-core ")
+
+
+def test_help_is_shown_where_nothing_is_asked_for(talon):
+    ran = talon()
+    assert ran.status == 0
+    assert "generate" in ran.out

@@ -1,0 +1,128 @@
+"""TALON inside `model.generate`, for people who have a model already."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+import talon_core
+from talon_core.testing.tiny_models import tiny_model
+
+PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
+GREEDY: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(PROMPT)}
+
+
+@pytest.fixture
+def model() -> Any:
+    return tiny_model("llama")
+
+
+def talon() -> Any:
+    return talon_core.as_generate(drafter="ngram", policy="talon:budget=10,top_k=3")
+
+
+class Recorder(BaseStreamer):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.pieces: list[list[int]] = []
+        self.ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        self.pieces.append(value.flatten().tolist())
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class NeverSeven(LogitsProcessor):
+    """Looks at the prefix: forbids the token that is seven ids above the last one."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, (int(input_ids[0, -1]) + 7) % scores.shape[1]] = -torch.inf
+        return scores
+
+
+class AfterSum(StoppingCriteria):
+    """Stops when the ids since the prompt add up to enough."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.tensor([int(input_ids[0, PROMPT.shape[1] :].sum()) > 900])
+
+
+def test_it_returns_what_generate_returns(model: Any) -> None:
+    plain = model.generate(PROMPT, max_new_tokens=50, **GREEDY)
+    assert torch.equal(model.generate(PROMPT, max_new_tokens=50, custom_generate=talon(), **GREEDY), plain)
+
+
+def test_a_dictionary_is_returned_where_it_is_asked_for(model: Any) -> None:
+    plain = model.generate(PROMPT, max_new_tokens=20, return_dict_in_generate=True, **GREEDY)
+    ours = model.generate(PROMPT, max_new_tokens=20, return_dict_in_generate=True, custom_generate=talon(), **GREEDY)
+    assert torch.equal(ours.sequences, plain.sequences)
+
+
+def test_streamers_get_the_same_tokens_one_by_one(model: Any) -> None:
+    plain, ours = Recorder(), Recorder()
+    model.generate(PROMPT, max_new_tokens=30, streamer=plain, **GREEDY)
+    model.generate(PROMPT, max_new_tokens=30, streamer=ours, custom_generate=talon(), **GREEDY)
+    assert ours.pieces == plain.pieces
+    assert ours.ended
+
+
+def test_processors_and_criteria_of_ones_own_work(model: Any) -> None:
+    own: dict[str, Any] = {
+        "logits_processor": LogitsProcessorList([NeverSeven()]),
+        "stopping_criteria": StoppingCriteriaList([AfterSum()]),
+    }
+    plain = model.generate(PROMPT, max_new_tokens=80, **own, **GREEDY)
+    assert plain.shape[1] < PROMPT.shape[1] + 80
+    assert torch.equal(model.generate(PROMPT, max_new_tokens=80, custom_generate=talon(), **own, **GREEDY), plain)
+
+
+def test_manual_seed_makes_sampling_reproducible(model: Any) -> None:
+    def sampled(seed: int) -> list[int]:
+        torch.manual_seed(seed)
+        out = model.generate(
+            PROMPT, max_new_tokens=30, custom_generate=talon(), **{**GREEDY, "do_sample": True, "temperature": 1.5}
+        )
+        return [int(token) for token in out[0]]
+
+    assert sampled(1) == sampled(1) != sampled(2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"num_beams": 3}, "num_beams is 3"),
+        ({"inputs": PROMPT.repeat(2, 1), "attention_mask": torch.ones(2, 8)}, "a batch of 2 prompts"),
+        ({"attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1]])}, "hides part of the prompt"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_words(model: Any, options: dict[str, Any], sentence: str) -> None:
+    given = {"inputs": PROMPT, **GREEDY, **options}
+    with pytest.raises(ValueError, match=sentence):
+        model.generate(max_new_tokens=5, custom_generate=talon(), **given)
+
+
+def test_the_model_is_as_it_was_after_an_error(model: Any) -> None:
+    class Broken(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("broken processor")
+
+    before = model.config._attn_implementation
+    with pytest.raises(RuntimeError, match="broken processor"):
+        model.generate(PROMPT, logits_processor=[Broken()], custom_generate=talon(), **GREEDY)
+    assert model.config._attn_implementation == before
+    assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+def test_two_generations_of_one_model_do_not_mix(model: Any) -> None:
+    decoder = talon_core.load(model, policy="talon:budget=6,top_k=2")
+    first = decoder.run(decoder.frontend.request(PROMPT, {"max_new_tokens": 20}))
+    next(first)
+    with pytest.raises(RuntimeError, match="already being decoded"):
+        decoder.generate(PROMPT, max_new_tokens=5)
+    first.close()
+    assert decoder.generate(PROMPT, max_new_tokens=5).token_ids

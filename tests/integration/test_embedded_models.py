@@ -1,0 +1,172 @@
+"""On the embedded models, in float32: every policy and drafter gives the tokens of `model.generate`."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from talon_core.decoder import Decoder
+from talon_core.loading import Parts, decoder_for_model
+
+pytestmark = [pytest.mark.models, pytest.mark.slow]
+
+NEW_TOKENS = 200
+POLICIES = {
+    "none": "none",
+    "chain": "chain:length=5",
+    "static": "static",
+    "eagle2": "eagle2:budget=10,depth=3,top_k=3",
+    "talon": "talon:budget=12,top_k=4,mu=0.1",
+    "talon-gate-only": "talon-gate-only:budget=12,mu=0.1",
+    "talon-topk-layers": "talon-topk-layers:budget=12,top_k=3,mu=0.1",
+    "talon-absolute": "talon-absolute:budget=12,top_k=4",
+    "talon-local": "talon-local:budget=12,top_k=4,mu=0.1",
+}
+DRAFTERS = {"smollm": ("ngram", "draft-model:skip=9-20"), "gemma": ("ngram", "draft-model:skip=6-11")}
+ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
+    ("smollm", "talon", "draft-model:skip=9-20"),
+    ("gemma", "none", "ngram"),
+    ("gemma", "talon", "ngram"),
+    ("gemma", "eagle2", "draft-model:skip=6-11"),
+]
+"""Every policy, drafter and model at least once; the other combinations are the matrix."""
+
+COMBINATIONS = [
+    pytest.param(model, policy, drafter, marks=[] if (model, policy, drafter) in ONCE else [pytest.mark.matrix])
+    for model, drafters in DRAFTERS.items()
+    for policy in POLICIES
+    for drafter in drafters
+]
+
+
+@pytest.fixture(scope="session")
+def expected(request: pytest.FixtureRequest) -> Callable[..., list[int]]:
+    """`model.generate`'s new tokens for a model, prompt and options; each computed once."""
+
+    @cache
+    def generate(model_name: str, ids: tuple[int, ...], options: tuple[tuple[str, Any], ...]) -> list[int]:
+        model, _ = request.getfixturevalue(model_name)
+        batch = torch.tensor([ids])
+        out = model.generate(batch, attention_mask=torch.ones_like(batch), do_sample=False, **dict(options))
+        return [int(token) for token in out[0, len(ids) :]]
+
+    return lambda model_name, ids, **options: generate(model_name, tuple(ids), tuple(options.items()))
+
+
+def _decoder(request: pytest.FixtureRequest, model: str, policy: str, drafter: str) -> Decoder:
+    return decoder_for_model(*request.getfixturevalue(model), Parts(drafter, policy))
+
+
+LONG_TEXT = " ".join(
+    f"On day {day} the crew of the Heron sailed {day * 7 % 31} miles and wrote in the log that the wind came from the "
+    f"{'north' if day % 3 else 'south'} and the water was {'rough' if day % 4 else 'calm'}."
+    for day in range(1, 16)
+)
+"""About 480 tokens for Gemma: 200 more go past its sliding window of 512."""
+
+
+@pytest.mark.parametrize(("model", "policy", "drafter"), COMBINATIONS)
+def test_greedy_output_is_that_of_generate(
+    request: pytest.FixtureRequest,
+    prompts: list[str],
+    expected: Callable[..., list[int]],
+    model: str,
+    policy: str,
+    drafter: str,
+) -> None:
+    decoder = _decoder(request, model, POLICIES[policy], drafter)
+    some = prompts if request.config.getoption("--matrix") or request.config.getoption("--prompts") else prompts[1:2]
+    for prompt in [LONG_TEXT] if model == "gemma" and len(some) == 1 else some:
+        result = decoder.generate(prompt, max_new_tokens=NEW_TOKENS)
+        assert result.token_ids == expected(model, result.prompt_ids.tolist(), max_new_tokens=NEW_TOKENS), prompt
+        if model == "gemma" and prompt == LONG_TEXT:
+            assert len(result.prompt_ids) < 512 < len(result.prompt_ids) + len(result.token_ids)
+
+
+PROCESSORS: dict[str, dict[str, Any]] = {
+    "repetition-penalty": {"repetition_penalty": 1.3},
+    "no-repeat-ngram": {"no_repeat_ngram_size": 3},
+    "bad-words": {"bad_words_ids": [[260], [28, 284]]},
+    "suppressed": {"suppress_tokens": [28, 30, 260]},
+    "forced": {"forced_eos_token_id": 2, "begin_suppress_tokens": [504]},
+    "several": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 4, "min_new_tokens": 60, "eos_token_id": [2, 30]},
+}
+
+
+@pytest.mark.parametrize("options", PROCESSORS.values(), ids=PROCESSORS.keys())
+def test_processors_are_applied_to_the_true_prefix(
+    request: pytest.FixtureRequest, prompts: list[str], expected: Callable[..., list[int]], options: dict[str, Any]
+) -> None:
+    decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
+    result = decoder.generate(prompts[0], max_new_tokens=80, **options)
+    hashable = {name: value for name, value in options.items() if not isinstance(value, list)}
+    if hashable == options:
+        reference = expected("smollm", result.prompt_ids.tolist(), max_new_tokens=80, **options)
+    else:
+        model, _ = request.getfixturevalue("smollm")
+        batch = torch.as_tensor(result.prompt_ids)[None]
+        out = model.generate(
+            batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=80, **options
+        )
+        reference = out[0, batch.shape[1] :].tolist()
+    assert result.token_ids == reference
+
+
+def test_stop_strings_cut_where_generate_stops(request: pytest.FixtureRequest, prompts: list[str]) -> None:
+    model, tokenizer = request.getfixturevalue("smollm")
+    decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
+    whole = decoder.generate(prompts[1], max_new_tokens=80)
+    assert whole.text is not None
+    stop = whole.text[len(whole.text) // 2 : len(whole.text) // 2 + 5]
+    result = decoder.generate(prompts[1], max_new_tokens=80, stop_strings=[stop])
+    batch = torch.as_tensor(result.prompt_ids)[None]
+    out = model.generate(
+        batch,
+        attention_mask=torch.ones_like(batch),
+        do_sample=False,
+        max_new_tokens=80,
+        stop_strings=[stop],
+        tokenizer=tokenizer,
+    )
+    assert result.token_ids == out[0, batch.shape[1] :].tolist()
+    assert result.finish_reason == "stop"
+    assert len(result.token_ids) < len(whole.token_ids)
+
+
+def test_sampling_with_a_seed_is_reproducible(request: pytest.FixtureRequest, prompts: list[str]) -> None:
+    decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
+    options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "min_p": 0.02}
+    one, same, other = (decoder.generate(prompts[0], seed=seed, **options).token_ids for seed in (7, 7, 8))
+    assert one == same != other
+
+
+def test_streaming_gives_the_same_text(request: pytest.FixtureRequest, prompts: list[str]) -> None:
+    decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
+    stream = decoder.stream(prompts[1] + " 🎈 naïve", max_new_tokens=60)
+    assert "".join(chunk.text or "" for chunk in stream) == stream.result().text
+
+
+def test_the_output_has_the_same_bits_whatever_the_tree(request: pytest.FixtureRequest, prompts: list[str]) -> None:
+    """The native CPU kernels are row invariant: verified logits are those of decoding one token at a time, exactly."""
+    plain = _decoder(request, "smollm", "none", "ngram")
+    drafted = _decoder(request, "smollm", POLICIES["talon"], "ngram")
+    if plain.target.attention.name != "native" or plain.target.accelerator is None:  # type: ignore[attr-defined]
+        pytest.skip("no C compiler here: the native kernels are not used")
+    logits = [_visited_logits(decoder, prompts[1]) for decoder in (plain, drafted)]
+    assert len(logits[0]) >= 40
+    for one, other in zip(*logits, strict=True):
+        assert torch.equal(one, other)
+
+
+def _visited_logits(decoder: Decoder, prompt: str) -> list[torch.Tensor]:
+    """The logits from which each new token was taken."""
+    seen: list[torch.Tensor] = []
+
+    def watch(_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(scores.clone())
+        return scores
+
+    result = decoder.generate(prompt, max_new_tokens=60, logits_processor=[watch])
+    return seen[: len(result.token_ids)]

@@ -1,0 +1,107 @@
+"""The product for few rows: right, and the same bits for a row in any company."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talon_kernels.native import switch_off
+from talon_kernels.skinny_linear import skinny_linear
+
+SIZES = [1, 7, 16, 63, 100]
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def product(x, weight, bias):
+    """The definition, by which the truth is computed in float64."""
+    y = x @ weight.T
+    return y if bias is None else y + bias
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("inputs", SIZES)
+@pytest.mark.parametrize("outputs", SIZES)
+@pytest.mark.parametrize("biased", [False, True])
+def test_error_is_that_of_float32(request, check_error, backend, inputs, outputs, biased):
+    if backend == "native":
+        request.getfixturevalue("library")
+    weight, bias = numbers(outputs, inputs, seed=1), numbers(outputs, seed=2) if biased else None
+    for rows in (0, 1, 2, 3, 8, 9, 16, 33, 63):
+        x = numbers(rows, inputs, seed=3)
+        got = skinny_linear(x, weight, bias, backend=backend)
+        low = product(x, weight, bias)
+        high = None if bias is None else bias.double()
+        size = x.double().abs() @ weight.double().abs().T
+        assert got.is_contiguous()
+        check_error(got, low, product(x.double(), weight.double(), high), size)
+
+
+@settings(deadline=None)
+@given(rows=st.integers(1, 70), inputs=st.integers(1, 200), outputs=st.integers(1, 120), seed=st.integers(0, 9))
+def test_a_row_has_the_same_bits_in_any_company(library, rows, inputs, outputs, seed):
+    x, weight, bias = numbers(rows, inputs, seed=seed), numbers(outputs, inputs, seed=10), numbers(outputs, seed=11)
+    together = skinny_linear(x, weight, bias, backend="native")
+    alone = torch.cat([skinny_linear(row[None], weight, bias, backend="native") for row in x])
+    assert torch.equal(together, alone)
+
+
+def test_many_rows_are_cut_into_blocks_without_a_change_of_bits(library):
+    x, weight = numbers(300, 1100), numbers(63, 1100, seed=1)  # several blocks of rows
+    together = skinny_linear(x, weight, backend="native")
+    alone = torch.cat([skinny_linear(row[None], weight, backend="native") for row in x])
+    assert torch.equal(together, alone)
+
+
+def test_threads_do_not_change_bits(library, threads):
+    x, weight = numbers(7, 100), numbers(1000, 100, seed=1)
+    results = []
+    for count in (1, 2, 3, 7):
+        threads(count)
+        results.append(skinny_linear(x, weight, backend="native"))
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_weights_may_lie_at_any_address(library):
+    store = numbers(1 + 63 * 100)
+    weight = store[1:].view(63, 100)
+    x = numbers(1 + 7 * 100, seed=1)[1:].view(7, 100)
+    assert torch.equal(
+        skinny_linear(x, weight, backend="native"), skinny_linear(x.clone(), weight.clone(), backend="native")
+    )
+
+
+def test_transposed_input_is_taken(check_error):
+    x, weight = numbers(100, 7).T, numbers(63, 100, seed=1)
+    truth = x.double() @ weight.double().T
+    check_error(skinny_linear(x, weight), x @ weight.T, truth, x.double().abs() @ weight.double().abs().T)
+
+
+def test_without_a_compiler_plain_pytorch_answers():
+    x, weight = numbers(7, 100), numbers(63, 100, seed=1)
+    with switch_off("no compiler today"):
+        assert torch.equal(skinny_linear(x, weight), skinny_linear(x, weight, backend="reference"))
+        with pytest.raises(ValueError, match="no compiler today"):
+            skinny_linear(x, weight, backend="native")
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "bias", "sentence"),
+    [
+        (torch.zeros(2, 3), torch.zeros(4, 5), None, "rows, in"),
+        (torch.zeros(2, 3), torch.zeros(4, 3), torch.zeros(3), "rows, in"),
+        (torch.zeros(3), torch.zeros(4, 3), None, "rows, in"),
+        (torch.zeros(2, 3).double(), torch.zeros(4, 3).double(), None, "float64"),
+        (torch.zeros(2, 3, device="meta"), torch.zeros(4, 3), None, "meta"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(x, weight, bias, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        skinny_linear(x, weight, bias)
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(ValueError, match="there are: native, reference"):
+        skinny_linear(torch.zeros(1, 1), torch.zeros(1, 1), backend="magic")

@@ -1,0 +1,285 @@
+"""Tree attention: who sees whom, right to float32, and bit for bit what plain decoding gives."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from talon_core.attention import TreeLayout
+from talon_kernels.native import switch_off
+from talon_kernels.tree_attention import tree_attention
+from talon_kernels.tree_attention.layout import visible
+from talon_kernels.tree_attention.reference import tree_attention_reference
+
+NAN = float("nan")
+
+#        0
+#      /   \
+#     1     2
+#    / \     \
+#   3   4     5
+#   |
+#   6
+SEVEN = [-1, 0, 0, 1, 1, 2, 3]
+SEVEN_SEES = """
+    1 . . . . . .
+    1 1 . . . . .
+    1 . 1 . . . .
+    1 1 . 1 . . .
+    1 1 . . 1 . .
+    1 . 1 . . 1 .
+    1 1 . 1 . . 1
+"""
+
+
+def layout_of(prefixes, trees, first=None):
+    return TreeLayout(
+        np.array(prefixes, dtype=np.int64),
+        tuple(np.array(tree, dtype=np.int64) for tree in trees),
+        np.array(first if first is not None else [0] * len(trees), dtype=np.int64),
+    )
+
+
+def buffers(layout, heads, kv_heads, head_dim, seed=0, spare=3):
+    """Query, key and value for a layout; what may not be read is NaN, and strides are those of a slice."""
+    random = torch.Generator().manual_seed(seed)
+    batch = len(layout.parents)
+    queries = max((len(t) - int(f) for t, f in zip(layout.parents, layout.first_queries, strict=True)), default=0)
+    capacity = max(int(p) + len(t) for p, t in zip(layout.prefix_lengths, layout.parents, strict=True)) + spare
+    query = torch.randn(batch, queries, heads, head_dim, generator=random).transpose(1, 2)
+    both = torch.randn(2, 2 * batch, kv_heads + 1, capacity, head_dim, generator=random)
+    key, value = both[0, ::2, 1:], both[1, ::2, 1:]
+    for row, (prefix, tree) in enumerate(zip(layout.prefix_lengths, layout.parents, strict=True)):
+        key[row, :, int(prefix) + len(tree) :] = NAN
+        value[row, :, int(prefix) + len(tree) :] = NAN
+    return query, key, value
+
+
+def double(tensor):
+    return None if tensor is None else tensor.double()
+
+
+@st.composite
+def trees(draw, most=20):
+    """Parents of a tree; half of the time with a chain at its start, now and then several roots."""
+    nodes = draw(st.integers(1, most))
+    parents = [-1]
+    for node in range(1, nodes):
+        parents.append(draw(st.one_of(st.just(node - 1), st.integers(-1 if draw(st.booleans()) else 0, node - 1))))
+    return parents
+
+
+@st.composite
+def cases(draw):
+    batch = draw(st.integers(1, 3))
+    grown = [draw(trees()) for _ in range(batch)]
+    prefixes = [draw(st.sampled_from([0, 1, 7, 63, 100, 120, 127, 128, 130, 250])) for _ in range(batch)]
+    first = [draw(st.integers(0, len(tree) - 1)) for tree in grown]
+    kv_heads = draw(st.integers(1, 3))
+    return {
+        "layout": layout_of(prefixes, grown, first),
+        "heads": kv_heads * draw(st.integers(1, 5)),
+        "kv_heads": kv_heads,
+        "head_dim": draw(st.sampled_from([1, 7, 16, 17, 63, 64, 80, 96, 100, 128, 256])),
+        "window": draw(st.sampled_from([None, 1, 2, 5, 64, 200])),
+        "softcap": draw(st.sampled_from([None, 5.0, 50.0])),
+        "sinks": draw(st.booleans()),
+        "seed": draw(st.integers(0, 5)),
+    }
+
+
+def test_who_sees_whom_in_the_tree_of_seven():
+    expected = np.array([[mark == "1" for mark in line.split()] for line in SEVEN_SEES.split("\n") if line.strip()])
+    layout = layout_of([2], [SEVEN])
+    assert (visible(layout, 0, None)[:, 2:] == expected).all()
+    assert visible(layout, 0, None)[:, :2].all()
+    # Positions are 2 for the root, then 3, 3, 4, 4, 4 and 5: a window of 3 hides position 0 from the root's children.
+    windowed = visible(layout, 0, 3)
+    assert windowed[:, 0].tolist() == [True, False, False, False, False, False, False]
+    assert windowed[:, 1].tolist() == [True, True, True, False, False, False, False]
+    assert windowed[6, 2:].tolist() == [False, True, False, True, False, False, True]
+
+
+def run(case, backend, seed=0):
+    layout = case["layout"]
+    query, key, value = buffers(layout, case["heads"], case["kv_heads"], case["head_dim"], case["seed"])
+    sinks = torch.linspace(-1, 2, case["heads"]) if case["sinks"] else None
+    options = {"scale": 1.7 * case["head_dim"] ** -0.5, "window": case["window"], "softcap": case["softcap"]}
+    got = tree_attention(query, key, value, layout, sinks=sinks, backend=backend, **options)
+    low = tree_attention_reference(query, key, value, layout, sinks=sinks, **options)
+    truth = tree_attention_reference(
+        query.double(), key.double(), value.double(), layout, sinks=double(sinks), **options
+    )
+    return got, low, truth, value.nan_to_num().double()
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases())
+def test_native_has_the_error_of_float32(library, check_error, case):
+    check_error(*run(case, "native"))
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases())
+def test_sdpa_has_the_error_of_float32(check_error, case):
+    check_error(*run({**case, "softcap": None, "sinks": False}, "sdpa"))
+
+
+def test_native_is_right_over_several_parts_of_a_long_prefix(library, check_error):
+    for prefix in (1020, 1024, 2500):
+        for window in (None, 70, 1500):
+            case = {"layout": layout_of([prefix, 3], [SEVEN, SEVEN]), "heads": 6, "kv_heads": 2, "head_dim": 64}
+            check_error(*run({**case, "window": window, "softcap": None, "sinks": prefix == 1024, "seed": 1}, "native"))
+
+
+def test_a_prompt_is_a_chain(library, check_error):
+    chain = list(range(-1, 299))
+    case = {"layout": layout_of([100], [chain]), "heads": 4, "kv_heads": 2, "head_dim": 64, "window": 150}
+    check_error(*run({**case, "softcap": 30.0, "sinks": True, "seed": 1}, "native"))
+
+
+def path_to(parents, node):
+    path = [node]
+    while parents[path[-1]] >= 0:
+        path.append(parents[path[-1]])
+    return path[::-1]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    parents=trees(),
+    prefix=st.sampled_from([0, 1, 100, 120, 126, 127, 128, 250, 1015, 1023]),
+    head_dim=st.sampled_from([16, 64, 80, 100]),
+    group=st.integers(1, 4),
+    window=st.sampled_from([None, 3, 100, 130]),
+    softcap=st.sampled_from([None, 20.0]),
+    sunk=st.booleans(),
+)
+def test_a_node_has_the_bits_of_plain_decoding(library, parents, prefix, head_dim, group, window, softcap, sunk):
+    layout = layout_of([prefix], [parents])
+    query, key, value = buffers(layout, 2 * group, 2, head_dim)
+    options = {"scale": 0.3, "window": window, "softcap": softcap, "backend": "native"}
+    if sunk:
+        options["sinks"] = torch.linspace(-1, 2, 2 * group)
+    together = tree_attention(query, key, value, layout, **options)
+    for node in range(len(parents)):
+        path = path_to(parents, node)
+        rows = [*range(prefix), *(prefix + step for step in path)]  # the cache after decoding the path, token by token
+        alone = tree_attention(
+            query[:, :, node : node + 1],
+            key[:, :, rows].contiguous(),
+            value[:, :, rows].contiguous(),
+            layout_of([prefix + len(path) - 1], [[-1]]),
+            **options,
+        )
+        assert torch.equal(together[:, :, node : node + 1], alone)
+
+
+def test_neither_threads_nor_neighbours_change_bits(library, threads):
+    grown = [SEVEN, list(range(-1, 62)), [-1]]
+    layout = layout_of([1500, 7, 100], grown, [0, 3, 0])
+    query, key, value = buffers(layout, 9, 3, 64)
+    results = []
+    for count in (1, 2, 3, 16):
+        threads(count)
+        results.append(tree_attention(query, key, value, layout, scale=0.125, backend="native"))
+    assert all(torch.equal(result, results[0]) for result in results)
+    for row, tree in enumerate(grown):
+        asked = len(tree) - int(layout.first_queries[row])
+        alone = tree_attention(
+            query[row : row + 1, :, :asked],
+            key[row : row + 1],
+            value[row : row + 1],
+            layout_of([layout.prefix_lengths[row]], [tree], [layout.first_queries[row]]),
+            scale=0.125,
+            backend="native",
+        )
+        assert torch.equal(results[0][row : row + 1, :, :asked], alone)
+
+
+@pytest.mark.parametrize("backend", ["native", "sdpa", "reference"])
+def test_padded_queries_are_zero(request, backend):
+    if backend == "native":
+        request.getfixturevalue("library")
+    layout = layout_of([5, 5], [SEVEN, [-1, 0]])
+    query, key, value = buffers(layout, 2, 2, 16)
+    out = tree_attention(query, key, value, layout, scale=0.25, backend=backend)
+    assert not out.isnan().any()
+    assert (out[1, :, 2:] == 0).all()
+
+
+@pytest.mark.parametrize("backend", ["native", "sdpa", "reference"])
+def test_a_layer_of_a_tree_gives_what_the_whole_tree_gives(request, backend):
+    if backend == "native":
+        request.getfixturevalue("library")
+    whole, layer = layout_of([63], [SEVEN]), layout_of([63], [SEVEN], [3])
+    query, key, value = buffers(whole, 4, 2, 64)
+    options = {"scale": 0.125, "backend": backend}
+    expected = tree_attention(query, key, value, whole, **options)[:, :, 3:]
+    got = tree_attention(query[:, :, 3:], key, value, layer, **options)
+    if backend == "native":
+        assert torch.equal(got, expected)
+    torch.testing.assert_close(got, expected)
+
+
+def test_scores_of_any_size_stay_finite(library):
+    layout = layout_of([100], [SEVEN])
+    query, key, value = buffers(layout, 2, 1, 64)
+    out = tree_attention(query * 1e4, key, value, layout, scale=1.0, backend="native")
+    assert out.isfinite().all()
+
+
+def test_without_a_compiler_pytorch_answers():
+    layout = layout_of([5], [SEVEN])
+    query, key, value = buffers(layout, 2, 2, 16)
+    with switch_off("no compiler today"):
+        plain = tree_attention(query, key, value, layout, scale=0.25)
+        assert torch.equal(plain, tree_attention(query, key, value, layout, scale=0.25, backend="sdpa"))
+        capped = tree_attention(query, key, value, layout, scale=0.25, softcap=2.0)
+        expected = tree_attention(query, key, value, layout, scale=0.25, softcap=2.0, backend="reference")
+        assert torch.equal(capped, expected)
+        with pytest.raises(ValueError, match="no compiler today"):
+            tree_attention(query, key, value, layout, scale=0.25, backend="native")
+
+
+def test_what_was_asked_for_is_never_replaced(library):
+    layout = layout_of([5], [SEVEN])
+    query, key, value = buffers(layout, 2, 2, 16)
+    with pytest.raises(ValueError, match="softcap"):
+        tree_attention(query, key, value, layout, scale=0.25, softcap=2.0, backend="sdpa")
+    with pytest.raises(ValueError, match="float64"):
+        tree_attention(query.double(), key.double(), value.double(), layout, scale=0.25, backend="native")
+    with pytest.raises(ValueError, match="gradient"):
+        tree_attention(query.clone().requires_grad_(), key, value, layout, scale=0.25, backend="native")
+    with pytest.raises(ValueError, match="there are: native, sdpa, reference"):
+        tree_attention(query, key, value, layout, scale=0.25, backend="magic")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"layout": layout_of([5, 5], [SEVEN, SEVEN])}, "2 trees, the query 1"),
+        ({"layout": layout_of([6], [SEVEN])}, "key buffer 12 rows"),
+        ({"layout": layout_of([2], [[*SEVEN, 0]])}, "room for 7"),
+        ({"query": torch.zeros(1, 3, 7, 16)}, "no multiple of kv_heads"),
+        ({"query": torch.zeros(1, 2, 7, 16).double()}, "must be the same"),
+        ({"query": torch.zeros(2, 7, 16)}, "query is"),
+        ({"softcap": 0.0}, "softcap is positive"),
+        ({"window": 0}, "window is at least 1"),
+        ({"sinks": torch.zeros(3)}, "sinks has shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(change, sentence):
+    layout = layout_of([5], [SEVEN])
+    query, key, value = buffers(layout, 2, 2, 16, spare=0)
+    arguments = {"query": query, "key": key, "value": value, "layout": layout, "scale": 0.25, **change}
+    with pytest.raises(ValueError, match=sentence):
+        tree_attention(**arguments)
+
+
+def test_parents_behind_their_children_are_refused(library):
+    layout = layout_of([5], [[-1, 2, 0]])
+    query, key, value = buffers(layout, 2, 2, 16)
+    with pytest.raises(ValueError, match="before their children"):
+        tree_attention(query, key, value, layout, scale=0.25, backend="native")
