@@ -19,8 +19,9 @@ def _no_law(row: int) -> FloatArray:
 class Candidates:
     """The best next tokens of each frontier node, in one rectangle; row `i` belongs to tree node `frontier[i]`.
 
-    The rectangle is as wide as the policy asked for, or narrower if the drafter knows no more. Rows are sorted by falling `logp`. A drafter that knows fewer than `width` continuations of a node pads its row
-    with token -1 and `logp` minus infinity; `best` never returns a padded entry, and a policy must not choose one.
+    The rectangle is as wide as the policy asked for, or narrower if the drafter knows no more. Rows are sorted by
+    falling `logp`. A drafter that knows fewer continuations of one node than of another pads its row with token -1
+    and `logp` minus infinity; `best` never returns a padded entry, and a policy must not choose one.
 
     Attributes:
         frontier: the tree nodes that were drafted from, shape `(frontier,)`, int64.

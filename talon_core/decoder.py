@@ -12,8 +12,8 @@ from torch import Tensor
 
 from talon_core.choices import Choices, SeededChoices
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Prompt
-from talon_core.drafting import DraftLimits, Drafted, draft_trees
-from talon_core.errors import PluginError, naming
+from talon_core.drafting import Drafted, DraftLimits, checked_budget, draft_trees
+from talon_core.errors import PluginError, blaming, naming
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
@@ -43,7 +43,7 @@ class Request:
 
     ids: IntArray
     max_new_tokens: int
-    sampling: Sampling = Sampling()
+    sampling: Sampling = attrs.field(factory=Sampling)
     eos: frozenset[int] = frozenset()
     criteria: tuple[Criterion, ...] = ()
     seed: int | None = None
@@ -142,9 +142,7 @@ class Decoder:
             pass
         return generation.result()
 
-    def stream(
-        self, prompt: "str | list[dict[str, str]] | IntArray | Tensor", **options: Any
-    ) -> "StreamedGeneration":
+    def stream(self, prompt: "str | list[dict[str, str]] | IntArray | Tensor", **options: Any) -> "StreamedGeneration":
         """Decode a prompt, giving text as soon as it is accepted; options as for `generate`.
 
         The returned object is an iterator of `Chunk`s, and its `result()` is there when it is exhausted.
@@ -212,20 +210,23 @@ class Generation:
         target, drafter, policy = self.decoder.target, self.decoder.drafter, self.decoder.policy
         ids = self.request.ids
         started = perf_counter()
-        budget = policy.budget if policy is not None else 1
-        (features,) = target.prefill([ids], [len(ids) + self.limit + budget])
+        max_length = len(ids) + self.limit + (checked_budget(policy) if policy is not None else 1)
+        (features,) = target.prefill([ids], [max_length])
         if drafter is not None:
-            drafter.begin([Prompt(ids, features)])
+            with blaming("drafter", self.decoder.drafter_spec, "begin"):
+                drafter.begin([Prompt(ids, features)])
         if policy is not None:
-            policy.begin()
+            with blaming("tree policy", policy, "begin"):
+                policy.begin()
         self._prefill_seconds = perf_counter() - started
-        committed = TokenBuffer(ids, len(ids) + self.limit + budget, target.device)
+        committed = TokenBuffer(ids, max_length, target.device)
         while self.finish_reason is None:
             round_ = self._round(committed)
             self.rounds.append(round_)
             self.token_ids.extend(round_.tokens.tolist())
             if policy is not None:
-                policy.observe(round_)
+                with blaming("tree policy", policy, "observe"):
+                    policy.observe(round_)
             self._seconds = perf_counter() - started
             yield round_
 
@@ -247,7 +248,8 @@ class Generation:
         if decoder.drafter is not None and self.finish_reason is None:
             features = outputs.features[torch.as_tensor(accepted.path)] if outputs.features is not None else None
             nodes = drafted.drafted.follow(tokens[:-1])
-            decoder.drafter.commit([Committed(tokens, nodes, features)])
+            with blaming("drafter", decoder.drafter_spec, "commit"):
+                decoder.drafter.commit([Committed(tokens, nodes, features)])
         return Round(
             tree=drafted.tree,
             path=accepted.path,
@@ -277,9 +279,18 @@ class Generation:
     def _accept(self, tree: TokenTree, outputs: NodeOutputs, committed: TokenBuffer) -> Accepted:
         rule = self.decoder.rule
         laws = WarpedLaws(tree, outputs.logits, self.request.sampling, committed, self.request.eos)
-        accepted = rule.walk(tree, laws, self.choices)
+        try:
+            with blaming("rule", rule, "walk"):
+                accepted = rule.walk(tree, laws, self.choices)
+        except PluginError as error:
+            if error.__cause__ in laws.failures:
+                raise laws.failures[-1] from None
+            raise
+        if not isinstance(accepted, Accepted):
+            raise PluginError(f"{naming('rule', rule)} returned {type(accepted).__name__} from walk, not an Accepted")
         path = accepted.path
-        if not len(path) or path[0] != 0 or not np.array_equal(tree.parents[path[1:]], path[:-1]):
+        on_tree = len(path) and path[0] == 0 and path.max() < len(tree)
+        if not on_tree or not np.array_equal(tree.parents[path[1:]], path[:-1]):
             raise PluginError(f"{naming('rule', rule)} accepted nodes {path.tolist()}, which are no path from the root")
         if not 0 <= accepted.token < self.decoder.target.vocab_size:
             raise PluginError(
@@ -302,7 +313,8 @@ class Generation:
         return tokens
 
     def _stops(self, ids: Tensor) -> bool:
-        return any([criterion(ids) for criterion in self.request.criteria])  # all are asked: some keep state
+        answers = [criterion(ids) for criterion in self.request.criteria]  # all are asked: some keep state
+        return any(answers)
 
 
 class StreamedGeneration:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Drafter
-from talon_core.errors import PluginError, naming
+from talon_core.errors import PluginError, blaming, naming
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import IntArray, TokenTree
 
@@ -51,6 +51,22 @@ class Drafted:
     policy_seconds: float
 
 
+def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
+    """A policy's `budget` or `draft_budget`.
+
+    Raises:
+        PluginError: if it is not a whole number of at least 1.
+    """
+    with blaming("tree policy", policy, which):
+        budget = getattr(policy, which)
+    if not isinstance(budget, int | np.integer) or budget < 1:
+        raise PluginError(
+            f"{naming('tree policy', policy)} has a {which} of {budget!r}; "
+            "it must be a whole number of nodes, at least 1"
+        )
+    return int(budget)
+
+
 class _Growing:
     """One sequence's tree while it grows."""
 
@@ -61,7 +77,7 @@ class _Growing:
         self.frontier: IntArray = self._usable(np.zeros(1, dtype=np.int64))
         self.drafted_from = np.zeros(1, dtype=bool)
         self.seconds = 0.0
-        self.budgets = (self._budget("budget"), self._budget("draft_budget"))
+        self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
 
     def _usable(self, frontier: IntArray) -> IntArray:
         if not len(frontier):
@@ -73,22 +89,11 @@ class _Growing:
     def fail(self, what: str) -> PluginError:
         return PluginError(f"{naming('tree policy', self.policy)} {what}")
 
-    def _budget(self, which: str) -> int:
-        try:
-            budget = getattr(self.policy, which)
-        except Exception as error:
-            raise self.fail(f"raised {type(error).__name__} in {which}: {error}") from error
-        if not isinstance(budget, int | np.integer) or budget < 1:
-            raise self.fail(f"has a {which} of {budget!r}; it must be a whole number of nodes, at least 1")
-        return int(budget)
-
     def width(self) -> int:
         """Candidates wanted per frontier node: at least 1, at most the vocabulary."""
         started = perf_counter()
-        try:
+        with blaming("tree policy", self.policy, "width"):
             width = int(self.policy.width(self.tree))
-        except Exception as error:
-            raise self.fail(f"raised {type(error).__name__} in width: {error}") from error
         self.seconds += perf_counter() - started
         return min(max(width, 1), self.limits.vocab_size)
 
@@ -99,10 +104,8 @@ class _Growing:
             self.frontier = self.frontier[:0]
             return
         started = perf_counter()
-        try:
+        with blaming("tree policy", self.policy, "grow"):
             growth = self.policy.grow(self.tree, candidates)
-        except Exception as error:
-            raise self.fail(f"raised {type(error).__name__} in grow: {error}") from error
         chosen = self._checked_choice(growth, candidates)
         if not len(chosen):
             self.frontier = self.frontier[:0]
@@ -164,10 +167,8 @@ class _Growing:
     def finish(self) -> TokenTree:
         """Let the policy select, and check what it sends to the target."""
         started = perf_counter()
-        try:
+        with blaming("tree policy", self.policy, "finish"):
             tree = self.policy.finish(self.tree)
-        except Exception as error:
-            raise self.fail(f"raised {type(error).__name__} in finish: {error}") from error
         if not isinstance(tree, TokenTree):
             raise self.fail(f"returned {type(tree).__name__} from finish; it must return a TokenTree")
         if len(tree) > self.budgets[0]:
@@ -272,15 +273,9 @@ def draft_trees(
     while any(len(one.frontier) for one in growing):
         widths = [one.width() if len(one.frontier) else 1 for one in growing]
         started = perf_counter()
-        try:
-            trees, frontiers = [one.tree for one in growing], [one.frontier for one in growing]
+        trees, frontiers = [one.tree for one in growing], [one.frontier for one in growing]
+        with blaming("drafter", drafter, "propose"):
             proposed = drafter.propose(trees, frontiers, widths, choices)
-        except PluginError:
-            raise
-        except Exception as error:
-            raise PluginError(
-                f"{naming('drafter', drafter)} raised {type(error).__name__} in propose: {error}"
-            ) from error
         draft_seconds += perf_counter() - started
         if not isinstance(proposed, list | tuple) or len(proposed) != len(growing):
             count = f"{len(proposed)} items" if isinstance(proposed, list | tuple) else type(proposed).__name__

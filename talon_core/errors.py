@@ -1,5 +1,8 @@
 """Errors that name a plugin."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PluginError(RuntimeError):
     """A plugin broke its contract. The message names the plugin, what it did and what would be right."""
@@ -10,3 +13,14 @@ def naming(kind: str, plugin: object) -> str:
     cls = type(plugin)
     name = getattr(plugin, "name", cls.__name__)
     return f"{kind} '{name}' ({cls.__module__}.{cls.__qualname__})"
+
+
+@contextmanager
+def blaming(kind: str, plugin: object, method: str) -> Iterator[None]:
+    """Whatever goes wrong inside is an error of this plugin's method; a `PluginError` passes through."""
+    try:
+        yield
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{naming(kind, plugin)} raised {type(error).__name__} in {method}: {error}") from error

@@ -27,7 +27,9 @@ class Frontend(ABC):
     """Prepares requests for one target, and shows its tokens as text."""
 
     @abstractmethod
-    def request(self, prompt: "str | list[dict[str, str]] | IntArray | Tensor", options: Mapping[str, Any]) -> "Request":
+    def request(
+        self, prompt: "str | list[dict[str, str]] | IntArray | Tensor", options: Mapping[str, Any]
+    ) -> "Request":
         """Make a request.
 
         Args:

@@ -67,6 +67,7 @@ class WarpedLaws(Laws):
         sampling: how the user wants tokens chosen.
         prefix: every committed token, the tree's root being the last of them.
         eos: token ids that end the text.
+        failures: what processors have raised: the user's own errors, not those of the rule that asked.
     """
 
     tree: TokenTree
@@ -74,6 +75,7 @@ class WarpedLaws(Laws):
     sampling: Sampling
     prefix: TokenBuffer
     eos: frozenset[int] = frozenset()
+    failures: list[Exception] = attrs.field(factory=list)
 
     def _scores(self, node: int) -> Tensor:
         scores = self.logits[node]  # (vocab,)
@@ -84,7 +86,11 @@ class WarpedLaws(Laws):
             ids = self.prefix.with_path(path)
             scores = scores[None].clone()  # processors may write into what they are given
             for processor in self.sampling.processors:
-                scores = processor(ids, scores)
+                try:
+                    scores = processor(ids, scores)
+                except Exception as error:
+                    self.failures.append(error)
+                    raise
             scores = scores[0]
         return scores
 

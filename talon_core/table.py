@@ -49,9 +49,7 @@ class TableTarget(Target):
         return [
             NodeOutputs(
                 torch.as_tensor(
-                    np.stack(
-                        [self.after(prefix + tree.tokens[tree.path(node)].tolist()) for node in range(len(tree))]
-                    )
+                    np.stack([self.after(prefix + tree.tokens[tree.path(node)].tolist()) for node in range(len(tree))])
                 )
             )
             for prefix, tree in zip(self._prefixes, trees, strict=True)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     """Load the drafter that `spec` describes; raises as `DrafterSpec.open` does."""
     if not isinstance(target, HFTarget):
-        raise ValueError(f"drafter 'draft-model' drafts for transformers models, not for a {type(target).__name__}")
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError from every drafter that does not fit
+            f"drafter 'draft-model' drafts for transformers models, not for a {type(target).__name__}"
+        )
     if (spec.model is None) == (not spec.skip):
         raise ValueError(
             "drafter 'draft-model' needs either model=FOLDER_OR_ID or skip=LAYERS (such as skip=8-19), "
@@ -159,9 +161,7 @@ class ModelDrafter(Drafter):
         widths: Sequence[int],
         choices: Sequence[Choices],
     ) -> list[Candidates]:
-        staged = [
-            row.stage(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)
-        ]
+        staged = [row.stage(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)]
         logits, _ = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
         self.passes += 1
         proposed = []

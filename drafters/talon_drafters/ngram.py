@@ -5,7 +5,6 @@ from functools import partial
 from itertools import accumulate, islice
 from math import log
 from operator import itemgetter, mul
-from typing import Any
 
 import attrs
 import numpy as np
@@ -50,7 +49,7 @@ class Ngram(DrafterSpec):
 
     `discount`, the exponent and `max_match` maximise the likelihood of 47,000 tokens that SmolLM2-135M-Instruct wrote
     after at least one matching token (answers about Python's manual, grade-school sums and general questions, half of
-    them greedy, half at temperature 0.7); a bonus for recency gained less than 0.001 bits a token and was left out.
+    them greedy, half at temperature 0.7); a bonus for recency did not help.
     There a unique continuation that was seen once came true in 26, 51, 70, 83 and 91% of cases after 1, 2, 5, 10 and 16
     matching tokens, and candidates given probabilities of 0.3 to 0.4, 0.6 to 0.7 and 0.9 to 0.95 in 27, 60 and 91%.
 
@@ -131,9 +130,7 @@ class NgramDrafter(Drafter):
         sequences = zip(trees, frontiers, widths, choices, strict=True)
         return [self._propose(index, *sequence) for index, sequence in enumerate(sequences)]
 
-    def _propose(
-        self, index: int, tree: TokenTree, frontier: IntArray, width: int, choices: Choices
-    ) -> Candidates:
+    def _propose(self, index: int, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
         laws = [self._shares(index, context) for context in self._walk(index, tree, frontier)]
         known = max((len(law.seen) for law in laws), default=0)
         width = max(min(width, known), 1)

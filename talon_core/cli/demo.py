@@ -1,10 +1,12 @@
 """`talon demo`: the same answer twice, one token at a time and with TALON."""
 
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
@@ -19,7 +21,17 @@ if TYPE_CHECKING:
     from talon_core.cli.session import Session
     from talon_core.decoder import Decoder, Result
 
-PROMPT = """PLACEHOLDER"""
+PROMPT = """\
+Make this text shorter, and keep its facts:
+
+A lighthouse is a tower with a strong lamp that guides ships at night. The first lighthouses were fires on hills near \
+the coast. Later, people built towers of stone, and the fires were replaced by lamps with oil. In 1822, the French \
+engineer Augustin Fresnel invented a lens that made the light visible from more than twenty miles. Each lighthouse has \
+its own pattern of flashes, so that sailors know which one they see. Until the last century, a keeper lived in the \
+tower, lit the lamp every evening and cleaned the lens every morning. Today almost all lighthouses work without a \
+keeper."""
+"""An answer that repeats much of its prompt, which is where a drafter without a model is at its best."""
+
 MAX_NEW_TOKENS = 192
 WARM_UP_TOKENS = 8
 
@@ -94,10 +106,11 @@ def compare(console: Console | None, model: str, parts: Parts, options: dict[str
 def _run(console: Console | None, decoder: "Decoder", options: dict[str, Any]) -> "Result":
     """Decode the prompt; where a round brought drafted tokens, its text is green."""
     generation = decoder.stream(PROMPT, **options)
+    wrapped = _Wrapped(console.width) if console is not None else None
     for chunk in generation:
-        if console is not None and chunk.text:
+        if console is not None and wrapped is not None and chunk.text:
             style = "green" if chunk.round.accepted else ""
-            console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
+            console.print(Text(wrapped.push(chunk.text), style=style), end="", soft_wrap=True)
             sys.stdout.flush()
     result = generation.result()
     if console is not None:
@@ -106,6 +119,29 @@ def _run(console: Console | None, decoder: "Decoder", options: dict[str, Any]) -
         pace = f"{stats.new_tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_second:.1f} tokens/s"
         console.print(Text(pace, style="dim"))
     return result
+
+
+class _Wrapped:
+    """Breaks a growing text between words."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._column = 0
+
+    def push(self, text: str) -> str:
+        """The next piece, with line ends in the place of spaces where the line is full."""
+        pieces = []
+        for space, word in re.findall(r"([^\S\n]*)(\n|\S+|$)", text):
+            if word == "\n":
+                self._column = 0
+                pieces.append(word)
+                continue
+            cells = cell_len(space + word)
+            if space and self._column + cells > self._width:
+                space, cells, self._column = "\n", cell_len(word), 0
+            self._column += cells
+            pieces.append(space + word)
+        return "".join(pieces)
 
 
 def as_report(model: str, comparison: Comparison) -> dict[str, Any]:
@@ -131,7 +167,7 @@ def _conclude(console: Console, comparison: Comparison) -> None:
         verdict = Text("identical output: yes", style="bold green")
     else:
         verdict = Text(f"identical output: no, from token {_first_difference(comparison)} on", style="bold red")
-    console.print(verdict.append(f"   speed-up: {comparison.speed_up:.2f} times", style="bold"))
+    console.print(verdict.append(f"   speed-up: {comparison.speed_up:.2f}x", style="bold"))
 
 
 def _first_difference(comparison: Comparison) -> int:

@@ -77,7 +77,7 @@ def generate(
     elif not stream:
         _write((result.text or "") + "\n")
     for line in summary(result.stats, result.finish_reason):
-        stderr().print(line, style="dim", markup=False)
+        stderr().print(line, style="dim", markup=False, soft_wrap=True)
     if show_tree or tree_svg is not None:
         _show(session, result, show_tree, tree_svg)
     if result.finish_reason == "interrupted":

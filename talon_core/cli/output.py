@@ -73,11 +73,16 @@ def seconds_of(stats: Stats) -> dict[str, float]:
 def summary(stats: Stats, finish_reason: str) -> list[str]:
     """The two lines under a generation."""
     total = stats.seconds or 1.0
+    end = {
+        "interrupted": "interrupted",
+        "length": "at its length limit",
+        "eos": "at its end",
+        "stop": "at a stop string",
+    }
     shares = "  ".join(f"{part} {100 * seconds / total:.0f}%" for part, seconds in seconds_of(stats).items())
     return [
-        f"{_count(stats.new_tokens, 'token')} in {stats.seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
-        f"{stats.mean_accepted_tokens:.2f} tokens per target pass, {_count(stats.target_passes, 'pass', 'passes')}; "
-        f"ended by {finish_reason}",
+        f"{_count(stats.new_tokens, 'token')} in {stats.seconds:.2f} s, {end.get(finish_reason, finish_reason)}: "
+        f"{stats.tokens_per_second:.1f} tokens/s, {stats.mean_accepted_tokens:.2f} tokens per target pass",
         f"time: {shares}",
     ]
 

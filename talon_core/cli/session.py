@@ -40,11 +40,16 @@ class Session:
         return " " + text if begins and not text.startswith(" ") else text
 
     def drawing(self, result: "Result") -> RenderableType | None:
-        """The tree of the round that accepted most; None if nothing was drafted."""
+        """The tree of one round, None if nothing was drafted.
+
+        It is the one that accepted most, or one at least half as successful of which a part was rejected as well.
+        """
         rounds = [round_ for round_ in result.rounds if len(round_.tree) > 1]
         if not rounds:
             return None
-        best = max(rounds, key=lambda round_: (round_.accepted, len(round_.tree)))
+        most = max(round_.accepted for round_ in rounds)
+        telling = [round_ for round_ in rounds if 2 * round_.accepted >= most and len(round_.tree) > len(round_.path)]
+        best = max(telling or rounds, key=lambda round_: (round_.accepted, len(round_.tree)))
         emitted = len(best.tokens) == len(best.path)
         return render_tree(
             best.tree,

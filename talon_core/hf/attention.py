@@ -83,7 +83,7 @@ def _talon_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in each attention layer: `(batch, heads, queries, head_dim)` in, heads last-but-one out."""
+    """What transformers calls in each attention layer; it returns `(batch, queries, heads, head_dim)` and no weights."""
     this_pass = kwargs.get(PASS_KEYWORD)
     if this_pass is None:
         raise RuntimeError(

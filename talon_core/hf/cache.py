@@ -47,7 +47,9 @@ class TreeCache:
         """
         self._row = row
         self._counts = counts
-        need = max(length + staged + count for length, staged, count in zip(self.lengths, self.staged, counts, strict=True))
+        need = max(
+            length + staged + count for length, staged, count in zip(self.lengths, self.staged, counts, strict=True)
+        )
         if need > self._capacity:
             self._grow(max(need, self._capacity + self._capacity // 2))
 

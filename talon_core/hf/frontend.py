@@ -139,8 +139,7 @@ def _sampling_options(options: dict[str, Any]) -> None:
         options["do_sample"] = bool(temperature)
     if not options["do_sample"]:
         # generate warns about sampling options that greedy decoding does not use, the model's own defaults included
-        for unused, neutral in (("temperature", 1.0), ("top_p", 1.0), ("top_k", 50), ("min_p", None), ("typical_p", 1.0)):
-            options[unused] = neutral
+        options.update(temperature=1.0, top_p=1.0, top_k=50, min_p=None, typical_p=1.0)
 
 
 def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int | None) -> Request:

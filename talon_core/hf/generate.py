@@ -1,5 +1,6 @@
 """TALON inside `model.generate`: a `custom_generate` function for people who have a model already."""
 
+import sys
 from typing import Any, cast
 
 import numpy as np
@@ -38,6 +39,7 @@ class TalonGenerate:
         Raises:
             ValueError: for a batch, a padded prompt, beam search, or a model that cannot verify trees.
         """
+        streamer = streamer if streamer is not None else _streamer_of_the_caller()
         seed = self._seed if self._seed is not None else int(torch.randint(2**62, ()))
         request = prepared_request(input_ids, prepared, seed)
         if self._decoder is None or self._model is not model:
@@ -54,3 +56,14 @@ class TalonGenerate:
         if prepared["generation_config"].return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
+
+
+def _streamer_of_the_caller() -> Any:
+    """The `streamer` that `generate` was given, read from its frame.
+
+    transformers 5.23 gives the prompt to the streamer but does not hand the streamer on to a `custom_generate`
+    function; without this, streaming would silently stop after the prompt.
+    TODO: drop when every supported transformers passes `streamer` on.
+    """
+    frame = sys._getframe(2)
+    return frame.f_locals.get("streamer") if frame.f_code.co_name == "generate" else None

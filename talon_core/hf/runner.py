@@ -84,7 +84,9 @@ class ModelRunner:
         for wanted in self.features:
             assert self._layers is not None
 
-            def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *out: Any, at: int = wanted) -> None:
+            def keep(
+                _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *out: Any, at: int = wanted
+            ) -> None:
                 state = out[0] if out else (args[0] if args else kwargs["hidden_states"])
                 self._captured[at] = state[0] if isinstance(state, tuple) else state
 
@@ -101,7 +103,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
-        """Start new sequences and run each prompt, all of its tokens; as `Target.prefill`, which leaves out the last."""
+        """Start new sequences and run all tokens of each prompt; returns as `Target.prefill` does."""
         self.cache.reset(len(prompts), max(max_lengths))
         kept: list[Tensor | None] = []
         for row, ids in enumerate(prompts):

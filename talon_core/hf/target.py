@@ -122,7 +122,9 @@ def _check_layer_kinds(model: Any, config: Any) -> None:
             "only full and sliding-window attention can verify a tree"
         )
     if getattr(config, "attention_chunk_size", None):
-        raise ValueError(f"{type(model).__name__} attends in chunks, which its layers do not pass on; choose another target")
+        raise ValueError(
+            f"{type(model).__name__} attends in chunks, which its layers do not pass on; choose another target"
+        )
 
 
 def _check_windows(model: Any, config: Any, windows: Sequence[int | None]) -> None:

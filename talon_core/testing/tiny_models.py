@@ -17,9 +17,17 @@ SMALL: dict[str, Any] = {
     "initializer_range": 0.3,
     "pad_token_id": 0,
     "bos_token_id": 1,
-    "eos_token_id": 2,
+    "eos_token_id": None,
 }
-GPT2 = {"vocab_size": 97, "n_embd": 48, "n_layer": 4, "n_head": 4, "n_positions": 256, "initializer_range": 0.3}
+GPT2 = {
+    "vocab_size": 97,
+    "n_embd": 48,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_positions": 256,
+    "initializer_range": 0.3,
+    "eos_token_id": None,
+}
 WINDOW = {"sliding_window": 12}
 HEADS = {"head_dim": 20}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
@@ -51,7 +59,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def tiny_model(architecture: str, seed: int = 0) -> Any:
-    """A random causal LM of four small layers, float32, with a vocabulary of 97; `architecture` is a key of `ARCHITECTURES`."""
+    """A random causal LM of four small layers, float32, with 97 token ids; `architecture` is a key of `ARCHITECTURES`."""
     name, changes = ARCHITECTURES[architecture]
     base = {} if architecture == "gpt2" else SMALL
     config = getattr(transformers, name)(**{**base, **changes})

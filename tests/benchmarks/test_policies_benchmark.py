@@ -3,6 +3,11 @@
 import attrs
 import numpy as np
 import pytest
+
+from talon_core.choices import SeededChoices
+from talon_core.drafting import DraftLimits, draft_tree
+from talon_core.policy import Growth, TreePolicy
+from talon_core.testing import TableDrafter
 from talon_strategies import (
     Chain,
     Eagle2,
@@ -13,11 +18,6 @@ from talon_strategies import (
     TalonLocal,
     TalonTopkLayers,
 )
-
-from talon_core.choices import SeededChoices
-from talon_core.drafting import DraftLimits, draft_tree
-from talon_core.policy import Growth, TreePolicy
-from talon_core.testing import TableDrafter
 
 VOCAB = 2000
 BINARY_OF_59 = [tuple(map(int, f"{node:b}"[1:])) for node in range(2, 61)]

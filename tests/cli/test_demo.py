@@ -54,3 +54,9 @@ def test_no_policy_is_nothing_to_compare(talon):
     ran = talon("demo", "--policy", "none")
     assert (ran.status, ran.out) == (2, "")
     assert "--policy is none" in ran.err
+
+
+def test_a_streamed_text_is_broken_between_words():
+    wrapped = demo._Wrapped(10)
+    pieces = [wrapped.push(piece) for piece in ("one two", " three", " four\n  five", " six,", " seven")]
+    assert "".join(pieces) == "one two\nthree four\n  five\nsix, seven"

@@ -22,7 +22,9 @@ COMBINATIONS = [
 
 def plain(model: Any, ids: torch.Tensor, **options: Any) -> list[int]:
     """New tokens of transformers' own greedy decoding."""
-    out = model.generate(ids[None], attention_mask=torch.ones_like(ids)[None], do_sample=False, pad_token_id=0, **options)
+    out = model.generate(
+        ids[None], attention_mask=torch.ones_like(ids)[None], do_sample=False, pad_token_id=0, **options
+    )
     return [int(token) for token in out[0, len(ids) :]]
 
 
@@ -49,7 +51,9 @@ def falcon() -> Any:
 
 
 def bloom() -> Any:
-    return AutoModelForCausalLM.from_config(transformers.BloomConfig(vocab_size=97, hidden_size=48, n_layer=2, n_head=4))
+    return AutoModelForCausalLM.from_config(
+        transformers.BloomConfig(vocab_size=97, hidden_size=48, n_layer=2, n_head=4)
+    )
 
 
 def mamba() -> Any:
@@ -60,7 +64,7 @@ def mamba() -> Any:
 
 @pytest.mark.parametrize("make", [falcon, bloom, mamba])
 def test_a_model_whose_attention_cannot_be_replaced_is_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match="choose another target|cannot verify a tree|only full and sliding-window"):
+    with pytest.raises(ValueError, match=r"choose another target|cannot verify a tree|only full and sliding-window"):
         decoder_for_model(make(), None, Parts())
 
 

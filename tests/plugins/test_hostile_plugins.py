@@ -124,12 +124,10 @@ class WrongBudget(Hostile):
     budget: object = "many"
 
 
-UNNAMED = pytest.mark.xfail(strict=True, reason="the decoder does not name the plugin here yet")
-
 HOSTILE = [
     *(RaisesInGrow, RaisesInTheSecondLayer, RaisesInWidth, RaisesInFinish, Overspends, Overwrites, Scores),
     *(InventsTokens, ChangesTheRoot),
-    *(pytest.param(policy, marks=UNNAMED) for policy in (RaisesInBegin, RaisesInObserve, WrongBudget)),
+    *(RaisesInBegin, RaisesInObserve, WrongBudget),
 ]
 
 
@@ -248,9 +246,7 @@ class Moody(TableDrafter):
             raise RuntimeError("on purpose")
 
 
-@pytest.mark.parametrize(
-    "where", ["propose", "shapes", pytest.param("begin", marks=UNNAMED), pytest.param("commit", marks=UNNAMED)]
-)
+@pytest.mark.parametrize("where", ["propose", "shapes", "begin", "commit"])
 def test_a_hostile_drafter_is_named_and_what_came_out_before_is_right(where):
     generation = Decoder(target(), rule(), Good(), Given(Moody(where))).run(GREEDY)
     with pytest.raises(PluginError, match=r"^drafter '(Moody|given)'"):
@@ -278,12 +274,12 @@ def accepted(path, token):
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param("raise", marks=UNNAMED),
-        pytest.param(None, marks=UNNAMED),
+        "raise",
+        None,
         accepted([], 1),
         accepted([1], 1),
         accepted([0, 4], 1),
-        pytest.param(accepted([0, 99], 1), marks=UNNAMED),
+        accepted([0, 99], 1),
         accepted([0], VOCAB),
         accepted([0], -1),
     ],

@@ -1,9 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from talon_strategies import Chain
 
 from talon_core.testing import check_tree_policy, untied_drafters
+from talon_strategies import Chain
 
 
 @pytest.mark.parametrize("length", [1, 5, 20])

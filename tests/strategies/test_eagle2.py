@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from talon_strategies import Eagle2
 
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
+from talon_strategies import Eagle2
 
 
 def by_definition(drafter, budget, depth, top_k):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talon_strategies import Match
 
 from talon_core.choices import SeededChoices, enumerate_outcomes
 from talon_core.laws import Laws
 from talon_core.testing import TableDrafter, draft_trees, table_drafters
 from talon_core.tree import TokenTree
+from talon_strategies import Match
 
 
 class TableLaws(Laws):

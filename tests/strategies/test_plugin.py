@@ -1,5 +1,4 @@
 import talon_strategies
-
 from talon_core.registry import load_registry
 
 

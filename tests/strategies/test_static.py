@@ -4,9 +4,9 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from talon_strategies import StaticTree
 
 from talon_core.testing import check_tree_policy, draft_trees, untied_drafters
+from talon_strategies import StaticTree
 
 
 def places(tree):

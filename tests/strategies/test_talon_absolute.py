@@ -1,9 +1,9 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from talon_strategies import TalonAbsolute
 
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
+from talon_strategies import TalonAbsolute
 
 
 def test_keeps_the_contract():

@@ -1,9 +1,9 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from talon_strategies import TalonGateOnly
 
 from talon_core.testing import check_tree_policy, untied_drafters
+from talon_strategies import TalonGateOnly
 
 
 def test_keeps_the_contract():

@@ -1,8 +1,8 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from talon_strategies import TalonLocal
 
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
+from talon_strategies import TalonLocal
 
 
 def by_definition(drafter, budget, top_k, mu):

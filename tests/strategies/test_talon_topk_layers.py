@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from talon_strategies import Talon, TalonGateOnly, TalonTopkLayers
 
 from talon_core.testing import check_tree_policy, untied_drafters
+from talon_strategies import Talon, TalonGateOnly, TalonTopkLayers
 
 drafters = untied_drafters(20)
 

@@ -75,13 +75,14 @@ INLINE void scores(const int MR, const int NT, const float *restrict q, const fl
             UNROLL for (int t = 0; t < NT; t++) b[t] = load(packed + d * PACK + t * V);
             UNROLL for (int i = 0; i < MR; i++) {
                 vf a = splat(q[i * n + d]);
-                UNROLL for (int t = 0; t < NT; t++) acc[i * NT + t] += a * b[t];
+                UNROLL for (int t = 0; t < NT; t++) acc[i * NT + t] = fma_of(a, b[t], acc[i * NT + t]);
             }
         }
         UNROLL for (int i = 0; i < MR; i++)
             UNROLL for (int t = 0; t < NT; t++) {
                 float *to = score + i * width + t * V;
-                store(to, begin ? load(to) + acc[i * NT + t] : acc[i * NT + t]);
+                if (begin) acc[i * NT + t] += load(to);
+                store(to, acc[i * NT + t]);
             }
     }
 }
@@ -98,7 +99,7 @@ INLINE void mix(const int MR, const int NC, const float *restrict weight, int64_
         UNROLL for (int c = 0; c < NC; c++) b[c] = load(row + at[c]);
         UNROLL for (int i = 0; i < MR; i++) {
             vf a = splat(weight[i * width + j]);
-            UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] += a * b[c];
+            UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = fma_of(a, b[c], acc[i * NC + c]);
         }
     }
     UNROLL for (int i = 0; i < MR; i++) UNROLL for (int c = 0; c < NC; c++) store(out + i * out_width + c * V, acc[i * NC + c]);
@@ -264,7 +265,7 @@ static void finish(const Call *call, int64_t b, int64_t head, int64_t query, con
     for (int64_t c = 0; c * V < n; c++) {
         vf total = {0};
         for (int64_t p = 0; p < parts; p++)
-            if (max[p * step] > -INFINITY) total += splat(exp1(max[p * step] - m)) * load(out + p * out_step + c * V);
+            if (max[p * step] > -INFINITY) total = fma_of(splat(exp1(max[p * step] - m)), load(out + p * out_step + c * V), total);
         store(y + column(c, n), total / splat(denominator));
     }
 }

@@ -23,7 +23,7 @@ T = TypeVar("T")
 SOURCES = ("elementwise.c", "linear.c", "attention.c")
 HEADERS = ("talon.h",)
 
-COMMON_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast")
+COMMON_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off")
 
 FLAG_SETS = (
     ("-march=native", "-fopenmp"),

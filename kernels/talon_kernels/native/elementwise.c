@@ -29,11 +29,11 @@ static void rms_row(const float *x, const float *weight, float *y, int64_t n, fl
     for (; i + 4 * V <= n; i += 4 * V)
         UNROLL for (int j = 0; j < 4; j++) {
             vf b = load(x + i + j * V);
-            a[j] += b * b;
+            a[j] = fma_of(b, b, a[j]);
         }
     for (; i < n; i += V) {
         vf b = i + V <= n ? load(x + i) : load_part(x + i, n - i);
-        a[0] += b * b;
+        a[0] = fma_of(b, b, a[0]);
     }
     float square = sum((a[0] + a[1]) + (a[2] + a[3]));
     vf r = splat(1.0f / sqrtf(square / (float)n + eps)), o = splat(offset);

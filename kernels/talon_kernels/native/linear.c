@@ -34,7 +34,7 @@ INLINE void tile(const int MR, const int NR, const float *restrict x, const floa
         }
         UNROLL for (int i = 0; i < MR; i++) {
             vf a = load(x + i * K + k);
-            UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] += a * b[j];
+            UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
         }
     }
     if (k < K) {
@@ -42,7 +42,7 @@ INLINE void tile(const int MR, const int NR, const float *restrict x, const floa
         UNROLL for (int j = 0; j < NR; j++) b[j] = load_part(w + j * K + k, K - k);
         UNROLL for (int i = 0; i < MR; i++) {
             vf a = load_part(x + i * K + k, K - k);
-            UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] += a * b[j];
+            UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
         }
     }
     float total[24];

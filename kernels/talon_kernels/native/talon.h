@@ -1,6 +1,6 @@
 // What all kernels share: one vector type as wide as the machine's registers, its sums, its exponential.
 //
-// Only GCC vector extensions are used (gcc >= 9 and clang), so that one source serves AVX-512, AVX2, SSE and NEON.
+// GCC vector extensions are used (gcc >= 9 and clang), so that one source serves AVX-512, AVX2, SSE and NEON.
 // Every function of one element does the same operations in whatever lane the element lies: that is half of the
 // promise of row invariance. The other half is kept by the kernels: sums are taken in one order.
 
@@ -10,6 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <math.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -88,6 +93,20 @@ INLINE void store_part(float *p, vf a, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = a[i];
 }
 
+// a * b + c. Spelled out, and the compiler's own contraction is off: gcc contracts in some loops and not in others (it
+// avoids chains of FMA on some processors), and then the same sum has other bits in another tile.
+INLINE vf fma_of(vf a, vf b, vf c) {
+#if V == 16
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif V == 8 && defined(__FMA__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
 INLINE vf choose(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
 // Adds the groups of four lanes of a vector: for V = 16, (0 + 2) + (1 + 3).
@@ -125,18 +144,18 @@ INLINE vf vexp(vf x) {
     const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer held in the low bits
     vf c = choose(x > splat(89.0f), splat(89.0f), x);
     c = choose(c < splat(-104.0f), splat(-104.0f), c);
-    vf shifted = c * splat(1.44269504088896341f) + magic;
+    vf shifted = fma_of(c, splat(1.44269504088896341f), magic);
     vi n = (vi)shifted - (vi)magic;
     vf rounded = shifted - magic;
-    vf r = c - rounded * splat(0.693145751953125f);
-    r = r - rounded * splat(1.42860682030941723e-6f);
+    vf r = fma_of(rounded, splat(-0.693145751953125f), c);
+    r = fma_of(rounded, splat(-1.42860682030941723e-6f), r);
     vf p = splat(1.9875691500e-4f);  // Cephes' expf
-    p = p * r + splat(1.3981999507e-3f);
-    p = p * r + splat(8.3334519073e-3f);
-    p = p * r + splat(4.1665795894e-2f);
-    p = p * r + splat(1.6666665459e-1f);
-    p = p * r + splat(5.0000001201e-1f);
-    p = (p * r) * r + r + splat(1.0f);
+    p = fma_of(p, r, splat(1.3981999507e-3f));
+    p = fma_of(p, r, splat(8.3334519073e-3f));
+    p = fma_of(p, r, splat(4.1665795894e-2f));
+    p = fma_of(p, r, splat(1.6666665459e-1f));
+    p = fma_of(p, r, splat(5.0000001201e-1f));
+    p = fma_of(p, r * r, r) + splat(1.0f);
     // 2^n in two factors: n reaches 128 and -150, which one exponent field cannot hold.
     vi half = n >> 1;
     vf low = (vf)((half + 127) << 23), high = (vf)((n - half + 127) << 23);
@@ -151,11 +170,11 @@ INLINE vf vtanh(vf x) {
     vf a = (vf)((vi)x & ~sign);
     vf z = x * x;
     vf p = splat(-5.70498872745e-3f);
-    p = p * z + splat(2.06390887954e-2f);
-    p = p * z + splat(-5.37397155531e-2f);
-    p = p * z + splat(1.33314422036e-1f);
-    p = p * z + splat(-3.33332819422e-1f);
-    vf small = (p * z) * x + x;
+    p = fma_of(p, z, splat(2.06390887954e-2f));
+    p = fma_of(p, z, splat(-5.37397155531e-2f));
+    p = fma_of(p, z, splat(1.33314422036e-1f));
+    p = fma_of(p, z, splat(-3.33332819422e-1f));
+    vf small = fma_of(p * z, x, x);
     vf large = splat(1.0f) - splat(2.0f) / (vexp(a + a) + splat(1.0f));
     large = (vf)((vi)large | ((vi)x & sign));
     return choose(a < splat(0.625f), small, large);
@@ -168,7 +187,7 @@ INLINE vf gated(vf gate, vf up, int kind) {
     // Both activations are gate * sigmoid(u); for gelu_tanh, 0.5 * (1 + tanh(a)) = sigmoid(2 a).
     vf u = gate;
     if (kind == GELU_TANH)
-        u = splat(1.5957691216057308f) * gate * (splat(1.0f) + splat(0.044715f) * gate * gate);
+        u = splat(1.5957691216057308f) * gate * fma_of(splat(0.044715f) * gate, gate, splat(1.0f));
     return gate / (splat(1.0f) + vexp(-u)) * up;
 }
 

@@ -13,7 +13,5 @@ def rms_norm_native(library: Library, x: Tensor, weight: Tensor, eps: float, off
     hidden = x.shape[-1]
     y = torch.empty_like(x)
     rows = y.numel() // hidden if hidden else 0
-    library.rms_norm(
-        x.data_ptr(), weight.data_ptr(), y.data_ptr(), rows, hidden, eps, offset, torch.get_num_threads()
-    )
+    library.rms_norm(x.data_ptr(), weight.data_ptr(), y.data_ptr(), rows, hidden, eps, offset, torch.get_num_threads())
     return y

@@ -74,9 +74,7 @@ def tree_attention(
             return tree_attention_sdpa(query, key, value, layout, scale=scale, window=window)
         if backend == "sdpa":
             raise ValueError("backend 'sdpa' cannot be used here: it knows neither softcap nor sinks; use 'reference'")
-    return tree_attention_reference(
-        query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks
-    )
+    return tree_attention_reference(query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks)
 
 
 def native_cannot(device: torch.device, dtype: torch.dtype) -> str | None:

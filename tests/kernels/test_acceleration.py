@@ -1,0 +1,242 @@
+"""Accelerated models compute what they computed before, and are as they were afterwards."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    MixtralConfig,
+    Qwen3Config,
+)
+from transformers.models.auto import AutoModelForCausalLM
+
+from talon_kernels.acceleration import accelerate
+from talon_kernels.native import switch_off
+
+SMALL = {
+    "vocab_size": 99,
+    "hidden_size": 48,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "attn_implementation": "eager",
+}
+
+MODELS = {
+    "llama": LlamaConfig(**SMALL, attention_bias=True, mlp_bias=True),
+    "gemma2": Gemma2Config(**SMALL, sliding_window=5),
+    "gemma3": Gemma3TextConfig(**SMALL, sliding_window=5),
+    "qwen3": Qwen3Config(**SMALL),
+    "gpt2": GPT2Config(vocab_size=99, n_embd=48, n_layer=2, n_head=4, attn_implementation="eager"),
+    "mixtral": MixtralConfig(**SMALL, num_local_experts=3, experts_implementation="eager"),
+}
+
+REPLACED = {
+    "llama": {"gated mlp": 2, "linear": 15, "rms norm": 5},
+    "gemma2": {"gated mlp": 2, "linear": 15, "rms norm": 9},
+    "gemma3": {"gated mlp": 2, "linear": 15, "rms norm": 13},
+    "qwen3": {"gated mlp": 2, "linear": 15, "rms norm": 9},
+    "gpt2": {"linear": 1},
+    "mixtral": {"linear": 9, "rms norm": 5},
+}
+
+
+def model_of(name):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(MODELS[name], dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # norms start as all ones or all zeros
+    return model
+
+
+@pytest.fixture
+def llama():
+    return model_of("llama")
+
+
+def patched(model):
+    return [name for name, module in model.named_modules() if "forward" in module.__dict__]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@torch.no_grad()
+def test_logits_have_the_error_of_float32(library, check_error, name):
+    torch.use_deterministic_algorithms(False)  # transformers asks for empty memory and fills it in its own ways
+    model = model_of(name)
+    acceleration = accelerate(model)
+    assert acceleration.summary() == REPLACED[name]
+    assert acceleration.reason is None
+    wide = copy.deepcopy(model).double()
+    for length in (1, 7, 33):
+        ids = torch.randint(0, 99, (2, length), generator=torch.Generator().manual_seed(length))
+        low, truth = model(ids, use_cache=False).logits, wide(ids, use_cache=False).logits
+        with acceleration:
+            got = model(ids, use_cache=False).logits
+        check_error(got, low, truth)
+    assert patched(model) == []
+
+
+@torch.no_grad()
+def test_a_row_has_the_same_bits_in_any_company(library, llama):
+    x = torch.randn(1, 33, 48, generator=torch.Generator().manual_seed(1))
+    layer = llama.model.layers[0]
+    with accelerate(llama):
+        for module in (layer.mlp, layer.input_layernorm, layer.self_attn.q_proj):
+            together = module(x)
+            alone = torch.cat([module(x[:, row : row + 1]) for row in range(33)], dim=1)
+            assert torch.equal(together, alone)
+
+
+def test_nothing_of_the_model_is_changed(library, llama):
+    before = {name: value.clone() for name, value in llama.state_dict().items()}
+    addresses = [parameter.data_ptr() for parameter in llama.parameters()]
+    types = [type(module) for module in llama.modules()]
+    drawn = torch.random.get_rng_state()
+    with accelerate(llama):
+        after = llama.state_dict()
+        assert patched(llama)
+    assert torch.equal(drawn, torch.random.get_rng_state())
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert [parameter.data_ptr() for parameter in llama.parameters()] == addresses
+    assert [type(module) for module in llama.modules()] == types
+    assert patched(llama) == []
+
+
+def test_it_can_be_entered_again_and_left_by_an_exception(library, llama):
+    acceleration = accelerate(llama)
+    with acceleration:
+        with pytest.raises(KeyError), acceleration:
+            raise KeyError
+        assert patched(llama)
+    assert patched(llama) == []
+    with acceleration:
+        assert patched(llama)
+    assert patched(llama) == []
+
+
+@torch.no_grad()
+def test_weights_assigned_anew_are_used(library, llama):
+    linear, norm, mlp = llama.lm_head, llama.model.norm, llama.model.layers[0].mlp
+    x = torch.randn(1, 3, 48)
+    with accelerate(llama):
+        linear.weight = nn.Parameter(torch.zeros(99, 48))
+        assert (linear(x) == 0).all()
+        norm.weight.data = torch.zeros(48)
+        assert (norm(x) == 0).all()
+        mlp.down_proj = nn.Identity()
+        assert mlp(x).shape == (1, 3, 100)
+
+
+@torch.no_grad()
+def test_hooks_on_the_parts_of_an_mlp_are_called(library, llama):
+    mlp = llama.model.layers[0].mlp
+    seen = []
+    with accelerate(llama):
+        handle = mlp.down_proj.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape))
+        mlp(torch.randn(1, 3, 48))
+        handle.remove()
+        mlp(torch.randn(1, 3, 48))
+    assert seen == [(1, 3, 100)]
+
+
+def test_gradients_flow_as_before(library, llama):
+    layer = llama.model.layers[0]
+    x = torch.randn(1, 3, 48)
+    for module in (layer.mlp, layer.input_layernorm, layer.self_attn.q_proj):
+        expected = module(x)
+        with accelerate(llama):
+            got = module(x)
+        assert got.requires_grad
+        assert torch.equal(got, expected)
+
+
+@torch.no_grad()
+def test_other_types_go_to_the_module_itself(library, llama):
+    acceleration = accelerate(llama)
+    x = torch.randn(1, 3, 48)
+    expected = copy.deepcopy(llama).double().model.layers[0].mlp(x.double())
+    llama.double()
+    with acceleration:
+        assert torch.equal(llama.model.layers[0].mlp(x.double()), expected)
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            llama.lm_head(torch.zeros(1, 3, 47).double())
+    llama.float()
+    with acceleration, pytest.raises(RuntimeError, match="mat1 and mat2"):
+        llama.lm_head(torch.zeros(1, 3, 47))
+
+
+@torch.no_grad()
+def test_a_strided_input_gives_the_same(library, llama):
+    x = torch.randn(1, 48, 5).transpose(1, 2)
+    with accelerate(llama):
+        for module in (llama.model.layers[0].mlp, llama.model.norm, llama.lm_head):
+            assert torch.equal(module(x), module(x.contiguous()))
+
+
+class TripleRMSNorm(nn.Module):
+    """By its name and its fields a norm like others, but not by what it computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(7))
+        self.eps = 1e-6
+
+    def forward(self, x):
+        return 3 * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+
+
+class GatedMLP(nn.Module):
+    """A gated MLP with an activation of choice."""
+
+    def __init__(self, act_fn):
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = nn.Linear(7, 9), nn.Linear(7, 9), nn.Linear(9, 7)
+        self.act_fn = act_fn
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class MyLinear(nn.Linear):
+    """May do anything."""
+
+
+def test_only_what_reproduces_a_module_replaces_it(library):
+    assert accelerate(TripleRMSNorm()).summary() == {"left rms norm": 1}
+    assert accelerate(MyLinear(3, 3)).summary() == {}
+    assert accelerate(nn.Linear(3, 3).double()).summary() == {}
+    left = {"left gated mlp": 1, "linear": 3}
+    assert accelerate(GatedMLP(nn.GELU())).summary() == left
+    assert accelerate(GatedMLP(torch.relu)).summary() == left
+    taken = {"gated mlp": 1, "linear": 3}
+    assert accelerate(GatedMLP(nn.SiLU())).summary() == taken
+    assert accelerate(GatedMLP(torch.nn.functional.silu)).summary() == taken
+    assert accelerate(GatedMLP(nn.GELU(approximate="tanh"))).summary() == taken
+
+
+def test_somebody_elses_patch_stays(library):
+    layer = nn.Linear(3, 3)
+    acceleration = accelerate(layer)
+    layer.forward = lambda x: "mine"
+    with acceleration:
+        assert layer(torch.zeros(3)) == "mine"
+    assert layer(torch.zeros(3)) == "mine"
+    assert accelerate(layer).summary() == {}
+
+
+def test_without_a_compiler_nothing_is_replaced(llama):
+    with switch_off("no compiler today"):
+        acceleration = accelerate(llama)
+    assert acceleration.summary() == {}
+    assert acceleration.reason == "no compiler today"
+    with acceleration:
+        assert patched(llama) == []

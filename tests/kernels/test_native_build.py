@@ -1,0 +1,169 @@
+"""Building, caching and going without: whatever happens, `load()` gives working kernels or says why not."""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from talon_kernels.native import Library, build, load, switch_off, unavailable
+from talon_kernels.native.build import BuildError, build_library
+
+
+@pytest.fixture
+def built(library, tmp_path):
+    """A library built before, so that the tests need not compile."""
+    path = Path(library.path)
+    if not path.exists():
+        pytest.skip("the user's cache cannot be written")
+    return Path(shutil.copy(path, tmp_path / "built.so"))
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("TALON_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "native"
+
+
+@pytest.fixture
+def compiled(monkeypatch, built):
+    """Counts the compilations, which take the library built before."""
+    calls = []
+
+    def compile_sources(compiler, target):
+        calls.append(target)
+        shutil.copy(built, target)
+
+    monkeypatch.setattr(build, "compile_sources", compile_sources)
+    return calls
+
+
+def test_a_library_is_built_once_and_then_found(cache, compiled):
+    first = build_library(Library)
+    second = build_library(Library)
+    assert first.path == second.path
+    assert len(compiled) == 1
+    assert [path.suffix for path in cache.iterdir()] == [".so"]  # nothing half-built stays behind
+
+
+DAMAGES = [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: data[:-1] + b"!"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_library_is_never_loaded_but_built_again(cache, compiled, damage):
+    path = Path(build_library(Library).path)
+    whole = path.read_bytes()
+    path.unlink()  # it is mapped: a new file, not a change in the old one
+    path.write_bytes(damage(whole))
+    assert build_library(Library).path == str(path)
+    assert path.read_bytes() == whole
+    assert len(compiled) == 2
+
+
+def test_a_library_that_does_not_load_is_built_again(cache, compiled):
+    tried = []
+
+    def fail_once(path):
+        tried.append(path)
+        if len(tried) == 2:
+            raise OSError("not today")
+        return Library(path)
+
+    build_library(fail_once)
+    build_library(fail_once)
+    assert len(compiled) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path, compiled):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TALON_CACHE", str(tmp_path / "file"))
+    assert build_library(Library).lanes in (4, 8, 16)
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_several_may_build_at_once(cache, compiled):
+    with ThreadPoolExecutor(4) as pool:
+        libraries = list(pool.map(lambda _: build_library(Library), range(8)))
+    assert len({library.path for library in libraries}) == 1
+    assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize("value", ["0", "off", " False "])
+def test_the_environment_switches_the_kernels_off(monkeypatch, value):
+    monkeypatch.setenv("TALON_NATIVE", value)
+    with pytest.raises(BuildError, match=r"TALON_NATIVE=.* switches"):
+        build_library(Library)
+
+
+def test_a_missing_compiler_is_said_in_words(monkeypatch, tmp_path):
+    monkeypatch.delenv("TALON_NATIVE", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="no C compiler was found"):
+        build_library(Library)
+    monkeypatch.setenv("CC", "no-such-compiler -m64")
+    with pytest.raises(BuildError, match="CC=no-such-compiler -m64 names no program"):
+        build_library(Library)
+
+
+def test_a_compiler_that_fails_is_said_in_words(monkeypatch, tmp_path, cache):
+    monkeypatch.delenv("TALON_NATIVE", raising=False)
+    false = tmp_path / "cc"
+    false.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "x.c:1: error: what is this" >&2\nexit 1\n')
+    false.chmod(0o755)
+    monkeypatch.setenv("CC", str(false))
+    with pytest.raises(BuildError, match=r"cannot compile the native kernels: x\.c:1: error: what is this"):
+        build_library(Library)
+    false.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(BuildError, match="does not run"):
+        build_library(Library)
+
+
+def test_everything_works_in_a_process_without_native_kernels():
+    code = """
+import torch
+from talon_kernels.native import load, unavailable
+from talon_kernels.acceleration import accelerate
+from talon_kernels.skinny_linear import skinny_linear
+assert load() is None and "TALON_NATIVE=0" in unavailable()
+x, weight = torch.ones(3, 5), torch.ones(7, 5)
+assert (skinny_linear(x, weight) == 5).all()
+layer = torch.nn.Linear(5, 7)
+acceleration = accelerate(layer)
+assert acceleration.summary() == {} and "TALON_NATIVE=0" in acceleration.reason
+with acceleration:
+    assert "forward" not in layer.__dict__
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TALON_NATIVE": "0"}, timeout=120)
+
+
+def test_the_sources_compile_here(library, tmp_path):
+    build.compile_sources(build.find_compiler(), tmp_path / "talon.so")
+    assert Library(str(tmp_path / "talon.so")).lanes == library.lanes
+
+
+def test_one_openmp_serves_pytorch_and_the_kernels(library):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the loaded libraries are listed on Linux only")
+    code = """
+import torch
+from talon_kernels.gated_unit import gated_unit
+big = torch.zeros(1000, 1000)
+gated_unit(big, big, "silu", backend="native")
+big @ big
+maps = open("/proc/self/maps").read().splitlines()
+loaded = {line.split()[-1] for line in maps if "libgomp" in line}
+assert len(loaded) <= 1, loaded
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+def test_switching_off_ends_with_its_block(library):
+    with switch_off("for now"), switch_off("and again"):
+        assert load() is None
+        assert unavailable() == "and again"
+    assert load() is library
+    assert unavailable() is None
