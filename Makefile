@@ -15,7 +15,7 @@ export PIP_NO_INPUT = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models demo test test-all lint bench build clean
+.PHONY: help setup models demo test test-all lint bench speed build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ lint: setup ## ruff, mypy --strict and pyright
 
 bench: models ## time the parts on this machine (pytest-benchmark)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only $(PYTEST_ARGS)
+
+speed: models ## the figures of docs/performance.md on this machine, from one interleaved run
+	$(BIN)/python tests/benchmarks/cpu_speed.py $(SPEED_ARGS)
 
 build: setup ## build the wheel and the source distribution into dist/
 	$(BIN)/python -m build --no-isolation

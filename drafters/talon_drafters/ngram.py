@@ -69,10 +69,9 @@ class Ngram(DrafterSpec):
     discount: float = attrs.field(default=0.7, validator=[gt(0), lt(1)])
     continuations: int = attrs.field(default=64, validator=ge(1))
 
-    @min_match.validator
-    def _check_min_match(self, attribute: "attrs.Attribute[int]", value: int) -> None:
-        if value > self.max_match:
-            raise ValueError(f"min_match must be at most max_match, {self.max_match}, not {value}")
+    def __attrs_post_init__(self) -> None:
+        if self.min_match > self.max_match:
+            raise ValueError(f"min_match must be at most max_match, {self.max_match}, not {self.min_match}")
 
     def open(self, target: Target) -> "NgramDrafter":
         """A drafter over the target's vocabulary."""

@@ -95,8 +95,6 @@ class SuffixAutomaton:
                     ends.append(ends[target])
                     total.append(total[target])
                     link[target] = clone
-                    if suffix == target and suffix_length <= length[clone]:
-                        suffix = clone
                     while state >= 0 and following[state].get(token) == target:
                         following[state][token] = clone
                         state = link[state]

@@ -1,5 +1,6 @@
 """A model loaded once for a command, quietly, and what the commands do with it."""
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +101,9 @@ def quieten_libraries() -> None:
     if debugging():
         return
     from huggingface_hub.utils.tqdm import disable_progress_bars
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its retries without a network

@@ -83,7 +83,7 @@ def _talon_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in each attention layer; it returns `(batch, queries, heads, head_dim)` and no weights."""
+    """What transformers calls in each attention layer; returns `(batch, queries, heads, head_dim)` and no weights."""
     this_pass = kwargs.get(PASS_KEYWORD)
     if this_pass is None:
         raise RuntimeError(

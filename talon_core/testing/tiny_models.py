@@ -59,7 +59,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def tiny_model(architecture: str, seed: int = 0) -> Any:
-    """A random causal LM of four small layers, float32, with 97 token ids; `architecture` is a key of `ARCHITECTURES`."""
+    """A random causal LM of four small layers, float32, 97 token ids; `architecture` is a key of `ARCHITECTURES`."""
     name, changes = ARCHITECTURES[architecture]
     base = {} if architecture == "gpt2" else SMALL
     config = getattr(transformers, name)(**{**base, **changes})

@@ -1,0 +1,37 @@
+"""Time of a verification by node count, and of a whole round, on a tiny model (`make bench`)."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from talon_core.loading import Parts, decoder_for_model
+from talon_core.testing.tiny_models import tiny_model
+from talon_core.tree import TokenTree
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 8, 16, 32])
+def test_verify(benchmark: Any, nodes: int) -> None:
+    target: Any = decoder_for_model(tiny_model("llama"), None, Parts(policy="none")).target
+    rng = np.random.default_rng(0)
+    tree = TokenTree(rng.integers(0, 97, nodes), np.arange(-1, nodes - 1) // 2, np.zeros(nodes))
+    with target.session():
+        target.prefill([rng.integers(0, 97, 128)], [256])
+
+        def verify() -> Any:
+            (outputs,) = target.verify([tree])
+            target.runner.cache.staged = [0]
+            return outputs
+
+        outputs = benchmark(verify)
+    assert outputs.logits.shape == (nodes, 97)
+    assert torch.isfinite(outputs.logits).all()
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1-2"])
+def test_whole_rounds(benchmark: Any, drafter: str) -> None:
+    decoder = decoder_for_model(tiny_model("llama"), None, Parts(drafter=drafter))
+    prompt = np.random.default_rng(0).integers(0, 97, 64)
+    result = benchmark(lambda: decoder.generate(prompt, max_new_tokens=64))
+    assert len(result.token_ids) == 64
