@@ -289,7 +289,9 @@ class Generation:
         if not isinstance(accepted, Accepted):
             raise PluginError(f"{naming('rule', rule)} returned {type(accepted).__name__} from walk, not an Accepted")
         path = accepted.path
-        on_tree = len(path) and path[0] == 0 and path.max() < len(tree)
+        if not isinstance(path, np.ndarray) or path.ndim != 1 or path.dtype.kind not in "iu":
+            raise PluginError(f"{naming('rule', rule)} accepted {path!r}; a path is an array of node indices")
+        on_tree = len(path) and path[0] == 0 and path.min() == 0 and path.max() < len(tree)
         if not on_tree or not np.array_equal(tree.parents[path[1:]], path[:-1]):
             raise PluginError(f"{naming('rule', rule)} accepted nodes {path.tolist()}, which are no path from the root")
         if not 0 <= accepted.token < self.decoder.target.vocab_size:

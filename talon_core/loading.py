@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DRAFTER = "ngram"
-DEFAULT_POLICY = "talon:budget=12,top_k=4,mu=0.1"
+DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.2"
 DEFAULT_RULE = "match"
 ATTENTION_BACKENDS = ("native", "sdpa", "reference")
 """Backends in the order in which they are tried when none is asked for."""

@@ -76,8 +76,18 @@ class WarpedLaws(Laws):
     prefix: TokenBuffer
     eos: frozenset[int] = frozenset()
     failures: list[Exception] = attrs.field(factory=list)
+    _warped: dict[int, Tensor] = attrs.field(factory=dict, init=False)
 
     def _scores(self, node: int) -> Tensor:
+        if node not in self._warped:
+            try:
+                self._warped[node] = self._warp(node)
+            except Exception as error:
+                self.failures.append(error)
+                raise
+        return self._warped[node]
+
+    def _warp(self, node: int) -> Tensor:
         scores = self.logits[node]  # (vocab,)
         if scores.dtype in (torch.bfloat16, torch.float16):
             scores = scores.float()
@@ -85,12 +95,11 @@ class WarpedLaws(Laws):
             path = self.tree.tokens[self.tree.path(node)[1:]]
             ids = self.prefix.with_path(path)
             scores = scores[None].clone()  # processors may write into what they are given
+            shape = scores.shape
             for processor in self.sampling.processors:
-                try:
-                    scores = processor(ids, scores)
-                except Exception as error:
-                    self.failures.append(error)
-                    raise
+                scores = processor(ids, scores)
+                if not isinstance(scores, Tensor) or scores.shape != shape:
+                    raise _no_scores(processor, scores, shape)
             scores = scores[0]
         return scores
 
@@ -100,7 +109,15 @@ class WarpedLaws(Laws):
             law = np.zeros(len(scores))
             law[int(scores.argmax())] = 1.0
             return law
-        return np.asarray(torch.softmax(scores.double(), dim=-1).cpu().numpy())
+        law = np.asarray(torch.softmax(scores.double(), dim=-1).cpu().numpy())
+        if np.isnan(law[0]):  # then all of it is
+            error = ValueError(
+                f"there is no law to draw from after {self.prefix.length + self.tree.depths[node]} tokens: "
+                "the scores hold NaN or infinity, or the processors forbid every token"
+            )
+            self.failures.append(error)
+            raise error
+        return law
 
     def draw(self, node: int, choices: Choices) -> int:
         if not self.sampling.do_sample:
@@ -109,6 +126,14 @@ class WarpedLaws(Laws):
 
     def ends(self, token: int) -> bool:
         return token in self.eos
+
+
+def _no_scores(processor: Processor, returned: object, shape: torch.Size) -> ValueError:
+    name = getattr(processor, "__name__", type(processor).__name__)
+    what = f"scores of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+    return ValueError(
+        f"logits processor '{name}' returned {what}; it must return scores of shape {tuple(shape)}, as it was given"
+    )
 
 
 def temperature_sampling(temperature: float, processors: Sequence[Processor] = ()) -> Sampling:

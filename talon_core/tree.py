@@ -40,7 +40,8 @@ class TokenTree:
             0 for the root.
 
     Raises:
-        ValueError: if the arrays differ in length, are empty, or a parent does not stand before its child.
+        ValueError: if the arrays differ in length, are empty or have several axes, or a parent does not stand before
+            its child.
     """
 
     tokens: IntArray = attrs.field(converter=_ints)
@@ -48,6 +49,11 @@ class TokenTree:
     path_logp: FloatArray = attrs.field(converter=_floats)
 
     def __attrs_post_init__(self) -> None:
+        if not self.tokens.ndim == self.parents.ndim == self.path_logp.ndim == 1:
+            raise ValueError(
+                f"tokens, parents and path_logp have one axis, the nodes; "
+                f"got shapes {self.tokens.shape}, {self.parents.shape} and {self.path_logp.shape}"
+            )
         nodes = len(self.tokens)
         if not nodes or len(self.parents) != nodes or len(self.path_logp) != nodes:
             raise ValueError(
@@ -141,7 +147,7 @@ class TokenTree:
         ancestors = np.maximum(self.parents, 0)
         while (score > score[ancestors]).any():
             score = np.minimum(score, score[ancestors])
-        return np.argsort(-score, kind="stable")[:count]
+        return np.argsort(-score, kind="stable")[: max(count, 0)]
 
     def keep(self, nodes: Sequence[int] | IntArray) -> "TokenTree":
         """The sub-tree of `nodes`, in the order in which they stand in this tree.
@@ -150,9 +156,15 @@ class TokenTree:
             nodes: indices without repetition, shape `(kept,)`; the root and every kept node's parent among them.
 
         Raises:
-            ValueError: if a node is kept without its parent, or the root is not kept.
+            ValueError: if a node is kept without its parent, or twice, or does not exist, or the root is not kept.
         """
         kept = np.sort(np.asarray(nodes, dtype=np.int64))
+        if len(kept) and (kept[0] < 0 or kept[-1] >= len(self)):
+            wrong = kept[0] if kept[0] < 0 else kept[-1]
+            raise ValueError(f"there is no node {wrong}; the tree has nodes 0 to {len(self) - 1}")
+        again = kept[1:] == kept[:-1]
+        if again.any():
+            raise ValueError(f"node {kept[again.argmax()]} is kept twice; give each node once, by its index")
         renumbered = np.full(len(self) + 1, -1, dtype=np.int64)  # the extra entry maps the root's parent -1 to -1
         renumbered[kept] = np.arange(len(kept))
         parents = renumbered[self.parents[kept]]

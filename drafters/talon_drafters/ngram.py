@@ -61,6 +61,9 @@ class Ngram(DrafterSpec):
         min_match: shortest match that is used, in tokens.
         discount: what is taken from every count after one matching token, in (0, 1); more means less confidence.
         continuations: how many different tokens are looked at after each match, the most recent ones.
+        least: the smallest probability of a continuation that is offered to the policy, in [0, 1]; the law keeps them
+            all. Less likely ones, mostly guesses from a single matching token, cost a verified node more than they
+            bring; 0 offers everything.
     """
 
     name = "ngram"
@@ -68,6 +71,7 @@ class Ngram(DrafterSpec):
     min_match: int = attrs.field(default=1, validator=ge(1))
     discount: float = attrs.field(default=0.7, validator=[gt(0), lt(1)])
     continuations: int = attrs.field(default=64, validator=ge(1))
+    least: float = attrs.field(default=0.25, validator=[ge(0), le(1)])
 
     def __attrs_post_init__(self) -> None:
         if self.min_match > self.max_match:
@@ -131,16 +135,14 @@ class NgramDrafter(Drafter):
 
     def _propose(self, index: int, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
         laws = [self._shares(index, context) for context in self._walk(index, tree, frontier)]
-        known = max((len(law.seen) for law in laws), default=0)
-        width = max(min(width, known), 1)
+        ranked = [self._offered(law, width) for law in laws]
+        width = max(map(len, ranked), default=0) or 1
         tokens = np.full((len(laws), width), -1, dtype=np.int64)
         logp = np.full((len(laws), width), -np.inf)
-        for row, law in enumerate(laws):
-            ranked = sorted(law.seen.items(), key=itemgetter(1), reverse=True)[:width]
-            if ranked:
-                floor = law.rest / self._vocab_size
-                tokens[row, : len(ranked)] = [token for token, _ in ranked]
-                logp[row, : len(ranked)] = [log(share + floor) for _, share in ranked]
+        for row, offered in enumerate(ranked):
+            if offered:
+                tokens[row, : len(offered)] = [token for token, _ in offered]
+                logp[row, : len(offered)] = [log(prob) for _, prob in offered]
         return Candidates(
             frontier=frontier,
             tokens=tokens,
@@ -149,6 +151,12 @@ class NgramDrafter(Drafter):
             law=partial(self._law, laws),
             choices=choices,
         )
+
+    def _offered(self, law: _Shares, width: int) -> list[tuple[int, float]]:
+        """The likeliest tokens with their probabilities, best first."""
+        floor = law.rest / self._vocab_size
+        probs = [(token, share + floor) for token, share in law.seen.items() if share + floor >= self._options.least]
+        return sorted(probs, key=itemgetter(1), reverse=True)[:width]
 
     def _walk(self, index: int, tree: TokenTree, frontier: IntArray) -> list[Context]:
         """Where the frontier nodes stand in the text."""

@@ -17,7 +17,7 @@ from talon_drafters.ngram import Ngram, NgramDrafter
 VOCAB = 11
 TEXTS = st.integers(1, 4).flatmap(lambda letters: st.lists(st.integers(0, letters - 1), min_size=1, max_size=40))
 OPTIONS = st.builds(
-    lambda low, more, discount, continuations: Ngram(low + more, low, discount, continuations),
+    lambda low, more, discount, continuations: Ngram(low + more, low, discount, continuations, least=0),
     st.integers(1, 3),
     st.integers(0, 6),
     st.sampled_from([0.01, 0.5, 0.7, 0.99]),
@@ -26,7 +26,7 @@ OPTIONS = st.builds(
 
 
 def opened(*texts, options=None, vocab=VOCAB):
-    drafter = (options or Ngram()).open(TableTarget(np.zeros((vocab, vocab))))
+    drafter = (options or Ngram(least=0)).open(TableTarget(np.zeros((vocab, vocab))))
     drafter.begin([Prompt(np.array(text)) for text in texts])
     return drafter
 
@@ -130,7 +130,7 @@ def test_evidence_grows_with_length_and_number():
     by_length = [np.exp(at_root([*text, 10, *text[9 - size : 9]]).logp[0, 0]) for size in range(1, 10)]
     assert by_length == sorted(by_length)
     assert by_length[0] == pytest.approx(0.3, abs=0.1)
-    by_number = [np.exp(at_root([3, 4] * number + [3], Ngram(max_match=1)).logp[0, 0]) for number in range(1, 6)]
+    by_number = [np.exp(at_root([3, 4] * number + [3], Ngram(max_match=1, least=0)).logp[0, 0]) for number in range(1, 6)]
     assert by_number == sorted(by_number)
 
 
@@ -201,8 +201,8 @@ def test_all_equal_tokens_are_soon_certain():
 
 def test_matches_shorter_than_the_shortest_are_not_used():
     text = [1, 2, 0, 5, 2]
-    assert at_root(text, Ngram(min_match=1)).tokens.tolist() == [[0]]
-    assert at_root(text, Ngram(min_match=2)).tokens.tolist() == [[-1]]
+    assert at_root(text, Ngram(min_match=1, least=0)).tokens.tolist() == [[0]]
+    assert at_root(text, Ngram(min_match=2, least=0)).tokens.tolist() == [[-1]]
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1, VOCAB - 1, VOCAB, 10**6]), min_size=1, max_size=30))
@@ -271,3 +271,14 @@ def test_it_needs_no_model():
     drafter = opened([1])
     assert isinstance(drafter, NgramDrafter)
     assert (drafter.max_depth, drafter.passes, Ngram().features(12)) == (None, 0, ())
+
+
+def test_unlikely_continuations_are_not_offered_but_stay_in_the_law():
+    text = [1, 2, 1, 3, 1, 4, 1]
+    everything, likely = at_root(text, Ngram(least=0)), at_root(text, Ngram(least=0.25))
+    assert set(everything.tokens[0].tolist()) == {2, 3, 4}
+    assert likely.tokens.tolist() == [[-1]]
+    assert np.array_equal(likely.law(0), everything.law(0))
+    sure = at_root([5, 6, 7, 8, 5, 6, 7], Ngram(least=0.25))
+    assert sure.tokens.tolist() == [[8]]
+    assert sure.logp[0, 0] >= np.log(0.25)

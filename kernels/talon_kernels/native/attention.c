@@ -23,11 +23,11 @@ typedef struct {
     const float *q, *k, *v;
     float *out;
     const int64_t *q_stride, *k_stride, *v_stride, *out_stride;  // batch, head, row; in floats
-    const int32_t *prefix, *counts, *first;                      // (batch,): cached rows, tree nodes, first that is a query
-    const int32_t *const *parents;                               // (batch,), each (nodes,)
-    const float *sinks;                                          // (heads,) or null
-    float scale, softcap;                                        // softcap 0: none
-    int64_t window;                                              // 0: none
+    const int32_t *prefix, *counts, *first;  // (batch,): cached rows, tree nodes, first that is a query
+    const int32_t *const *parents;           // (batch,), each (nodes,)
+    const float *sinks;                      // (heads,) or null
+    float scale, softcap;                    // softcap 0: none
+    int64_t window;                          // 0: none
 } Call;
 
 // Per query: visible keys, leading keys that lie at their position, the rest as tree node indices.
@@ -52,7 +52,7 @@ static void pack(const float *rows, int64_t stride, int64_t count, int64_t n, fl
         for (int64_t c = 0; c * V < n; c++) {
             int64_t d = column(c, n);
             vf a[V], b[V];
-            UNROLL for (int j = 0; j < V; j++) a[j] = load(rows + least(t * V + j, count - 1) * stride + d);
+    UNROLL for (int j = 0; j < V; j++) a[j] = load(rows + least(t * V + j, count - 1) * stride + d);
             UNROLL for (int s = 1; s < V; s *= 2) {
                 UNROLL for (int j = 0; j < V / 2; j++) {
                     b[2 * j] = INTERLEAVE_LOW(a[j], a[j + V / 2]);
@@ -92,7 +92,8 @@ INLINE void mix(const int MR, const int NC, const float *restrict weight, int64_
                 int64_t stride, const int32_t *restrict index, int64_t count, const int64_t *at, float *restrict out,
                 int64_t out_width) {
     vf acc[HEIGHT * COLUMNS];
-    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = load(out + i * out_width + c * V);
+    UNROLL for (int i = 0; i < MR; i++)
+        UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = load(out + i * out_width + c * V);
     for (int64_t j = 0; j < count; j++) {
         const float *row = rows + (index ? (int64_t)index[j] : j) * stride;
         vf b[COLUMNS];
@@ -102,18 +103,21 @@ INLINE void mix(const int MR, const int NC, const float *restrict weight, int64_
             UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = fma_of(a, b[c], acc[i * NC + c]);
         }
     }
-    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int c = 0; c < NC; c++) store(out + i * out_width + c * V, acc[i * NC + c]);
+    UNROLL for (int i = 0; i < MR; i++)
+        UNROLL for (int c = 0; c < NC; c++) store(out + i * out_width + c * V, acc[i * NC + c]);
 }
 
 typedef void scores_fn(const float *, const float *, float *, int64_t, int64_t);
-typedef void mix_fn(const float *, int64_t, const float *, int64_t, const int32_t *, int64_t, const int64_t *, float *, int64_t);
-#define PAIR(MR, NC)                                                                                                   \
-    static void scores_##MR##_##NC(const float *q, const float *packed, float *score, int64_t width, int64_t n) {       \
-        scores(MR, NC, q, packed, score, width, n);                                                                    \
-    }                                                                                                                  \
-    static void mix_##MR##_##NC(const float *weight, int64_t width, const float *rows, int64_t stride,                  \
-                                const int32_t *index, int64_t count, const int64_t *at, float *out, int64_t out_width) { \
-        mix(MR, NC, weight, width, rows, stride, index, count, at, out, out_width);                                    \
+typedef void mix_fn(const float *, int64_t, const float *, int64_t, const int32_t *, int64_t, const int64_t *, float *,
+                    int64_t);
+#define PAIR(MR, NC)                                                                                                  \
+    static void scores_##MR##_##NC(const float *q, const float *packed, float *score, int64_t width, int64_t n) {     \
+        scores(MR, NC, q, packed, score, width, n);                                                                   \
+    }                                                                                                                 \
+    static void mix_##MR##_##NC(const float *weight, int64_t width, const float *rows, int64_t stride,                \
+                                const int32_t *index, int64_t count, const int64_t *at, float *out,                   \
+                                int64_t out_width) {                                                                  \
+        mix(MR, NC, weight, width, rows, stride, index, count, at, out, out_width);                                   \
     }
 #define HEIGHTS(NC) PAIR(1, NC) PAIR(2, NC) PAIR(3, NC) PAIR(4, NC) PAIR(5, NC) PAIR(6, NC)
 #define NAMES(OP, NC) {OP##_1_##NC, OP##_2_##NC, OP##_3_##NC, OP##_4_##NC, OP##_5_##NC, OP##_6_##NC}
@@ -207,7 +211,8 @@ static void attend(const Call *call, const Chains *chains, int64_t b, int64_t he
         earliest = least(earliest, from[i]);
         branched |= dense[i] < length[i];
         memcpy(s->q + i * n,
-               call->q + b * call->q_stride[0] + (head * group + (first + i) % group) * call->q_stride[1] + query * call->q_stride[2],
+               call->q + b * call->q_stride[0] + (head * group + (first + i) % group) * call->q_stride[1] +
+                   query * call->q_stride[2],
                (size_t)n * sizeof(float));
         s->max[i] = -INFINITY;
         s->sum[i] = 0;
@@ -221,12 +226,14 @@ static void attend(const Call *call, const Chains *chains, int64_t b, int64_t he
     for (int64_t begin = part * PART; begin < stop; begin += BLOCK) {
         int64_t end = least(begin + BLOCK, stop);
         if (end <= earliest) continue;
-        score_rows(s->q, queries, keys + begin * k_stride, k_stride, least(end, densest) - begin, n, s->packed, s->score, BLOCK);
+        score_rows(s->q, queries, keys + begin * k_stride, k_stride, least(end, densest) - begin, n, s->packed,
+                   s->score, BLOCK);
         for (int64_t i = 0; i < queries; i++) {
             const int32_t *chain = chains->index + chains->offset[(first + i) / group] - dense[i];
             for (int64_t p = most(begin, dense[i]); p < least(end, length[i]); p++)
                 s->score[i * BLOCK + p - begin] = s->tree[i * tree_width + chain[p]];
-            weigh(call, s->score + i * BLOCK, begin, end, from[i], length[i], s->out + i * out_width, out_width, s->max + i, s->sum + i);
+            weigh(call, s->score + i * BLOCK, begin, end, from[i], length[i], s->out + i * out_width, out_width,
+                  s->max + i, s->sum + i);
         }
         for (int64_t i = 0; i < queries; i += HEIGHT) {
             int64_t some = least(queries - i, HEIGHT), shared = end, open = INT64_MAX;
@@ -235,14 +242,14 @@ static void attend(const Call *call, const Chains *chains, int64_t b, int64_t he
                 open = least(open, from[j]);
             }
             open = most(open, begin);
-            mix_rows(s->score + i * BLOCK + open - begin, some, BLOCK, values + open * v_stride, v_stride, 0, shared - open, n,
-                     s->out + i * out_width, out_width);
+            mix_rows(s->score + i * BLOCK + open - begin, some, BLOCK, values + open * v_stride, v_stride, 0,
+                     shared - open, n, s->out + i * out_width, out_width);
             for (int64_t j = i, next; j < i + some; j = next) {
                 int64_t query = (first + j) / group;
                 for (next = j + 1; next < i + some && (first + next) / group == query; next++) {}
                 int64_t at = most(shared, open), own = least(end, dense[j]);
-                mix_rows(s->score + j * BLOCK + at - begin, next - j, BLOCK, values + at * v_stride, v_stride, 0, own - at, n,
-                         s->out + j * out_width, out_width);
+                mix_rows(s->score + j * BLOCK + at - begin, next - j, BLOCK, values + at * v_stride, v_stride, 0,
+                         own - at, n, s->out + j * out_width, out_width);
                 at = most(most(at, own), from[j]);
                 mix_rows(s->score + j * BLOCK + at - begin, next - j, BLOCK, values + prefix * v_stride, v_stride,
                          chains->index + chains->offset[query] + at - dense[j], least(end, length[j]) - at, n,
@@ -252,7 +259,8 @@ static void attend(const Call *call, const Chains *chains, int64_t b, int64_t he
     }
 }
 
-// out = (sum over parts of e^(max - m) out) / (e^(sink - m) + sum over parts of e^(max - m) sum). `step` floats to the next part.
+// out = (sum over parts of e^(max - m) out) / (e^(sink - m) + sum over parts of e^(max - m) sum).
+// From part to part it is `out_step` and `step` floats.
 static void finish(const Call *call, int64_t b, int64_t head, int64_t query, const float *out, const float *max,
                    const float *sums, int64_t parts, int64_t out_step, int64_t step) {
     const int64_t n = call->head_dim;
@@ -265,7 +273,8 @@ static void finish(const Call *call, int64_t b, int64_t head, int64_t query, con
     for (int64_t c = 0; c * V < n; c++) {
         vf total = {0};
         for (int64_t p = 0; p < parts; p++)
-            if (max[p * step] > -INFINITY) total = fma_of(splat(exp1(max[p * step] - m)), load(out + p * out_step + c * V), total);
+            if (max[p * step] > -INFINITY)
+                total = fma_of(splat(exp1(max[p * step] - m)), load(out + p * out_step + c * V), total);
         store(y + column(c, n), total / splat(denominator));
     }
 }
@@ -316,7 +325,8 @@ static int make_chains(const Call *call, int64_t b, Chains *chains) {
 EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float *v, float *out, const int64_t *strides,
                                     const int32_t *prefix, const int32_t *counts, const int32_t *first,
                                     const int32_t *const *parents, const float *sinks, int64_t batch, int64_t heads,
-                                    int64_t kv_heads, int64_t queries, int64_t head_dim, float scale, float softcap, int64_t window, int64_t threads) {
+                                    int64_t kv_heads, int64_t queries, int64_t head_dim, float scale,
+                                    float softcap, int64_t window, int64_t threads) {
     const Call call = {batch, heads, kv_heads, queries, head_dim, q, k, v, out, strides, strides + 3, strides + 6,
                        strides + 9, prefix, counts, first, parents, sinks, scale, softcap, window};
     const int64_t group = heads / kv_heads, out_width = (head_dim + V - 1) / V * V, record = out_width + 2;
@@ -350,7 +360,8 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
 #pragma omp parallel num_threads((int)least(threads, tasks))
         {
             const int64_t tree_width = (most_nodes + PACK - 1) / PACK * PACK;
-            float *memory = thread_scratch((size_t)(QUERIES * (head_dim + BLOCK + tree_width + out_width + 2) + head_dim * PACK));
+            const int64_t per_query = head_dim + BLOCK + tree_width + out_width + 2;
+            float *memory = thread_scratch((size_t)(QUERIES * per_query + head_dim * PACK));
             if (!memory) {
 #pragma omp atomic write
                 failed = 1;
@@ -359,7 +370,8 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
             for (int64_t task = 0; task < tasks; task++) {
                 if (!memory) continue;
                 int64_t piece = task % pieces, part = task / pieces % parts, head = task / pieces / parts % kv_heads;
-                int64_t b = task / pieces / parts / kv_heads, start = piece * height, count = least(height, chains[b].queries * group - start);
+                int64_t b = task / pieces / parts / kv_heads, start = piece * height;
+                int64_t count = least(height, chains[b].queries * group - start);
                 if (count <= 0) continue;
                 Scratch s;
                 s.q = memory;
@@ -387,7 +399,8 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
                 for (int64_t i = 0; i < batch * heads * queries; i++) {
                     int64_t query = i % queries, h = i / queries % heads, b = i / queries / heads;
                     const float *at = partial + i * parts * record;
-                    if (query < chains[b].queries) finish(&call, b, h, query, at, at + out_width, at + out_width + 1, parts, record, record);
+                    if (query >= chains[b].queries) continue;
+                    finish(&call, b, h, query, at, at + out_width, at + out_width + 1, parts, record, record);
                 }
             }
         }
@@ -395,7 +408,8 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
     for (int64_t b = 0; b < batch && !failed; b++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t query = chains[b].queries; query < queries; query++)
-                memset(out + b * call.out_stride[0] + h * call.out_stride[1] + query * call.out_stride[2], 0, (size_t)head_dim * sizeof(float));
+                memset(out + b * call.out_stride[0] + h * call.out_stride[1] + query * call.out_stride[2], 0,
+                       (size_t)head_dim * sizeof(float));
     for (int64_t b = 0; chains && b < batch; b++) {
         free(chains[b].memory);
         free(chains[b].index);

@@ -42,8 +42,8 @@ static void rms_row(const float *x, const float *weight, float *y, int64_t n, fl
 }
 
 // x, y: (rows, n); weight: (n,)
-EXPORT void talon_rms_norm(const float *x, const float *weight, float *y, int64_t rows, int64_t n, float eps, float offset,
-                           int64_t threads) {
+EXPORT void talon_rms_norm(const float *x, const float *weight, float *y, int64_t rows, int64_t n, float eps,
+                           float offset, int64_t threads) {
     if (threads < 2 || rows * n < 32768) {
         for (int64_t i = 0; i < rows; i++) rms_row(x + i * n, weight, y + i * n, n, eps, offset);
         return;

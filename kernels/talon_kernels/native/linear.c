@@ -15,14 +15,13 @@ enum { MAX_ROWS = 4 };
 static const int columns_of[MAX_ROWS + 1] = {0, 8, 6, 4, 3};
 #endif
 
-#ifndef DISTANCE
-#define DISTANCE 2
-#endif
+// W is fetched DISTANCE tiles ahead; TILES tiles are taken with one band of x before the next band. Both measured.
+enum { DISTANCE = 2, TILES = 8 };
 
 typedef void tile_fn(const float *x, const float *w, const float *bias, float *y, int64_t N, int64_t K, int64_t ahead);
 
-INLINE void tile(const int MR, const int NR, const float *restrict x, const float *restrict w, const float *restrict bias,
-                 float *restrict y, int64_t N, int64_t K, int64_t ahead) {
+INLINE void tile(const int MR, const int NR, const float *restrict x, const float *restrict w,
+                       const float *restrict bias, float *restrict y, int64_t N, int64_t K, int64_t ahead) {
     vf acc[24];  // of literal size, or it would live in memory
     UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
     int64_t k = 0;
@@ -60,10 +59,10 @@ INLINE void tile(const int MR, const int NR, const float *restrict x, const floa
     }
 }
 
-#define TILE(MR, NR)                                                                                                   \
-    static void tile_##MR##_##NR(const float *x, const float *w, const float *bias, float *y, int64_t N, int64_t K,     \
-                                 int64_t ahead) {                                                                      \
-        tile(MR, NR, x, w, bias, y, N, K, ahead);                                                                      \
+#define TILE(MR, NR)                                                                                                  \
+    static void tile_##MR##_##NR(const float *x, const float *w, const float *bias, float *y, int64_t N, int64_t K,   \
+                                 int64_t ahead) {                                                                     \
+        tile(MR, NR, x, w, bias, y, N, K, ahead);                                                                     \
     }
 TILE(1, 1) TILE(1, 8) TILE(2, 1) TILE(2, 6) TILE(3, 1) TILE(3, 4) TILE(4, 1)
 #if REGISTERS == 32
@@ -93,23 +92,28 @@ static tile_fn *const tiles[MAX_ROWS + 1][9] = {
 static void columns(const float *x, const float *w, const float *bias, float *y, int64_t M, int64_t N, int64_t K,
                     int64_t begin, int64_t end) {
     // Blocks of rows that stay in the second-level cache while W goes by.
-    int64_t block = 131072 / K / MAX_ROWS * MAX_ROWS;
+    int64_t block = 131072 / (K > 0 ? K : 1) / MAX_ROWS * MAX_ROWS;
     if (block < 4 * MAX_ROWS) block = 4 * MAX_ROWS;
     for (int64_t m0 = 0; m0 < M; m0 += block) {
         int64_t rows = M - m0 < block ? M - m0 : block;
         // Bands of nearly equal height, all with the width that suits the highest.
         int64_t bands = (rows + MAX_ROWS - 1) / MAX_ROWS, high = (rows + bands - 1) / bands;
         int width = columns_of[high];
-        int64_t ahead = (int64_t)DISTANCE * width * K;
-        for (int64_t n = begin; n < end;) {
-            int step = end - n >= width ? width : 1;
+        int64_t ahead = DISTANCE * width * K;
+        // A band of x stays in the first-level cache for a few tiles; the next band then finds their W in the second.
+        int64_t run = bands > 1 ? TILES * width : end - begin;
+        for (int64_t n0 = begin; n0 < end; n0 += run) {
+            int64_t stop = end - n0 < run ? end : n0 + run;
             int64_t m = m0;
             for (int64_t band = 0; band < bands; band++) {
                 int64_t height = rows / bands + (band < rows % bands);
-                tiles[height][step](x + m * K, w + n * K, bias ? bias + n : 0, y + m * N + n, N, K, band ? 0 : ahead);
+                for (int64_t n = n0, step; n < stop; n += step) {
+                    step = stop - n >= width ? width : 1;
+                    tiles[height][step](x + m * K, w + n * K, bias ? bias + n : 0, y + m * N + n, N, K,
+                                        band ? 0 : ahead);
+                }
                 m += height;
             }
-            n += step;
         }
     }
 }
@@ -139,7 +143,8 @@ EXPORT void talon_linear(const float *x, const float *w, const float *bias, floa
     }
 }
 
-// y = (act(x Wg^T + bg) * (x Wu^T + bu)) Wd^T + bd. x: (M, K), Wg and Wu: (H, K), Wd: (N, H), scratch: (2, M, H), y: (M, N).
+// y = (act(x Wg^T + bg) * (x Wu^T + bu)) Wd^T + bd.
+// x: (M, K), Wg and Wu: (H, K), Wd: (N, H), scratch: (2, M, H), y: (M, N).
 EXPORT void talon_gated_mlp(const float *x, const float *gate, const float *gate_bias, const float *up,
                             const float *up_bias, const float *down, const float *down_bias, float *scratch, float *y,
                             int64_t M, int64_t N, int64_t H, int64_t K, int64_t kind, int64_t threads) {

@@ -114,16 +114,25 @@ INLINE v4 add_groups(vf a) {
 #if V == 16
     typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
 #if defined(__clang__) || __GNUC__ >= 12
-    v8 h = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7)
-         + __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
+    v8 h = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) +
+           __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
     return __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
 #else
-    union { vf whole; v8 part[2]; } u = {a};
-    union { v8 whole; v4 part[2]; } h = {u.part[0] + u.part[1]};
+    union {
+        vf whole;
+        v8 part[2];
+    } u = {a};
+    union {
+        v8 whole;
+        v4 part[2];
+    } h = {u.part[0] + u.part[1]};
     return h.part[0] + h.part[1];
 #endif
 #elif V == 8
-    union { vf whole; v4 part[2]; } h = {a};
+    union {
+        vf whole;
+        v4 part[2];
+    } h = {a};
     return h.part[0] + h.part[1];
 #else
     return (v4)a;
@@ -186,8 +195,7 @@ enum { SILU = 0, GELU_TANH = 1 };
 INLINE vf gated(vf gate, vf up, int kind) {
     // Both activations are gate * sigmoid(u); for gelu_tanh, 0.5 * (1 + tanh(a)) = sigmoid(2 a).
     vf u = gate;
-    if (kind == GELU_TANH)
-        u = splat(1.5957691216057308f) * gate * fma_of(splat(0.044715f) * gate, gate, splat(1.0f));
+    if (kind == GELU_TANH) u = splat(1.5957691216057308f) * gate * fma_of(splat(0.044715f) * gate, gate, splat(1.0f));
     return gate / (splat(1.0f) + vexp(-u)) * up;
 }
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from talon_core.attention import TreeLayout
 from talon_kernels.native import load, unavailable
+from talon_kernels.tree_attention.layout import PerLayout
 from talon_kernels.tree_attention.native import tree_attention_native
 from talon_kernels.tree_attention.reference import tree_attention_reference
 from talon_kernels.tree_attention.sdpa import tree_attention_sdpa
@@ -53,7 +54,11 @@ def tree_attention(
     Raises:
         ValueError: if shapes, types or devices do not fit, or the backend asked for cannot run.
     """
-    _check(query, key, value, layout, softcap, window, sinks)
+    asked = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, softcap, window)
+    passed = _passed(layout)
+    if asked not in passed or sinks is not None or key.device != query.device or value.device != query.device:
+        _check(query, key, value, layout, softcap, window, sinks)
+        passed.add(asked)
     if backend not in (None, *BACKENDS):
         raise ValueError(f"no backend '{backend}' of tree_attention; there are: {', '.join(BACKENDS)}")
     if backend in (None, "native"):
@@ -77,11 +82,15 @@ def tree_attention(
     return tree_attention_reference(query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks)
 
 
+_passed: PerLayout[set[tuple[object, ...]]] = PerLayout(lambda _: set())
+"""What was found to fit a layout: all layers of a model ask the same, and checking costs as much as a small tree."""
+
+
 def native_cannot(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the native backend cannot run on such tensors, as the end of a sentence, or None if it can."""
     if device.type != "cpu":
         return f"it runs on the CPU, not on {device}"
-    if dtype != torch.float32:
+    if dtype is not torch.float32:
         return f"it computes in float32, not in {dtype}"
     return unavailable()
 

@@ -1,0 +1,145 @@
+"""The only source of randomness: enumerated exactly, drawn reproducibly."""
+
+import itertools
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talon_core.choices import SeededChoices, enumerate_outcomes
+from talon_core.testing import laws
+
+FALSE_ALARM = 1e-9
+"""Probability that one of the chi-square tests fails though the law is right; their seeds are fixed: none flickers."""
+
+
+@st.composite
+def experiments(draw):
+    """Experiments of up to three draws, each from a law that depends on the draws before it, and its table of laws."""
+    tables = [draw(st.lists(laws(3), min_size=3**step, max_size=3**step)) for step in range(draw(st.integers(0, 3)))]
+
+    def experiment(choices):
+        drawn = []
+        for table in tables:
+            drawn.append(choices.pick(table[sum(3**place * outcome for place, outcome in enumerate(drawn))]))
+        return tuple(drawn)
+
+    return experiment, tables
+
+
+def by_brute_force(tables):
+    """Each sequence of draws with the product of its probabilities, the impossible ones left out."""
+    found = {}
+    for drawn in itertools.product(range(3), repeat=len(tables)):
+        prob = 1.0
+        for step, table in enumerate(tables):
+            prob *= table[sum(3**place * outcome for place, outcome in enumerate(drawn[:step]))][drawn[step]]
+        if all(
+            table[sum(3**place * outcome for place, outcome in enumerate(drawn[:step]))][drawn[step]] > 0
+            for step, table in enumerate(tables)
+        ):
+            found[drawn] = prob
+    return found
+
+
+@given(experiments())
+def test_an_enumeration_is_every_possible_outcome_once_with_its_probability(of):
+    experiment, tables = of
+    outcomes = [(drawn, prob) for prob, drawn in enumerate_outcomes(experiment)]
+    assert len({drawn for drawn, _ in outcomes}) == len(outcomes)
+    assert dict(outcomes).keys() == by_brute_force(tables).keys()
+    for drawn, prob in by_brute_force(tables).items():
+        assert dict(outcomes)[drawn] == pytest.approx(prob, rel=1e-12, abs=0)
+    assert sum(prob for _, prob in outcomes) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_an_enumeration_follows_experiments_of_different_lengths():
+    def until_heads(choices):
+        tosses = 1
+        while tosses < 5 and not choices.coin(0.25):
+            tosses += 1
+        return tosses
+
+    law = defaultdict(float)
+    for prob, tosses in enumerate_outcomes(until_heads):
+        law[tosses] += prob
+    assert dict(law) == pytest.approx({1: 1 / 4, 2: 3 / 16, 3: 9 / 64, 4: 27 / 256, 5: 81 / 256})
+
+
+def test_an_experiment_without_a_choice_has_one_outcome():
+    assert list(enumerate_outcomes(lambda choices: "certain")) == [(1.0, "certain")]
+
+
+@pytest.mark.parametrize(("prob", "expected"), [(0.0, [False]), (1.0, [True]), (0.5, [False, True])])
+def test_a_coin_that_cannot_fall_on_a_side_never_does(prob, expected):
+    assert [heads for _, heads in enumerate_outcomes(lambda choices: choices.coin(prob))] == expected
+    seeded = SeededChoices(0)
+    assert sorted({seeded.coin(prob) for _ in range(100)}) == expected
+
+
+@given(st.lists(laws(5), min_size=1, max_size=10), st.integers(0, 2**32))
+def test_the_same_seed_draws_the_same(several, seed):
+    one, other = SeededChoices(seed), SeededChoices(seed)
+    assert [one.pick(law) for law in several] == [other.pick(law) for law in several]
+
+
+def test_other_seeds_and_no_seed_draw_otherwise():
+    flat = np.full(1000, 1e-3)
+
+    def drawn(seed):
+        choices = SeededChoices(seed)
+        return tuple(choices.pick(flat) for _ in range(20))
+
+    assert len({drawn(1), drawn(2), drawn(None), drawn(None)}) == 4
+
+
+@given(laws(7), st.integers(0, 2**32))
+def test_what_has_no_probability_is_never_drawn(law, seed):
+    choices = SeededChoices(seed)
+    assert all(law[choices.pick(law)] > 0 for _ in range(20))
+
+
+class Stub:
+    """A generator that always gives the same number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def random(self):
+        return self.number
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-300, 0.5, 1 - 2**-53])
+@given(law=laws(7))
+def test_not_even_the_outermost_numbers_of_a_generator_draw_what_has_no_probability(number, law):
+    choices = SeededChoices(0)
+    choices._generator = Stub(number)
+    assert law[choices.pick(law)] > 0
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
+def test_rounding_of_the_sum_never_leads_past_the_last_outcome(number):
+    choices = SeededChoices(0)
+    choices._generator = Stub(number)
+    for excess in range(20):
+        law = np.array([0.0, 0.25, 0.75 + excess * 2**-52, 0.0])
+        assert choices.pick(law) in (1, 2)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.lists(st.floats(0.05, 1.0), min_size=2, max_size=9), st.integers(0, 2**32))
+def test_draws_follow_their_law(weights, seed):
+    law = np.array(weights) / sum(weights)
+    draws = 2000
+    choices = SeededChoices(seed)
+    counts = Counter(choices.pick(law) for _ in range(draws))
+    statistic = sum((counts[outcome] - draws * p) ** 2 / (draws * p) for outcome, p in enumerate(law))
+    assert statistic <= chi_square_limit(len(law) - 1)
+
+
+def chi_square_limit(freedom):
+    """Exceeded with probability FALSE_ALARM at most (Laurent and Massart, Annals of Statistics 28, 2000, eq. 4.3)."""
+    x = -np.log(FALSE_ALARM)
+    return freedom + 2 * np.sqrt(freedom * x) + 2 * x

@@ -1,0 +1,176 @@
+"""What a drafter like EAGLE-3 needs: the target's hidden states, for each token that was committed, in order."""
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from talon_core import DrafterSpec
+from talon_core.candidates import Candidates
+from talon_core.drafter import Drafter
+from talon_core.loading import Parts, decoder_for_model
+from talon_core.testing.tiny_models import tiny_model
+
+HIDDEN = 48
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+"""Rounding of float32: a tree's pass adds up in another order than the plain model's."""
+
+
+class Recorder(Drafter):
+    """Proposes what the target says next, and something wrong beside it; keeps every feature it is given."""
+
+    def __init__(self, model, wrong_every):
+        self.model = model
+        self.wrong_every = wrong_every
+        self.ids, self.features, self.calls = [], [], []
+
+    def begin(self, prompts):
+        (prompt,) = prompts
+        self.ids = prompt.ids.tolist()
+        self.calls.append(("begin", prompt))
+        self.features = [prompt.features]
+
+    def propose(self, trees, frontiers, widths, choices):
+        (tree,), (frontier,) = trees, frontiers
+        tokens = []
+        for node in frontier.tolist():
+            ids = [*self.ids, *tree.tokens[tree.path(node)[1:]].tolist()]
+            best = self.oracle(ids)
+            wrong = self.wrong_every and len(ids) % self.wrong_every == 0
+            tokens.append([(best + 1) % 97, (best + 2) % 97] if wrong else [best, (best + 1) % 97])
+        logp = np.tile(np.log([0.6, 0.3]), (len(tokens), 1))
+        path_logp = tree.path_logp[frontier][:, None] + logp
+        width = min(2, *widths)
+        return [
+            Candidates(frontier, np.array(tokens)[:, :width], logp[:, :width], path_logp[:, :width], choices[0])
+        ]
+
+    def oracle(self, ids):
+        return self.answers[len(ids)] if ids == self.truth[: len(ids)] else 5
+
+    def commit(self, committed):
+        (one,) = committed
+        self.calls.append(("commit", one))
+        self.ids += one.tokens.tolist()
+        self.features.append(one.features)
+
+
+@attrs.frozen
+class Recording(DrafterSpec):
+    """Asks for some hidden states, and opens a recorder that knows what the target will say."""
+
+    name = "recording"
+    recorder: Recorder
+    wanted: tuple[int, ...]
+    layers_told: list[int] = attrs.field(factory=list)
+
+    def features(self, num_layers):
+        self.layers_told.append(num_layers)
+        return self.wanted
+
+    def open(self, target):
+        return self.recorder
+
+
+def hidden_states(model: Any, ids: list[int]) -> list[torch.Tensor]:
+    """What enters the first layer and what each layer returns, shape `(tokens, hidden)`, by the plain model."""
+    last: list[torch.Tensor] = []
+    layers = next(module for module in model.modules() if isinstance(module, torch.nn.ModuleList))
+    handle = layers[-1].register_forward_hook(
+        lambda _module, _args, out: last.append(out[0] if isinstance(out, tuple) else out)
+    )
+    with torch.inference_mode():
+        out = model(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False)
+    handle.remove()
+    # transformers' own last state comes after the final norm, which is none of the layers'
+    return [*(state[0] for state in out.hidden_states[:-1]), last[0][0]]
+
+
+def plain(model: Any, prompt: list[int], tokens: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0, max_new_tokens=tokens
+    )
+    return [int(token) for token in out[0]]
+
+
+def run(architecture, wanted, policy="chain:length=3", prompt_length=9, tokens=20, wrong_every=5, **parts):
+    model = tiny_model(architecture)
+    prompt = torch.randint(3, 97, (prompt_length,), generator=torch.Generator().manual_seed(1)).tolist()
+    recorder = Recorder(model, wrong_every)
+    recorder.truth = plain(model, prompt, tokens)
+    recorder.answers = dict(enumerate(recorder.truth))
+    spec = Recording(recorder, wanted)
+    decoder = decoder_for_model(model, None, Parts(spec, policy, **parts))
+    result = decoder.generate(np.array(prompt), max_new_tokens=tokens)
+    assert [*prompt, *result.token_ids] == recorder.truth
+    return model, spec, recorder, result
+
+
+@pytest.mark.parametrize("policy", ["chain:length=3", "static:shape=0;1;0.0;0.1;1.0"])
+@pytest.mark.parametrize("wanted", [(0, 2, 4), (3,), (4, 1)])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_features_are_the_hidden_states_of_every_committed_token(architecture, wanted, policy):
+    model, spec, recorder, result = run(architecture, wanted, policy)
+    assert spec.layers_told == [4]
+    (begun, prompt), *commits = recorder.calls
+    assert begun == "begin"
+    assert prompt.features.shape == (len(prompt.ids) - 1, len(wanted) * HIDDEN)
+    assert prompt.features.dtype == torch.float32
+    for _, one in commits:
+        assert one.features.shape == (len(one.tokens), len(wanted) * HIDDEN)
+    assert len(commits) == result.stats.rounds - 1
+    assert any(len(one.tokens) > 2 for _, one in commits)
+    assert any(len(one.tokens) == 1 for _, one in commits), "nothing was ever rejected"
+    # a row for each token but the last root: its features come with the round that verifies it
+    told = torch.cat(recorder.features)
+    states = hidden_states(model, recorder.ids)
+    expected = torch.cat([states[layer] for layer in wanted], dim=-1)
+    assert told.shape == (len(recorder.ids) - 1, len(wanted) * HIDDEN)
+    torch.testing.assert_close(told, expected[:-1], **TOLERANCE)
+
+
+def test_states_are_told_apart():
+    states = hidden_states(tiny_model("llama"), [5, 6, 7])
+    for one in range(5):
+        for other in range(one):
+            assert not torch.allclose(states[one], states[other], **TOLERANCE)
+
+
+def test_a_prompt_of_one_token_has_no_features_but_their_shape():
+    _, _, recorder, _ = run("llama", (1, 3), prompt_length=1)
+    assert recorder.calls[0][1].features.shape == (0, 2 * HIDDEN)
+
+
+def test_long_prompts_are_told_whole(monkeypatch):
+    monkeypatch.setattr("talon_core.hf.runner.PREFILL_CHUNK", 7)
+    model, _, recorder, _ = run("gemma3", (2,), prompt_length=40, tokens=3)
+    torch.testing.assert_close(recorder.features[0], hidden_states(model, recorder.ids[:40])[2][:39], **TOLERANCE)
+
+
+def test_who_asks_for_nothing_gets_nothing():
+    _, _, recorder, _ = run("llama", ())
+    assert all(features is None for features in recorder.features)
+
+
+def test_nothing_is_left_on_the_model():
+    model, *_ = run("llama", (0, 4))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_without_a_policy_no_features_are_computed():
+    model = tiny_model("llama")
+    spec = Recording(Recorder(model, 0), (0, 2))
+    decoder = decoder_for_model(model, None, Parts(spec, None))
+    assert decoder.target.runner.features == ()
+    assert spec.layers_told == []
+
+
+@pytest.mark.parametrize("wanted", [5, -1, 99])
+def test_a_hidden_state_that_does_not_exist_is_refused(wanted):
+    model = tiny_model("llama")
+    spec = Recording(Recorder(model, 0), (1, wanted))
+    with pytest.raises(ValueError, match=rf"there is no hidden state {wanted}; the model has 0 to 4"):
+        decoder_for_model(model, None, Parts(spec, "chain"))
