@@ -16,9 +16,12 @@ def _layers(given: Any) -> tuple[int, ...]:
     for part in filter(None, given.split("+")):
         first, dash, last = part.partition("-")
         try:
-            layers.update(range(int(first), int(last if dash else first) + 1))
+            several = range(int(first), int(last if dash else first) + 1)
         except ValueError:
-            raise ValueError(f"skip is '{given}'; it must be layers such as 4-9+12, counted from 0") from None
+            several = range(0)
+        if not several:  # numbers that are none, or a range that runs backwards
+            raise ValueError(f"skip is '{given}'; it must be layers such as 4-9+12, counted from 0")
+        layers.update(several)
     return tuple(sorted(layers))
 
 

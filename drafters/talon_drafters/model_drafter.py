@@ -103,8 +103,8 @@ def _shallow(module: Any) -> Any:
 class _Row:
     """One sequence: what is in the draft model's cache, and where."""
 
-    def __init__(self, root: int) -> None:
-        self.pending = [root]  # committed tokens that are not in the cache; the last is the root
+    def __init__(self, pending: list[int]) -> None:
+        self.pending = pending  # committed tokens that are not in the cache; the last is the root
         self.staged: TokenTree | None = None  # what this round has put behind the committed rows
         self.slots: dict[int, int] = {}  # node of the draft tree -> node of `staged`
 
@@ -134,7 +134,7 @@ class _Row:
 
 
 class ModelDrafter(Drafter):
-    """Drafts with a causal LM.
+    """Drafts with a causal LM, as far as its context goes; behind that it knows nothing.
 
     Args:
         runner: the model with its cache.
@@ -144,15 +144,28 @@ class ModelDrafter(Drafter):
     def __init__(self, runner: ModelRunner, vocab_size: int) -> None:
         self._runner = runner
         self._vocab_size = vocab_size
+        self._context = getattr(runner.model.config.get_text_config(), "max_position_embeddings", None)
         self._rows: list[_Row] = []
 
     def session(self) -> AbstractContextManager[object]:
         return self._runner.session()
 
     def begin(self, prompts: Sequence[Prompt]) -> None:
-        self._rows = [_Row(int(prompt.ids[-1])) for prompt in prompts]
-        longest = max(len(prompt.ids) for prompt in prompts)
-        self._runner.prefill([prompt.ids[:-1] for prompt in prompts], [longest + longest // 2 + 256] * len(prompts))
+        # of a prompt that is too long nothing is run, as nothing will be drafted
+        cached = [len(prompt.ids) - 1 if self._fits(len(prompt.ids) - 1) else 0 for prompt in prompts]
+        self._rows = [_Row(prompt.ids[count:].tolist()) for prompt, count in zip(prompts, cached, strict=True)]
+        room = max(cached) + max(cached) // 2 + 256
+        self._runner.prefill(
+            [prompt.ids[:count] for prompt, count in zip(prompts, cached, strict=True)], [room] * len(prompts)
+        )
+
+    def _fits(self, position: int) -> bool:
+        return self._context is None or position < self._context
+
+    def _deepest(self, row: int, tree: TokenTree, frontier: IntArray) -> int:
+        """The position of the deepest of a sequence's frontier; -1 if there is none."""
+        root = self._runner.cache.lengths[row] + len(self._rows[row].pending) - 1
+        return root + int(tree.depths[frontier].max()) if len(frontier) else -1
 
     def propose(
         self,
@@ -161,6 +174,9 @@ class ModelDrafter(Drafter):
         widths: Sequence[int],
         choices: Sequence[Choices],
     ) -> list[Candidates]:
+        deepest = max(self._deepest(row, *of) for row, of in enumerate(zip(trees, frontiers, strict=True)))
+        if not self._fits(deepest):
+            return [_nothing(*of) for of in zip(frontiers, choices, strict=True)]
         staged = [row.stage(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)]
         logits, _ = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
         self.passes += 1
@@ -190,6 +206,13 @@ class ModelDrafter(Drafter):
     @torch.inference_mode()
     def commit(self, committed: Sequence[Committed]) -> None:
         self._runner.cache.commit([row.commit(one) for row, one in zip(self._rows, committed, strict=True)])
+
+
+def _nothing(frontier: IntArray, choices: Choices) -> Candidates:
+    """Rows that hold padding alone."""
+    shape = (len(frontier), 1)
+    impossible = np.full(shape, -np.inf)
+    return Candidates(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible, choices)
 
 
 def _law(logp: Tensor, vocab_size: int) -> FloatArray:

@@ -111,7 +111,11 @@ def run(case, backend, seed=0):
     truth = tree_attention_reference(
         query.double(), key.double(), value.double(), layout, sinks=double(sinks), **options
     )
-    return got, low, truth, value.nan_to_num().double()
+    # A score is rounded relative to its own size, and this absolute error is the weight's relative error.
+    group = case["heads"] // case["kv_heads"]
+    keys = key.nan_to_num().double().repeat_interleave(group, dim=1)
+    score = options["scale"] * (query.double() @ keys.transpose(2, 3)).abs().max()
+    return got, low, truth, (1 + score) * value.nan_to_num().double()
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,387 @@
+"""Drafting with a causal LM: its laws are the plain model's, its cache forgets what was not accepted."""
+
+import copy
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+import talon_core
+from talon_core import SeededChoices, TableTarget, TokenTree
+from talon_core.drafter import Committed, Prompt
+from talon_core.hf.runner import ModelRunner, decoder_layers
+from talon_core.loading import Parts, decoder_for_model
+from talon_core.testing.tiny_models import tiny_model
+from talon_drafters.draft_model import DraftModel
+from talon_drafters.model_drafter import ModelDrafter, without_layers
+
+VOCAB = 97
+ARCHITECTURES = ["llama", "gemma3", "mistral-window"]
+PROMPT = np.random.default_rng(2).integers(3, VOCAB, 18)
+"""Longer than the tiny models' sliding window of 12."""
+
+
+def tokenizer(words=VOCAB, prefix="t"):
+    """One token for each word `t0`, `t1`, ..."""
+    made = Tokenizer(models.WordLevel({f"{prefix}{number}": number for number in range(words)}, unk_token=f"{prefix}0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def target_of(model, its_tokenizer=None):
+    return decoder_for_model(model, its_tokenizer, Parts(policy=None)).target
+
+
+def saved(folder, model, its_tokenizer):
+    """The folder, as text, with the model and its tokenizer in it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(folder)
+    its_tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def drafter_of(model):
+    """A drafter that runs the model itself."""
+    return ModelDrafter(ModelRunner(model, target_of(model).attention), VOCAB)
+
+
+def random_tree(rng, root, nodes):
+    """A random tree, sorted by depth, so that it can be drafted layer by layer."""
+    parents = [-1, *(int(rng.integers(0, node)) for node in range(1, nodes))]
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    order = np.argsort(depths, kind="stable")
+    place = np.argsort(order)
+    sorted_parents = [-1, *(int(place[parents[node]]) for node in order[1:])]
+    tokens = rng.integers(0, VOCAB, nodes)
+    return TokenTree(tokens=[root, *tokens[1:]], parents=sorted_parents, path_logp=np.zeros(nodes))
+
+
+def part(tree, depth):
+    """The tree down to a depth, and its nodes at that depth."""
+    nodes = np.flatnonzero(tree.depths <= depth)
+    return tree.keep(nodes), np.flatnonzero(tree.depths[nodes] == depth)
+
+
+def drafted_laws(drafter, trees):
+    """For each tree the law at each node, shape `(nodes, vocab)`: all trees are drafted at once, layer by layer."""
+    laws = [np.full((len(tree), VOCAB), np.nan) for tree in trees]
+    for depth in range(max(int(tree.depths.max()) for tree in trees) + 1):
+        grown, frontiers = zip(*(part(tree, depth) for tree in trees), strict=True)
+        proposed = drafter.propose(grown, frontiers, [3] * len(trees), [SeededChoices(0)] * len(trees))
+        for law, frontier, candidates in zip(laws, frontiers, proposed, strict=True):
+            assert candidates.tokens.shape == candidates.path_logp.shape == (len(frontier), 3)
+            for row, node in enumerate(frontier):
+                law[node] = candidates.law(row)
+                best = np.argsort(-law[node], kind="stable")[:3]
+                assert candidates.tokens[row].tolist() == best.tolist()
+                np.testing.assert_allclose(candidates.logp[row], np.log(law[node][best]), rtol=1e-5, atol=1e-6)
+    return laws
+
+
+def random_path(rng, tree):
+    return tree.path(int(rng.integers(0, len(tree))))
+
+
+def plain_laws(model, prefix, tree):
+    """The plain model's law at each node, shape `(nodes, vocab)`, each path run for itself; `prefix` ends at the root."""
+    laws = []
+    with torch.inference_mode():
+        for node in range(len(tree)):
+            ids = np.concatenate([prefix, tree.tokens[tree.path(node)[1:]]])
+            logits = model(input_ids=torch.as_tensor(ids)[None], use_cache=False).logits[0, -1]
+            laws.append(torch.softmax(logits.double(), dim=-1).numpy())
+    return np.stack(laws)
+
+
+def check_laws(model, drafted):
+    """Twice the error of the plain float32 model against itself in float64, plus one rounding step.
+
+    `drafted` holds for each tree the tokens up to its root, the tree, and the laws that were drafted.
+    """
+    exact = copy.deepcopy(model).double()
+    truths = [plain_laws(exact, prefix, tree) for prefix, tree, _ in drafted]
+    plain = [plain_laws(model, prefix, tree) for prefix, tree, _ in drafted]
+    error = max(np.abs(one - truth).max() for one, truth in zip(plain, truths, strict=True))
+    for (_, _, laws), truth in zip(drafted, truths, strict=True):
+        assert np.abs(laws - truth).max() <= 2 * error + np.finfo(np.float32).eps
+
+
+def with_fewer_layers(model, skip):
+    """A model that was really built with fewer layers, and then given the weights of those that stay."""
+    layers = decoder_layers(model)
+    kept = [layer for layer in range(len(layers)) if layer not in skip]
+    path = next(name for name, module in model.named_modules() if module is layers)
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = len(kept)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [model.config.layer_types[layer] for layer in kept]
+    built = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    weights = {}
+    for name, weight in model.state_dict().items():
+        if not name.startswith(f"{path}."):
+            weights[name] = weight
+            continue
+        number, _, rest = name.removeprefix(f"{path}.").partition(".")
+        if int(number) in kept:
+            weights[f"{path}.{kept.index(int(number))}.{rest}"] = weight
+    built.load_state_dict(weights)
+    return built
+
+
+# Laws
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_laws_are_the_plain_models_at_every_node_over_several_rounds(architecture):
+    model = tiny_model(architecture)
+    drafter = drafter_of(model)
+    rng = np.random.default_rng(3)
+    prefix, drafted = PROMPT, []
+    with drafter.session():
+        drafter.begin([Prompt(prefix)])
+        for nodes in (9, 1, 6, 12):
+            tree = random_tree(rng, int(prefix[-1]), nodes)
+            (laws,) = drafted_laws(drafter, [tree])
+            path = random_path(rng, tree)
+            tokens = np.append(tree.tokens[path[1:]], rng.integers(0, VOCAB))
+            drafter.commit([Committed(tokens, path)])
+            drafted.append((prefix, tree, laws))
+            prefix = np.concatenate([prefix, tokens])
+    check_laws(model, drafted)  # outside the session the model is plain again
+
+
+@pytest.mark.parametrize("skip", [(2,), (0, 3), (1, 2)])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpt2", "mixtral"])
+def test_leaving_layers_out_gives_the_model_that_was_built_without_them(architecture, skip):
+    model = tiny_model(architecture)
+    ids = torch.as_tensor(PROMPT)[None]
+    built, skipped = with_fewer_layers(model, skip), without_layers(model, skip)
+    with torch.inference_mode():
+        expected = built(input_ids=ids, use_cache=False).logits
+        assert torch.equal(skipped(input_ids=ids, use_cache=False).logits, expected)  # the same operations
+        assert not torch.allclose(model(input_ids=ids, use_cache=False).logits, expected)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_drafting_without_layers_has_the_laws_of_the_model_built_without_them(architecture):
+    model = tiny_model(architecture)
+    target = target_of(model)
+    drafter = DraftModel(skip="0+3").open(target)
+    tree = random_tree(np.random.default_rng(5), int(PROMPT[-1]), 9)
+    with target.session(), drafter.session():
+        drafter.begin([Prompt(PROMPT)])
+        (laws,) = drafted_laws(drafter, [tree])
+    check_laws(with_fewer_layers(model, (0, 3)), [(PROMPT, tree, laws)])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_target_is_as_it_was_after_drafting_without_some_of_its_layers(architecture):
+    model = tiny_model(architecture)
+    weights = {name: (weight.data_ptr(), weight.clone()) for name, weight in model.state_dict().items()}
+    modules = dict(model.named_modules())
+    config = model.config.to_dict()
+    implementations = {id(part.config): part.config._attn_implementation for part in modules.values() if hasattr(part, "config")}
+    decoder = decoder_for_model(model, None, Parts("draft-model:skip=1-2", "chain:length=2"))
+    decoder.generate(PROMPT, max_new_tokens=10)
+    assert dict(model.named_modules()) == modules
+    assert model.config.to_dict() == config
+    assert implementations == {
+        id(part.config): part.config._attn_implementation for part in modules.values() if hasattr(part, "config")
+    }
+    for name, weight in model.state_dict().items():
+        assert weight.data_ptr() == weights[name][0]
+        assert torch.equal(weight, weights[name][1])
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in modules.values())
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_very_same_model_from_a_folder_gets_every_draft_accepted(architecture, tmp_path):
+    folder = saved(tmp_path, tiny_model(architecture), tokenizer())
+    decoder = talon_core.load(folder, drafter=f"draft-model:model={folder}", policy="chain:length=4")
+    result = decoder.generate(PROMPT, max_new_tokens=30)
+    assert [round_.accepted for round_ in result.rounds] == [4] * 6
+    assert result.stats.mean_accepted_tokens == 5
+    assert result.stats.draft_passes == sum(round_.draft_passes for round_ in result.rounds) == 24
+    assert decoder.generate(PROMPT, max_new_tokens=30).token_ids == result.token_ids
+
+
+def test_a_model_that_shares_nothing_with_the_target_changes_nothing_of_the_output(tmp_path):
+    model = tiny_model("llama")
+    folder = saved(tmp_path, tiny_model("gemma3", seed=9), tokenizer())
+    plain = decoder_for_model(model, tokenizer(), Parts(policy=None)).generate(PROMPT, max_new_tokens=30)
+    drafted = decoder_for_model(
+        model, tokenizer(), Parts(f"draft-model:model={folder}", "eagle2:budget=8,depth=3,top_k=2")
+    ).generate(PROMPT, max_new_tokens=30)
+    assert drafted.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+@pytest.mark.parametrize("prompt", [5, 40])
+def test_where_its_context_ends_a_drafter_knows_nothing_and_decoding_goes_on(architecture, prompt, tmp_path):
+    model = tiny_model("llama")
+    small = tiny_model(architecture, seed=1)
+    config = copy.deepcopy(small.config)
+    config.max_position_embeddings = 32
+    small = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    folder = saved(tmp_path, small, tokenizer())
+    ids = np.random.default_rng(1).integers(3, VOCAB, prompt)
+    decoder = decoder_for_model(model, None, Parts(f"draft-model:model={folder}", "chain:length=3"))
+    result = decoder.generate(ids, max_new_tokens=50)
+    assert result.token_ids == decoder_for_model(model, None, Parts(policy=None)).generate(ids, max_new_tokens=50).token_ids
+    length = prompt
+    for round_ in result.rounds:
+        deepest = int(round_.tree.depths.max())
+        assert (deepest > 0) == (length <= 32)  # the root stands at position length - 1
+        assert deepest == 0 or length - 1 + deepest <= 32  # the last draft follows a token at position 31
+        length += len(round_.tokens)
+
+
+# Batches
+
+
+def batch_rounds():
+    """Two prompts, and for some rounds two trees and two paths through them."""
+    rng = np.random.default_rng(11)
+    prompts = [rng.integers(3, VOCAB, 17), rng.integers(3, VOCAB, 5)]
+    roots = [int(prompt[-1]) for prompt in prompts]
+    rounds = []
+    for sizes in ((7, 3), (2, 9), (1, 6), (5, 5)):
+        trees = [random_tree(rng, root, nodes) for root, nodes in zip(roots, sizes, strict=True)]
+        paths = [random_path(rng, tree) for tree in trees]
+        committed = [
+            Committed(np.append(tree.tokens[path[1:]], rng.integers(0, VOCAB)), path)
+            for tree, path in zip(trees, paths, strict=True)
+        ]
+        roots = [int(one.tokens[-1]) for one in committed]
+        rounds.append((trees, committed))
+    return prompts, rounds
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_batch_gives_each_row_the_laws_it_gets_alone(architecture):
+    model = tiny_model(architecture)
+    prompts, rounds = batch_rounds()
+    together = []
+    drafter = drafter_of(model)
+    with drafter.session():
+        drafter.begin([Prompt(ids) for ids in prompts])
+        for trees, committed in rounds:  # their depths differ: a row that is done has an empty frontier
+            together.append(drafted_laws(drafter, trees))
+            drafter.commit(committed)
+    for row in range(2):
+        with drafter.session():
+            drafter.begin([Prompt(prompts[row])])
+            for (trees, committed), laws in zip(rounds, together, strict=True):
+                (alone,) = drafted_laws(drafter, [trees[row]])
+                np.testing.assert_allclose(laws[row], alone, rtol=1e-4, atol=1e-6)
+                drafter.commit([committed[row]])
+
+
+def test_a_row_that_is_not_drafted_for_in_a_round_catches_up_in_the_next():
+    model = tiny_model("llama")
+    rng = np.random.default_rng(4)
+    drafter = drafter_of(model)
+    none = np.empty(0, dtype=np.int64)
+    prefixes = [PROMPT, PROMPT[:7]]
+    with drafter.session():
+        drafter.begin([Prompt(ids) for ids in prefixes])
+        roots = [TokenTree.root(int(ids[-1])) for ids in prefixes]
+        only_first = drafter.propose(roots, [np.array([0]), none], [3, 1], [SeededChoices(0)] * 2)
+        assert (len(only_first[0].tokens), len(only_first[1].tokens)) == (1, 0)
+        tokens = [np.array([8]), np.array([9])]
+        drafter.commit([Committed(one, np.array([0])) for one in tokens])
+        prefixes = [np.concatenate(both) for both in zip(prefixes, tokens, strict=True)]
+        tokens = [np.array([10]), np.array([11])]  # nobody is drafted for at all
+        drafter.commit([Committed(one, np.array([0])) for one in tokens])
+        prefixes = [np.concatenate(both) for both in zip(prefixes, tokens, strict=True)]
+        trees = [random_tree(rng, int(ids[-1]), 5) for ids in prefixes]
+        laws = drafted_laws(drafter, trees)
+    check_laws(model, list(zip(prefixes, trees, laws, strict=True)))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, r"needs either model=FOLDER_OR_ID or skip=LAYERS .* got model=None and skip=\(\)"),
+        ({"model": "somewhere", "skip": (1,)}, r"needs either .* got model=somewhere and skip=\(1,\)"),
+        ({"skip": (4,)}, r"skip names layer 4; the target has layers 0 to 3"),
+        ({"skip": "2-5"}, r"skip names layer 4; the target has layers 0 to 3"),
+        ({"skip": "0-3"}, r"skip leaves out all 4 layers; at least one must stay"),
+        ({"skip": (-1,)}, r"skip names layer -1"),
+        ({"model": "./no/such/folder"}, r"'./no/such/folder'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_words(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        DraftModel(**options).open(target_of(tiny_model("llama")))
+
+
+@pytest.mark.parametrize("skip", ["a", "1-", "-1", "1..3", "1+x", "9-4", "2+9-4"])
+def test_what_are_no_layers_is_refused_in_words(skip):
+    with pytest.raises(ValueError, match=re.escape(f"skip is '{skip}'; it must be layers such as 4-9+12, counted from 0")):
+        DraftModel(skip=skip)
+
+
+@pytest.mark.parametrize(
+    ("skip", "layers"), [("3-5+9", (3, 4, 5, 9)), ("7", (7,)), ("2+1+2", (1, 2)), ("4-4", (4,)), ([3, 1], (1, 3)), ("", ())]
+)
+def test_layers_are_written_as_ranges_or_given_as_numbers(skip, layers):
+    assert DraftModel(skip=skip).skip == layers
+
+
+def test_a_target_that_is_no_transformers_model_is_refused():
+    with pytest.raises(ValueError, match="drafts for transformers models, not for a TableTarget"):
+        DraftModel(skip="1").open(TableTarget(np.zeros((3, 3))))
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    folder = saved(tmp_path, tiny_model("llama"), tokenizer(prefix="other"))
+    with pytest.raises(ValueError, match=r"has another vocabulary than the target \(97 and 97 tokens\)"):
+        DraftModel(model=folder).open(target_of(tiny_model("llama"), tokenizer()))
+
+
+def test_a_tokenizer_of_another_size_is_refused(tmp_path):
+    folder = saved(tmp_path, tiny_model("llama"), tokenizer(90))
+    with pytest.raises(ValueError, match=r"has another vocabulary than the target \(90 and 97 tokens\)"):
+        DraftModel(model=folder).open(target_of(tiny_model("llama"), tokenizer()))
+
+
+def of_size(vocab_size):
+    config = copy.deepcopy(tiny_model("llama").config)
+    config.vocab_size = vocab_size
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def test_without_the_targets_tokenizer_the_numbers_of_ids_must_be_the_same(tmp_path):
+    folder = saved(tmp_path, of_size(80), tokenizer(80))
+    with pytest.raises(ValueError, match=rf"'{folder}' has 80 token ids and the target 97; they must be the same"):
+        DraftModel(model=folder).open(target_of(tiny_model("llama")))
+
+
+@pytest.mark.parametrize("size", [VOCAB + 7, VOCAB - 7])
+def test_a_vocabulary_padded_to_another_size_is_fine_where_the_tokenizers_agree(size, tmp_path):
+    words = tokenizer(min(size, VOCAB))
+    folder = saved(tmp_path, of_size(size), words)
+    target = target_of(tiny_model("llama"), words)
+    drafter = DraftModel(model=folder).open(target)
+    with drafter.session():
+        drafter.begin([Prompt(np.array([5, 6, 7]))])
+        (candidates,) = drafter.propose([TokenTree.root(7)], [np.array([0])], [VOCAB], [SeededChoices(0)])
+    assert candidates.tokens.shape == (1, min(size, VOCAB))
+    assert candidates.tokens.max() < VOCAB
+    assert candidates.law(0).shape == (VOCAB,)
+    assert candidates.law(0).sum() == pytest.approx(1)
