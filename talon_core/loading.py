@@ -1,5 +1,6 @@
 """From names to a decoder: finds the model, the plugins and the backends."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import attrs
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
 from talon_core.policy import TreePolicy
-from talon_core.registry import Registry, load_registry
+from talon_core.registry import KINDS, Registry, load_registry
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import build
 
@@ -78,16 +79,30 @@ def load(
     check_parts(parts, load_registry())
     if isinstance(model, str | Path):
         model, tokenizer = load_model(str(model), **model_options)
+    _check_model(model)
     return decoder_for_model(model, tokenizer, parts)
+
+
+def _check_model(model: Any) -> None:
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"the model is {model!r}; it must be the name of an embedded model, a folder, a Hugging Face id, or a "
+            "transformers causal LM"
+        )
 
 
 def check_parts(parts: Parts, registry: Registry) -> None:
     """Look every spec up and build it, so that a typing error is found before a model is loaded."""
-    for kind, spec in (("tree policy", parts.policy), ("drafter", parts.drafter), ("rule", parts.rule)):
-        if isinstance(spec, str) and spec != "none":
-            build(registry, kind, spec)
+    policy = _built(registry, "tree policy", parts.policy) if parts.policy not in ("none", None) else None
+    if policy is not None or parts.drafter not in ("none", None):
+        _built(registry, "drafter", parts.drafter)
+    _built(registry, "rule", parts.rule)
     if isinstance(parts.attention, str):
         registry.get("attention backend", parts.attention)
+    elif parts.attention is not None:
+        _built(registry, "attention backend", parts.attention)
 
 
 def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
@@ -97,7 +112,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     from talon_core.hf.target import HFTarget
 
     registry = load_registry()
-    policy = _built(registry, "tree policy", None if parts.policy == "none" else parts.policy)
+    policy = _built(registry, "tree policy", parts.policy) if parts.policy not in ("none", None) else None
     rule = _built(registry, "rule", parts.rule)
     drafter = _built(registry, "drafter", parts.drafter) if policy is not None else None
     attention = choose_attention(registry, parts.attention, model.device, model.dtype)
@@ -109,7 +124,16 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
 
 
 def _built(registry: Registry, kind: str, spec: Any) -> Any:
-    return build(registry, kind, spec) if isinstance(spec, str) else spec
+    """What a spec describes, or the object that was given in its place."""
+    if isinstance(spec, str):
+        return build(registry, kind, spec)
+    interface = KINDS[kind][1]
+    if not isinstance(spec, interface):
+        raise ValueError(
+            f"the {kind} is {spec!r}; it must be a spec, as `talon list` shows them, "
+            f"or an object of class {interface.__name__}"
+        )
+    return spec
 
 
 def choose_attention(
@@ -167,12 +191,36 @@ def load_model(name: str, **options: Any) -> tuple[Any, Any]:
     if not on_cpu:
         options.setdefault("device_map", "cuda")
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, **options).eval()
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path, **options, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+        _check_weights(info)
         tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except (MemoryError, torch.OutOfMemoryError):
+        raise  # nothing is wrong with the model
+    except Exception as error:  # a damaged file may raise anything
         raise ValueError(
-            f"model '{name}' cannot be loaded: {reason} "
+            f"model '{name}' cannot be loaded: {_reason(error)} "
             "Give the name of an embedded model (talon list models), a folder, or a Hugging Face id."
         ) from error
-    return model, tokenizer
+    return model.eval(), tokenizer
+
+
+def _check_weights(info: Mapping[str, Any]) -> None:
+    """transformers fills weights that are missing, or of another shape, with random numbers."""
+    for weight, found, wanted in sorted(info["mismatched_keys"], key=str):
+        raise ValueError(
+            f"its weight {weight} has shape {tuple(found)} where its configuration asks for {tuple(wanted)}."
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(f"it lacks {len(missing)} of the weights that its configuration asks for, such as {missing[0]}.")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what an error says, with its type where that is no sentence for users."""
+    lines = str(error).strip().splitlines() or [""]
+    first = " ".join(line.strip() for line in lines[:2]) if lines[0].endswith(":") else lines[0]
+    if isinstance(error, OSError | ValueError) and first:
+        return first
+    return f"{type(error).__name__}: {first}."

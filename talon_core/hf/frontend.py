@@ -62,9 +62,11 @@ class HFFrontend(Frontend):
         if not len(ids):
             raise ValueError("the prompt is empty; it must have at least one token")
         _sampling_options(rest)
-        rest.setdefault("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
-        if rest["max_new_tokens"] < 1:
-            raise ValueError(f"max_new_tokens is {rest['max_new_tokens']}; it must be at least 1")
+        if rest.get("max_new_tokens") is None:
+            rest["max_new_tokens"] = DEFAULT_MAX_NEW_TOKENS
+        _require_whole("max_new_tokens", rest["max_new_tokens"], at_least=1)
+        if seed is not None:
+            _require_whole("seed", seed, at_least=0)
         stop_strings = rest.pop("stop_strings", None)
         if stop_strings:
             if self.tokenizer is None:
@@ -97,6 +99,8 @@ class HFFrontend(Frontend):
         Raises:
             ValueError: for text without a tokenizer, chat messages without a chat template, or ids of another shape.
         """
+        if isinstance(prompt, list) and not any(isinstance(message, dict) for message in prompt):
+            prompt = np.asarray(prompt)  # token ids, or nothing
         if isinstance(prompt, str | list) and self.tokenizer is None:
             raise ValueError("a text prompt needs a tokenizer, and this decoder has none; give token ids")
         if isinstance(prompt, str):
@@ -113,6 +117,8 @@ class HFFrontend(Frontend):
         ids = np.asarray(prompt.cpu() if isinstance(prompt, Tensor) else prompt)
         if ids.ndim == 2 and len(ids) == 1:
             ids = ids[0]
+        if ids.ndim == 1 and not len(ids):
+            return np.empty(0, dtype=np.int64)  # whatever its type, it is empty, and that is what is wrong with it
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise ValueError(
                 f"the prompt's token ids have shape {ids.shape} and type {ids.dtype}; "
@@ -130,10 +136,15 @@ class HFFrontend(Frontend):
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
+def _require_whole(option: str, value: Any, at_least: int) -> None:
+    if not isinstance(value, int | np.integer) or value < at_least:
+        raise ValueError(f"{option} is {value!r}; it must be a whole number and at least {at_least}")
+
+
 def _sampling_options(options: dict[str, Any]) -> None:
     """Translate our `temperature` 0 into transformers' `do_sample`."""
     temperature = options.get("temperature")
-    if temperature is not None and temperature < 0:
+    if temperature is not None and not (isinstance(temperature, int | float) and temperature >= 0):
         raise ValueError(f"temperature is {temperature}; it must be 0 (greedy) or more")
     if "do_sample" not in options:
         options["do_sample"] = bool(temperature)

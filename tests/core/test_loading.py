@@ -1,0 +1,352 @@
+"""From names to a decoder: what is unknown, unfit or damaged is refused in one sentence, before anything is loaded."""
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+import talon_core
+from talon_core.attention import AttentionBackend
+from talon_core.loading import ATTENTION_BACKENDS, Parts, choose_attention, decoder_for_model, load_model
+from talon_core.registry import KINDS, Registered, Registry, load_registry
+from talon_core.testing import TableDrafter
+from talon_core.testing.exact import Given
+from talon_core.testing.tiny_models import tiny_model
+from talon_drafters.ngram import Ngram
+from talon_strategies.chain import Chain
+from talon_strategies.match import Match
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model and its tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(97)}, unk_token="t0"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny_model("llama").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a model fails the test."""
+
+    def loads(*_: object, **__: object) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", loads)
+
+
+# Specs
+
+
+@pytest.mark.usefixtures("nothing_loads")
+@pytest.mark.parametrize(
+    ("parts", "error", "sentence"),
+    [
+        ({"policy": "tallon"}, LookupError, "no tree policy 'tallon'; did you mean 'talon'?"),
+        ({"drafter": "ngrams"}, LookupError, "no drafter 'ngrams'; did you mean 'ngram'?"),
+        ({"drafter": "none"}, LookupError, "no drafter 'none'; there are: "),
+        ({"rule": "mach"}, LookupError, "no rule 'mach'; did you mean 'match'?"),
+        ({"rule": "none"}, LookupError, "no rule 'none'; there are: "),
+        ({"attention": "natvie"}, LookupError, "no attention backend 'natvie'; did you mean 'native'?"),
+        ({"policy": "chain:lenght=3"}, ValueError, "tree policy 'chain' has no option 'lenght'; did you mean 'length'?"),
+        ({"policy": "chain:length=0"}, ValueError, "tree policy 'chain': 'length' must be >= 1: 0"),
+        ({"drafter": "draft-model:skip=a"}, ValueError, "drafter 'draft-model': skip is 'a'; it must be layers"),
+        ({"policy": Chain}, ValueError, "the tree policy is <class 'talon_strategies.chain.Chain'>; it must be a spec"),
+        ({"policy": 7}, ValueError, "the tree policy is 7; it must be a spec, .* or an object of class TreePolicy"),
+        ({"drafter": TableDrafter([[1.0]])}, ValueError, "the drafter is TableDrafter.* of class DrafterSpec"),
+        ({"drafter": None}, ValueError, "the drafter is None; it must be a spec, .* or an object of class DrafterSpec"),
+        ({"rule": None}, ValueError, "the rule is None; it must be a spec, .* or an object of class AcceptanceRule"),
+        ({"attention": 7}, ValueError, "the attention backend is 7; .* or an object of class AttentionBackend"),
+    ],
+)
+def test_a_bad_part_is_refused_before_the_model_is_loaded(
+    parts: dict[str, Any], error: type[Exception], sentence: str, good: Path
+) -> None:
+    with pytest.raises(error, match=sentence):
+        talon_core.load(str(good), **parts)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"policy": Chain(length=2)},
+        {"drafter": Ngram(), "policy": "chain"},
+        {"rule": Match()},
+        {"drafter": "draft-model:skip=1", "policy": Chain(length=1), "rule": Match()},
+        {"policy": None, "drafter": "none"},
+        {"policy": "none", "drafter": None},
+        {"accelerate": False},
+    ],
+)
+def test_objects_do_as_well_as_specs(parts: dict[str, Any], good: Path) -> None:
+    expected = talon_core.load(good, policy=None).generate([5, 6, 7], max_new_tokens=8).token_ids
+    decoder = talon_core.load(good, **parts)
+    assert decoder.generate([5, 6, 7], max_new_tokens=8).token_ids == expected
+    for part, attribute in (("policy", "policy"), ("drafter", "drafter_spec"), ("rule", "rule")):
+        if part in parts and not isinstance(parts[part], str) and parts[part] is not None:
+            assert getattr(decoder, attribute) is parts[part]
+
+
+def test_a_drafter_that_is_an_object_is_told_how_many_layers_there_are() -> None:
+    told: list[int] = []
+
+    @attrs.frozen(eq=False)
+    class Curious(Given):
+        def features(self, num_layers: int) -> tuple[int, ...]:
+            told.append(num_layers)
+            return ()
+
+    decoder_for_model(tiny_model("llama"), None, Parts(Curious(TableDrafter([[1.0]])), "chain"))
+    assert told == [4]
+
+
+# Attention backends
+
+
+def registry_with(**unavailable: str | None) -> Registry:
+    """Attention backends of these names, and for each of them why it cannot run."""
+
+    def backend(called: str, why: str | None) -> type:
+        class Backend(AttentionBackend):
+            name = called
+
+            def unavailable(self, device: Any, dtype: Any) -> str | None:
+                return why
+
+            def attend(self, *_: Any, **__: Any) -> Any:
+                raise NotImplementedError
+
+        return Backend
+
+    entries: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
+    for name, why in unavailable.items():
+        entries["attention backend"][name] = Registered("attention backend", name, backend(name, why), "test")
+    return Registry(entries, {})
+
+
+def test_the_first_backend_that_can_run_is_taken_where_none_is_asked_for() -> None:
+    registry = registry_with(reference=None, sdpa=None, native="there is no compiler")
+    assert choose_attention(registry, None, CPU, torch.float32).name == "sdpa"
+    assert choose_attention(registry_with(reference=None), None, CPU, torch.float32).name == "reference"
+
+
+def test_a_backend_that_was_asked_for_is_never_replaced_in_silence() -> None:
+    registry = registry_with(reference=None, native="there is no compiler")
+    with pytest.raises(ValueError, match="attention backend 'native' cannot be used here: there is no compiler"):
+        choose_attention(registry, "native", CPU, torch.float32)
+    with pytest.raises(LookupError, match="no attention backend 'sdpa'; there are: native, reference"):
+        choose_attention(registry, "sdpa", CPU, torch.float32)
+
+
+def test_native_attention_is_refused_for_a_dtype_it_does_not_know(good: Path) -> None:
+    with pytest.raises(ValueError, match="attention backend 'native' cannot be used here: "):
+        talon_core.load(good, attention="native", dtype=torch.float64)
+    assert talon_core.load(good, dtype=torch.float64).target.attention.name != "native"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["reference", "sdpa"])
+def test_the_backend_that_was_asked_for_is_used(name: str, good: Path) -> None:
+    assert talon_core.load(good, attention=name).target.attention.name == name  # type: ignore[attr-defined]
+
+
+def test_a_backend_may_be_an_object() -> None:
+    made = load_registry().get("attention backend", "reference").cls()
+    assert decoder_for_model(tiny_model("llama"), None, Parts(attention=made)).target.attention is made  # type: ignore[attr-defined]
+
+
+def test_where_nothing_can_run_the_error_names_what_there_is() -> None:
+    with pytest.raises(LookupError, match="no attention backend .*there are: odd"):
+        choose_attention(registry_with(odd=None), None, CPU, torch.float32)
+
+
+def test_every_backend_that_is_tried_is_registered() -> None:
+    assert set(ATTENTION_BACKENDS) <= set(load_registry().names("attention backend"))
+
+
+# Models
+
+
+@pytest.mark.parametrize("model", [5, None, ["tiny"], Match()])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    with pytest.raises(ValueError, match=r"^the model is .*; it must be the name of an embedded model, a folder"):
+        talon_core.load(model)
+
+
+def weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+    return damage
+
+
+def content(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+    return damage
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    return content("config.json", lambda old: json.dumps({**json.loads(old), **changes}).encode())
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    return lambda folder: [(folder / name).unlink() for name in names] and None
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "truncated weights": (content("model.safetensors", lambda old: old[:5000]), "SafetensorError: "),
+    "weights cut by a byte": (content("model.safetensors", lambda old: old[:-1]), "SafetensorError: "),
+    "weights that are none": (content("model.safetensors", lambda old: b"\xff" * 5000), "SafetensorError: "),
+    "empty weights": (content("model.safetensors", lambda old: b""), "SafetensorError: "),
+    "no weights": (without("model.safetensors"), "no file named model.safetensors"),
+    "a weight missing": (
+        weights(lambda old: {name: weight for name, weight in old.items() if name != "model.norm.weight"}),
+        "it lacks 1 of the weights that its configuration asks for, such as model.norm.weight",
+    ),
+    "weights of another layout": (
+        weights(lambda old: {f"net.{name}": weight for name, weight in old.items()}),
+        "it lacks 39 of the weights",
+    ),
+    "fewer layers than configured": (config(num_hidden_layers=5), "it lacks 9 of the weights .* model.layers.4"),
+    "other sizes than configured": (
+        config(hidden_size=64),
+        r"its weight lm_head.weight has shape \(97, 48\) where its configuration asks for \(97, 64\)",
+    ),
+    "half a configuration": (content("config.json", lambda old: old[:20]), "not a valid JSON file"),
+    "a configuration of nothing": (content("config.json", lambda old: b"{}"), "`model_type`"),
+    "a configuration of something unknown": (config(model_type="llamma"), "`llamma`"),
+    "a configuration of no causal LM": (config(model_type="vit"), "AutoModelForCausalLM"),
+    "a configuration that cannot be": (config(num_attention_heads=0), "ZeroDivisionError: "),
+    "a configuration of wrong types": (config(num_hidden_layers="four"), "'num_hidden_layers' expected int, got str"),
+    "no configuration": (without("config.json"), "`model_type`"),
+    "no tokenizer": (without("tokenizer.json", "tokenizer_config.json"), "tokenizer"),
+    "a damaged tokenizer": (content("tokenizer.json", lambda old: b"{}"), "KeyError: "),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_model_gets_one_sentence(case: str, good: Path, tmp_path: Path) -> None:
+    damage, sentence = DAMAGE[case]
+    folder = tmp_path / "damaged"
+    shutil.copytree(good, folder)
+    damage(folder)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load_model(str(folder))
+    said = str(caught.value)
+    assert said.startswith(f"model '{folder}' cannot be loaded: ")
+    assert said.endswith("Give the name of an embedded model (talon list models), a folder, or a Hugging Face id.")
+    assert "\n" not in said
+
+
+@pytest.mark.usefixtures("nothing_loads")
+@pytest.mark.parametrize("make", [lambda folder: folder / "missing", lambda folder: folder / "file.txt"])
+def test_a_path_that_is_no_folder_is_refused(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("hello")
+    with pytest.raises(ValueError, match=str(make(tmp_path))):
+        talon_core.load(make(tmp_path))
+
+
+def test_without_network_an_unknown_id_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("We couldn't connect to 'https://huggingface.co' to load the files.\nCheck your connection.")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", offline)
+    with pytest.raises(ValueError, match=r"^model 'some/model' cannot be loaded: We couldn't connect .* Give the name"):
+        load_model("some/model")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, torch.OutOfMemoryError])
+def test_what_is_not_the_models_fault_is_not_blamed_on_it(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch, good: Path
+) -> None:
+    def stops(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", stops)
+    with pytest.raises(error):
+        load_model(str(good))
+
+
+def test_an_option_that_is_not_known_is_named(good: Path) -> None:
+    with pytest.raises(ValueError, match="unexpected keyword argument 'dtpe'"):
+        load_model(str(good), dtpe=torch.float32)
+
+
+def test_a_good_folder_is_read_as_transformers_reads_it(good: Path) -> None:
+    model, tokenizer = load_model(str(good))
+    plain = AutoModelForCausalLM.from_pretrained(good, dtype=torch.float32)
+    assert not model.training
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight)
+    assert len(tokenizer) == 97
+
+
+# Prompts and options
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [
+        ([], "the prompt is empty; it must have at least one token"),
+        (torch.tensor([]), "the prompt is empty; it must have at least one token"),
+        ("", "the prompt is empty; it must have at least one character"),
+        ([5, 97], "the prompt holds token 97; the target's vocabulary has ids 0 to 96"),
+        ([5] * 256, "the prompt has 256 tokens; the target's context holds 256"),
+        (torch.ones(2, 3, dtype=torch.int64), r"the prompt's token ids have shape \(2, 3\) and type int64"),
+        ([0.5], r"the prompt's token ids have shape \(1,\) and type float64; they must be one sequence of integers"),
+        (["t5"], r"the prompt's token ids have shape \(1,\) and type <U2"),
+        (5, r"the prompt's token ids have shape \(\)"),
+        (None, r"the prompt's token ids have shape \(\) and type object"),
+        ([{"role": "user", "content": "t5"}], "chat messages need a chat template"),
+    ],
+)
+def test_a_bad_prompt_is_refused_in_words(prompt: Any, sentence: str, good: Path) -> None:
+    decoder = talon_core.load(good)
+    with pytest.raises(ValueError, match=sentence):
+        decoder.generate(prompt, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be a whole number and at least 1"),
+        ({"max_new_tokens": "5"}, "max_new_tokens is '5'; it must be a whole number"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5; it must be a whole number"),
+        ({"seed": -1}, "seed is -1; it must be a whole number and at least 0"),
+        ({"seed": "lucky"}, "seed is 'lucky'; it must be a whole number"),
+        ({"temperature": -1.0}, r"temperature is -1.0; it must be 0 \(greedy\) or more"),
+        ({"temperature": float("nan")}, "temperature is nan; it must be"),
+        ({"temperature": "warm"}, "temperature is warm; it must be"),
+        ({"temprature": 1.0}, "temprature"),
+        ({"num_beams": 3}, "num_beams is 3|a batch of 3 prompts"),
+    ],
+)
+def test_a_bad_option_is_refused_in_words(options: dict[str, Any], sentence: str, good: Path) -> None:
+    decoder = talon_core.load(good)
+    with pytest.raises(ValueError, match=sentence):
+        decoder.generate([5, 6], **options)
+
+
+def test_token_ids_may_come_in_any_sequence(good: Path) -> None:
+    decoder = talon_core.load(good)
+    expected = decoder.generate(torch.tensor([5, 6, 7]), max_new_tokens=6).token_ids
+    for prompt in ([5, 6, 7], torch.tensor([[5, 6, 7]]), torch.tensor([5, 6, 7], dtype=torch.int32).numpy()):
+        assert decoder.generate(prompt, max_new_tokens=6).token_ids == expected
