@@ -87,7 +87,7 @@ def _check_model(model: Any) -> None:
     from torch import nn
 
     if not isinstance(model, nn.Module):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
             f"the model is {model!r}; it must be the name of an embedded model, a folder, a Hugging Face id, or a "
             "transformers causal LM"
         )
@@ -129,7 +129,7 @@ def _built(registry: Registry, kind: str, spec: Any) -> Any:
         return build(registry, kind, spec)
     interface = KINDS[kind][1]
     if not isinstance(spec, interface):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
             f"the {kind} is {spec!r}; it must be a spec, as `talon list` shows them, "
             f"or an object of class {interface.__name__}"
         )
@@ -214,7 +214,9 @@ def _check_weights(info: Mapping[str, Any]) -> None:
         )
     missing = sorted(info["missing_keys"])
     if missing:
-        raise ValueError(f"it lacks {len(missing)} of the weights that its configuration asks for, such as {missing[0]}.")
+        raise ValueError(
+            f"it lacks {len(missing)} of the weights that its configuration asks for, such as {missing[0]}."
+        )
 
 
 def _reason(error: Exception) -> str:

@@ -78,7 +78,9 @@ def runs(draw):
         paths = []
         for row in range(batch):
             staged = sum(each[row] for each in passes)
-            nodes = st.lists(st.integers(0, max(staged - 1, 0)), unique=True, max_size=staged) if staged else st.just([])
+            nodes = (
+                st.lists(st.integers(0, max(staged - 1, 0)), unique=True, max_size=staged) if staged else st.just([])
+            )
             paths.append(np.array(sorted(draw(nodes)), dtype=np.int64))
         rounds.append((passes, paths))
     return prompts, capacity, rounds
@@ -134,7 +136,7 @@ def test_growing_past_the_room_keeps_what_is_there():
 def test_committing_the_first_rows_moves_nothing():
     cache = TreeCache()
     cache.reset(1, 8)
-    (keys, values) = write(cache, [[1, 2, 3]])[0]
+    keys, _ = write(cache, [[1, 2, 3]])[0]
     cache.staged_now()
     version = keys._version
     cache.commit([np.array([0, 1])])

@@ -288,7 +288,7 @@ def test_what_is_no_path_of_node_indices_is_blamed_on_the_rule(path):
         def walk(self, tree, laws, choices):
             return Accepted(path, 1)
 
-    with pytest.raises(PluginError, match="^rule 'wrong' .* accepted"):
+    with pytest.raises(PluginError, match=r"^rule 'wrong' .* accepted"):
         decode((0,), chain(1), rule=Wrong())
 
 
@@ -391,7 +391,10 @@ def prefixes_seen(policy, target=COUNTING, **request):
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.integers(0, 2**16), st.sampled_from([chain(1), chain(4)]), st.booleans(), st.frozensets(st.integers(0, 5), max_size=1)
+    st.integers(0, 2**16),
+    st.sampled_from([chain(1), chain(4)]),
+    st.booleans(),
+    st.frozensets(st.integers(0, 5), max_size=1),
 )
 def test_a_processor_sees_the_prefixes_of_plain_decoding_once_each(seed, policy, do_sample, eos):
     target = TableTarget(np.random.default_rng(seed).standard_normal((VOCAB, VOCAB)))
@@ -439,7 +442,9 @@ def test_a_processor_is_called_once_at_a_node_however_often_a_rule_asks():
 
     for do_sample in (False, True):
         seen.clear()
-        done = decode((0,), chain(2), rule=Forgetful(), sampling=Sampling(do_sample, (watch,)), max_new_tokens=9, seed=0)
+        done = decode(
+            (0,), chain(2), rule=Forgetful(), sampling=Sampling(do_sample, (watch,)), max_new_tokens=9, seed=0
+        )
         assert seen == list(range(1, len(done.token_ids) + 1))
 
 
@@ -466,7 +471,7 @@ def exploding(ids, scores):
 @POLICIES
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_a_processor_that_fails_is_the_users_error_and_not_the_rules(policy, do_sample):
-    with pytest.raises(LookupError, match="^'?my processor'?$"):
+    with pytest.raises(LookupError, match=r"^'?my processor'?$"):
         decode((0,), policy, sampling=Sampling(do_sample, (failing,)))
 
 
@@ -474,7 +479,7 @@ def test_a_processor_that_raises_a_plugin_error_keeps_it():
     def plugin(ids, scores):
         raise PluginError("my plugin")
 
-    with pytest.raises(PluginError, match="^my plugin$"):
+    with pytest.raises(PluginError, match=r"^my plugin$"):
         decode((0,), chain(2), sampling=Sampling(False, (plugin,)))
 
 

@@ -113,7 +113,9 @@ def found(rule, policy, request):
     return distance(emitted, ancestral_law(TARGET, request))
 
 
-WRONG = pytest.mark.parametrize("rule", [Argmax(), DrafterDecides(), NoResidual(), ParentsBonus()], ids=lambda r: r.name)
+WRONG = pytest.mark.parametrize(
+    "rule", [Argmax(), DrafterDecides(), NoResidual(), ParentsBonus()], ids=lambda r: r.name
+)
 EACH_POLICY = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 BOTH_REQUESTS = pytest.mark.parametrize("request_", [SAMPLED, ENDING], ids=["open", "ending"])
 

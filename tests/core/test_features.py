@@ -41,9 +41,7 @@ class Recorder(Drafter):
         logp = np.tile(np.log([0.6, 0.3]), (len(tokens), 1))
         path_logp = tree.path_logp[frontier][:, None] + logp
         width = min(2, *widths)
-        return [
-            Candidates(frontier, np.array(tokens)[:, :width], logp[:, :width], path_logp[:, :width], choices[0])
-        ]
+        return [Candidates(frontier, np.array(tokens)[:, :width], logp[:, :width], path_logp[:, :width], choices[0])]
 
     def oracle(self, ids):
         return self.truth[len(ids)] if ids == self.truth[: len(ids)] else 5

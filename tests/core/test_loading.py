@@ -63,7 +63,11 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"rule": "mach"}, LookupError, "no rule 'mach'; did you mean 'match'?"),
         ({"rule": "none"}, LookupError, "no rule 'none'; there are: "),
         ({"attention": "natvie"}, LookupError, "no attention backend 'natvie'; did you mean 'native'?"),
-        ({"policy": "chain:lenght=3"}, ValueError, "tree policy 'chain' has no option 'lenght'; did you mean 'length'?"),
+        (
+            {"policy": "chain:lenght=3"},
+            ValueError,
+            "tree policy 'chain' has no option 'lenght'; did you mean 'length'?",
+        ),
         ({"policy": "chain:length=0"}, ValueError, "tree policy 'chain': 'length' must be >= 1: 0"),
         ({"drafter": "draft-model:skip=a"}, ValueError, "drafter 'draft-model': skip is 'a'; it must be layers"),
         ({"policy": Chain}, ValueError, "the tree policy is <class 'talon_strategies.chain.Chain'>; it must be a spec"),
@@ -170,7 +174,7 @@ def test_a_backend_may_be_an_object() -> None:
 
 
 def test_where_nothing_can_run_the_error_names_what_there_is() -> None:
-    with pytest.raises(LookupError, match="no attention backend .*there are: odd"):
+    with pytest.raises(LookupError, match=r"no attention backend .*there are: odd"):
         choose_attention(registry_with(odd=None), None, CPU, torch.float32)
 
 

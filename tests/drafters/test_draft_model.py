@@ -90,7 +90,7 @@ def random_path(rng, tree):
 
 
 def plain_laws(model, prefix, tree):
-    """The plain model's law at each node, shape `(nodes, vocab)`, each path run for itself; `prefix` ends at the root."""
+    """The plain model's law at each node, shape `(nodes, vocab)`, each path run alone; `prefix` ends at the root."""
     laws = []
     with torch.inference_mode():
         for node in range(len(tree)):
@@ -187,7 +187,9 @@ def test_the_target_is_as_it_was_after_drafting_without_some_of_its_layers(archi
     weights = {name: (weight.data_ptr(), weight.clone()) for name, weight in model.state_dict().items()}
     modules = dict(model.named_modules())
     config = model.config.to_dict()
-    implementations = {id(part.config): part.config._attn_implementation for part in modules.values() if hasattr(part, "config")}
+    implementations = {
+        id(part.config): part.config._attn_implementation for part in modules.values() if hasattr(part, "config")
+    }
     decoder = decoder_for_model(model, None, Parts("draft-model:skip=1-2", "chain:length=2"))
     decoder.generate(PROMPT, max_new_tokens=10)
     assert dict(model.named_modules()) == modules
@@ -237,7 +239,10 @@ def test_where_its_context_ends_a_drafter_knows_nothing_and_decoding_goes_on(arc
     ids = np.random.default_rng(1).integers(3, VOCAB, prompt)
     decoder = decoder_for_model(model, None, Parts(f"draft-model:model={folder}", "chain:length=3"))
     result = decoder.generate(ids, max_new_tokens=50)
-    assert result.token_ids == decoder_for_model(model, None, Parts(policy=None)).generate(ids, max_new_tokens=50).token_ids
+    assert (
+        result.token_ids
+        == decoder_for_model(model, None, Parts(policy=None)).generate(ids, max_new_tokens=50).token_ids
+    )
     length = prompt
     for round_ in result.rounds:
         deepest = int(round_.tree.depths.max())
@@ -331,12 +336,15 @@ def test_options_that_do_not_fit_are_refused_in_words(options, sentence):
 
 @pytest.mark.parametrize("skip", ["a", "1-", "-1", "1..3", "1+x", "9-4", "2+9-4"])
 def test_what_are_no_layers_is_refused_in_words(skip):
-    with pytest.raises(ValueError, match=re.escape(f"skip is '{skip}'; it must be layers such as 4-9+12, counted from 0")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"skip is '{skip}'; it must be layers such as 4-9+12, counted from 0")
+    ):
         DraftModel(skip=skip)
 
 
 @pytest.mark.parametrize(
-    ("skip", "layers"), [("3-5+9", (3, 4, 5, 9)), ("7", (7,)), ("2+1+2", (1, 2)), ("4-4", (4,)), ([3, 1], (1, 3)), ("", ())]
+    ("skip", "layers"),
+    [("3-5+9", (3, 4, 5, 9)), ("7", (7,)), ("2+1+2", (1, 2)), ("4-4", (4,)), ([3, 1], (1, 3)), ("", ())],
 )
 def test_layers_are_written_as_ranges_or_given_as_numbers(skip, layers):
     assert DraftModel(skip=skip).skip == layers

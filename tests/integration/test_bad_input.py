@@ -99,7 +99,7 @@ def test_a_policy_that_returns_nonsense(refused: Refused, model: str, monkeypatc
     from talon_strategies import Chain
 
     monkeypatch.setattr(Chain, "grow", lambda *_: "nonsense")
-    said = refused("--model", model, "--policy", "chain")
+    said = refused("--model", model, "--policy", "chain", "--drafter", "draft-model:skip=1")
     assert "tree policy 'chain' (talon_strategies.chain.Chain) returned str from grow; it must return a Growth" in said
 
 
@@ -123,8 +123,10 @@ def test_a_full_disk_behind_stdout_is_said_in_a_sentence(model: str) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_behind_a_picture_is_said_in_a_sentence(refused: Refused, model: str) -> None:
-    assert "No space left on device" in refused("--model", model, "--policy", "chain", "--tree-svg", "/dev/full")
+def test_a_full_disk_behind_a_picture_is_said_in_a_sentence(model: str, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", model, "--policy", "chain", "--drafter", "draft-model:skip=1", "--max-new-tokens", "5"]
+    assert main(["generate", "t5 t6", *options, "--tree-svg", "/dev/full"]) == 2
+    assert capfd.readouterr().err.splitlines()[-1] == "talon: No space left on device"
 
 
 def test_nothing_is_written_where_decoding_fails(
@@ -133,5 +135,6 @@ def test_nothing_is_written_where_decoding_fails(
     from talon_strategies import Chain
 
     monkeypatch.setattr(Chain, "grow", lambda *_: None)
-    refused("--model", model, "--policy", "chain", "--tree-svg", str(tmp_path / "tree.svg"))
+    options = ("--policy", "chain", "--drafter", "draft-model:skip=1", "--tree-svg", str(tmp_path / "tree.svg"))
+    refused("--model", model, *options)
     assert list(tmp_path.iterdir()) == []
