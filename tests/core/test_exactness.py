@@ -1,6 +1,5 @@
 """Losslessness by enumeration: whatever drafts, the law of the output is the target's own."""
 
-import attrs
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from talon_core import Request, TableTarget, TreePolicy
 from talon_core.decoder import Decoder
 from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
+from talon_core.specs import describe_options
 from talon_core.testing import laws, table_drafters
 from talon_core.testing.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.testing.odd_policies import CoinTosser, Erratic
@@ -33,7 +33,7 @@ SMALL = {"budget": 5, "top_k": 2, "depth": 2}
 def small_policies() -> st.SearchStrategy[TreePolicy]:
     """Every registered policy with a small budget, and two that no paper would propose."""
     made = [
-        entry.cls(**{option: value for option, value in SMALL.items() if option in attrs.fields_dict(entry.cls)})
+        entry.cls(**{option: value for option, value in SMALL.items() if option in describe_options(entry.cls)})
         for entry in load_registry().entries["tree policy"].values()
     ]
     odd = st.builds(Erratic, seed=st.integers(0, 10_000), budget=st.integers(2, 7))
