@@ -130,7 +130,8 @@ def test_evidence_grows_with_length_and_number():
     by_length = [np.exp(at_root([*text, 10, *text[9 - size : 9]]).logp[0, 0]) for size in range(1, 10)]
     assert by_length == sorted(by_length)
     assert by_length[0] == pytest.approx(0.3, abs=0.1)
-    by_number = [np.exp(at_root([3, 4] * number + [3], Ngram(max_match=1, least=0)).logp[0, 0]) for number in range(1, 6)]
+    one = Ngram(max_match=1, least=0)
+    by_number = [np.exp(at_root([3, 4] * number + [3], one).logp[0, 0]) for number in range(1, 6)]
     assert by_number == sorted(by_number)
 
 
