@@ -13,7 +13,7 @@ from torch import Tensor
 from talon_core.choices import Choices, SeededChoices
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Prompt
 from talon_core.drafting import Drafted, DraftLimits, checked_budget, draft_trees
-from talon_core.errors import PluginError, blaming, naming
+from talon_core.errors import PluginError, blaming, blaming_bugs, naming
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
@@ -114,7 +114,10 @@ class Decoder:
         self.rule = rule
         self.policy = policy
         self.drafter_spec = drafter if policy is not None else None
-        self.drafter: Drafter | None = self.drafter_spec.open(target) if self.drafter_spec is not None else None
+        self.drafter: Drafter | None = None
+        if self.drafter_spec is not None:
+            with blaming_bugs("drafter", self.drafter_spec, "open"):
+                self.drafter = self.drafter_spec.open(target)
         self._frontend = frontend
 
     @property

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from talon_core.target import Target
 
 
+FINAL_STATE = -1
+"""The hidden state that enters the LM head, in the place of a layer's number."""
+
+
 @attrs.frozen(eq=False)
 class Prompt:
     """One sequence as the drafter first sees it.
@@ -110,7 +114,8 @@ class DrafterSpec(ABC):
     def features(self, num_layers: int) -> tuple[int, ...]:
         """Which hidden states it wants of a target with so many layers.
 
-        State 0 is what enters the first layer, state `i` what layer `i - 1` returns, without the final norm.
+        State 0 is what enters the first layer, state `i` what layer `i - 1` returns, without the final norm;
+        `FINAL_STATE` is what enters the LM head, after the final norm.
         """
         return ()
 

@@ -24,3 +24,15 @@ def blaming(kind: str, plugin: object, method: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise PluginError(f"{naming(kind, plugin)} raised {type(error).__name__} in {method}: {error}") from error
+
+
+@contextmanager
+def blaming_bugs(kind: str, plugin: object, method: str) -> Iterator[None]:
+    """As `blaming`, but an error about the user's input or the machine's limits passes through as it is."""
+    try:
+        yield
+    except Exception as error:
+        limits = isinstance(error, OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+        if limits or isinstance(error, PluginError | ValueError):
+            raise
+        raise PluginError(f"{naming(kind, plugin)} raised {type(error).__name__} in {method}: {error}") from error

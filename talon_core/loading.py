@@ -8,6 +8,7 @@ import attrs
 
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
+from talon_core.errors import blaming_bugs
 from talon_core.policy import TreePolicy
 from talon_core.registry import KINDS, Registry, load_registry
 from talon_core.rule import AcceptanceRule
@@ -118,7 +119,10 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     attention = choose_attention(registry, parts.attention, model.device, model.dtype)
     accelerator = choose_accelerator(registry, model.device, model.dtype) if parts.accelerate else None
     layers = model.config.get_text_config().num_hidden_layers
-    features = drafter.features(layers) if drafter is not None else ()
+    features: tuple[int, ...] = ()
+    if drafter is not None:
+        with blaming_bugs("drafter", drafter, "features"):
+            features = tuple(drafter.features(layers))
     target = HFTarget(model, attention, accelerator, features, tokenizer)
     return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer))
 
@@ -191,9 +195,10 @@ def load_model(name: str, **options: Any) -> tuple[Any, Any]:
     if not on_cpu:
         options.setdefault("device_map", "cuda")
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, **options, ignore_mismatched_sizes=True, output_loading_info=True
         )
+        model, info = loaded
         _check_weights(info)
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (MemoryError, torch.OutOfMemoryError):

@@ -43,6 +43,13 @@ class DraftModel(DrafterSpec):
     model: str | None = None
     skip: tuple[int, ...] = attrs.field(default=(), converter=_layers)
 
+    def __attrs_post_init__(self) -> None:
+        if (self.model is None) == (not self.skip):
+            raise ValueError(
+                "needs either model=FOLDER_OR_ID or skip=LAYERS (such as skip=8-19), "
+                f"got model={self.model} and skip={self.skip}"
+            )
+
     def open(self, target: Target) -> Drafter:
         from talon_drafters.model_drafter import open_draft_model
 

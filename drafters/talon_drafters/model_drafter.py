@@ -29,11 +29,6 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError from every drafter that does not fit
             f"drafter 'draft-model' drafts for transformers models, not for a {type(target).__name__}"
         )
-    if (spec.model is None) == (not spec.skip):
-        raise ValueError(
-            "drafter 'draft-model' needs either model=FOLDER_OR_ID or skip=LAYERS (such as skip=8-19), "
-            f"got model={spec.model} and skip={spec.skip}"
-        )
     if spec.model is None:
         # the target's own layers are accelerated already while the target runs
         return ModelDrafter(ModelRunner(without_layers(target.model, spec.skip), target.attention), target.vocab_size)

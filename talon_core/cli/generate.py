@@ -9,6 +9,7 @@ import typer
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, nothing_on_stdout, print_json, stderr, summary
 from talon_core.loading import Parts
+from talon_core.paths import write_whole
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
@@ -167,4 +168,4 @@ def _show(session: "Session", result: "Result", on_terminal: bool, picture: Path
     if picture is not None:
         from talon_core.render import to_svg
 
-        picture.write_text(to_svg(drawing), encoding="utf-8")
+        write_whole(picture, to_svg(drawing))

@@ -71,6 +71,7 @@ class HFFrontend(Frontend):
         if stop_strings:
             if self.tokenizer is None:
                 raise ValueError("stop_strings need a tokenizer, and this decoder has none")
+            _require_texts("stop_strings", stop_strings)
             # generate loses its argument `tokenizer` where it is given a custom_generate, so it cannot make this itself
             criterion = StopStringCriteria(self.tokenizer, stop_strings)
             rest["stopping_criteria"] = StoppingCriteriaList([*(rest.get("stopping_criteria") or ()), criterion])
@@ -139,6 +140,12 @@ class HFFrontend(Frontend):
 def _require_whole(option: str, value: Any, at_least: int) -> None:
     if not isinstance(value, int | np.integer) or value < at_least:
         raise ValueError(f"{option} is {value!r}; it must be a whole number and at least {at_least}")
+
+
+def _require_texts(option: str, value: Any) -> None:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"{option} is {value!r}; it must be a text, or a list of texts, none of them empty")
 
 
 def _sampling_options(options: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
+from talon_core.drafter import FINAL_STATE
 from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, Pass
 from talon_core.hf.cache import TreeCache
 from talon_core.tree import IntArray, TokenTree
@@ -25,7 +26,8 @@ class ModelRunner:
         model: any `transformers` causal LM that routes its attention through `AttentionInterface`.
         attention: computes tree attention.
         accelerator: makes the model's own layers faster; None leaves them alone.
-        features: which hidden states to keep: 0 is what enters the first layer, `i` what layer `i - 1` returns.
+        features: which hidden states to keep: 0 is what enters the first layer, `i` what layer `i - 1` returns,
+            `FINAL_STATE` what enters the LM head.
 
     Raises:
         ValueError: if the model cannot be run over trees; the sentence says why.
@@ -49,7 +51,7 @@ class ModelRunner:
         self._accelerated = accelerator.prepare(model) if accelerator is not None else None
         self._active = False
         for layer in self.features:
-            if not 0 <= layer <= len(self._layers or ()):
+            if layer != FINAL_STATE and not 0 <= layer <= len(self._layers or ()):
                 raise ValueError(f"there is no hidden state {layer}; the model has 0 to {len(self._layers or ())}")
 
     @contextmanager
@@ -88,9 +90,13 @@ class ModelRunner:
                 _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *out: Any, at: int = wanted
             ) -> None:
                 state = out[0] if out else (args[0] if args else kwargs["hidden_states"])
+                if at == FINAL_STATE:
+                    state = state.last_hidden_state
                 self._captured[at] = state[0] if isinstance(state, tuple) else state
 
-            if wanted == 0:
+            if wanted == FINAL_STATE:
+                handles.append(self.model.get_decoder().register_forward_hook(keep, with_kwargs=True))
+            elif wanted == 0:
                 handles.append(self._layers[0].register_forward_pre_hook(keep, with_kwargs=True))
             else:
                 handles.append(self._layers[wanted - 1].register_forward_hook(keep, with_kwargs=True))

@@ -27,7 +27,7 @@ class HFTarget(Target):
         attention: computes tree attention.
         accelerator: makes the model's own layers faster; None leaves them alone.
         features: which hidden states `verify` and `prefill` return, concatenated: 0 is what enters the first layer,
-            `i` what layer `i - 1` returns.
+            `i` what layer `i - 1` returns, `FINAL_STATE` what enters the LM head.
         tokenizer: the model's tokenizer, which drafters compare theirs with; None if there is none.
         probe: check on a few tokens that a tree's logits are those of the plain model, before anything is decoded.
 

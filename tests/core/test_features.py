@@ -10,9 +10,9 @@ import torch
 
 from talon_core import DrafterSpec
 from talon_core.candidates import Candidates
-from talon_core.drafter import Drafter
+from talon_core.drafter import FINAL_STATE, Drafter
 from talon_core.loading import Parts, decoder_for_model
-from talon_core.testing.tiny_models import tiny_model
+from talon_core.testing.tiny_models import ARCHITECTURES, tiny_model
 
 HIDDEN = 48
 
@@ -138,6 +138,20 @@ def test_features_are_the_hidden_states_of_every_committed_token(architecture, w
     check_features(model, recorder.ids, wanted, told)
 
 
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES])
+def test_the_final_state_is_what_enters_the_lm_head(architecture):
+    model, _, recorder, _ = run(architecture, (FINAL_STATE,))
+    told = torch.cat(recorder.features)
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([recorder.ids]), use_cache=False).logits[0, : len(told)]
+        got = model.get_output_embeddings()(told)
+    assert len(told) > 9
+    # gemma2's cap and the scales of granite and cohere come after the head, and keep the order of tokens
+    assert torch.equal(got.argmax(-1), logits.argmax(-1))
+    if architecture not in ("gemma2", "cohere", "granite"):
+        torch.testing.assert_close(got, logits, rtol=1e-4, atol=1e-4)
+
+
 def test_states_are_told_apart():
     states = hidden_states(tiny_model("llama"), [5, 6, 7])
     for one in range(5):
@@ -175,7 +189,7 @@ def test_without_a_policy_no_features_are_computed():
     assert spec.layers_told == []
 
 
-@pytest.mark.parametrize("wanted", [5, -1, 99])
+@pytest.mark.parametrize("wanted", [5, -2, 99])
 def test_a_hidden_state_that_does_not_exist_is_refused(wanted):
     model = tiny_model("llama")
     spec = Recording(Recorder([]), (1, wanted))

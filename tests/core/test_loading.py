@@ -57,6 +57,7 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("parts", "error", "sentence"),
     [
+        ({"drafter": "draft-model"}, ValueError, "needs either model=FOLDER_OR_ID or skip=LAYERS"),
         ({"policy": "tallon"}, LookupError, "no tree policy 'tallon'; did you mean 'talon'?"),
         ({"drafter": "ngrams"}, LookupError, "no drafter 'ngrams'; did you mean 'ngram'?"),
         ({"drafter": "none"}, LookupError, "no drafter 'none'; there are: "),

@@ -135,6 +135,13 @@ def test_stop_strings_cut_where_generate_stops(request: pytest.FixtureRequest, p
     assert len(result.token_ids) < len(whole.token_ids)
 
 
+@pytest.mark.parametrize("stop", [5, ["a", ""], [7], {"a": 1}])
+def test_stop_strings_that_are_no_texts_are_refused_in_words(request: pytest.FixtureRequest, stop: Any) -> None:
+    decoder = _decoder(request, "smollm", "none", "ngram")
+    with pytest.raises(ValueError, match=r"stop_strings is .*; it must be a text, or a list of texts"):
+        decoder.generate("Hello", max_new_tokens=2, stop_strings=stop)
+
+
 def test_sampling_with_a_seed_is_reproducible(request: pytest.FixtureRequest, prompts: list[str]) -> None:
     decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
     options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "min_p": 0.02}

@@ -256,6 +256,24 @@ def test_a_hostile_drafter_is_named_and_what_came_out_before_is_right(where):
 
 
 @attrs.frozen
+class BrokenSpec(DrafterSpec):
+    """Fails where a drafter is opened: with a sentence for the user, or by mistake."""
+
+    name = "broken"
+    error: type[Exception]
+
+    def open(self, target):
+        raise self.error("on purpose")
+
+
+def test_a_drafter_that_cannot_be_opened_by_mistake_is_named_and_a_sentence_for_users_stays_itself():
+    with pytest.raises(PluginError, match=r"^drafter 'broken' .* raised AttributeError in open: on purpose"):
+        Decoder(target(), rule(), Good(), BrokenSpec(AttributeError))
+    with pytest.raises(ValueError, match=r"^on purpose$"):
+        Decoder(target(), rule(), Good(), BrokenSpec(ValueError))
+
+
+@attrs.frozen
 class WrongPath(AcceptanceRule):
     name = "wrong"
     exact_for = frozenset({"deterministic"})
