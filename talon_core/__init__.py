@@ -88,15 +88,31 @@ def as_generate(
     attention: Any = None,
     accelerate: bool = True,
     seed: int | None = None,
+    stop_strings: str | list[str] | None = None,
+    tokenizer: Any = None,
 ) -> "TalonGenerate":
     """TALON for `model.generate(..., custom_generate=as_generate(...))`, with transformers' own options.
 
-    Streamers, stopping criteria and logits processors work as they do without it. The arguments are those of
-    `load`; the model is not changed.
+    Streamers, stopping criteria and logits processors work as they do without it. The model is not changed.
+
+    Args:
+        drafter: as for `load`, and so are `policy`, `rule`, `attention` and `accelerate`.
+        policy: as for `load`.
+        rule: as for `load`.
+        attention: as for `load`.
+        accelerate: as for `load`.
+        seed: for sampling; None takes torch's default generator.
+        stop_strings: what ends the text, to be given here and not to `generate`: that drops its own argument
+            `tokenizer` where it is given a `custom_generate`, and then refuses its own `stop_strings`.
+        tokenizer: the model's tokenizer, which `stop_strings` need.
+
+    Raises:
+        ValueError: for stop strings without a tokenizer, or that are no texts.
     """
+    from talon_core.hf.frontend import stop_criterion
     from talon_core.hf.generate import TalonGenerate
     from talon_core.loading import Parts
 
     given = {"drafter": drafter, "policy": policy, "rule": rule, "attention": attention}
     parts = Parts(**{name: value for name, value in given.items() if value is not None}, accelerate=accelerate)
-    return TalonGenerate(parts, seed)
+    return TalonGenerate(parts, seed, stop_criterion(tokenizer, stop_strings))

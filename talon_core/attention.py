@@ -92,7 +92,7 @@ class AttentionBackend(ABC):
         Args:
             query: shape `(batch, heads, queries, head_dim)`; rows with fewer queries are padded at the end.
             key: shape `(batch, kv_heads, capacity, head_dim)`; `heads` is a multiple of `kv_heads`.
-            value: the same shape as `key`.
+            value: shape `(batch, kv_heads, capacity, value_dim)`.
             layout: who may attend to whom.
             scale: factor of the scores.
             softcap: scores become `softcap * tanh(score / softcap)`.
@@ -100,7 +100,7 @@ class AttentionBackend(ABC):
             sinks: one more score for each head, shape `(heads,)`, in the denominator only.
 
         Returns:
-            Shape `(batch, heads, queries, head_dim)`; padded queries hold anything.
+            Shape `(batch, heads, queries, value_dim)`; padded queries hold anything.
         """
 
 

@@ -19,10 +19,13 @@ from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.sampling import Sampling, TokenBuffer, WarpedLaws
 from talon_core.target import NodeOutputs, Target
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray, TokenTree, read_only
 
 if TYPE_CHECKING:
     from talon_core.frontend import Frontend
+
+RESERVED_NODES = 256
+"""Nodes that a target is asked to make room for; the cache grows where a policy sends a larger tree."""
 
 Criterion = Callable[[Tensor], bool]
 """`criterion(ids (1, length) int64) -> bool`: whether the text stops after these tokens."""
@@ -213,11 +216,12 @@ class Generation:
         target, drafter, policy = self.decoder.target, self.decoder.drafter, self.decoder.policy
         ids = self.request.ids
         started = perf_counter()
-        max_length = len(ids) + self.limit + (checked_budget(policy) if policy is not None else 1)
+        nodes = min(checked_budget(policy), RESERVED_NODES) if policy is not None else 1
+        max_length = len(ids) + self.limit + nodes
         (features,) = target.prefill([ids], [max_length])
         if drafter is not None:
             with blaming("drafter", self.decoder.drafter_spec, "begin"):
-                drafter.begin([Prompt(ids, features)])
+                drafter.begin([Prompt(ids.copy(), features)])
         if policy is not None:
             with blaming("tree policy", policy, "begin"):
                 policy.begin()
@@ -225,8 +229,6 @@ class Generation:
         committed = TokenBuffer(ids, max_length, target.device)
         while self.finish_reason is None:
             round_ = self._round(committed)
-            self.rounds.append(round_)
-            self.token_ids.extend(round_.tokens.tolist())
             if policy is not None:
                 with blaming("tree policy", policy, "observe"):
                     policy.observe(round_)
@@ -243,20 +245,21 @@ class Generation:
         verify_seconds = clock.lap()
         accepted = self._accept(drafted.tree, outputs, committed)
         accept_seconds = clock.lap()
-        tokens = np.append(drafted.tree.tokens[accepted.path[1:]], accepted.token)
+        path = accepted.path.astype(np.int64)  # a copy: the rule may keep its own
+        tokens = np.append(drafted.tree.tokens[path[1:]], accepted.token)
         tokens = self._cut(tokens, committed)
-        decoder.target.commit([accepted.path])
+        decoder.target.commit([path])
         committed.append(tokens)
         commit_seconds = clock.lap()
         if decoder.drafter is not None and self.finish_reason is None:
-            features = outputs.features[torch.as_tensor(accepted.path)] if outputs.features is not None else None
+            features = outputs.features[torch.as_tensor(path)] if outputs.features is not None else None
             nodes = drafted.drafted.follow(tokens[:-1])
             with blaming("drafter", decoder.drafter_spec, "commit"):
-                decoder.drafter.commit([Committed(tokens, nodes, features)])
-        return Round(
+                decoder.drafter.commit([Committed(tokens.copy(), nodes, features)])
+        round_ = Round(
             tree=drafted.tree,
-            path=accepted.path,
-            tokens=tokens,
+            path=read_only(path),
+            tokens=read_only(tokens),
             drafted_nodes=len(drafted.drafted),
             draft_passes=(decoder.drafter.passes if decoder.drafter is not None else 0) - passes,
             draft_seconds=drafted.draft_seconds + clock.lap(),
@@ -265,6 +268,9 @@ class Generation:
             accept_seconds=accept_seconds,
             commit_seconds=commit_seconds,
         )
+        self.rounds.append(round_)
+        self.token_ids.extend(tokens.tolist())
+        return round_
 
     def _draft(self, root: int) -> Drafted:
         decoder = self.decoder
@@ -328,12 +334,15 @@ class StreamedGeneration:
     def __init__(self, generation: Generation, frontend: "Frontend") -> None:
         self.generation = generation
         self._text = frontend.text_stream()
+        self._shown = 0  # tokens whose text was asked for
 
     def __iter__(self) -> Iterator[Chunk]:
         for round_ in self.generation:
             text = None
             if self._text is not None:
-                text = self._text.push(round_.tokens.tolist())
+                new = self.generation.token_ids[self._shown :]  # not the round's array, which plugins have seen
+                self._shown += len(new)
+                text = self._text.push(new)
                 if self.generation.finish_reason is not None:
                     text += self._text.end()
             yield Chunk(text, round_)
@@ -372,8 +381,9 @@ def _checked_limit(target: Target, request: Request) -> int:
     if target.context_length is None:
         return request.max_new_tokens
     if len(ids) >= target.context_length:
+        why = f" ({target.context_reason})" if target.context_reason else ""
         raise ValueError(
-            f"the prompt has {len(ids)} tokens; the target's context holds {target.context_length}, "
+            f"the prompt has {len(ids)} tokens; the target's context holds {target.context_length}{why}, "
             "the output included, so the prompt must be shorter"
         )
     return min(request.max_new_tokens, target.context_length - len(ids))

@@ -1,7 +1,7 @@
 """The interface of drafters: what may come next at each node of a growing tree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,7 +23,7 @@ FINAL_STATE = -1
 
 @attrs.frozen(eq=False)
 class Prompt:
-    """One sequence as the drafter first sees it.
+    """One sequence as the drafter first sees it. The arrays are the drafter's own; the features are read only.
 
     Attributes:
         ids: the prompt, shape `(prompt,)`, int64. Its last token is the root of the first tree.
@@ -37,7 +37,7 @@ class Prompt:
 
 @attrs.frozen(eq=False)
 class Committed:
-    """What one round has added to a sequence, as the drafter is told.
+    """What one round has added to a sequence, as the drafter is told. As in `Prompt`, features are read only.
 
     Attributes:
         tokens: the new tokens, shape `(new,)`, int64; the last of them is the next root.
@@ -69,6 +69,10 @@ class Drafter(ABC):
         """Entered by the decoder around a generation, after the target's session."""
         return nullcontext()
 
+    def describe(self) -> Mapping[str, object]:
+        """What was recognised of its files, for `talon doctor`: flags and sizes by name."""
+        return {}
+
     @abstractmethod
     def begin(self, prompts: Sequence[Prompt]) -> None:
         """Start new sequences; whatever was known of earlier ones is forgotten."""
@@ -85,9 +89,9 @@ class Drafter(ABC):
 
         Args:
             trees: the trees so far.
-            frontiers: for each tree the nodes to draft from, int64, none of them drafted from before in this round.
-                Their parents were drafted from. In a batch, a finished tree's frontier is empty and its answer is
-                not read.
+            frontiers: for each tree the nodes to draft from, int64, read only, none of them drafted from before in
+                this round. Their parents were drafted from. In a batch, a finished tree's frontier is empty and its
+                answer is not read.
             widths: for each tree how many candidates a node are wanted, at least 1. A drafter may return fewer
                 columns if it knows no more.
             choices: for each tree the randomness to hand on in `Candidates.choices`.
@@ -118,6 +122,20 @@ class DrafterSpec(ABC):
         `FINAL_STATE` is what enters the LM head, after the final norm.
         """
         return ()
+
+    @classmethod
+    def of_files(cls, path: str) -> "DrafterSpec | None":
+        """The options for a drafter of this kind whose files are at `path`; None if they are not of this kind.
+
+        `talon doctor --drafter PATH` asks every registered drafter.
+
+        Args:
+            path: a folder or Hugging Face id.
+
+        Raises:
+            ValueError: if there are no files, or they are of this kind and cannot be used; the sentence says why.
+        """
+        return None
 
     @abstractmethod
     def open(self, target: "Target") -> Drafter:

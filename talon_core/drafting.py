@@ -13,9 +13,12 @@ from talon_core.choices import Choices
 from talon_core.drafter import Drafter
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.policy import Growth, TreePolicy
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray, TokenTree, read_only
 
 _KINDS = {"iu": "integers", "f": "floating-point numbers"}
+MOST_NODES = 65_536
+"""The largest budget: far beyond what pays, and small enough to compute with."""
+
 LOGP_SLACK = 1e-3  # a drafter's half-precision log-probability may come out slightly above 0
 
 
@@ -56,6 +59,7 @@ def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
 
     Raises:
         PluginError: if it is not a whole number of at least 1.
+        ValueError: if it is more than `MOST_NODES`, which is what a user has asked for.
     """
     with blaming("tree policy", policy, which):
         budget = getattr(policy, which)
@@ -63,6 +67,10 @@ def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
         raise PluginError(
             f"{naming('tree policy', policy)} has a {which} of {budget!r}; "
             "it must be a whole number of nodes, at least 1"
+        )
+    if budget > MOST_NODES:
+        raise ValueError(
+            f"{naming('tree policy', policy)} has a {which} of {budget} nodes; it must be at most {MOST_NODES}"
         )
     return int(budget)
 
@@ -197,12 +205,6 @@ def _array(given: object) -> NDArray[Any]:
         return np.empty((0, 0), dtype=object)
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 def _checked(candidates: Candidates, growing: _Growing, width: int, drafter: Drafter) -> Candidates:
     """The drafter's answer, if it keeps its contract; read only, so that no policy can change what was checked."""
 
@@ -240,10 +242,10 @@ def _checked(candidates: Candidates, growing: _Growing, width: int, drafter: Dra
         logp = np.minimum(logp, 0.0)
         path_logp = growing.tree.path_logp[growing.frontier][:, None] + logp
     return Candidates(
-        frontier=_read_only(growing.frontier),
-        tokens=_read_only(tokens),
-        logp=_read_only(logp),
-        path_logp=_read_only(path_logp),
+        frontier=read_only(growing.frontier),
+        tokens=read_only(tokens),
+        logp=read_only(logp),
+        path_logp=read_only(path_logp),
         choices=candidates.choices,
         law=candidates.law,
     )
@@ -273,7 +275,7 @@ def draft_trees(
     while any(len(one.frontier) for one in growing):
         widths = [one.width() if len(one.frontier) else 1 for one in growing]
         started = perf_counter()
-        trees, frontiers = [one.tree for one in growing], [one.frontier for one in growing]
+        trees, frontiers = [one.tree for one in growing], [read_only(one.frontier) for one in growing]
         with blaming("drafter", drafter, "propose"):
             proposed = drafter.propose(trees, frontiers, widths, choices)
         draft_seconds += perf_counter() - started

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from talon_core.attention import Accelerator, AttentionBackend
     from talon_core.drafter import DrafterSpec
     from talon_core.policy import TreePolicy
+    from talon_core.recipe import Recipe
     from talon_core.rule import AcceptanceRule
 
 hookspec = pluggy.HookspecMarker("talon")
@@ -37,3 +38,8 @@ def talon_attention() -> "list[type[AttentionBackend]]":  # type: ignore[empty-b
 @hookspec
 def talon_accelerators() -> "list[type[Accelerator]]":  # type: ignore[empty-body]
     """Accelerators of model layers: subclasses of `Accelerator`, not instances."""
+
+
+@hookspec
+def talon_recipes() -> "list[type[Recipe]]":  # type: ignore[empty-body]
+    """Training recipes for `talon train`: `attrs.frozen` subclasses of `Recipe`, not instances."""

@@ -1,5 +1,6 @@
 """From names to a decoder: finds the model, the plugins and the backends."""
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ import attrs
 
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
+from talon_core.drafting import checked_budget
 from talon_core.errors import blaming_bugs
 from talon_core.policy import TreePolicy
 from talon_core.registry import KINDS, Registry, load_registry
@@ -24,7 +26,7 @@ DEFAULT_DRAFTER = "ngram"
 DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.2"
 DEFAULT_RULE = "match"
 ATTENTION_BACKENDS = ("native", "sdpa", "reference")
-"""Backends in the order in which they are tried when none is asked for."""
+"""Backends in the order in which they are tried when none is asked for, before those of other plugins."""
 
 
 @attrs.frozen
@@ -67,9 +69,9 @@ def load(
         rule: a spec such as `match`, or an `AcceptanceRule`.
         attention: an attention backend's name; None takes the fastest that can run.
         accelerate: make the model's own layers faster where that is possible without changing what they compute.
-        tokenizer: for a `model` that is an object; loaded with the model otherwise.
-        model_options: passed to `AutoModelForCausalLM.from_pretrained`; `dtype` is float32 on a CPU by default and
-            the checkpoint's own elsewhere.
+        tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
+        model_options: passed to `AutoModelForCausalLM.from_pretrained`, so none for a `model` that is an object;
+            `dtype` is float32 on a CPU by default and the checkpoint's own elsewhere.
 
     Raises:
         LookupError: for an unknown name.
@@ -79,9 +81,23 @@ def load(
     parts = Parts(drafter, policy, rule, attention, accelerate)
     check_parts(parts, load_registry())
     if isinstance(model, str | Path):
-        model, tokenizer = load_model(str(model), **model_options)
-    _check_model(model)
+        model, own = load_model(str(model), **model_options)
+        tokenizer = own if tokenizer is None else tokenizer
+    else:
+        _check_model(model)
+        _check_no_options(model_options)
     return decoder_for_model(model, tokenizer, parts)
+
+
+def _check_no_options(given: Mapping[str, Any]) -> None:
+    """A model that is loaded already takes no options; the name of one of ours may be misspelt."""
+    ours = [*attrs.fields_dict(Parts), "tokenizer"]
+    for option in given:
+        near = difflib.get_close_matches(option, ours, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise ValueError(
+            f"load has no option '{option}' for a model that is an object; {hint}it has: {', '.join(ours)}"
+        )
 
 
 def _check_model(model: Any) -> None:
@@ -129,15 +145,17 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
 
 def _built(registry: Registry, kind: str, spec: Any) -> Any:
     """What a spec describes, or the object that was given in its place."""
-    if isinstance(spec, str):
-        return build(registry, kind, spec)
     interface = KINDS[kind][1]
-    if not isinstance(spec, interface):
+    built = build(registry, kind, spec) if isinstance(spec, str) else spec
+    if not isinstance(built, interface):
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
             f"the {kind} is {spec!r}; it must be a spec, as `talon list` shows them, "
             f"or an object of class {interface.__name__}"
         )
-    return spec
+    if isinstance(built, TreePolicy):
+        for which in ("budget", "draft_budget"):
+            checked_budget(built, which)
+    return built
 
 
 def choose_attention(
@@ -146,7 +164,7 @@ def choose_attention(
     """The attention backend that was asked for, or else the first that can run.
 
     Raises:
-        LookupError: if the one asked for is unknown, or none can run.
+        LookupError: if the one asked for is unknown, or none can run; the sentence says why not.
         ValueError: if the one asked for cannot run; it is never replaced in silence.
     """
     if isinstance(asked, AttentionBackend):
@@ -157,12 +175,19 @@ def choose_attention(
         if why is not None:
             raise ValueError(f"attention backend '{asked}' cannot be used here: {why}")
         return backend
-    for name in ATTENTION_BACKENDS:
-        if name in registry.entries["attention backend"]:
-            backend = registry.get("attention backend", name).cls()
-            if backend.unavailable(device, dtype) is None:
-                return backend
-    raise LookupError(registry._unknown("attention backend", "for this device"))
+    names = registry.names("attention backend")
+    ours = [name for name in ATTENTION_BACKENDS if name in names]
+    reasons = []
+    for name in [*ours, *(name for name in names if name not in ours)]:
+        backend = registry.get("attention backend", name).cls()
+        why = backend.unavailable(device, dtype)
+        if why is None:
+            return backend
+        reasons.append(f"{name}: {why}")
+    failed = "".join(f"; failed to load: {plugin} ({why})" for plugin, why in registry.failures.items())
+    raise LookupError(
+        f"no attention backend can run in {dtype} on {device} ({'; '.join(reasons) or 'none is registered'}){failed}"
+    )
 
 
 def choose_accelerator(registry: Registry, device: "device", dtype: "dtype") -> Accelerator | None:

@@ -40,7 +40,9 @@ class TreePolicy(ABC):
     A policy sees small NumPy arrays, never a model. It cannot change what is decoded, only how fast: the decoder
     checks every answer and refuses a wrong one with an error that names the policy.
 
-    Subclasses are `attrs.frozen` classes whose fields are their options; they set `name` and say their `budget`.
+    Subclasses are `attrs.frozen` classes whose fields are their options; they set `name` and say their `budget`. What a
+    policy remembers from round to round is in an object of its own, in a field with `init=False, eq=False` and a
+    `factory`. One policy object serves one sequence at a time.
     """
 
     name: ClassVar[str]
@@ -50,7 +52,7 @@ class TreePolicy(ABC):
     """How children are chosen: "deterministic" if the drafter's laws alone decide, "sampled" if they are drawn."""
 
     budget: int
-    """Most nodes of a finished tree, the root included; an attrs field or a property."""
+    """Most nodes of a finished tree, the root included, at most 65,536; an attrs field or a property."""
 
     @property
     def draft_budget(self) -> int:
@@ -80,7 +82,7 @@ class TreePolicy(ABC):
         return tree
 
     def begin(self) -> None:  # noqa: B027 - a policy without memory has nothing to do
-        """Called before the first round of a sequence."""
+        """Called before the first round of a sequence; what was remembered of an earlier one must be forgotten."""
 
     def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise
-        """Called after each round with its tree, what was accepted and what the parts took, in seconds."""
+        """Called after each round with its tree, what was accepted and what the parts took, in seconds; read only."""

@@ -12,6 +12,7 @@ from talon_core import hookspecs
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
 from talon_core.policy import TreePolicy
+from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule
 
 GROUP = "talon"
@@ -22,6 +23,7 @@ KINDS: Mapping[str, tuple[str, type]] = {
     "rule": ("talon_rules", AcceptanceRule),
     "attention backend": ("talon_attention", AttentionBackend),
     "accelerator": ("talon_accelerators", Accelerator),
+    "recipe": ("talon_recipes", Recipe),
 }
 """For each kind of plugin object, the hook that lists its classes and the interface they implement."""
 

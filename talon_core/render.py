@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import attrs
 from rich.cells import cell_len
@@ -82,8 +82,9 @@ def render_tree(
     """A drawing of one round: what was drafted, how likely the drafter thought it, and what the target kept.
 
     The accepted path comes first, ends in the target's own token and is marked; what was rejected stands below it and
-    is dim. A node with one child shares its line; likewise alternatives that lead nowhere. Terminals without colour
-    lose nothing but the colour, and those without Unicode get ASCII.
+    is dim. A node with one child shares its line, and what branches stands under the last node of that line; likewise
+    alternatives that lead nowhere share one. Terminals without colour lose nothing but the colour, and those without
+    Unicode get ASCII.
 
     Args:
         tree: the verified tree.
@@ -177,8 +178,9 @@ class _Lines:
             while len(self.children[chain[-1]]) == 1:
                 chain.append(self.children[chain[-1]][0])
             branches = self._branches(chain[-1])
-            under = below + (self.glyphs.bar if branches else "")
-            yield from self._fill([self._label(node) for node in chain], guides, under, self.glyphs.chain)
+            labels = [self._label(node) for node in chain]
+            indent = yield from self._fill(labels, guides, below, self.glyphs.chain, bool(branches))
+            below += " " * indent
             for number, branch in reversed(list(enumerate(branches, start=1))):
                 last = number == len(branches)
                 guide, deeper = (self.glyphs.last, "   ") if last else (self.glyphs.branch, self.glyphs.bar)
@@ -193,21 +195,35 @@ class _Lines:
     def _is_dead(self, node: int) -> bool:
         return node not in self.accepted and not self.children[node]
 
-    def _fill(self, labels: list[Text], guides: str, below: str, between: str) -> Iterator[Text]:
-        """Labels side by side, in as many lines as they need."""
-        line, empty = self._start(guides), True
+    def _fill(
+        self, labels: list[Text], guides: str, below: str, between: str, branches: bool = False
+    ) -> Generator[Text, None, int]:
+        """Labels side by side, in as many lines as they need.
+
+        Returns:
+            How far right of the guides the last label stands, in cells. If it `branches`, it begins a line of its own
+            where it would leave too little room for what comes under it.
+        """
+        line, empty, indent = self._start(guides), True, 0
+        start = line.cell_len
         for number, label in enumerate(labels, start=1):
-            dangling = cell_len(between.rstrip()) if number < len(labels) else 0  # what says that a line goes on
-            if not empty and line.cell_len + cell_len(between) + label.cell_len + dangling > self.width:
+            last = number == len(labels)
+            dangling = 0 if last else cell_len(between.rstrip())  # what says that a line goes on
+            column = line.cell_len + cell_len(between)
+            crowded = last and branches and column > self.width // 3
+            if not empty and (crowded or column + label.cell_len + dangling > self.width):
                 if between.strip():
                     line.append(between.rstrip(), style=NOTE)
                 yield line
-                line, empty = self._start(below + "  "), True
+                line, empty, indent = self._start(below + "  "), True, 2
+                start = line.cell_len - 2
             if not empty:
                 line.append(between, style=NOTE)
+                indent = line.cell_len - start
             line.append_text(label)
             empty = False
         yield line
+        return indent
 
     def _start(self, guides: str) -> Text:
         """A line's guides; deep inside a bushy tree only the last of them, so that there is room for the tokens."""

@@ -10,7 +10,7 @@ from talon_core.tree import IntArray, TokenTree
 
 @attrs.frozen(eq=False)
 class Round:
-    """One round of one sequence. Times are in seconds.
+    """One round of one sequence. Times are in seconds; the arrays are read only.
 
     Attributes:
         tree: the tree the target verified.

@@ -42,6 +42,9 @@ class Target(ABC):
     context_length: int | None
     """Most tokens of prompt and output together; None if there is no limit."""
 
+    context_reason: str | None = None
+    """Why `context_length` is less than the model's configuration says, as a clause; None if it is not."""
+
     passes: int = 0
     """Forward passes for trees since the target was made; prefills do not count."""
 
@@ -55,7 +58,7 @@ class Target(ABC):
 
         Args:
             prompts: token ids, each of shape `(prompt,)`, int64, at least one token.
-            max_lengths: for each prompt the most tokens its cache will have to hold, the largest tree included.
+            max_lengths: for each prompt the tokens to make room for: prompt, output and a tree. A larger tree may come.
 
         Returns:
             For each prompt the features of these tokens, shape `(prompt - 1, features)`, or None if none are kept.

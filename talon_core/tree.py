@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -11,6 +11,16 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BitArray = NDArray[np.uint32]
+
+
+AnyArray = TypeVar("AnyArray", bound=NDArray[Any])
+
+
+def read_only(array: AnyArray) -> AnyArray:
+    """A view of an array that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _ints(values: Any) -> IntArray:

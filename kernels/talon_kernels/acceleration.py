@@ -212,6 +212,11 @@ def _mlp_candidates(library: Library, module: nn.Module) -> Candidates:
     return gate.in_features, [_mlp_forward(library, module, kind) for kind in KINDS if _activates(module, kind)]
 
 
+def _listened_to(child: nn.Module | None) -> bool:
+    """Whether somebody has put a hook on a module, which must be called itself then."""
+    return child is not None and bool(child._forward_hooks or child._forward_pre_hooks)
+
+
 def _activates(module: nn.Module, kind: str) -> bool:
     """Whether the MLP's activation is this one. On small numbers gelu and its tanh form agree: look further out."""
     x = torch.linspace(-8, 8, 257, dtype=_float32, device="cpu")
@@ -235,15 +240,15 @@ def _mlp_forward(library: Library, module: nn.Module, kind: str) -> Forward:
         affine = []
         for name in MLP_CHILDREN:
             child = children[name]
-            # A child that was exchanged (adapters) or that somebody listens to must be called itself.
-            if type(child) is not nn.Linear or child._forward_hooks or child._forward_pre_hooks:
+            if type(child) is not nn.Linear:  # it was exchanged, by an adapter perhaps, and must be called itself
                 break
             weight, bias = child._parameters["weight"], child._parameters["bias"]
             if not _usable(x, weight) or (bias is not None and not _usable(x, bias)):
                 break
             assert weight is not None
             affine.append((weight, bias))
-        if args or kwargs or len(affine) < 3 or holder.get("act_fn") is not activation:
+        exchanged = len(affine) < 3 or holder.get("act_fn") is not activation
+        if args or kwargs or exchanged or any(map(_listened_to, children.values())):
             return own(module, x, *args, **kwargs)
         if x.shape[-1] != affine[0][0].shape[1]:
             return own(module, x)

@@ -7,6 +7,7 @@ from attrs.validators import ge
 from talon_core.candidates import Candidates
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
+from talon_strategies.options import whole_number
 
 
 @attrs.frozen
@@ -24,9 +25,9 @@ class Eagle2(TreePolicy):
     """
 
     name = "eagle2"
-    budget: int = attrs.field(default=60, validator=ge(2))
-    depth: int = attrs.field(default=7, validator=ge(0))
-    top_k: int = attrs.field(default=10, validator=ge(1))
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
+    depth: int = attrs.field(default=7, validator=[whole_number, ge(0)])
+    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
 
     @property
     def draft_budget(self) -> int:

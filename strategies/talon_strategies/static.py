@@ -28,7 +28,12 @@ def _shape(given: str | Iterable[Iterable[int]]) -> tuple[Place, ...]:
                 f"shape {given!r} is not a list of paths: write child ranks joined by '.' and paths joined by ';', "
                 "as in 0;1;0.0"
             ) from None
-    return tuple(sorted((tuple(place) for place in given), key=lambda place: (len(place), place)))
+    try:
+        return tuple(sorted((tuple(place) for place in given), key=lambda place: (len(place), place)))
+    except TypeError:
+        raise ValueError(
+            f"shape is {given!r}; it must be paths of child ranks, as in [[0], [1], [0, 0]] or 0;1;0.0"
+        ) from None
 
 
 def _is_tree(_: "StaticTree", __: "attrs.Attribute[tuple[Place, ...]]", shape: tuple[Place, ...]) -> None:

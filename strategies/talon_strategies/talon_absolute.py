@@ -8,6 +8,7 @@ from attrs.validators import ge, gt, le
 from talon_core.candidates import Candidates
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
+from talon_strategies.options import number, whole_number
 
 
 @attrs.frozen
@@ -24,9 +25,9 @@ class TalonAbsolute(TreePolicy):
     """
 
     name = "talon-absolute"
-    budget: int = attrs.field(default=60, validator=ge(2))
-    top_k: int = attrs.field(default=10, validator=ge(1))
-    threshold: float = attrs.field(default=0.03, validator=[gt(0), le(1)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
+    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
+    threshold: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
 
     def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
         room = self.budget - len(tree)

@@ -7,6 +7,7 @@ from talon_core.candidates import Candidates
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
+from talon_strategies.options import number, whole_number
 
 
 @attrs.frozen
@@ -19,8 +20,8 @@ class TalonGateOnly(TreePolicy):
     """
 
     name = "talon-gate-only"
-    budget: int = attrs.field(default=60, validator=ge(2))
-    mu: float = attrs.field(default=0.03, validator=[gt(0), le(1)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
+    mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
 
     def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
         room = self.budget - len(tree)

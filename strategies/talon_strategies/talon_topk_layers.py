@@ -7,6 +7,7 @@ from talon_core.candidates import Candidates
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
+from talon_strategies.options import number, whole_number
 
 
 @attrs.frozen
@@ -24,10 +25,10 @@ class TalonTopkLayers(TreePolicy):
     """
 
     name = "talon-topk-layers"
-    budget: int = attrs.field(default=60, validator=ge(2))
-    top_k: int = attrs.field(default=10, validator=ge(1))
-    mu: float = attrs.field(default=0.03, validator=[gt(0), le(1)])
-    layers: int = attrs.field(default=2, validator=[ge(0), le(3)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
+    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
+    mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
+    layers: int = attrs.field(default=2, validator=[whole_number, ge(0), le(3)])
 
     def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
         room = self.budget - len(tree)

@@ -183,7 +183,7 @@ def _table(comparison: Comparison) -> Table:
     table.add_column("TALON", justify="right", style="bold")
     runs = (comparison.plain.stats, comparison.fast.stats)
     table.add_row("tokens/s", *(f"{stats.tokens_per_second:.1f}" for stats in runs))
-    table.add_row("tokens per target pass", *(f"{stats.mean_accepted_tokens:.2f}" for stats in runs))
+    table.add_row("mean accepted tokens", *(f"{stats.mean_accepted_tokens:.2f}" for stats in runs))
     table.add_row("target passes", *(str(stats.target_passes) for stats in runs))
     table.add_row("nodes verified", *(str(stats.nodes_verified) for stats in runs))
     table.add_row("new tokens", *(str(stats.new_tokens) for stats in runs))

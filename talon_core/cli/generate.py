@@ -27,7 +27,10 @@ def generate(
     rule: opts.Rule = opts.DEFAULT_RULE,
     attention: opts.Attention = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Most tokens to make; 256 if not given.")
+        int | None,
+        typer.Option(
+            parser=opts.whole_number, metavar="N", help="Most tokens to make; by default the model's, or 256."
+        ),
     ] = None,
     temperature: Annotated[
         float, typer.Option(parser=opts.number, metavar="T", help="0 is greedy; above it, tokens are drawn.")

@@ -1,5 +1,6 @@
 """`talon list`: what can be asked for by name, and who brought it."""
 
+import difflib
 import inspect
 import re
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ KINDS: Mapping[str, str] = {
     "rules": "rule",
     "attention": "attention backend",
     "accelerators": "accelerator",
+    "recipes": "recipe",
 }
 """What users call the registry's kinds."""
 WORDS = ("models", *KINDS)
@@ -33,7 +35,9 @@ def listing(
 ) -> None:
     """Show what is registered, by which plugin, with its options and their defaults."""
     if what is not None and what not in WORDS:
-        raise ValueError(f"nothing is listed under '{what}'; there are: {', '.join(WORDS)}")
+        near = difflib.get_close_matches(what, WORDS, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise ValueError(f"nothing is listed under '{what}'; {hint}there are: {', '.join(WORDS)}")
     wanted = WORDS if what is None else (what,)
     registry = load_registry()
     answer: dict[str, Any] = {}

@@ -24,7 +24,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 if it did what was asked, 1 if it says so itself, 2 for bad input or a broken plugin, 130 after Ctrl-C.
+        0 if it did what was asked, 1 if it says so itself, 2 for bad input or a broken plugin, 130 after Ctrl-C, 141 if
+        nobody reads its output any more.
     """
     for stream in (sys.stdout, sys.stderr):
         _replace_what_cannot_be_encoded(stream)
@@ -37,6 +38,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         except (KeyboardInterrupt, typer.Abort):
             status = INTERRUPTED
         except BrokenPipeError:
+            _forget_stdout()
+            status = PIPE_CLOSED
+        except SystemExit as leaving:  # typer and rich meet a closed pipe before we do, and leave with status 1
+            if not isinstance(leaving.__context__, BrokenPipeError):
+                raise
             _forget_stdout()
             status = PIPE_CLOSED
         except Exception as error:

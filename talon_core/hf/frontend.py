@@ -1,5 +1,6 @@
 """Prompts, options and text for a transformers model."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from talon_core.sampling import Sampling
 from talon_core.tree import IntArray
 
 DEFAULT_MAX_NEW_TOKENS = 256
+"""Where neither the options nor the model's own generation config say anything about the length."""
 
 UNSUPPORTED = {
     "num_beams": 1,
@@ -35,6 +37,9 @@ UNSUPPORTED = {
     "force_words_ids": None,
 }
 """Generation options that ask for another way of decoding, with the only value that is accepted."""
+
+NOT_KEPT = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+"""Generation options that ask for what a forward pass over a tree does not have for each token."""
 
 
 @attrs.frozen(eq=False)
@@ -52,29 +57,32 @@ class HFFrontend(Frontend):
     def request(self, prompt: str | list[dict[str, str]] | IntArray | Tensor, options: Mapping[str, Any]) -> Request:
         """Make a request; `options` are those of `transformers.GenerationConfig`, and these.
 
-        `temperature` 0 (the default) is greedy and anything above samples; `do_sample` overrules. `seed` makes
-        sampling reproducible. `raw` leaves the chat template out. `logits_processor` and `stopping_criteria` take
-        lists of one's own, as in `generate`.
+        `temperature` 0 (the default) is greedy and anything above samples; `do_sample` overrules. Both may stand in a
+        `generation_config` as well; those of the model's own are not asked, so that decoding is greedy unless the
+        call says otherwise. At most 256 tokens come where neither the options, the `generation_config` nor the
+        model's own set `max_new_tokens` or `max_length`. `seed` makes sampling reproducible. `raw` leaves the chat
+        template out. `logits_processor` and `stopping_criteria` take lists of one's own, as in `generate`.
         """
         rest = dict(options)
         seed = rest.pop("seed", None)
         ids = self.encode(prompt, raw=bool(rest.pop("raw", False)))
         if not len(ids):
             raise ValueError("the prompt is empty; it must have at least one token")
-        _sampling_options(rest)
-        if rest.get("max_new_tokens") is None:
+        given = _fields(rest.get("generation_config"))
+        own = _fields(self.model.generation_config)
+        _sampling_options(rest, given)
+        for option in ("max_new_tokens", "max_length"):
+            if rest.get(option) is not None:
+                _require_whole(option, rest[option], at_least=1)
+        if not any(said.get(option) for said in (rest, given, own) for option in ("max_new_tokens", "max_length")):
             rest["max_new_tokens"] = DEFAULT_MAX_NEW_TOKENS
-        _require_whole("max_new_tokens", rest["max_new_tokens"], at_least=1)
         if seed is not None:
             _require_whole("seed", seed, at_least=0)
-        stop_strings = rest.pop("stop_strings", None)
-        if stop_strings:
-            if self.tokenizer is None:
-                raise ValueError("stop_strings need a tokenizer, and this decoder has none")
-            _require_texts("stop_strings", stop_strings)
-            # generate loses its argument `tokenizer` where it is given a custom_generate, so it cannot make this itself
-            criterion = StopStringCriteria(self.tokenizer, stop_strings)
+        stop_strings = next((said["stop_strings"] for said in (rest, given, own) if said.get("stop_strings")), None)
+        criterion = stop_criterion(self.tokenizer, stop_strings)
+        if criterion is not None:
             rest["stopping_criteria"] = StoppingCriteriaList([*(rest.get("stopping_criteria") or ()), criterion])
+            rest["stop_strings"] = None
         return self._prepared(ids, rest, seed)
 
     def _prepared(self, ids: IntArray, options: dict[str, Any], seed: int | None) -> Request:
@@ -86,9 +94,13 @@ class HFFrontend(Frontend):
             return input_ids
 
         batch = torch.as_tensor(ids, device=self.model.device)[None]
-        if self.model.generation_config.pad_token_id is None:
+        config = copy.deepcopy(options.pop("generation_config", None))
+        if self.model.generation_config.pad_token_id is None and getattr(config, "pad_token_id", None) is None:
             options.setdefault("pad_token_id", 0)  # nothing is padded; without one, generate warns
         try:
+            if config is not None:  # generate warns where it is given both
+                unset = {"stop_strings": None} if self.model.generation_config.stop_strings else {}
+                options = {**config.update(**options), **unset, "generation_config": config}
             self.model.generate(batch, attention_mask=torch.ones_like(batch), custom_generate=capture, **options)
         except (ValueError, TypeError) as error:
             raise ValueError(str(error).strip().splitlines()[0]) from error
@@ -137,6 +149,33 @@ class HFFrontend(Frontend):
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
+def stop_criterion(tokenizer: Any, stop_strings: Any) -> StopStringCriteria | None:
+    """What stops after a text; None if there is none to stop after.
+
+    `generate` loses its argument `tokenizer` where it is given a `custom_generate`, so it cannot make this itself.
+
+    Raises:
+        ValueError: without a tokenizer, or for anything but texts.
+    """
+    if not stop_strings:
+        return None
+    _require_texts("stop_strings", stop_strings)
+    if tokenizer is None:
+        raise ValueError(f"stop_strings is {stop_strings!r}; stop strings need a tokenizer, and there is none")
+    return StopStringCriteria(tokenizer, stop_strings)
+
+
+def _fields(config: Any) -> Mapping[str, Any]:
+    """What a generation config says; nothing if there is none."""
+    if config is None:
+        return {}
+    if not isinstance(config, GenerationConfig):
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
+            f"generation_config is {config!r}; it must be a transformers.GenerationConfig"
+        )
+    return dict(vars(config))
+
+
 def _require_whole(option: str, value: Any, at_least: int) -> None:
     if not isinstance(value, int | np.integer) or value < at_least:
         raise ValueError(f"{option} is {value!r}; it must be a whole number and at least {at_least}")
@@ -148,13 +187,15 @@ def _require_texts(option: str, value: Any) -> None:
         raise ValueError(f"{option} is {value!r}; it must be a text, or a list of texts, none of them empty")
 
 
-def _sampling_options(options: dict[str, Any]) -> None:
-    """Translate our `temperature` 0 into transformers' `do_sample`."""
+def _sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Translate our `temperature` 0 into transformers' `do_sample`; `given` is what a generation config says."""
     temperature = options.get("temperature")
     if temperature is not None and not (isinstance(temperature, int | float) and temperature >= 0):
         raise ValueError(f"temperature is {temperature}; it must be 0 (greedy) or more")
-    if "do_sample" not in options:
-        options["do_sample"] = bool(temperature)
+    if options.get("do_sample") is None:
+        said = given.get("do_sample") if temperature is None else None
+        wanted = given.get("temperature") if temperature is None else temperature
+        options["do_sample"] = bool(wanted) if said is None else said
     if not options["do_sample"]:
         # generate warns about sampling options that greedy decoding does not use, the model's own defaults included
         options.update(temperature=1.0, top_p=1.0, top_k=50, min_p=None, typical_p=1.0)
@@ -169,7 +210,8 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
         seed: for sampling; None takes a fresh one.
 
     Raises:
-        ValueError: for a batch, a padded prompt, or a way of decoding that is not greedy or sampling.
+        ValueError: for a batch, a padded prompt, a way of decoding that is not greedy or sampling, or scores or states
+            that are to be returned.
     """
     config: GenerationConfig = prepared["generation_config"]
     mask = prepared.get("attention_mask")
@@ -181,6 +223,9 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
         value = getattr(config, option, only)
         if value not in (only, None):
             raise ValueError(f"{option} is {value!r}; TALON decodes greedily or by sampling, so it must be {only!r}")
+    for option in NOT_KEPT:
+        if getattr(config, option, None):
+            raise ValueError(f"{option} is True; TALON gives back tokens only, so it must be False")
     processors: LogitsProcessorList = prepared.get("logits_processor") or LogitsProcessorList()
     criteria: StoppingCriteriaList = prepared.get("stopping_criteria") or StoppingCriteriaList()
     max_new_tokens = _max_new_tokens(criteria, config, input_ids.shape[1])

@@ -1,11 +1,13 @@
 """TALON inside `model.generate`: a `custom_generate` function for people who have a model already."""
 
 import sys
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from talon_core.decoder import Decoder
@@ -21,11 +23,15 @@ class TalonGenerate:
     Args:
         parts: the drafter, policy, rule and backends, by spec or as objects.
         seed: for sampling; None takes torch's default generator, so `torch.manual_seed` makes runs reproducible.
+        stop_criterion: a further stop condition; None for no other than those of `generate`.
     """
 
-    def __init__(self, parts: Parts, seed: int | None = None) -> None:
+    def __init__(
+        self, parts: Parts, seed: int | None = None, stop_criterion: Callable[..., Tensor] | None = None
+    ) -> None:
         self._parts = parts
         self._seed = seed
+        self._stop_criterion = stop_criterion
         self._decoder: Decoder | None = None
         self._model: Any = None
 
@@ -37,18 +43,24 @@ class TalonGenerate:
             generation config asks for a dictionary.
 
         Raises:
-            ValueError: for a batch, a padded prompt, beam search, or a model that cannot verify trees.
+            ValueError: for a batch, a padded prompt, beam search, scores or states that are to be returned, or a model
+                that cannot verify trees.
         """
         streamer = streamer if streamer is not None else _streamer_of_the_caller()
         seed = self._seed if self._seed is not None else int(torch.randint(2**62, ()))
+        if self._stop_criterion is not None:
+            criteria = [*(prepared.get("stopping_criteria") or ()), self._stop_criterion]
+            prepared["stopping_criteria"] = StoppingCriteriaList(criteria)
         request = prepared_request(input_ids, prepared, seed)
         if self._decoder is None or self._model is not model:
             self._decoder, self._model = decoder_for_model(model, None, self._parts), model
         generation = self._decoder.run(request)
-        for round_ in generation:
+        streamed = 0
+        for _ in generation:
             if streamer is not None:
-                for token in round_.tokens.tolist():
+                for token in generation.token_ids[streamed:]:  # not the round's array, which plugins have seen
                     streamer.put(torch.tensor([token]))
+                streamed = len(generation.token_ids)
         if streamer is not None:
             streamer.end()
         new = torch.as_tensor(np.array(generation.token_ids, dtype=np.int64), device=input_ids.device)

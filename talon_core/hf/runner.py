@@ -49,7 +49,6 @@ class ModelRunner:
         self._captured: dict[int, Tensor] = {}
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._accelerated = accelerator.prepare(model) if accelerator is not None else None
-        self._active = False
         for layer in self.features:
             if layer != FINAL_STATE and not 0 <= layer <= len(self._layers or ()):
                 raise ValueError(f"there is no hidden state {layer}; the model has 0 to {len(self._layers or ())}")
@@ -59,27 +58,20 @@ class ModelRunner:
         """While entered, the model's attention is TALON's; outside, the model is as it was.
 
         Raises:
-            RuntimeError: if it is entered already.
+            RuntimeError: if the model is in a session already, of this runner or of another.
         """
-        if self._active:
-            raise RuntimeError("this model is already being decoded; finish or close the running generation first")
-        self._active = True
+        check_free(self.model)
         before = implementation(self.model)
-        training = self.model.training
-        try:
-            with ExitStack() as stack:
-                self.model.eval()
-                set_implementation(self.model, ATTENTION_NAME)
-                stack.callback(set_implementation, self.model, before)
-                for handle in self._hooks():
-                    stack.callback(handle.remove)
-                if self._accelerated is not None:
-                    stack.enter_context(self._accelerated)
-                yield
-        finally:
-            self.model.train(training)
-            self._captured.clear()
-            self._active = False
+        with ExitStack() as stack:
+            stack.callback(self._captured.clear)
+            stack.enter_context(evaluating(self.model))
+            stack.callback(set_implementation, self.model, before)
+            set_implementation(self.model, ATTENTION_NAME)
+            for handle in self._hooks():
+                stack.callback(handle.remove)
+            if self._accelerated is not None:
+                stack.enter_context(self._accelerated)
+            yield
 
     def _hooks(self) -> list[RemovableHandle]:
         handles: list[RemovableHandle] = []
@@ -174,6 +166,28 @@ class ModelRunner:
         ).logits
         self.windows = this_pass.windows
         return logits
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While entered, the model is in evaluation mode; then each of its modules is back in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def check_free(model: Any) -> None:
+    """Make sure that no session runs on the model: each switches its attention, and two would not know whose it is.
+
+    Raises:
+        RuntimeError: if one does.
+    """
+    if implementation(model) == ATTENTION_NAME:
+        raise RuntimeError("this model is already being decoded; finish or close the running generation first")
 
 
 def implementation(model: Any) -> Any:

@@ -1,6 +1,6 @@
 """`HFTarget`: any unforked transformers causal LM as a target, checked before the first token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from talon_core.attention import Accelerator, AttentionBackend
-from talon_core.hf.runner import ModelRunner
+from talon_core.hf.runner import ModelRunner, check_free, evaluating
 from talon_core.target import NodeOutputs, Target
 from talon_core.tree import IntArray, TokenTree
 
@@ -33,6 +33,7 @@ class HFTarget(Target):
 
     Raises:
         ValueError: if the model cannot verify trees exactly; the sentence says why.
+        RuntimeError: if the model is being decoded at the moment.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class HFTarget(Target):
         if getattr(model.config, "is_encoder_decoder", False):
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; a target must be a causal LM")
         _check_layer_kinds(model, config)
+        check_free(model)
         self.model = model
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
-        self.context_length = getattr(config, "max_position_embeddings", None)
+        self.context_length, self.context_reason = _context(config)
         self.device = model.device
         self.attention = attention
         self.accelerator = accelerator
@@ -83,25 +85,25 @@ class HFTarget(Target):
         prefix = rng.integers(0, self.vocab_size, 6)
         parents = np.array([-1, 0, 0, 1, 1, 2, 3])
         tree = TokenTree(rng.integers(0, self.vocab_size, len(parents)), parents, np.zeros(len(parents)))
-        with torch.inference_mode():
-            training = self.model.training
-            self.model.eval()
+        with torch.inference_mode(), evaluating(self.model):
             paths = [np.concatenate([prefix, tree.tokens[tree.path(node)]]) for node in range(len(tree))]
             plain = [
                 self.model(input_ids=torch.as_tensor(ids, device=self.device)[None], use_cache=False).logits[0, -1]
                 for ids in paths
             ]
-            self.model.train(training)
-        try:
-            with self.session():
+        with self.session():
+            try:
                 self.prefill([np.append(prefix, tree.tokens[0])], [len(prefix) + len(tree)])
                 (outputs,) = self.verify([tree])
-        except (TypeError, AttributeError, RuntimeError, KeyError, IndexError) as error:
-            raise ValueError(
-                f"{type(self.model).__name__} cannot verify a tree through transformers' AttentionInterface: {error}"
-            ) from error
-        finally:
-            self.passes = 0
+            except torch.OutOfMemoryError:
+                raise  # nothing is wrong with the model
+            except (TypeError, AttributeError, RuntimeError, ValueError, LookupError) as error:
+                raise ValueError(
+                    f"{type(self.model).__name__} cannot verify a tree with attention backend '{self.attention.name}' "
+                    f"({' '.join(str(error).split())}); choose another target, or another backend"
+                ) from error
+            finally:
+                self.passes = 0
         _check_windows(self.model, config, self.runner.windows)
         for node, logits in enumerate(plain):
             off = float((outputs.logits[node].float() - logits.float()).abs().max())
@@ -112,6 +114,33 @@ class HFTarget(Target):
                     f"(off by {off:.2g} at a node of depth {tree.depths[node]}, at most {allowed:.2g} is rounding), "
                     "so it would be decoded wrongly; choose another target"
                 )
+
+
+def _context(config: Any) -> tuple[int | None, str | None]:
+    """The longest text that a model decodes with one set of position embeddings, and why it is no longer.
+
+    RoPE of the types "longrope" and "dynamic" has other frequencies for every position once the text grows past a
+    length: keys in the cache would be turned by the old ones, and the nodes of a tree by those of its deepest node.
+    """
+    longest: int | None = getattr(config, "max_position_embeddings", None)
+    reason = None
+    for kind, parameters in _rope_parameters(config):
+        given = parameters.get("original_max_position_embeddings")
+        if given is None and kind == "longrope":
+            given = getattr(config, "original_max_position_embeddings", None)
+        if given is not None and (longest is None or given < longest):
+            longest, reason = int(given), f"beyond it the model's RoPE of type '{kind}' changes for the whole text"
+    return longest, reason
+
+
+def _rope_parameters(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Type and parameters of each RoPE whose frequencies depend on the length of the text."""
+    given = getattr(config, "rope_parameters", None) or {}
+    nested = [inner for inner in given.values() if isinstance(inner, Mapping)]  # by kind of layer
+    for parameters in nested or [given]:
+        kind = str(parameters.get("rope_type", "default"))
+        if kind == "longrope" or "dynamic" in kind:
+            yield kind, parameters
 
 
 def _check_layer_kinds(model: Any, config: Any) -> None:

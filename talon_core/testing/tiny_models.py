@@ -30,6 +30,21 @@ GPT2 = {
 }
 WINDOW = {"sliding_window": 12}
 HEADS = {"head_dim": 20}
+DEEPSEEK = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+"""Key heads of 20, value heads of 12."""
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,6 +70,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere": ("CohereConfig", {}),
     "granite": ("GraniteConfig", {}),
     "smollm3": ("SmolLM3Config", {}),
+    "deepseek-v3": ("DeepseekV3Config", DEEPSEEK),
 }
 
 

@@ -37,7 +37,7 @@ def test_one_kind_is_listed_alone(talon, word):
 def test_an_unknown_kind_gets_a_sentence(talon):
     ran = talon("list", "polices", "--json")
     assert (ran.status, ran.out) == (2, "")
-    assert "nothing is listed under 'polices'; there are: models, policies" in ran.err
+    assert "nothing is listed under 'polices'; did you mean 'policies'? there are: models, policies" in ran.err
 
 
 def test_a_failed_plugin_is_shown_and_stops_nothing(talon, monkeypatch):

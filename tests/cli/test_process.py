@@ -75,7 +75,17 @@ def test_a_reader_that_goes_away_is_no_error(model):
         err = running.stderr.read()
         running.wait(timeout=60)
     assert err == b""
-    assert running.returncode != 0
+    assert running.returncode == 141
+
+
+@pytest.mark.skipif(os.name == "nt", reason="closes a pipe")
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["list", "--json"]])
+def test_every_command_ends_with_141_where_nobody_reads(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*TALON, *arguments], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_terminal_that_knows_only_ascii_gets_ascii(model):

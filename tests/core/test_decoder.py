@@ -184,6 +184,25 @@ def test_a_request_that_cannot_be_served_is_refused_before_anything_runs(request
     assert drafter.calls == []
 
 
+def test_a_target_whose_context_is_shortened_says_why():
+    target = TableTarget(COUNTING.logits, context_length=8)
+    target.context_reason = "beyond it the wind turns"
+    with pytest.raises(ValueError, match=r"context holds 8 \(beyond it the wind turns\), the output included, so"):
+        decode([0] * 8, None, target)
+
+
+def test_a_target_makes_room_for_a_modest_tree_only():
+    class Roomy(TableTarget):
+        def prefill(self, prompts, max_lengths):
+            told.extend(max_lengths)
+            return super().prefill(prompts, max_lengths)
+
+    told = []
+    for length in (3, 60_000):
+        decode((0,), chain(length), Roomy(COUNTING.logits), max_new_tokens=7)
+    assert told == [1 + 7 + 4, 1 + 7 + 256]
+
+
 def test_a_policy_without_a_drafter_is_refused():
     with pytest.raises(ValueError, match=r"tree policy 'chain' \(.*Chain\) needs a drafter, and there is none"):
         Decoder(COUNTING, Match(), chain(2))

@@ -1,12 +1,14 @@
 """Growing a tree: what the engine asks, what bounds it, and what it refuses from a policy or a drafter, in words."""
 
+from types import SimpleNamespace
+
 import attrs
 import numpy as np
 import pytest
 
 from talon_core.candidates import Candidates
 from talon_core.choices import SeededChoices
-from talon_core.drafting import DraftLimits, draft_tree, draft_trees
+from talon_core.drafting import DraftLimits, checked_budget, draft_tree, draft_trees
 from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import TableDrafter
@@ -349,6 +351,13 @@ def test_a_hostile_drafter_is_named_with_what_it_did(case):
     lie, complaint = HOSTILE_DRAFTERS[case]
     with pytest.raises(PluginError, match=rf"^drafter 'Lying' \({__name__}\.Lying\) .*{complaint}"):
         draft(Policy(), Lying(lie))
+
+
+@pytest.mark.parametrize("which", ["budget", "draft_budget"])
+def test_a_budget_beyond_all_measure_is_the_users_error(which):
+    assert checked_budget(SimpleNamespace(name="vast", **{which: 65_536}), which) == 65_536
+    with pytest.raises(ValueError, match=rf"^tree policy 'vast' .* has a {which} of 65537 nodes; .* at most 65536"):
+        checked_budget(SimpleNamespace(name="vast", **{which: 65_537}), which)
 
 
 def test_what_a_policy_sees_of_a_drafters_buffers_is_read_only():

@@ -1,6 +1,7 @@
 """From names to a decoder: what is unknown, unfit or damaged is refused in one sentence, before anything is loaded."""
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -70,6 +71,14 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
             "tree policy 'chain' has no option 'lenght'; did you mean 'length'?",
         ),
         ({"policy": "chain:length=0"}, ValueError, "tree policy 'chain': 'length' must be >= 1: 0"),
+        (
+            {"policy": "talon:budget=1000000000"},
+            ValueError,
+            r"tree policy 'talon' .* has a budget of 1000000000 nodes; it must be at most 65536",
+        ),
+        ({"policy": f"chain:length={10**22}"}, ValueError, "has a budget of 10000000000000000000001 nodes"),
+        ({"policy": "eagle2:top_k=1000"}, ValueError, "has a draft_budget of 7001001 nodes; it must be at most 65536"),
+        ({"policy": Chain(length=10**6)}, ValueError, "has a budget of 1000001 nodes; it must be at most 65536"),
         ({"drafter": "draft-model:skip=a"}, ValueError, "drafter 'draft-model': skip is 'a'; it must be layers"),
         ({"policy": Chain}, ValueError, "the tree policy is <class 'talon_strategies.chain.Chain'>; it must be a spec"),
         ({"policy": 7}, ValueError, "the tree policy is 7; it must be a spec, .* or an object of class TreePolicy"),
@@ -174,9 +183,38 @@ def test_a_backend_may_be_an_object() -> None:
     assert decoder_for_model(tiny_model("llama"), None, Parts(attention=made)).target.attention is made  # type: ignore[attr-defined]
 
 
-def test_where_nothing_can_run_the_error_names_what_there_is() -> None:
-    with pytest.raises(LookupError, match=r"no attention backend .*there are: odd"):
-        choose_attention(registry_with(odd=None), None, CPU, torch.float32)
+def test_a_backend_of_another_plugin_is_taken_where_none_of_ours_can_run() -> None:
+    registry = registry_with(odd=None, a="it is asleep", native="there is no compiler")
+    assert choose_attention(registry, None, CPU, torch.float32).name == "odd"
+    registry = registry_with(a=None, reference=None)
+    assert choose_attention(registry, None, CPU, torch.float32).name == "reference"
+
+
+def test_where_nothing_can_run_the_error_says_why() -> None:
+    registry = registry_with(odd="it is asleep", native="there is no compiler")
+    sentence = "no attention backend can run in torch.float32 on cpu (native: there is no compiler; odd: it is asleep)"
+    with pytest.raises(LookupError, match=f"^{re.escape(sentence)}$"):
+        choose_attention(registry, None, CPU, torch.float32)
+    with pytest.raises(LookupError, match=r"can run in torch.float32 on cpu \(none is registered\)$"):
+        choose_attention(registry_with(), None, CPU, torch.float32)
+
+
+def test_a_backend_that_cannot_serve_a_model_is_named_with_the_model_and_a_way_out() -> None:
+    class Narrow(AttentionBackend):
+        name = "narrow"
+
+        def unavailable(self, device: Any, dtype: Any) -> str | None:
+            return None
+
+        def attend(self, *_: Any, **__: Any) -> Any:
+            raise ValueError("key and value differ in their last axis")
+
+    sentence = (
+        "LlamaForCausalLM cannot verify a tree with attention backend 'narrow' "
+        "(key and value differ in their last axis); choose another target, or another backend"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        decoder_for_model(tiny_model("llama"), None, Parts(attention=Narrow()))
 
 
 def test_every_backend_that_is_tried_is_registered() -> None:
@@ -190,6 +228,23 @@ def test_every_backend_that_is_tried_is_registered() -> None:
 def test_what_is_no_model_is_refused(model: Any) -> None:
     with pytest.raises(ValueError, match=r"^the model is .*; it must be the name of an embedded model, a folder"):
         talon_core.load(model)
+
+
+def test_a_misspelt_option_is_refused_for_a_model_that_is_an_object() -> None:
+    with pytest.raises(ValueError, match=r"load has no option 'polciy' .*; did you mean 'policy'\? it has: drafter, "):
+        talon_core.load(tiny_model("llama"), polciy="none")
+    with pytest.raises(ValueError, match=r"load has no option 'dtype' for a model that is an object; it has: "):
+        talon_core.load(tiny_model("llama"), dtype=torch.float64)
+
+
+def test_a_misspelt_option_is_refused_for_a_model_that_is_loaded(good: Path) -> None:
+    with pytest.raises(ValueError, match="polciy"):
+        talon_core.load(good, polciy="none")
+
+
+def test_a_tokenizer_that_is_given_takes_the_place_of_the_models_own(good: Path) -> None:
+    _, tokenizer = load_model(str(good))
+    assert talon_core.load(good, tokenizer=tokenizer).target.tokenizer is tokenizer  # type: ignore[attr-defined]
 
 
 def weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[[Path], None]:

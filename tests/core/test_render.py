@@ -81,6 +81,46 @@ def test_a_fully_accepted_chain_is_one_line(tree):
     assert lines(drawn)[2:-2] == ["● def ─ ✔ ·total ▇80% ─ ✔ ( ▇90% ─ ✔ :↵ █97% ─ ◆ ····return"]
 
 
+def test_what_branches_stands_under_the_last_node_of_its_line():
+    tree = TokenTree(range(7), [-1, 0, 1, 2, 2, 3, 5], -0.1 * np.arange(7))
+    drawing = (tree, [0, 1, 2], TEXTS.__getitem__, 7)
+    assert lines(draw(*drawing))[2:-2] == [
+        "● def ─ ✔ ·total ▇90% ─ ✔ _price ▇90%",
+        "                        ├─ ◆ ····return",
+        "                        ├─ ( ▇90% ─ ) ▇82% ─ :↵ ▇90%",
+        "                        ╰─ items ▇82%",
+    ]
+    assert lines(draw(*drawing, encoding="ascii"))[2:6] == [
+        "o def - * _total 90% - * _price 90%",
+        "                       |- + ____return",
+        "                       |- ( 90% - ) 82% - :\\n 90%",
+        "                       `- items 82%",
+    ]
+
+
+def test_where_that_would_leave_too_little_room_the_last_node_begins_a_line():
+    tree = TokenTree(range(7), [-1, 0, 1, 2, 2, 3, 5], -0.1 * np.arange(7))
+    assert lines(draw(tree, [0, 1, 2], TEXTS.__getitem__, next_token=7, width=48))[2:7] == [
+        "● def ─ ✔ ·total ▇90% ─",
+        "  ✔ _price ▇90%",
+        "  ├─ ◆ ····return",
+        "  ├─ ( ▇90% ─ ) ▇82% ─ :↵ ▇90%",
+        "  ╰─ items ▇82%",
+    ]
+
+
+def test_inside_a_branch_guides_go_on_beside_what_stands_further_right():
+    tree = TokenTree([0, 1, 2, 3, 4, 5, 6, 1], [-1, 0, 0, 1, 3, 3, 4, 2], -0.1 * np.arange(8))
+    assert lines(draw(tree, [0, 1, 3], TEXTS.__getitem__, next_token=7))[2:-2] == [
+        "● def",
+        "├─ ✔ ·total ▇90% ─ ✔ ( ▇82%",
+        "│                  ├─ ◆ ····return",
+        "│                  ├─ items ▇90% ─ :↵ ▇82%",
+        "│                  ╰─ ) ▇82%",
+        "╰─ _price ▇82% ─ ·total ▅61%",
+    ]
+
+
 def test_nothing_accepted_still_shows_the_target_s_own_token(tree):
     drawn = draw(tree.keep([0, 1, 2]), [0], TEXTS.__getitem__, next_token=7)
     assert lines(drawn)[2:-2] == ["● def", "├─ ◆ ····return", "╰─ ·total ▇80%   _price ▂10%"]

@@ -215,5 +215,5 @@ def test_the_defaults_of_every_built_in_can_be_described_and_made():
     for kind in ("tree policy", "rule", "drafter"):
         for name, entry in registry.entries[kind].items():
             options = describe_options(entry.cls)
-            if attrs.NOTHING not in options.values():
+            if attrs.NOTHING not in options.values() and name != "draft-model":  # which needs one of two options
                 assert isinstance(build(registry, kind, name), entry.cls)

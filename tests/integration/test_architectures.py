@@ -1,6 +1,7 @@
 """Greedy output equals `model.generate`, token for token, on tiny random models of many architectures."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,15 +9,40 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
+from talon_core.hf.target import _context
 from talon_core.loading import Parts, decoder_for_model
-from talon_core.testing.tiny_models import ARCHITECTURES, tiny_model
+from talon_core.registry import load_registry
+from talon_core.testing.tiny_models import ARCHITECTURES, SMALL, tiny_model
+
+NEW_TOKENS = 200
+PROMPT = torch.randint(3, 97, (21,), generator=torch.Generator().manual_seed(5))
+POLICIES = {
+    "none": "none",
+    "chain": "chain:length=4",
+    "static": "static",
+    "eagle2": "eagle2:budget=10,depth=3,top_k=3",
+    "talon": "talon:budget=12,top_k=3,mu=0.1",
+    "talon-gate-only": "talon-gate-only:budget=12,mu=0.1",
+    "talon-topk-layers": "talon-topk-layers:budget=12,top_k=3,mu=0.1",
+    "talon-absolute": "talon-absolute:budget=12,top_k=3",
+    "talon-local": "talon-local:budget=12,top_k=3,mu=0.1",
+}
+DRAFTERS = {"ngram": "ngram", "draft-model": "draft-model:skip=1-2"}
+DRAFTING = [policy for policy in POLICIES if policy != "none"]
+ONCE = {
+    (architecture, DRAFTING[(place + 3 * turn) % len(DRAFTING)], drafter)
+    for place, architecture in enumerate(ARCHITECTURES)
+    for turn, drafter in enumerate(DRAFTERS)
+} | {("llama", "none", "ngram")}
+"""Every architecture with every drafter, and every policy with every drafter; the other combinations are the matrix."""
 
 COMBINATIONS = [
-    ("none", "ngram", None),
-    ("talon:budget=12,top_k=3,mu=0.1", "ngram", None),
-    ("eagle2:budget=10,depth=3,top_k=3", "draft-model:skip=2", None),
-    ("talon:budget=14,top_k=4", "draft-model:skip=1", "sdpa"),
-    ("static", "draft-model:skip=1-2", "reference"),
+    pytest.param(*names, marks=[] if names in ONCE else [pytest.mark.matrix])
+    for architecture in ARCHITECTURES
+    for names in [
+        *((architecture, policy, drafter) for policy in DRAFTING for drafter in DRAFTERS),
+        (architecture, "none", "ngram"),  # which needs no drafter
+    ]
 ]
 
 
@@ -28,21 +54,99 @@ def plain(model: Any, ids: torch.Tensor, **options: Any) -> list[int]:
     return [int(token) for token in out[0, len(ids) :]]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_greedy_output_is_that_of_generate(architecture: str) -> None:
+@cache
+def model_and_truth(architecture: str) -> tuple[Any, list[int]]:
+    """A model, and what transformers' own greedy decoding makes of the prompt."""
     model = tiny_model(architecture)
-    ids = torch.randint(3, 97, (21,), generator=torch.Generator().manual_seed(5))
-    expected = plain(model, ids, max_new_tokens=70)
-    penalised = plain(model, ids, max_new_tokens=40, repetition_penalty=1.4, no_repeat_ngram_size=3)
-    for policy, drafter, attention in COMBINATIONS:
-        if architecture == "gpt-oss" and attention == "sdpa":
-            continue
-        decoder = decoder_for_model(model, None, Parts(drafter, policy, attention=attention))
-        result = decoder.generate(ids, max_new_tokens=70)
-        assert result.token_ids == expected, (policy, drafter, attention)
-        result = decoder.generate(ids, max_new_tokens=40, repetition_penalty=1.4, no_repeat_ngram_size=3)
-        assert result.token_ids == penalised, (policy, drafter, attention)
-    assert plain(model, ids, max_new_tokens=70) == expected, "the model is not as it was"
+    return model, plain(model, PROMPT, max_new_tokens=NEW_TOKENS)
+
+
+def test_every_policy_of_ours_is_in_the_matrix() -> None:
+    registered = load_registry().entries["tree policy"].values()
+    assert {one.name for one in registered if one.plugin.startswith("talon-core:")} == set(DRAFTING)
+    assert {(policy, drafter) for _, policy, drafter in ONCE} >= {(p, d) for p in DRAFTING for d in DRAFTERS}
+    assert {(architecture, drafter) for architecture, _, drafter in ONCE} == {
+        (architecture, drafter) for architecture in ARCHITECTURES for drafter in DRAFTERS
+    }
+
+
+@pytest.mark.parametrize(("architecture", "policy", "drafter"), COMBINATIONS)
+def test_greedy_output_is_that_of_generate(architecture: str, policy: str, drafter: str) -> None:
+    model, expected = model_and_truth(architecture)
+    assert len(expected) == NEW_TOKENS
+    decoder = decoder_for_model(model, None, Parts(DRAFTERS[drafter], POLICIES[policy]))
+    assert decoder.generate(PROMPT, max_new_tokens=NEW_TOKENS).token_ids == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_attention_backend_and_processors_give_the_same_and_leave_the_model_as_it_was(architecture: str) -> None:
+    model, expected = model_and_truth(architecture)
+    penalties: dict[str, Any] = {"max_new_tokens": 40, "repetition_penalty": 1.4, "no_repeat_ngram_size": 3}
+    penalised = plain(model, PROMPT, **penalties)
+    for attention in ("sdpa", "reference"):
+        parts = Parts("draft-model:skip=1", "talon:budget=14,top_k=4", attention=attention)
+        decoder = decoder_for_model(model, None, parts)
+        assert decoder.generate(PROMPT, max_new_tokens=70).token_ids == expected[:70], attention
+        assert decoder.generate(PROMPT, **penalties).token_ids == penalised, attention
+    assert plain(model, PROMPT, max_new_tokens=70) == expected[:70], "the model is not as it was"
+
+
+def longrope(**changes: Any) -> Any:
+    """A Phi-3 whose position embeddings change for the whole text when it grows past 64 tokens."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [8.0] * 6, "rope_theta": 1e4, **changes}
+    config = transformers.Phi3Config(**{**SMALL, "original_max_position_embeddings": 64, "rope_parameters": rope})
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS.values())
+def test_a_model_with_longrope_is_decoded_as_far_as_its_first_position_embeddings_go(drafter: str) -> None:
+    model = longrope()
+    decoder = decoder_for_model(model, None, Parts(drafter, POLICIES["talon"]))
+    assert decoder.target.context_length == 64
+    result = decoder.generate(PROMPT, max_new_tokens=NEW_TOKENS)
+    assert (len(result.token_ids), result.finish_reason) == (64 - len(PROMPT), "length")
+    assert result.token_ids == plain(model, PROMPT, max_new_tokens=64 - len(PROMPT))
+    with pytest.raises(
+        ValueError,
+        match=r"the prompt has 64 tokens; the target's context holds 64 \(beyond it the model's RoPE of type "
+        r"'longrope' changes for the whole text\), the output included, so the prompt must be shorter",
+    ):
+        decoder.generate(PROMPT.repeat(4)[:64])
+
+
+@pytest.mark.parametrize(
+    ("rope", "context"),
+    [
+        ({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, 256),
+        ({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 128}, 128),
+        ({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, 256),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 2.0,
+                "rope_theta": 1e4,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+            256,
+        ),
+    ],
+)
+def test_only_position_embeddings_that_change_with_the_length_shorten_the_context(
+    rope: dict[str, Any], context: int
+) -> None:
+    config = transformers.LlamaConfig(**{**SMALL, "rope_parameters": rope})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    assert decoder_for_model(model, None, Parts(policy="none")).target.context_length == context
+
+
+def test_position_embeddings_that_differ_by_kind_of_layer_are_all_looked_at() -> None:
+    model = tiny_model("gemma3")
+    long = {"rope_type": "longrope", "original_max_position_embeddings": 100}
+    model.config.rope_parameters["full_attention"] = {**model.config.rope_parameters["full_attention"], **long}
+    assert _context(model.config) == (100, "beyond it the model's RoPE of type 'longrope' changes for the whole text")
 
 
 def falcon() -> Any:

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedTokenizerFast,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.generation.streamers import BaseStreamer
 
 import talon_core
@@ -81,6 +88,40 @@ def test_processors_and_criteria_of_ones_own_work(model: Any) -> None:
     assert torch.equal(model.generate(PROMPT, max_new_tokens=80, custom_generate=talon(), **own, **GREEDY), plain)
 
 
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    """One token for each of 95 characters."""
+    vocab = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet())[:94], start=2)}
+    made = Tokenizer(models.BPE(vocab={"<pad>": 0, "<s>": 1, **vocab, "Ġ": 96}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_stop_strings_stop_where_those_of_generate_do(model: Any, tokenizer: Any, several: bool) -> None:
+    whole = model.generate(PROMPT, max_new_tokens=40, **GREEDY)[0, PROMPT.shape[1] :]
+    stop: Any = tokenizer.decode(whole[17:20])
+    stop = ["no such text", stop] if several else stop
+    plain = model.generate(PROMPT, max_new_tokens=40, stop_strings=stop, tokenizer=tokenizer, **GREEDY)
+    assert plain.shape[1] < PROMPT.shape[1] + 40
+    ours = talon_core.as_generate(policy="talon:budget=10,top_k=3", stop_strings=stop, tokenizer=tokenizer)
+    for _ in range(2):
+        assert torch.equal(model.generate(PROMPT, max_new_tokens=40, custom_generate=ours, **GREEDY), plain)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"stop_strings": "."}, r"stop_strings is '\.'; stop strings need a tokenizer, and there is none"),
+        ({"stop_strings": [5], "tokenizer": object()}, r"stop_strings is \[5\]; it must be a text, or a list of texts"),
+    ],
+)
+def test_stop_strings_that_cannot_be_looked_for_are_refused_in_words(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        talon_core.as_generate(**options)
+
+
 def test_manual_seed_makes_sampling_reproducible(model: Any) -> None:
     def sampled(seed: int) -> list[int]:
         torch.manual_seed(seed)
@@ -97,6 +138,10 @@ def test_manual_seed_makes_sampling_reproducible(model: Any) -> None:
     [
         ({"num_beams": 3}, "num_beams is 3|a batch of 3 prompts"),
         ({"inputs": PROMPT.repeat(2, 1), "attention_mask": torch.ones(2, 8)}, "a batch of 2 prompts"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores is True; TALON gives back tokens"),
+        ({"output_logits": True, "return_dict_in_generate": True}, "output_logits is True; TALON gives back tokens"),
+        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions is True; TALON gives"),
+        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states is True; TALON gives"),
         ({"attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1]])}, "hides part of the prompt"),
     ],
 )
@@ -126,3 +171,33 @@ def test_two_generations_of_one_model_do_not_mix(model: Any) -> None:
         decoder.generate(PROMPT, max_new_tokens=5)
     first.close()
     assert decoder.generate(PROMPT, max_new_tokens=5).token_ids
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1"])
+def test_two_decoders_of_one_model_do_not_mix(model: Any, drafter: str) -> None:
+    before = model.config._attn_implementation
+    one, other = (talon_core.load(model, policy="talon:budget=6,top_k=2", drafter=drafter) for _ in range(2))
+    expected = one.generate(PROMPT, max_new_tokens=20).token_ids
+    running = other.run(other.frontend.request(PROMPT, {"max_new_tokens": 20}))
+    next(running)
+    inside = model.config._attn_implementation
+    for attempt in (lambda: one.generate(PROMPT, max_new_tokens=5), lambda: talon_core.load(model, policy="none")):
+        with pytest.raises(RuntimeError, match="already being decoded; finish or close the running generation first"):
+            attempt()
+        assert model.config._attn_implementation == inside
+    list(running)
+    assert running.token_ids == expected
+    assert model.config._attn_implementation == before
+    assert all("forward" not in module.__dict__ for module in model.modules())
+    assert one.generate(PROMPT, max_new_tokens=20).token_ids == expected
+
+
+def test_each_module_is_in_the_mode_that_it_was_in(model: Any) -> None:
+    model.train()
+    frozen = model.model.layers[1]
+    frozen.eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    decoder = talon_core.load(model, policy="talon:budget=6,top_k=2", drafter="draft-model:skip=2")
+    assert {name: module.training for name, module in model.named_modules()} == before
+    decoder.generate(PROMPT, max_new_tokens=5)
+    assert {name: module.training for name, module in model.named_modules()} == before

@@ -103,6 +103,12 @@ def test_a_policy_that_returns_nonsense(refused: Refused, model: str, monkeypatc
     assert "tree policy 'chain' (talon_strategies.chain.Chain) returned str from grow; it must return a Growth" in said
 
 
+@pytest.mark.parametrize("budget", ["1000000000", "12345678901234567890123"])
+def test_a_budget_that_no_machine_has_room_for(refused: Refused, model: str, budget: str) -> None:
+    said = refused("--model", model, "--policy", f"talon:budget={budget}")
+    assert f"has a budget of {budget} nodes; it must be at most 65536" in said
+
+
 def test_a_backend_that_cannot_run(refused: Refused, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from talon_kernels.backends import NativeAttention
 

@@ -78,9 +78,11 @@ def test_greedy_output_is_that_of_generate(
 ) -> None:
     decoder = _decoder(request, model, POLICIES[policy], drafter)
     some = prompts if request.config.getoption("--matrix") or request.config.getoption("--prompts") else prompts[1:2]
+    options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS}
     for prompt in [LONG_TEXT] if model == "gemma" and len(some) == 1 else some:
-        result = decoder.generate(prompt, max_new_tokens=NEW_TOKENS)
-        assert result.token_ids == expected(model, result.prompt_ids.tolist(), max_new_tokens=NEW_TOKENS), prompt
+        result = decoder.generate(prompt, **options)
+        assert result.token_ids == expected(model, result.prompt_ids.tolist(), **options), prompt
+        assert len(result.token_ids) == NEW_TOKENS
         if model == "gemma" and prompt == LONG_TEXT:
             assert len(result.prompt_ids) < 512 < len(result.prompt_ids) + len(result.token_ids)
 
@@ -95,17 +97,22 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("model_name", ["smollm", pytest.param("gemma", marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("options", PROCESSORS.values(), ids=PROCESSORS.keys())
 def test_processors_are_applied_to_the_true_prefix(
-    request: pytest.FixtureRequest, prompts: list[str], expected: Callable[..., list[int]], options: dict[str, Any]
+    request: pytest.FixtureRequest,
+    prompts: list[str],
+    expected: Callable[..., list[int]],
+    options: dict[str, Any],
+    model_name: str,
 ) -> None:
-    decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
+    decoder = _decoder(request, model_name, POLICIES["talon"], "ngram")
     result = decoder.generate(prompts[0], max_new_tokens=80, **options)
     hashable = {name: value for name, value in options.items() if not isinstance(value, list)}
     if hashable == options:
-        reference = expected("smollm", result.prompt_ids.tolist(), max_new_tokens=80, **options)
+        reference = expected(model_name, result.prompt_ids.tolist(), max_new_tokens=80, **options)
     else:
-        model, _ = request.getfixturevalue("smollm")
+        model, _ = request.getfixturevalue(model_name)
         batch = torch.as_tensor(result.prompt_ids)[None]
         out = model.generate(
             batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=80, **options

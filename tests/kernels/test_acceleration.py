@@ -148,6 +148,21 @@ def test_hooks_on_the_parts_of_an_mlp_are_called(library, llama):
     assert seen == [(1, 3, 100)]
 
 
+@torch.no_grad()
+def test_hooks_on_the_activation_of_an_mlp_are_called(library, llama):
+    mlp = llama.model.layers[0].mlp
+    x = torch.randn(1, 3, 48)
+    plain = mlp(x)
+    acceleration = accelerate(llama)
+    handle = mlp.act_fn.register_forward_hook(lambda module, inputs, out: out * 0)
+    without_activation = mlp(x)
+    with acceleration:
+        torch.testing.assert_close(mlp(x), without_activation)
+        handle.remove()
+        torch.testing.assert_close(mlp(x), plain)
+    assert not torch.allclose(plain, without_activation)
+
+
 def test_gradients_flow_as_before(library, llama):
     layer = llama.model.layers[0]
     x = torch.randn(1, 3, 48)

@@ -41,15 +41,15 @@ def layout_of(prefixes, trees, first=None):
     )
 
 
-def buffers(layout, heads, kv_heads, head_dim, seed=0, spare=3):
+def buffers(layout, heads, kv_heads, head_dim, seed=0, spare=3, value_dim=None):
     """Query, key and value for a layout; what may not be read is NaN, and strides are those of a slice."""
     random = torch.Generator().manual_seed(seed)
     batch = len(layout.parents)
     queries = max((len(t) - int(f) for t, f in zip(layout.parents, layout.first_queries, strict=True)), default=0)
     capacity = max(int(p) + len(t) for p, t in zip(layout.prefix_lengths, layout.parents, strict=True)) + spare
     query = torch.randn(batch, queries, heads, head_dim, generator=random).transpose(1, 2)
-    both = torch.randn(2, 2 * batch, kv_heads + 1, capacity, head_dim, generator=random)
-    key, value = both[0, ::2, 1:], both[1, ::2, 1:]
+    both = torch.randn(2, 2 * batch, kv_heads + 1, capacity, max(head_dim, value_dim or 0), generator=random)
+    key, value = both[0, ::2, 1:, :, :head_dim], both[1, ::2, 1:, :, : value_dim or head_dim]
     for row, (prefix, tree) in enumerate(zip(layout.prefix_lengths, layout.parents, strict=True)):
         key[row, :, int(prefix) + len(tree) :] = NAN
         value[row, :, int(prefix) + len(tree) :] = NAN
@@ -82,6 +82,7 @@ def cases(draw):
         "heads": kv_heads * draw(st.integers(1, 5)),
         "kv_heads": kv_heads,
         "head_dim": draw(st.sampled_from([1, 7, 16, 17, 63, 64, 80, 96, 100, 128, 256])),
+        "value_dim": draw(st.sampled_from([None, None, 1, 7, 16, 100, 128])),
         "window": draw(st.sampled_from([None, 1, 2, 5, 64, 200])),
         "softcap": draw(st.sampled_from([None, 5.0, 50.0])),
         "sinks": draw(st.booleans()),
@@ -103,7 +104,9 @@ def test_who_sees_whom_in_the_tree_of_seven():
 
 def run(case, backend, seed=0):
     layout = case["layout"]
-    query, key, value = buffers(layout, case["heads"], case["kv_heads"], case["head_dim"], case["seed"])
+    query, key, value = buffers(
+        layout, case["heads"], case["kv_heads"], case["head_dim"], case["seed"], value_dim=case.get("value_dim")
+    )
     sinks = torch.linspace(-1, 2, case["heads"]) if case["sinks"] else None
     options = {"scale": 1.7 * case["head_dim"] ** -0.5, "window": case["window"], "softcap": case["softcap"]}
     got = tree_attention(query, key, value, layout, sinks=sinks, backend=backend, **options)
@@ -155,14 +158,17 @@ def path_to(parents, node):
     parents=trees(),
     prefix=st.sampled_from([0, 1, 100, 120, 126, 127, 128, 250, 1015, 1023]),
     head_dim=st.sampled_from([16, 64, 80, 100]),
+    value_dim=st.sampled_from([None, 7, 64, 128]),
     group=st.integers(1, 4),
     window=st.sampled_from([None, 3, 100, 130]),
     softcap=st.sampled_from([None, 20.0]),
     sunk=st.booleans(),
 )
-def test_a_node_has_the_bits_of_plain_decoding(library, parents, prefix, head_dim, group, window, softcap, sunk):
+def test_a_node_has_the_bits_of_plain_decoding(
+    library, parents, prefix, head_dim, value_dim, group, window, softcap, sunk
+):
     layout = layout_of([prefix], [parents])
-    query, key, value = buffers(layout, 2 * group, 2, head_dim)
+    query, key, value = buffers(layout, 2 * group, 2, head_dim, value_dim=value_dim)
     options = {"scale": 0.3, "window": window, "softcap": softcap, "backend": "native"}
     if sunk:
         options["sinks"] = torch.linspace(-1, 2, 2 * group)
@@ -269,6 +275,7 @@ def test_what_was_asked_for_is_never_replaced(library):
         ({"query": torch.zeros(1, 3, 7, 16)}, "no multiple of kv_heads"),
         ({"query": torch.zeros(1, 2, 7, 16).double()}, "must be the same"),
         ({"query": torch.zeros(2, 7, 16)}, "query is"),
+        ({"value": torch.zeros(1, 2, 11, 16)}, r"and value is \(batch, kv_heads, capacity, value_dim\)"),
         ({"softcap": 0.0}, "softcap is positive"),
         ({"window": 0}, "window is at least 1"),
         ({"sinks": torch.zeros(3)}, "sinks has shape"),

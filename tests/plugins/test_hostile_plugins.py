@@ -17,7 +17,7 @@ from talon_core import (
     TreePolicy,
     hookimpl,
 )
-from talon_core.decoder import Decoder
+from talon_core.decoder import Decoder, StreamedGeneration
 from talon_core.drafter import DrafterSpec
 from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
@@ -124,10 +124,29 @@ class WrongBudget(Hostile):
     budget: object = "many"
 
 
+@attrs.frozen
+class OverwritesTheRoundsTokens(Hostile):
+    def observe(self, round_):
+        round_.tokens[:] = 0
+
+
+@attrs.frozen
+class OverwritesTheRoundsPath(Hostile):
+    def observe(self, round_):
+        round_.path[:] = 0
+
+
+@attrs.frozen
+class OverwritesTheTree(Hostile):
+    def observe(self, round_):
+        round_.tree.tokens[:] = 0
+
+
 HOSTILE = [
     *(RaisesInGrow, RaisesInTheSecondLayer, RaisesInWidth, RaisesInFinish, Overspends, Overwrites, Scores),
     *(InventsTokens, ChangesTheRoot),
     *(RaisesInBegin, RaisesInObserve, WrongBudget),
+    *(OverwritesTheRoundsTokens, OverwritesTheRoundsPath, OverwritesTheTree),
 ]
 
 
@@ -218,6 +237,66 @@ def test_an_odd_policy_changes_nothing_of_what_is_decoded(odd):
 def test_a_policy_that_never_chooses_still_comes_to_the_end_one_token_a_pass():
     result = decode(ChoosesNothing())
     assert (result.finish_reason, result.stats.rounds) == ("length", GREEDY.max_new_tokens)
+
+
+@attrs.frozen
+class UnlocksTheTokens(Good):
+    """Goes out of its way to write into what is read only."""
+
+    def observe(self, round_):
+        base = round_.tokens.base
+        for array in (base, round_.tokens):
+            array.flags.writeable = True
+        round_.tokens[:] = 0
+
+
+def test_a_policy_that_writes_into_what_it_is_shown_of_a_round_changes_no_token():
+    generation = Decoder(target(), rule(), UnlocksTheTokens(), Given(DRAFTER)).run(GREEDY)
+    stream = StreamedGeneration(generation, Spelling())
+    text = "".join(chunk.text for chunk in stream)
+    assert generation.token_ids == plain()
+    assert text == "".join(map(str, plain()))
+
+
+class Spelling:
+    """What is needed of a frontend to stream: a token's text is its number."""
+
+    def text_stream(self):
+        return self
+
+    def push(self, token_ids):
+        return "".join(map(str, token_ids))
+
+    def end(self):
+        return ""
+
+
+class Scribbling(TableDrafter):
+    """Writes zeros into everything it is given that holds tokens or nodes."""
+
+    def begin(self, prompts):
+        for prompt in prompts:
+            prompt.ids[:] = 0
+
+    def propose(self, trees, frontiers, widths, choices):
+        proposed = super().propose(trees, frontiers, widths, choices)
+        for array in (*frontiers, *(tree.tokens for tree in trees), *(tree.parents for tree in trees)):
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 0
+        return proposed
+
+    def commit(self, committed):
+        for one in committed:
+            one.tokens[:] = 0
+            one.nodes[:] = 0
+
+
+def test_a_drafter_that_writes_into_what_it_is_given_changes_no_token():
+    request = attrs.evolve(GREEDY, ids=GREEDY.ids.copy())
+    result = decode(Good(), Scribbling(TABLE[0]), request)
+    assert result.token_ids == plain()
+    assert result.prompt_ids.tolist() == request.ids.tolist() == GREEDY.ids.tolist()
+    assert [token for round_ in result.rounds for token in round_.tokens.tolist()] == plain()
 
 
 class Moody(TableDrafter):

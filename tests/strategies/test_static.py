@@ -64,6 +64,9 @@ def test_the_default_holds_the_fifteen_likeliest_paths():
         ([], "needs at least one"),
         ([()], "one or more child ranks"),
         ([(0,), (0.5,)], "0 for the best child"),
+        ([0, 1], r"shape is \[0, 1\]; it must be paths of child ranks, as in \[\[0\], \[1\], \[0, 0\]\]"),
+        (3, "shape is 3; it must be paths of child ranks"),
+        ([["a"], [0]], "it must be paths of child ranks"),
     ],
 )
 def test_a_bad_shape_is_refused_in_words(shape, complaint):

@@ -39,7 +39,7 @@ def tree_attention(
             are padded at the end.
         key: shape `(batch, kv_heads, capacity, head_dim)`, any strides; `heads` is a multiple of `kv_heads` and head
             `h` uses head `h // (heads // kv_heads)`. Rows past the prefix and the tree are not read.
-        value: the same shape as `key`.
+        value: shape `(batch, kv_heads, capacity, value_dim)`, any strides.
         layout: who may attend to whom. Make it once per forward pass: what is derived from it is kept for all layers.
         scale: factor of the scores.
         softcap: scores become `softcap * tanh(score / softcap)`.
@@ -49,7 +49,7 @@ def tree_attention(
             of them that can run.
 
     Returns:
-        Shape `(batch, heads, queries, head_dim)`, not contiguous in general; zero for padded queries.
+        Shape `(batch, heads, queries, value_dim)`, not contiguous in general; zero for padded queries.
 
     Raises:
         ValueError: if shapes, types or devices do not fit, or the backend asked for cannot run.
@@ -104,9 +104,10 @@ def _check(
     window: int | None,
     sinks: Tensor | None,
 ) -> None:
-    if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape:
+    if not query.dim() == key.dim() == value.dim() == 4 or key.shape[:3] != value.shape[:3]:
         raise ValueError(
-            "query is (batch, heads, queries, head_dim), key and value are (batch, kv_heads, capacity, head_dim); "
+            "query is (batch, heads, queries, head_dim), key is (batch, kv_heads, capacity, head_dim) and value is "
+            "(batch, kv_heads, capacity, value_dim); "
             f"got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
         )
     batch, heads, _, head_dim = query.shape

@@ -33,13 +33,15 @@ def tree_attention_native(
         MemoryError: if there is no memory for the intermediate results.
     """
     batch, heads, queries, head_dim = query.shape
+    value_dim = value.shape[3]
     packed = native_layout(layout)
-    if head_dim < library.lanes:
-        # The kernel reads whole vectors; zeros change neither scores nor outputs.
-        pad = (0, library.lanes - head_dim)
-        query = F.pad(query, pad)
-        key = F.pad(key[:, :, : packed.used], pad)
-        value = F.pad(value[:, :, : packed.used], pad)
+    # The kernel reads whole vectors, of one width for all three; zeros change neither scores nor outputs.
+    width = max(head_dim, value_dim, library.lanes)
+    if head_dim < width:
+        query = F.pad(query, (0, width - head_dim))
+        key = F.pad(key[:, :, : packed.used], (0, width - head_dim))
+    if value_dim < width:
+        value = F.pad(value[:, :, : packed.used], (0, width - value_dim))
     if query.stride(3) != 1:
         query = query.contiguous()
     if key.stride(3) != 1:
@@ -75,4 +77,4 @@ def tree_attention_native(
     )
     if failed:
         raise MemoryError(f"no memory for attention of {queries} queries over {packed.used} keys")
-    return out[..., :head_dim].transpose(1, 2)
+    return out[..., :value_dim].transpose(1, 2)

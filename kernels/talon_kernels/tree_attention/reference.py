@@ -21,7 +21,7 @@ def tree_attention_reference(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Shapes as in `tree_attention`, any type."""
-    out = torch.zeros_like(query)
+    out = query.new_zeros((*query.shape[:3], value.shape[3]))  # (batch, heads, queries, value_dim)
     group = query.shape[1] // key.shape[1]
     for row in range(len(layout.parents)):
         mask = torch.from_numpy(visible(layout, row, window)).to(query.device)  # (queries, rows)

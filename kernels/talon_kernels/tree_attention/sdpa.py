@@ -30,7 +30,7 @@ def tree_attention_sdpa(
         return torch.cat(rows)
     used = max(ends, default=0)
     if used == 0 or queries == 0:
-        return torch.zeros_like(query)
+        return query.new_zeros((batch, heads, queries, value.shape[3]))
     masks = _masks(layout)
     at = (queries, window, query.device)
     if at not in masks:
@@ -43,7 +43,7 @@ def tree_attention_sdpa(
     if mask is not None:
         mask = mask[:, None, None].expand(batch, 1, group, queries, used).reshape(batch, 1, group * queries, used)
     out = F.scaled_dot_product_attention(folded, key[:, :, :used], value[:, :, :used], attn_mask=mask, scale=scale)
-    out = out.reshape(batch, heads, queries, head_dim)
+    out = out.reshape(batch, heads, queries, value.shape[3])
     for row, tree in enumerate(layout.parents):
         asked = len(tree) - int(layout.first_queries[row])
         if asked < queries:

@@ -1,0 +1,76 @@
+"""The interface of training recipes: how a drafter is made for a target."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+from attrs.validators import ge, gt, le
+
+
+@attrs.frozen
+class TrainingJob:
+    """What a drafter is trained on, and how long. Everything is kept in one folder, and a job can be gone on with.
+
+    Attributes:
+        out: the folder. Several recipes may share it: they share the target's answers.
+        prompts: files of prompts; JSON lines with `prompt` (and, it may be, `answer`) or `turns`, or a prompt a line.
+        self_written: how many prompts the target is to write itself, by being given no more than a user's first words.
+        library: use the signatures and docstrings of Python's standard library as code to be completed.
+        given_answers: learn from the answers that the files have; without it, the target answers all prompts.
+        answer_tokens: most tokens of an answer.
+        temperature: of every second answer; the others are greedy. 0 makes all greedy.
+        batch_size: answers that are written together.
+        held_out: share of the texts that acceptance is reported on.
+        keep_states: keep the target's states on disk, about eight bytes for each of a text's tokens and each unit of
+            the target's width; every pass over the texts but the first is then free of the target.
+        epochs: passes over the texts.
+        batch_tokens: tokens of a training batch.
+        learning_rate: the highest.
+        max_length: tokens of a text that are used.
+        save_every: training steps between checkpoints, and between reports on held-out texts.
+        seed: of everything that is drawn.
+        start: a folder that an earlier training by the same recipe left, whose weights are begun with.
+    """
+
+    out: Path
+    prompts: tuple[Path, ...] = ()
+    self_written: int = attrs.field(default=0, validator=ge(0))
+    library: bool = False
+    given_answers: bool = False
+    answer_tokens: int = attrs.field(default=256, validator=ge(1))
+    temperature: float = attrs.field(default=0.7, validator=ge(0))
+    batch_size: int = attrs.field(default=64, validator=ge(1))
+    held_out: float = attrs.field(default=0.02, validator=[ge(0), le(0.5)])
+    keep_states: bool = False
+    epochs: float = attrs.field(default=3.0, validator=gt(0))
+    batch_tokens: int = attrs.field(default=4096, validator=ge(16))
+    learning_rate: float = attrs.field(default=1e-3, validator=gt(0))
+    max_length: int = attrs.field(default=768, validator=ge(8))
+    save_every: int = attrs.field(default=200, validator=ge(1))
+    seed: int = attrs.field(default=0, validator=ge(0))
+    start: Path | None = None
+
+
+class Recipe(ABC):
+    """How one kind of drafter is trained, as an `attrs.frozen` class whose fields are its options."""
+
+    name: ClassVar[str]
+    """What the recipe is called: by the drafter that it makes."""
+
+    @abstractmethod
+    def train(self, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
+        """Make a drafter.
+
+        Args:
+            model: the target, a transformers causal LM; it is not changed.
+            tokenizer: the target's.
+            job: what to train on.
+
+        Returns:
+            What `talon train --json` prints: `path`, the drafter's folder, and figures.
+
+        Raises:
+            ValueError: if there is nothing to train on, or the folder belongs to another job.
+        """
