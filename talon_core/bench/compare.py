@@ -1,0 +1,251 @@
+"""What came out of a run: ratios prompt by prompt with their intervals, tokens per pass, and whether outputs agree."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from talon_core.bench.measurement import Measurement, first_difference
+from talon_core.bench.methods import PLAIN
+from talon_core.bench.results import Results
+from talon_core.bench.schedule import Unit
+
+RESAMPLES = 10_000
+CHUNK = 500
+"""Resamples that are drawn at once: enough to be fast, few enough for long prompt sets to fit in memory."""
+LEVEL = 0.95
+SEED = 0
+
+Key = tuple[str, int]
+"""A prompt: its set and its index there. The turns of a conversation are one prompt: they are not independent."""
+
+
+@attrs.frozen
+class Interval:
+    """A median over prompts with its percentile bootstrap interval, of level 0.95.
+
+    Attributes:
+        median: of the prompts' values.
+        low: the interval's lower end; None for fewer than two prompts.
+        high: its upper end; likewise.
+        prompts: how many values there are.
+    """
+
+    median: float
+    low: float | None
+    high: float | None
+    prompts: int
+
+
+@attrs.frozen
+class Difference:
+    """One output that is not plain decoding's.
+
+    Attributes:
+        set: the prompt set's name.
+        prompt: the prompt's index.
+        turn: the turn's index.
+        repetition: which one.
+        first_difference: index of the first token that differs.
+        logit_gap: the difference of the two tokens' logits there, as it was measured; None if it is not known.
+    """
+
+    set: str
+    prompt: int
+    turn: int
+    repetition: int
+    first_difference: int
+    logit_gap: float | None
+
+
+@attrs.frozen
+class Summary:
+    """One method on some prompts. What transformers' own `generate` does not tell is None.
+
+    Attributes:
+        measurements: how many there are.
+        tokens_per_second: median over prompts, of each prompt's median over repetitions.
+        ratio: to the baseline, in tokens per second, prompt by prompt; None if there is no prompt that both decoded.
+        mean_accepted_tokens: all new tokens over all target passes.
+        mean_of_sets: mean over the prompt sets of each set's `mean_accepted_tokens`.
+        draft_passes_per_round: all draft passes over all rounds.
+        outside_target: share of the seconds that were spent neither in the prefill nor in the target's passes.
+        identical: how many outputs are plain decoding's; None where tokens are drawn.
+        compared: how many outputs were compared with plain decoding's.
+        differences: those that are not the same.
+        acceptance_by_depth: for each depth `offered`, `accepted` and their ratio, `rate`.
+    """
+
+    measurements: int
+    tokens_per_second: float
+    ratio: Interval | None
+    mean_accepted_tokens: float | None
+    mean_of_sets: float | None
+    draft_passes_per_round: float | None
+    outside_target: float | None
+    identical: int | None
+    compared: int
+    differences: Sequence[Difference]
+    acceptance_by_depth: Sequence[Mapping[str, float]] | None
+
+
+@attrs.frozen
+class Comparison:
+    """A run, compared.
+
+    Attributes:
+        baseline: the method that ratios are to.
+        methods: the names, in the manifest's order.
+        sets: for each prompt set and method a summary.
+        all: for each method a summary of all prompts.
+    """
+
+    baseline: str
+    methods: Sequence[str]
+    sets: Mapping[str, Mapping[str, Summary]]
+    all: Mapping[str, Summary]
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as what JSON knows."""
+        return attrs.asdict(self)
+
+
+def compare(results: Results, baseline: str = PLAIN) -> Comparison:
+    """Compare the methods of a run.
+
+    Args:
+        results: of a finished run, or of one that is still going on.
+        baseline: what the ratios are to; outputs are compared with plain decoding's whatever it is.
+
+    Raises:
+        LookupError: if there is no such method.
+        ValueError: if nothing is measured yet.
+    """
+    settings = results.manifest["settings"]
+    methods = [method["name"] for method in settings["methods"]]
+    if baseline not in methods:
+        raise LookupError(f"no method '{baseline}' in '{results.folder}'; there are: {', '.join(methods)}")
+    if not results.measurements:
+        raise ValueError(f"nothing is measured in '{results.folder}' yet; let talon bench run finish a prompt")
+    greedy = not settings["temperature"]
+    measured = {each.set for each in results.measurements}
+    names = [each["name"] for each in settings["sets"] if each["name"] in measured]
+    sets = {
+        name: _summaries([each for each in results.measurements if each.set == name], methods, baseline, greedy)
+        for name in names
+    }
+    return Comparison(baseline, methods, sets, _summaries(results.measurements, methods, baseline, greedy))
+
+
+def _summaries(
+    measurements: Sequence[Measurement], methods: Sequence[str], baseline: str, greedy: bool
+) -> dict[str, Summary]:
+    by_method: dict[str, list[Measurement]] = {method: [] for method in methods}
+    for measurement in measurements:
+        by_method[measurement.method].append(measurement)
+    plain = {each.unit: each for each in by_method[PLAIN]}
+    reference = speeds(by_method[baseline])
+    return {method: _summary(of, reference, plain, greedy) for method, of in by_method.items()}
+
+
+def _summary(
+    of: Sequence[Measurement], reference: Mapping[Key, float], plain: Mapping[Unit, Measurement], greedy: bool
+) -> Summary:
+    speed = speeds(of)
+    ratios = [speed[key] / reference[key] for key in speed if key in reference]
+    compared = [each for each in of if each.unit in plain] if greedy else []
+    differences = [found for each in compared if (found := _difference(each, plain[each.unit])) is not None]
+    sets: dict[str, list[Measurement]] = defaultdict(list)
+    for each in of:
+        sets[each.set].append(each)
+    means = [mean for part in sets.values() if (mean := _quotient(part, "new_tokens", "target_passes")) is not None]
+    return Summary(
+        measurements=len(of),
+        tokens_per_second=statistics.median(speed.values()),
+        ratio=median_with_interval(ratios) if ratios else None,
+        mean_accepted_tokens=_quotient(of, "new_tokens", "target_passes"),
+        mean_of_sets=statistics.fmean(means) if means else None,
+        draft_passes_per_round=_quotient(of, "draft_passes", "rounds"),
+        outside_target=_outside(of),
+        identical=len(compared) - len(differences) if greedy else None,
+        compared=len(compared),
+        differences=differences,
+        acceptance_by_depth=_depths(of),
+    )
+
+
+def speeds(measurements: Iterable[Measurement]) -> dict[Key, float]:
+    """Tokens per second of each prompt: all turns of a repetition together, then the median over repetitions."""
+    totals: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
+    for each in measurements:
+        total = totals[each.set, each.prompt][each.repetition]
+        total[0] += each.stats["new_tokens"]
+        total[1] += each.stats["seconds"]
+    return {
+        key: statistics.median(tokens / seconds for tokens, seconds in repetitions.values())
+        for key, repetitions in totals.items()
+    }
+
+
+def median_with_interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> Interval:
+    """The median, and between which values the medians of 95 % of the resamples of the same size are.
+
+    Args:
+        values: one per prompt, at least one.
+        resamples: how many times as many values are drawn from them with replacement.
+        seed: of these drawings, so that the same values always have the same interval.
+    """
+    if len(values) < 2:
+        return Interval(statistics.median(values), None, None, len(values))
+    array = np.asarray(values, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    medians = np.concatenate(
+        [
+            np.median(rng.choice(array, (min(CHUNK, resamples - start), len(array))), axis=1)
+            for start in range(0, resamples, CHUNK)
+        ]
+    )
+    low, high = np.quantile(medians, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(np.median(array)), float(low), float(high), len(array))
+
+
+def _difference(one: Measurement, plain: Measurement) -> Difference | None:
+    """Where two outputs part; from the tokens themselves, not from what a line says of them."""
+    where = first_difference(one.token_ids, plain.token_ids)
+    if where is None:
+        return None
+    return Difference(one.set, one.prompt, one.turn, one.repetition, where, one.logit_gap)
+
+
+def _total(of: Sequence[Measurement], name: str) -> float | None:
+    """The sum of a figure, None if some measurement lacks it."""
+    values = [each.stats.get(name) for each in of]
+    return None if any(value is None for value in values) else float(sum(filter(None, values)))
+
+
+def _quotient(of: Sequence[Measurement], above: str, below: str) -> float | None:
+    numerator, denominator = _total(of, above), _total(of, below)
+    return None if numerator is None or not denominator else numerator / denominator
+
+
+def _outside(of: Sequence[Measurement]) -> float | None:
+    seconds, prefill, verify = (_total(of, f"{part}seconds") for part in ("", "prefill_", "verify_"))
+    return None if prefill is None or verify is None or not seconds else 1 - (prefill + verify) / seconds
+
+
+def _depths(of: Sequence[Measurement]) -> list[dict[str, float]] | None:
+    """The rounds of all measurements together, depth by depth."""
+    if any(each.acceptance_by_depth is None for each in of):
+        return None
+    totals: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for each in of:
+        for row in each.acceptance_by_depth or ():
+            totals[row["depth"]][0] += row["offered"]
+            totals[row["depth"]][1] += row["accepted"]
+    return [
+        {"depth": depth, "offered": offered, "accepted": accepted, "rate": accepted / offered}
+        for depth, (offered, accepted) in sorted(totals.items())
+    ]

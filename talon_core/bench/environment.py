@@ -1,0 +1,106 @@
+"""Where a run was measured: versions, devices, and what exactly the model is."""
+
+import hashlib
+import platform
+import shutil
+import subprocess
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import talon_core
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "triton")
+
+
+def describe_environment(model: Any, tokenizer: Any, target: Any) -> dict[str, Any]:
+    """Everything that a figure depends on besides the run's settings.
+
+    Args:
+        model: a transformers causal LM.
+        tokenizer: its tokenizer.
+        target: a `HFTarget` over the model.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    accelerator = getattr(target, "accelerator", None)
+    return {
+        "python": platform.python_version(),
+        "talon": talon_core.__version__,
+        **{package: _version(package) for package in PACKAGES},
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "gpu": _gpus(),
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": getattr(getattr(target, "attention", None), "name", None),
+        "accelerator": accelerator.name if accelerator is not None else None,
+        "architecture": type(model).__name__,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "revision": getattr(model.config, "_commit_hash", None),
+        "weights_sha256": weights_hash(model),
+        "chat_template_sha256": None if template is None else hashlib.sha256(str(template).encode()).hexdigest(),
+    }
+
+
+def describe_session() -> dict[str, Any]:
+    """When this is, and the commit of the checkout that runs, with a plus sign if files in it were changed."""
+    return {"started": datetime.now().astimezone().isoformat(timespec="seconds"), "commit": _commit()}
+
+
+@torch.no_grad()
+def weights_hash(model: Any) -> str:
+    """Tells two checkpoints apart without reading all of them: of each weight's name, shape and first 64 numbers."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        first = parameter.detach().reshape(-1)[:64].float().cpu().numpy()
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + first.tobytes())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _gpus() -> list[str]:
+    """Name, driver and highest clock of each GPU, as far as there are tools to ask."""
+    if not torch.cuda.is_available():
+        return []
+    fields = "--query-gpu=name,driver_version,clocks.max.sm"
+    tool = shutil.which("nvidia-smi")
+    if tool is not None:
+        done = subprocess.run([tool, fields, "--format=csv,noheader"], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return [line.strip() for line in done.stdout.splitlines()]
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _commit() -> str | None:
+    """Of the checkout that this module is in; None where it is installed."""
+    root = Path(talon_core.__file__).parents[1]
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+
+    def ask(*arguments: str) -> str:
+        done = subprocess.run([git, "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    commit = ask("rev-parse", "HEAD")
+    return commit + ("+" if ask("status", "--porcelain", "--untracked-files=no") else "") if commit else None

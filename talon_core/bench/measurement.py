@@ -1,0 +1,109 @@
+"""One line of results: one method on one prompt."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs.validators import deep_iterable, ge, instance_of, optional
+
+from talon_core.bench.schedule import Unit
+from talon_core.rounds import Round
+
+WHOLE = [instance_of(int), ge(0)]
+
+
+def _is_measured(_: Any, attribute: "attrs.Attribute[Any]", stats: Mapping[str, Any]) -> None:
+    for name in ("new_tokens", "seconds"):
+        value = stats.get(name)
+        if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise ValueError(f"'{attribute.name}' has {name} {value!r}; it must be a number above 0")
+
+
+@attrs.frozen
+class Measurement:
+    """What one method did with one prompt.
+
+    Attributes:
+        set: the prompt set's name.
+        prompt: the prompt's index in its set.
+        turn: the turn's index in its conversation.
+        question_id: what the prompt's file calls it.
+        method: the method's name.
+        repetition: how often it was measured before.
+        order: how many methods decoded this prompt before it in this repetition.
+        seed: of drawing; None at temperature 0.
+        prompt_tokens: tokens of the prompt, the chat template's included.
+        token_ids: the new tokens, cut at the end of the text and at the length limit.
+        finish_reason: "eos", "length" or "stop".
+        identical: whether plain decoding gave the same tokens; None where they are drawn.
+        first_difference: index of the first token at which they differ.
+        logit_gap: by how much the model preferred one of the two tokens there: the difference of their logits.
+        stats: the fields of `talon_core.Stats`; those that transformers' own `generate` does not tell are None.
+        acceptance_by_depth: see `acceptance_by_depth`; None for transformers' own `generate`.
+    """
+
+    set: str = attrs.field(validator=instance_of(str))
+    prompt: int = attrs.field(validator=WHOLE)
+    turn: int = attrs.field(validator=WHOLE)
+    question_id: int | str | None
+    method: str = attrs.field(validator=instance_of(str))
+    repetition: int = attrs.field(validator=WHOLE)
+    order: int = attrs.field(validator=WHOLE)
+    seed: int | None = attrs.field(validator=optional(WHOLE))
+    prompt_tokens: int = attrs.field(validator=WHOLE)
+    token_ids: Sequence[int] = attrs.field(validator=deep_iterable(instance_of(int), instance_of(list)))
+    finish_reason: str = attrs.field(validator=instance_of(str))
+    identical: bool | None = attrs.field(validator=optional(instance_of(bool)))
+    first_difference: int | None = attrs.field(validator=optional(WHOLE))
+    logit_gap: float | None = attrs.field(validator=optional(instance_of((int, float))))
+    stats: Mapping[str, Any] = attrs.field(validator=[instance_of(dict), _is_measured])
+    acceptance_by_depth: Sequence[Mapping[str, int]] | None = attrs.field(validator=optional(instance_of(list)))
+
+    @property
+    def unit(self) -> Unit:
+        """What was decoded."""
+        return Unit(self.set, self.prompt, self.turn, self.repetition)
+
+    def line(self) -> str:
+        """It as one line of JSON, with its end."""
+        return json.dumps(attrs.asdict(self), ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def parse(cls, line: str, where: str) -> "Measurement":
+        """Read a line.
+
+        Raises:
+            ValueError: if it is none; the sentence begins with `where`.
+        """
+        try:
+            return cls(**json.loads(line))
+        except (ValueError, TypeError, RecursionError) as error:
+            why = error.args[0] if error.args else type(error).__name__
+            raise ValueError(f"{where} is no measurement of this version: {why}") from error
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Index of the first token at which two outputs differ, the shorter one's end included; None if they are equal."""
+    if list(one) == list(other):
+        return None
+    pairs = zip(one, other, strict=False)
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def acceptance_by_depth(rounds: Sequence[Round]) -> list[dict[str, int]]:
+    """For each depth from 1 on: in how many rounds the verified tree reached it, and in how many the path did.
+
+    Returns:
+        For each depth a dictionary of `depth`, `offered` and `accepted`.
+    """
+    reached = [int(one.tree.depths.max()) for one in rounds]
+    return [
+        {
+            "depth": depth,
+            "offered": sum(most >= depth for most in reached),
+            "accepted": sum(one.accepted >= depth for one in rounds),
+        }
+        for depth in range(1, max(reached, default=0) + 1)
+    ]

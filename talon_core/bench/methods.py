@@ -1,0 +1,98 @@
+"""Methods: what is compared, written `drafter/policy/rule`."""
+
+import re
+from collections.abc import Sequence
+
+import attrs
+
+from talon_core.loading import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
+from talon_core.registry import Registry, load_registry
+
+PLAIN = "none"
+"""The method every run has: one token per pass, with the same engine as all others."""
+GENERATE = "generate"
+"""The method that is transformers' own `model.generate`."""
+
+SPACED = re.compile(r"\s+/(?:\s+|$)")
+"""The separator between parts where an option's value may hold a slash of its own."""
+
+
+@attrs.frozen
+class Method:
+    """One way of decoding.
+
+    Attributes:
+        name: as it was written, without the space around it.
+        parts: what TALON's engine decodes with; None is transformers' own `generate`.
+    """
+
+    name: str
+    parts: Parts | None
+
+    def as_dict(self) -> dict[str, str | None]:
+        """Its name and its parts with the defaults filled in, as the manifest has them."""
+        parts = self.parts
+        drafting = parts is not None and parts.policy != PLAIN
+        return {
+            "name": self.name,
+            "drafter": str(parts.drafter) if parts is not None and drafting else None,
+            "policy": str(parts.policy) if parts is not None else None,
+            "rule": str(parts.rule) if parts is not None else None,
+        }
+
+
+def parse_method(spec: str, attention: str | None = None, registry: Registry | None = None) -> Method:
+    """Read a method, and look its parts up.
+
+    Parts are separated by `/`, or by ` / ` with space around it: where that occurs, other slashes belong to the
+    options, as in `draft-model:model=./some/folder / talon:budget=8`. Parts left out take the defaults.
+
+    Args:
+        spec: for example `ngram/talon:budget=12,mu=0.1`, `none` or `generate`.
+        attention: an attention backend's name; None takes the first that can run.
+        registry: where to look names up; everything that is installed by default.
+
+    Raises:
+        ValueError: if a part is unknown or has a bad option; the sentence names the method.
+    """
+    name = spec.strip()
+    if not name:
+        raise ValueError(f"a method is empty; it is written drafter/policy/rule, or it is {PLAIN} or {GENERATE}")
+    if name == GENERATE:
+        return Method(name, None)
+    if name == PLAIN:
+        return Method(name, Parts(policy=PLAIN, attention=attention))
+    spaced = SPACED.search(name) is not None
+    pieces = [piece.strip() for piece in (SPACED.split(name) if spaced else name.split("/"))]
+    slash_in_option = not spaced and any("=" in piece for piece in pieces[:-1])
+    hint = "; where an option holds a slash, write ' / ' with spaces between the parts" if slash_in_option else ""
+    if len(pieces) > 3:
+        raise ValueError(
+            f"method '{name}' has {len(pieces)} parts; at most three are written, drafter/policy/rule{hint}"
+        )
+    drafter, policy, rule = (*pieces, "", "")[:3]
+    if policy == PLAIN:
+        raise ValueError(f"method '{name}' has the policy {PLAIN}; decoding without drafting is the method '{PLAIN}'")
+    parts = Parts(drafter or DEFAULT_DRAFTER, policy or DEFAULT_POLICY, rule or DEFAULT_RULE, attention)
+    try:
+        check_parts(parts, registry if registry is not None else load_registry())
+    except (LookupError, ValueError) as error:
+        raise ValueError(f"method '{name}': {error}{hint}") from error
+    return Method(name, parts)
+
+
+def parse_methods(specs: Sequence[str], attention: str | None = None) -> list[Method]:
+    """Read the methods of a run; plain decoding is put first where it was not given.
+
+    Raises:
+        ValueError: for a bad method, or two that are the same.
+    """
+    registry = load_registry()
+    methods = [parse_method(spec, attention, registry) for spec in specs]
+    if all(method.name != PLAIN for method in methods):
+        methods.insert(0, parse_method(PLAIN, attention, registry))
+    for number, method in enumerate(methods):
+        for other in methods[:number]:
+            if method.parts == other.parts:
+                raise ValueError(f"'{other.name}' and '{method.name}' are the same method; give each one once")
+    return methods

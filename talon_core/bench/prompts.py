@@ -1,0 +1,127 @@
+"""Prompt sets: files of prompts, each file a set."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+ENDINGS = (".jsonl", ".txt")
+
+
+@attrs.frozen
+class Prompt:
+    """One prompt, or a conversation.
+
+    Attributes:
+        turns: what the user says, one after the other; at least one, none of them empty.
+        question_id: what the file calls it; None if it says nothing.
+    """
+
+    turns: tuple[str, ...]
+    question_id: int | str | None = None
+
+
+@attrs.frozen
+class PromptSet:
+    """The prompts of one file.
+
+    Attributes:
+        name: the file's name without its ending.
+        file: where it was read.
+        sha256: of the whole file's bytes.
+        prompts: those that are used.
+        total: how many the file has.
+    """
+
+    name: str
+    file: str
+    sha256: str
+    prompts: tuple[Prompt, ...]
+    total: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the manifest has of it."""
+        return {"name": self.name, "sha256": self.sha256, "prompts": len(self.prompts), "total": self.total}
+
+
+def read_sets(path: Path, limit: int | None = None) -> list[PromptSet]:
+    """Read a file, or every `*.jsonl` and `*.txt` file of a folder in the order of their names.
+
+    A line of a `.jsonl` file is an object with `turns` (Spec-Bench's form) or `prompt`, or a text; a `.txt` file is one
+    prompt.
+
+    Args:
+        path: the file or the folder.
+        limit: take only the first so many of each set.
+
+    Raises:
+        ValueError: if there are no prompts, a line is none, or two files have the same name.
+        OSError: if a file cannot be read.
+    """
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in ENDINGS and file.is_file())
+        if not files:
+            raise ValueError(f"the folder '{path}' has no prompts; they are in files *.jsonl or *.txt")
+    sets: dict[str, PromptSet] = {}
+    for file in files:
+        found = read_set(file, limit)
+        if found.name in sets:
+            raise ValueError(f"'{sets[found.name].file}' and '{file}' are both the set '{found.name}'; rename one")
+        sets[found.name] = found
+    return list(sets.values())
+
+
+def read_set(file: Path, limit: int | None = None) -> PromptSet:
+    """Read one file; see `read_sets`."""
+    if file.suffix not in ENDINGS:
+        raise ValueError(f"'{file}' is no prompt file; its name must end in .jsonl or .txt")
+    data = file.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"'{file}' is not UTF-8 text (byte {error.start} is 0x{data[error.start]:02x}); save it as UTF-8"
+        ) from None
+    if file.suffix == ".txt":
+        prompts = [Prompt((text,))] if text.strip() else []
+    else:  # not splitlines: a JSON text may hold line separators that are no line ends
+        lines = enumerate(text.split("\n"), start=1)
+        prompts = [_parsed(line, f"line {number} of '{file}'") for number, line in lines if line.strip()]
+    if not prompts:
+        raise ValueError(f"'{file}' is empty; it must hold at least one prompt")
+    used = prompts if limit is None else prompts[:limit]
+    return PromptSet(file.stem, str(file), hashlib.sha256(data).hexdigest(), tuple(used), len(prompts))
+
+
+def _parsed(line: str, where: str) -> Prompt:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{where} is not JSON; write an object with turns or prompt, or a text in quotes") from None
+    question_id = None
+    if isinstance(value, dict):
+        question_id = value.get("question_id")
+        turns = value["turns"] if "turns" in value else [value.get("prompt")]
+    else:
+        turns = [value]
+    if not isinstance(turns, list) or not turns or not all(_is_text(turn) for turn in turns):
+        raise ValueError(
+            f'{where} holds no prompt; write {{"turns": [text, ...]}}, {{"prompt": text}} or a text in quotes, '
+            "where no text is empty"
+        )
+    named = isinstance(question_id, int | str) and not isinstance(question_id, bool)
+    return Prompt(tuple(turns), question_id if named else None)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text with something in it, which UTF-8 can write: JSON can spell half a surrogate pair."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

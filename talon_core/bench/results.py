@@ -1,0 +1,165 @@
+"""The folder of a run: `manifest.json` says what was measured and where, `results.jsonl` has a line per measurement."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from talon_core.bench.measurement import Measurement
+from talon_core.paths import write_whole
+
+MANIFEST = "manifest.json"
+RESULTS = "results.jsonl"
+LOCK = ".lock"
+FORMAT = 1
+"""Of the manifest and of the lines; another number is another form."""
+
+
+@attrs.frozen
+class Results:
+    """What a folder holds.
+
+    Attributes:
+        folder: where.
+        manifest: its `format`, `settings`, `environment` and `sessions`.
+        measurements: in the order in which they were made.
+        unfinished: how many lines at the end were left out, because the writing was interrupted there.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    measurements: Sequence[Measurement]
+    unfinished: int = 0
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """A folder's manifest, None if there is no such folder or nothing is in it.
+
+    Raises:
+        ValueError: if the folder is no folder of `talon bench run`.
+    """
+    file = folder / MANIFEST
+    if not file.exists():
+        if folder.is_dir() and all(each.name == LOCK for each in folder.iterdir()):
+            return None
+        if folder.exists():
+            raise ValueError(f"'{folder}' is no folder of talon bench run: it has no {MANIFEST}; give another one")
+        return None
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        found = manifest["format"]
+        methods = [method["name"] for method in manifest["settings"]["methods"]]
+        complete = isinstance(manifest["environment"], dict) and isinstance(manifest["sessions"], list) and methods
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"'{file}' is no manifest of talon bench run ({type(error).__name__}: {error})") from error
+    if found != FORMAT or not complete:
+        raise ValueError(f"'{file}' has format {found!r}; this version reads format {FORMAT}")
+    return dict(manifest)
+
+
+def read_results(folder: Path) -> Results:
+    """Everything in a folder; units that some method has not decoded, at the end, are left out.
+
+    Raises:
+        ValueError: if it is no folder of a run, or a line before the last is no measurement, or there twice.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise ValueError(f"there is no {MANIFEST} in '{folder}'; give a folder of talon bench run")
+    file = folder / RESULTS
+    # not splitlines: a name may hold line separators that are no line ends
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else [""]
+    cut = lines.pop()  # nothing, if the last line has its end
+    methods = [method["name"] for method in manifest["settings"]["methods"]]
+    measurements: list[Measurement] = []
+    seen: set[Any] = set()
+    for number, line in enumerate(lines, start=1):
+        measurement = Measurement.parse(line, f"line {number} of '{file}'")
+        if measurement.method not in methods:
+            raise ValueError(
+                f"line {number} of '{file}' measures '{measurement.method}', which is no method of the run; "
+                f"there are: {', '.join(methods)}"
+            )
+        if (measurement.unit, measurement.method) in seen:
+            raise ValueError(
+                f"line {number} of '{file}' measures '{measurement.method}' on {measurement.unit} again; "
+                "each line must be there once"
+            )
+        seen.add((measurement.unit, measurement.method))
+        measurements.append(measurement)
+    counts = Counter(measurement.unit for measurement in measurements)
+    whole = [measurement for measurement in measurements if counts[measurement.unit] == len(methods)]
+    unfinished = len(measurements) - len(whole) + bool(cut)
+    return Results(folder, manifest, whole, unfinished)
+
+
+def check_settings(folder: Path, manifest: Mapping[str, Any], part: str, now: Mapping[str, Any]) -> None:
+    """Refuse to mix measurements that are not made alike.
+
+    Args:
+        folder: of the run.
+        manifest: what was measured there.
+        part: "settings" or "environment".
+        now: what is to be measured.
+
+    Raises:
+        ValueError: if they differ; the sentence names each difference.
+    """
+    before = manifest[part]
+    differing = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if differing:
+        told = "; ".join(f"{key} was {_shown(before.get(key))} and is {_shown(now.get(key))}" for key in differing)
+        raise ValueError(f"the run in '{folder}' was made with other {part}, give another folder: {told}")
+
+
+def _shown(value: Any) -> str:
+    """A setting in a sentence; methods and sets by their names."""
+    if isinstance(value, list) and value and all(isinstance(each, dict) and "name" in each for each in value):
+        brief = [f"{each['name']}" + _counted(each) for each in value]
+        return f"[{', '.join(brief)}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _counted(each: Mapping[str, Any]) -> str:
+    if "sha256" not in each:
+        return ""
+    return f" ({each['prompts']} of {each['total']} prompts, sha256 {each['sha256'][:8]})"
+
+
+def open_folder(
+    folder: Path, settings: Mapping[str, Any], environment: Mapping[str, Any], session: Mapping[str, Any]
+) -> Results:
+    """Make a folder, or go on with one: what is unfinished at its end is taken away.
+
+    Args:
+        folder: is made if it is not there.
+        settings: what is measured.
+        environment: where it is measured.
+        session: what may differ each time a run is taken up: when, and at which commit.
+
+    Raises:
+        ValueError: if the folder has another run, or something else.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = {"format": FORMAT, "settings": settings, "environment": environment, "sessions": []}
+        found = Results(folder, manifest, [])
+    else:
+        check_settings(folder, manifest, "settings", settings)
+        check_settings(folder, manifest, "environment", environment)
+        found = read_results(folder)
+    manifest = {**found.manifest, "sessions": [*found.manifest["sessions"], session]}
+    if found.unfinished:
+        write_whole(folder / RESULTS, "".join(measurement.line() for measurement in found.measurements))
+    write_whole(folder / MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=2) + "\n")
+    return attrs.evolve(found, manifest=manifest)
+
+
+def append(folder: Path, measurements: Iterable[Measurement]) -> None:
+    """Add the lines of a unit, all methods at once."""
+    with (folder / RESULTS).open("a", encoding="utf-8", newline="\n") as file:
+        file.write("".join(measurement.line() for measurement in measurements))

@@ -1,0 +1,187 @@
+"""The run itself: every method on every prompt, in turn."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import attrs
+from filelock import FileLock, Timeout
+
+from talon_core.bench.engines import Decoded, Engine, engine_of, engine_of_transformers, logit_gap
+from talon_core.bench.environment import describe_environment, describe_session
+from talon_core.bench.measurement import Measurement, first_difference
+from talon_core.bench.methods import PLAIN, Method
+from talon_core.bench.prompts import Prompt
+from talon_core.bench.results import LOCK, Results, append, open_folder, read_manifest
+from talon_core.bench.schedule import Plan, Unit
+from talon_core.decoder import Decoder
+from talon_core.hf.frontend import HFFrontend
+from talon_core.loading import Parts, decoder_for_model
+from talon_core.tree import IntArray
+
+WARM_UP_TOKENS = 32
+"""Most tokens of a decoding that only warms up."""
+
+
+class Bench:
+    """A loaded model with everything that a plan compares.
+
+    `open` makes or takes up a folder, `warm_up` and then `measure` for each remaining unit do the rest; `run` calls
+    them in this order.
+
+    Args:
+        plan: what is measured.
+        model: a transformers causal LM, shared by all methods.
+        tokenizer: its tokenizer.
+
+    Raises:
+        ValueError: if a method cannot decode with this model, or a prompt does not fit its context.
+    """
+
+    def __init__(self, plan: Plan, model: Any, tokenizer: Any) -> None:
+        self.plan = plan
+        self.model = model
+        self.tokenizer = tokenizer
+        self._frontend = HFFrontend(model, tokenizer)
+        self._prompts: Mapping[str, Sequence[Prompt]] = {each.name: each.prompts for each in plan.sets}
+        self._plain = self._decoder(next(method for method in plan.methods if method.name == PLAIN))
+        self._engines = {method.name: self._engine(method) for method in plan.methods}
+        self._answers: dict[tuple[str, int, int], str] = {}
+        for unit in plan.units():
+            if unit.turn == unit.repetition == 0:
+                self.ids(unit)
+
+    def _decoder(self, method: Method) -> Decoder:
+        parts = method.parts if method.parts is not None else Parts(policy=PLAIN)
+        return decoder_for_model(self.model, self.tokenizer, parts)
+
+    def _engine(self, method: Method) -> Engine:
+        if method.parts is None:
+            return engine_of_transformers(self.model, self._plain)
+        return engine_of(self._plain if method.name == PLAIN else self._decoder(method))
+
+    def open(self, folder: Path) -> Results:
+        """Make the folder, or check that it can be gone on with."""
+        environment = describe_environment(self.model, self.tokenizer, self._plain.target)
+        results = open_folder(folder, self.plan.settings(), environment, describe_session())
+        for measurement in results.measurements:
+            self._remember(measurement)
+        return results
+
+    def run(self, folder: Path, report: Callable[[int, int], None] = lambda done, all_: None) -> Results:
+        """Measure whatever is not in the folder yet.
+
+        Args:
+            folder: where the results go; what it must be is in `open_folder`.
+            report: called with the number of units that are done and of all, once at the start and after each.
+        """
+        read_manifest(folder)  # refuses a folder of something else, before anything is put there
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            results = self.open(folder)
+            measurements = list(results.measurements)
+            done = {measurement.unit for measurement in measurements}
+            units = self.plan.units()
+            report(len(done), len(units))
+            if len(done) < len(units):
+                self.warm_up()
+            for number, unit in enumerate(units):
+                if unit not in done:
+                    measured = self.measure(number, unit)
+                    append(folder, measured)
+                    measurements += measured
+                    done.add(unit)
+                    report(len(done), len(units))
+        return attrs.evolve(results, measurements=measurements, unfinished=0)
+
+    def warm_up(self) -> None:
+        """Let each method decode the first prompt."""
+        options = self.plan.options(0)
+        options["max_new_tokens"] = min(self.plan.max_new_tokens, WARM_UP_TOKENS)
+        ids = self.ids(self.plan.units()[0])
+        for _ in range(self.plan.warmup):
+            for engine in self._engines.values():
+                engine(ids, options)
+
+    def measure(self, number: int, unit: Unit) -> list[Measurement]:
+        """Decode a prompt with every method; `number` is the unit's place in the plan and decides who begins."""
+        ids = self.ids(unit)
+        options = self.plan.options(unit.repetition)
+        order = [method.name for method in self.plan.order(number, unit.repetition)]
+        decoded = {name: self._engines[name](ids, options) for name in order}
+        measured = [
+            Measurement(
+                set=unit.set,
+                prompt=unit.prompt,
+                turn=unit.turn,
+                question_id=self._prompts[unit.set][unit.prompt].question_id,
+                method=name,
+                repetition=unit.repetition,
+                order=place,
+                seed=options.get("seed"),
+                prompt_tokens=len(ids),
+                token_ids=decoded[name].token_ids,
+                finish_reason=decoded[name].finish_reason,
+                stats=decoded[name].stats,
+                acceptance_by_depth=decoded[name].acceptance_by_depth,
+                **self._compared(ids, decoded[name], decoded[PLAIN]),
+            )
+            for place, name in enumerate(order)
+        ]
+        for measurement in measured:
+            self._remember(measurement)
+        return measured
+
+    def _compared(self, ids: IntArray, decoded: Decoded, plain: Decoded) -> dict[str, Any]:
+        """Whether an output is plain decoding's; drawn tokens are not expected to be."""
+        if self.plan.temperature:
+            return {"identical": None, "first_difference": None, "logit_gap": None}
+        where = first_difference(decoded.token_ids, plain.token_ids)
+        gap = None
+        if where is not None and where < min(len(decoded.token_ids), len(plain.token_ids)):
+            before = [*ids.tolist(), *plain.token_ids[:where]]
+            gap = logit_gap(self.model, before, decoded.token_ids[where], plain.token_ids[where])
+        return {"identical": where is None, "first_difference": where, "logit_gap": gap}
+
+    def _remember(self, measurement: Measurement) -> None:
+        """Keep plain decoding's first answers: the turns after them follow them, whatever the method."""
+        if measurement.method == PLAIN and measurement.repetition == 0 and self.plan.all_turns:
+            text = self._frontend.text(measurement.token_ids) or ""
+            self._answers[measurement.set, measurement.prompt, measurement.turn] = text
+
+    def ids(self, unit: Unit) -> IntArray:
+        """The prompt's tokens, the same for every method, shape `(prompt,)`, int64.
+
+        Raises:
+            ValueError: if they leave no room in the model's context.
+        """
+        turns = self._prompts[unit.set][unit.prompt].turns[: unit.turn + 1]
+        answers = [self._answers[unit.set, unit.prompt, turn] for turn in range(unit.turn)]
+        frontend = self._frontend
+        if unit.turn == 0:
+            ids = frontend.encode(turns[0], raw=self.plan.raw)
+        elif self.plan.raw or not getattr(self.tokenizer, "chat_template", None):
+            said = [text for pair in zip(turns[:-1], answers, strict=True) for text in pair]
+            ids = frontend.encode("\n".join([*said, turns[-1]]), raw=True)
+        else:
+            messages = []
+            for turn, answer in zip(turns[:-1], answers, strict=True):
+                messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
+            ids = frontend.encode([*messages, {"role": "user", "content": turns[-1]}])
+        context = self._plain.target.context_length
+        if not len(ids) or (context is not None and len(ids) >= context):
+            raise ValueError(
+                f"prompt {unit.prompt} of the set '{unit.set}' has {len(ids)} tokens in turn {unit.turn}; it must have "
+                f"at least one and fewer than the model's context, {context}; take it out or use --limit"
+            )
+        return ids
+
+
+def _alone(folder: Path) -> AbstractContextManager[object]:
+    """Keep a second run out of the folder: both would measure each other."""
+    lock = FileLock(folder / LOCK)
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(f"another run is writing into '{folder}'; wait for it, or give another folder") from None

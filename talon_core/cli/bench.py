@@ -1,0 +1,210 @@
+"""`talon bench`: methods measured against each other on prompt sets."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from talon_core.bench.compare import compare as compare_results
+from talon_core.bench.methods import PLAIN, parse_methods
+from talon_core.bench.prompts import read_sets
+from talon_core.bench.results import check_settings, read_manifest, read_results
+from talon_core.bench.schedule import Plan
+from talon_core.bench.tables import tables
+from talon_core.cli import options as opts
+from talon_core.cli.output import note, nothing_on_stdout, plain, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from talon_core.bench.compare import Comparison
+    from talon_core.bench.results import Results
+
+WIDTH = 120
+"""Columns of the tables where stdout is no terminal."""
+SECONDS_BETWEEN_NOTES = 60.0
+"""Where stderr is no terminal, the progress is a line now and then."""
+
+bench = typer.Typer(help="Measure methods against each other on prompt sets, and compare.", no_args_is_help=False)
+
+
+@bench.callback(invoke_without_command=True)
+def bench_alone(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@bench.command()
+def run(
+    specs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SPEC",
+            help="Methods as drafter/policy/rule (' / ' where an option holds a slash); parts left out take the "
+            "defaults. none is plain decoding, which is always among them; generate is transformers' own loop.",
+        ),
+    ],
+    prompts: Annotated[
+        Path, typer.Option("--prompts", metavar="PATH", help="A .jsonl or .txt file, or a folder; each file is a set.")
+    ],
+    model: opts.Model = opts.DEFAULT_MODEL,
+    attention: opts.Attention = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(parser=opts.whole_number, metavar="N", help="Only the first N prompts of each set."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Most tokens of an answer.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(parser=opts.number, metavar="T", help="0 is greedy; above it, tokens are drawn.")
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="S", help="Of drawing; each repetition adds 1.")
+    ] = 0,
+    repetitions: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Measure everything this many times.")
+    ] = 1,
+    warmup: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Decode one prompt this many times before.")
+    ] = 3,
+    turns: Annotated[str, typer.Option(help="first or all: of each conversation.")] = "first",
+    raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the results go; a run that is there already is gone on with."),
+    ] = None,
+    as_json: opts.Json = False,
+) -> None:
+    """Decode every prompt with every method in turn, and write a line of results for each.
+
+    Ctrl-C leaves a folder that the same command with --out goes on with.
+    """
+    opts.sampling_options(temperature, None, None, seed, max_new_tokens)
+    for option, value, least in (("limit", limit, 1), ("repetitions", repetitions, 1), ("warmup", warmup, 0)):
+        if value is not None and value < least:
+            raise ValueError(f"--{option} is {value}; it must be at least {least}")
+    if turns not in ("first", "all"):
+        raise ValueError(f"--turns is '{turns}'; it must be first or all")
+    plan = Plan(
+        model=model,
+        methods=tuple(parse_methods(specs, attention)),
+        sets=tuple(read_sets(prompts, limit)),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        repetitions=repetitions,
+        all_turns=turns == "all",
+        raw=raw,
+        warmup=warmup,
+    )
+    folder = out if out is not None else Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        check_settings(folder, manifest, "settings", plan.settings())
+    with nothing_on_stdout(as_json):
+        results = measure(plan, folder)
+    comparison = compare_results(results)
+    if as_json:
+        differing = {name: len(summary.differences) for name, summary in comparison.all.items()}
+        units = len(plan.units())
+        print_json({"folder": str(folder), "units": units, "lines": len(results.measurements), "differing": differing})
+    else:
+        _show(comparison)
+        typer.echo(str(folder))
+
+
+def measure(plan: Plan, folder: Path) -> "Results":
+    """Load the model, and measure what is not in the folder yet, with its progress on stderr."""
+    from talon_core.bench.run import Bench
+    from talon_core.cli.session import open_session
+
+    session = open_session(plan.model)
+    bench = Bench(plan, session.model, session.tokenizer)
+    note(f"the results go to '{folder}'")
+    before = read_results(folder) if read_manifest(folder) is not None else None
+    if before is not None:
+        cut = f", and {before.unfinished} unfinished at the end are left out" if before.unfinished else ""
+        note(f"{len(before.measurements)} measurements are there already{cut}")
+    try:
+        with _progress() as report:
+            return bench.run(folder, report)
+    except KeyboardInterrupt:
+        note(f"interrupted; the same command with --out '{folder}' goes on from here")
+        raise
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """What to call with the number of prompts that are done, and of all: a bar, or a line now and then."""
+    console = stderr()
+    if not console.is_terminal:
+        yield _Notes().report
+        return
+    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False))
+    with Progress(*columns, *left, console=console, speed_estimate_period=600) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, all_: bar.update(task, completed=done, total=all_)
+
+
+class _Notes:
+    """Tells how far a run is, at most once a minute."""
+
+    def __init__(self) -> None:
+        self._started: tuple[float, int] | None = None
+        self._told = 0.0
+
+    def report(self, done: int, all_: int) -> None:
+        now = time.monotonic()
+        if self._started is None:
+            self._started, self._told = (now, done), now
+        elif now - self._told >= SECONDS_BETWEEN_NOTES or done == all_:
+            began, before = self._started
+            left = (now - began) / max(1, done - before) * (all_ - done)
+            note(f"{done} of {all_} prompts" + (f", {left / 60:.0f} minutes left" if done < all_ else ""))
+            self._told = now
+
+
+@bench.command()
+def compare(
+    folder: Annotated[Path, typer.Argument(help="A folder of talon bench run; the run need not be finished.")],
+    baseline: Annotated[str, typer.Option(metavar="SPEC", help="The method that ratios are to.")] = PLAIN,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what --json prints to this file too.")] = None,
+    as_json: opts.Json = False,
+) -> None:
+    """Compare the methods of a run. Exit status 1 if greedy outputs differ where rounding cannot be the reason.
+
+    That is float32: there, every method must give plain decoding's tokens.
+    """
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise ValueError(f"--out is '{out}'; it must be a file in a folder that exists")
+    results = read_results(folder)
+    comparison = compare_results(results, baseline.strip())
+    answer = {"folder": str(folder), "settings": results.manifest["settings"], **comparison.as_dict()}
+    if out is not None:
+        import json
+
+        from talon_core.paths import write_whole
+
+        write_whole(out, json.dumps(plain(answer), ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+    if results.unfinished:
+        note(f"{results.unfinished} unfinished lines at the end of the results are left out")
+    if as_json:
+        print_json(answer)
+    else:
+        _show(comparison)
+    exact = results.manifest["environment"].get("dtype") == "float32"
+    differ = any(summary.differences for summary in comparison.all.values())
+    raise typer.Exit(1 if exact and differ else 0)
+
+
+def _show(comparison: "Comparison") -> None:
+    console = stdout()
+    if not console.is_terminal:
+        console.width = WIDTH
+    for table in tables(comparison):
+        console.print(table)

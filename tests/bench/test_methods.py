@@ -1,0 +1,67 @@
+"""How a method is written."""
+
+import pytest
+
+from talon_core.bench.methods import Method, parse_method, parse_methods
+from talon_core.loading import DEFAULT_POLICY, DEFAULT_RULE, Parts
+
+FOLDER = "draft-model:model=./some/folder"
+
+
+@pytest.mark.parametrize(
+    ("spec", "drafter", "policy", "rule"),
+    [
+        ("ngram", "ngram", DEFAULT_POLICY, DEFAULT_RULE),
+        ("ngram/chain", "ngram", "chain", DEFAULT_RULE),
+        ("ngram/talon:budget=12,mu=0.1", "ngram", "talon:budget=12,mu=0.1", DEFAULT_RULE),
+        ("ngram/talon:budget=12,mu=0.1/match", "ngram", "talon:budget=12,mu=0.1", "match"),
+        ("ngram//match", "ngram", DEFAULT_POLICY, "match"),
+        ("/chain", "ngram", "chain", DEFAULT_RULE),
+        (f"{FOLDER} /", FOLDER, DEFAULT_POLICY, DEFAULT_RULE),
+        (f"{FOLDER} / chain:length=3", FOLDER, "chain:length=3", DEFAULT_RULE),
+        (f"{FOLDER} / chain / match", FOLDER, "chain", "match"),
+        (f" {FOLDER}/ / chain ", f"{FOLDER}/", "chain", DEFAULT_RULE),
+        ("draft-model:model=/abs/folder  /  chain", "draft-model:model=/abs/folder", "chain", DEFAULT_RULE),
+    ],
+)
+def test_parts_are_separated_by_slashes_and_those_left_out_take_the_defaults(spec, drafter, policy, rule):
+    assert parse_method(spec) == Method(spec.strip(), Parts(drafter, policy, rule))
+
+
+def test_plain_decoding_is_always_among_the_methods():
+    assert [method.name for method in parse_methods(["ngram", "generate"])] == ["none", "ngram", "generate"]
+    assert [method.name for method in parse_methods(["ngram", "none"])] == ["ngram", "none"]
+    assert [method.name for method in parse_methods([])] == ["none"]
+
+
+def test_the_manifest_has_the_parts_with_their_defaults():
+    plain, fast, generate = parse_methods(["ngram", "generate"])
+    assert plain.as_dict() == {"name": "none", "drafter": None, "policy": "none", "rule": DEFAULT_RULE}
+    assert fast.as_dict() == {"name": "ngram", "drafter": "ngram", "policy": DEFAULT_POLICY, "rule": DEFAULT_RULE}
+    assert generate.as_dict() == {"name": "generate", "drafter": None, "policy": None, "rule": None}
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("", "a method is empty"),
+        ("n-gram", "method 'n-gram': no drafter 'n-gram'; did you mean 'ngram'?"),
+        ("ngram/tallon", "did you mean 'talon'?"),
+        ("ngram/talon/mach", "did you mean 'match'?"),
+        ("ngram/talon:budgt=3", "did you mean 'budget'?"),
+        ("ngram/none", "decoding without drafting is the method 'none'"),
+        ("ngram/chain/match/more", "has 4 parts; at most three are written"),
+        (FOLDER, "write ' / ' with spaces between the parts"),
+        (f"{FOLDER}/chain", "write ' / ' with spaces between the parts"),
+        (f"{FOLDER} / chain / match / more", "has 4 parts"),
+    ],
+)
+def test_what_is_no_method_gets_a_sentence(spec, sentence):
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_method(spec)
+    assert sentence in str(caught.value)
+
+
+def test_two_names_of_one_method_are_refused():
+    with pytest.raises(ValueError, match="'ngram' and 'ngram//match' are the same method"):
+        parse_methods(["ngram", "ngram//match"])

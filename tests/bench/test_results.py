@@ -1,0 +1,116 @@
+"""The folder of a run: going on with it, and refusing what does not fit."""
+
+import json
+
+import pytest
+
+from talon_core.bench.results import RESULTS, append, read_results
+
+
+@pytest.fixture
+def pair(measurement):
+    """The lines of the first prompt."""
+    return [measurement("none"), measurement("ngram")]
+
+
+@pytest.fixture
+def following(measurement):
+    """The lines of the second prompt."""
+    return [measurement("none", 1), measurement("ngram", 1)]
+
+
+def test_lines_come_back_as_they_were_written(folder_of, measurement):
+    lines = [measurement("none", question_id="é\u2028", logit_gap=0.25), measurement("ngram", first_difference=2)]
+    results = read_results(folder_of(lines))
+    assert results.measurements == lines
+    assert results.unfinished == 0
+
+
+@pytest.mark.parametrize("cut", [1, 5, 200])
+def test_a_truncated_last_line_is_dropped_with_its_unit_and_the_rest_stays(folder_of, cut, pair, following, reopened):
+    folder = folder_of([*pair, *following])
+    file = folder / RESULTS
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-cut])
+    assert read_results(folder).measurements == pair
+    assert read_results(folder).unfinished == 2
+    assert file.read_bytes() == whole[:-cut]  # reading changes nothing
+    results = reopened(folder)
+    assert results.measurements == pair
+    append(folder, following)
+    assert file.read_bytes() == whole
+
+
+def test_a_folder_remembers_each_time_it_was_gone_on_with(folder_of, pair, reopened):
+    folder = folder_of(pair)
+    reopened(folder)
+    assert [session["started"] for session in read_results(folder).manifest["sessions"]] == ["now", "now"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"max_new_tokens": 64}, "max_new_tokens was 128 and is 64"),
+        ({"temperature": 1.0, "seed": 3}, "temperature was 0.0 and is 1.0; seed was 0 and is 3"),
+        ({"specs": ["ngram/chain"]}, "methods was [none, ngram] and is [none, ngram/chain]"),
+        ({"sets": {"qa": 5}}, "(4 of 4 prompts, sha256 00000000)] and is [qa (5 of 5"),
+    ],
+)
+def test_other_settings_are_refused_and_nothing_changes(folder_of, changes, sentence, pair, reopened):
+    folder = folder_of(pair)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(ValueError, match="was made with other settings, give another folder") as caught:
+        reopened(folder, **changes)
+    assert sentence in str(caught.value)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_another_environment_is_refused(folder_of, pair, reopened):
+    folder = folder_of(pair)
+    with pytest.raises(ValueError, match="other environment, give another folder: threads was 1 and is 2"):
+        reopened(folder, {"threads": 2})
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path, reopened):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match=r"is no folder of talon bench run: it has no manifest\.json"):
+        reopened(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+    with pytest.raises(ValueError, match=r"there is no manifest\.json in"):
+        read_results(tmp_path / "nowhere")
+
+
+def test_an_empty_folder_is_taken(tmp_path, reopened):
+    reopened(tmp_path)
+    assert read_results(tmp_path).measurements == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda line: line.pop("stats"), "line 1 of '{file}' is no measurement of this version"),
+        (lambda line: line.update(prompt="x"), "'prompt' must be <class 'int'>"),
+        (lambda line: line.update(colour=1), "colour"),
+        (lambda line: line["stats"].update(seconds=0), "has seconds 0; it must be a number above 0"),
+        (lambda line: line.update(method="other"), "measures 'other', which is no method of the run"),
+        (lambda line: line.update(method="ngram"), "line 2 of '{file}' measures 'ngram'"),
+    ],
+)
+def test_a_bad_line_is_named(folder_of, change, sentence, pair):
+    folder = folder_of(pair)
+    file = folder / RESULTS
+    first, second = file.read_text().splitlines()
+    line = json.loads(first)
+    change(line)
+    file.write_text(f"{json.dumps(line)}\n{second}\n")
+    with pytest.raises(ValueError, match=r"line [12] of") as caught:
+        read_results(folder)
+    assert sentence.format(file=file) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99, "settings": {"methods": [{"name": "none"}]}}'])
+def test_a_manifest_of_another_form_is_refused(folder_of, content, pair):
+    folder = folder_of(pair)
+    (folder / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json'"):
+        read_results(folder)
