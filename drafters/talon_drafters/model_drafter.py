@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
@@ -17,7 +17,9 @@ from talon_core.hf.target import HFTarget
 from talon_core.loading import choose_accelerator, load_model
 from talon_core.registry import load_registry
 from talon_core.target import Target
-from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree import IntArray, TokenTree
+from talon_drafters.best import Best, nothing
+from talon_drafters.staging import StagedRow
 
 if TYPE_CHECKING:
     from talon_drafters.draft_model import DraftModel
@@ -95,26 +97,8 @@ def _shallow(module: Any) -> Any:
     return twin
 
 
-class _Row:
+class _Row(StagedRow):
     """One sequence: what is in the draft model's cache, and where."""
-
-    def __init__(self, pending: list[int]) -> None:
-        self.pending = pending  # committed tokens that are not in the cache; the last is the root
-        self.staged: TokenTree | None = None  # what this round has put behind the committed rows
-        self.slots: dict[int, int] = {}  # node of the draft tree -> node of `staged`
-
-    def stage(self, tree: TokenTree, frontier: IntArray) -> tuple[TokenTree, int]:
-        """Add the frontier to what is staged; returns all of it and the index of the first new node."""
-        if self.staged is None:
-            chain = np.arange(-1, len(self.pending) - 1)
-            self.staged = TokenTree(self.pending, chain, np.zeros(len(chain)))
-            self.slots = {0: len(chain) - 1}
-            return self.staged, 0
-        first = len(self.staged)
-        parents = np.array([self.slots[int(tree.parents[node])] for node in frontier], dtype=np.int64)
-        self.slots.update({int(node): first + i for i, node in enumerate(frontier)})
-        self.staged = self.staged.extend(tree.tokens[frontier], parents, np.zeros(len(frontier)))
-        return self.staged, first
 
     def commit(self, committed: Committed) -> IntArray:
         """The staged nodes that stay in the cache, root side first; updates what is pending."""
@@ -123,8 +107,7 @@ class _Row:
             return np.empty(0, dtype=np.int64)
         accepted = [self.slots[int(node)] for node in committed.nodes if int(node) in self.slots]
         stay = [*range(len(self.pending) - 1), *accepted]
-        self.pending = committed.tokens[len(accepted) - 1 :].tolist()
-        self.staged = None
+        self.restart(committed.tokens[len(accepted) - 1 :].tolist())
         return np.array(stay, dtype=np.int64)
 
 
@@ -171,47 +154,20 @@ class ModelDrafter(Drafter):
     ) -> list[Candidates]:
         deepest = max(self._deepest(row, *of) for row, of in enumerate(zip(trees, frontiers, strict=True)))
         if not self._fits(deepest):
-            return [_nothing(*of) for of in zip(frontiers, choices, strict=True)]
+            return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
         staged = [row.stage(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)]
         logits, _ = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
         self.passes += 1
         proposed = []
         for row, (tree, first) in enumerate(staged):
             new = len(tree) - first
-            frontier_logits = logits[row, new - len(frontiers[row]) : new]  # before it, tokens that were not cached yet
-            proposed.append(self._candidates(frontier_logits, trees[row], frontiers[row], widths[row], choices[row]))
+            # before the frontier, tokens that were not cached yet; behind the vocabulary, padding
+            scores = logits[row, new - len(frontiers[row]) : new, : self._vocab_size]
+            best = Best.of(scores, widths[row], None, self._vocab_size)
+            rows = range(len(frontiers[row]))
+            proposed.append(best.candidates(rows, trees[row], frontiers[row], widths[row], choices[row]))
         return proposed
-
-    def _candidates(
-        self, logits: Tensor, tree: TokenTree, frontier: IntArray, width: int, choices: Choices
-    ) -> Candidates:
-        """Candidates from the frontier's logits, shape `(frontier, vocab)`."""
-        logp = torch.log_softmax(logits[:, : self._vocab_size].float(), dim=-1)
-        best = logp.topk(min(width, logp.shape[1]), dim=-1)
-        best_logp = best.values.double().cpu().numpy()  # (frontier, width)
-        return Candidates(
-            frontier=frontier,
-            tokens=best.indices.cpu().numpy(),
-            logp=best_logp,
-            path_logp=tree.path_logp[frontier][:, None] + best_logp,
-            choices=choices,
-            law=lambda row: _law(logp[row], self._vocab_size),
-        )
 
     @torch.inference_mode()
     def commit(self, committed: Sequence[Committed]) -> None:
         self._runner.cache.commit([row.commit(one) for row, one in zip(self._rows, committed, strict=True)])
-
-
-def _nothing(frontier: IntArray, choices: Choices) -> Candidates:
-    """Rows that hold padding alone."""
-    shape = (len(frontier), 1)
-    impossible = np.full(shape, -np.inf)
-    return Candidates(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible, choices)
-
-
-def _law(logp: Tensor, vocab_size: int) -> FloatArray:
-    law: FloatArray = np.zeros(vocab_size)
-    law[: len(logp)] = logp.double().exp().cpu().numpy()
-    law /= law.sum()
-    return law

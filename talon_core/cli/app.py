@@ -4,11 +4,13 @@ from typing import Annotated
 
 import typer
 
+from talon_core.cli.bench import bench
 from talon_core.cli.demo import demo
 from talon_core.cli.doctor import doctor
 from talon_core.cli.generate import generate
 from talon_core.cli.listing import listing
 from talon_core.cli.models import models
+from talon_core.cli.train import train
 
 app = typer.Typer(
     name="talon",
@@ -38,4 +40,6 @@ app.command()(generate)
 app.command("list")(listing)
 app.command()(demo)
 app.command()(doctor)
+app.command()(train)
 app.add_typer(models, name="models")
+app.add_typer(bench, name="bench")

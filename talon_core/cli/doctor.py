@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,10 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from talon_core.cli import options as opts
+from talon_core.cli.drafter_check import check_drafter, drafter_rows, named_drafter
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import nothing_on_stdout, print_json, stdout
-from talon_core.loading import Parts, check_parts, choose_attention
+from talon_core.loading import DEFAULT_MODEL, Parts, check_parts, choose_attention
 from talon_core.registry import GROUP, Registry, load_registry
+
+if TYPE_CHECKING:
+    from talon_core.cli.session import Session
 
 PACKAGES = ("talon-core", "torch", "transformers", "tokenizers", "safetensors", "numpy", "triton")
 OPTIONAL = ("triton",)
@@ -27,11 +31,18 @@ OPTIONAL = ("triton",)
 
 def doctor(
     model: Annotated[str | None, typer.Option(help="Load this model too, and say what would run it.")] = None,
+    drafter: Annotated[
+        str | None,
+        typer.Option(
+            help="Open this drafter for the model too, and say what it is and how often it guesses right: a spec, or "
+            "the folder or Hugging Face id of a published one."
+        ),
+    ] = None,
     as_json: opts.Json = False,
 ) -> None:
     """Look at this machine: versions, devices, plugins, kernels, models. Exit status 1 if a needed one is broken."""
     with nothing_on_stdout(as_json):
-        report = examine(model)
+        report = examine(model, drafter)
     if as_json:
         print_json(report)
     else:
@@ -39,8 +50,13 @@ def doctor(
     raise typer.Exit(0 if report["ok"] else 1)
 
 
-def examine(model: str | None = None) -> dict[str, Any]:
-    """Everything `talon doctor` reports; `problems` holds one sentence for each thing that is needed and broken."""
+def examine(model: str | None = None, drafter: str | None = None) -> dict[str, Any]:
+    """Everything `talon doctor` reports; `problems` holds one sentence for each thing that is needed and broken.
+
+    Args:
+        model: a model to load.
+        drafter: a drafter to open for it, or for the default model.
+    """
     problems: list[str] = []
     registry = load_registry()
     packages = _packages(problems)
@@ -62,7 +78,11 @@ def examine(model: str | None = None) -> dict[str, Any]:
     _attempt(problems, "the default parts cannot be made", lambda: check_parts(Parts(), registry))
     if devices:
         _attempt(problems, "no attention backend can run", lambda: _default_attention(registry, devices))
-    report["model"] = _model(model, problems) if model is not None else None
+    wanted = model if model is not None or drafter is None else DEFAULT_MODEL
+    session = _session(wanted, problems) if wanted is not None else None
+    report["model"] = _model(session, problems) if session is not None else None
+    usable = session if report["model"] is not None else None
+    report["drafter"] = _drafter(drafter, usable, registry, problems) if drafter is not None else None
     report["problems"] = problems
     report["ok"] = not problems
     return report
@@ -157,19 +177,26 @@ def _cache(problems: list[str]) -> dict[str, Any]:
     return {"path": str(folder), "writable": writable, "free_bytes": shutil.disk_usage(existing).free}
 
 
-def _model(name: str, problems: list[str]) -> dict[str, Any] | None:
-    """Load a model and say what would run it."""
+def _session(name: str, problems: list[str]) -> "Session | None":
     from talon_core.cli.session import open_session
 
     try:
-        session = open_session(name)
-        target = session.decoder(Parts(policy=None)).target
+        return open_session(name)
     except Exception as error:  # likewise
         problems.append(f"model '{name}' cannot be used: {error}")
         return None
+
+
+def _model(session: "Session", problems: list[str]) -> dict[str, Any] | None:
+    """What would run a model."""
+    try:
+        target = session.decoder(Parts(policy=None)).target
+    except Exception as error:
+        problems.append(f"model '{session.name}' cannot be used: {error}")
+        return None
     accelerator = getattr(target, "accelerator", None)
     return {
-        "name": name,
+        "name": session.name,
         "class": type(session.model).__name__,
         "device": str(target.device),
         "dtype": str(session.model.dtype).removeprefix("torch."),
@@ -178,6 +205,16 @@ def _model(name: str, problems: list[str]) -> dict[str, Any] | None:
         "attention": getattr(getattr(target, "attention", None), "name", None),
         "accelerator": accelerator.name if accelerator is not None else None,
     }
+
+
+def _drafter(given: str, session: "Session | None", registry: Registry, problems: list[str]) -> dict[str, Any] | None:
+    """What a drafter is, and how often it guesses right; None if it, or the model, cannot be used."""
+    try:
+        spec = named_drafter(given, registry)
+        return check_drafter(spec, session) if session is not None else None
+    except Exception as error:
+        problems.append(f"drafter '{given}' cannot be used: {error}")
+        return None
 
 
 def _show(console: Console, report: Mapping[str, Any]) -> None:
@@ -218,4 +255,6 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows += [
             (f"{report['model']['name']}: {key}", str(value)) for key, value in report["model"].items() if key != "name"
         ]
+    if report["drafter"] is not None:
+        rows += drafter_rows(report["drafter"])
     return rows

@@ -3,9 +3,13 @@
 import json
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from talon_core.cli import doctor
-from talon_core.registry import KINDS, Registry
+from talon_core.cli.drafter_check import drafter_of_files
+from talon_core.drafter import DrafterSpec
+from talon_core.registry import KINDS, Registered, Registry
 
 
 def test_a_working_machine_is_reported_as_one(talon):
@@ -75,3 +79,148 @@ def test_a_missing_package_is_a_problem(monkeypatch, package):
     report = doctor.examine()
     assert f"the package {package} is not installed" in report["problems"]
     json.dumps(report)
+
+
+# Drafters
+
+HIDDEN, VOCAB = 64, 257
+"""Of the model that the tests of commands share."""
+
+
+def head(folder, config=None, **changes):
+    """The folder, as text, with a random EAGLE-3 head for the model in it; what is changed to None is left out."""
+    torch.manual_seed(0)
+    shapes = {
+        "fc.weight": (HIDDEN, 3 * HIDDEN),
+        "midlayer.self_attn.q_proj.weight": (HIDDEN, 2 * HIDDEN),
+        "midlayer.self_attn.k_proj.weight": (HIDDEN // 2, 2 * HIDDEN),
+        "midlayer.self_attn.v_proj.weight": (HIDDEN // 2, 2 * HIDDEN),
+        "midlayer.self_attn.o_proj.weight": (HIDDEN, HIDDEN),
+        "midlayer.mlp.gate_proj.weight": (32, HIDDEN),
+        "midlayer.mlp.up_proj.weight": (32, HIDDEN),
+        "midlayer.mlp.down_proj.weight": (HIDDEN, 32),
+        "lm_head.weight": (VOCAB, HIDDEN),
+        "midlayer.hidden_norm.weight": (HIDDEN,),
+        "midlayer.input_layernorm.weight": (HIDDEN,),
+        "midlayer.post_attention_layernorm.weight": (HIDDEN,),
+        "norm.weight": (HIDDEN,),
+    }
+    tensors = {name: torch.randn(shape) / 8 for name, shape in shapes.items()} | changes
+    folder.mkdir(exist_ok=True)
+    save_file({name: one for name, one in tensors.items() if one is not None}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"num_attention_heads": 4, **(config or {})}))
+    return str(folder)
+
+
+def check(talon, model, drafter):
+    return talon("doctor", "--model", model, "--drafter", drafter, "--json")
+
+
+def test_of_a_drafters_folder_it_says_what_it_is_and_how_often_it_is_right(talon, model, tmp_path):
+    ran = check(talon, model, head(tmp_path))
+    assert (ran.status, ran.answer["problems"]) == (0, [])
+    found = ran.answer["drafter"]
+    assert found["name"] == "eagle3"
+    assert found["recognised"]["layout"] == "eagle"
+    assert found["recognised"]["states"] == [2, 1, 0]
+    assert found["recognised"]["layer_ids_are"] == "default"
+    acceptance = found["acceptance"]
+    assert acceptance["policy"] == "chain:length=5"
+    assert acceptance["prompts"] == 4
+    assert acceptance["mean_accepted_tokens"] >= 1
+    assert acceptance["new_tokens"] <= 4 * 64
+    assert [one["depth"] for one in acceptance["by_depth"]] == [1, 2, 3, 4, 5]
+    offered, accepted = ([one[what] for one in acceptance["by_depth"]] for what in ("offered", "accepted"))
+    assert offered == sorted(offered, reverse=True)
+    assert all(0 <= one <= other for one, other in zip(accepted, offered, strict=True))
+
+
+def test_of_explicit_layers_it_says_which_meaning_was_chosen_and_how_both_agree(talon, model, tmp_path):
+    path = head(tmp_path, {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]})
+    said = check(talon, model, path).answer["drafter"]["recognised"]
+    assert set(said["agreement_by_meaning"]) == {"boundary", "block"}
+    assert said["layer_ids_are"] in ("boundary", "block")
+    said = check(talon, model, f"eagle3:path={path},layer_ids_are=block").answer["drafter"]["recognised"]
+    assert (said["layer_ids_are"], said["states"]) == ("block", [1, 2, 2])
+
+
+def test_people_get_the_drafter_in_the_table(talon, model, tmp_path):
+    ran = talon(
+        "doctor", "--model", model, "--drafter", head(tmp_path, {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]})
+    )
+    assert ran.status == 0
+    for line in ("eagle3: layout", "eagle3: states", "eagle3: agreement_by_meaning", "eagle3: depth 5", "tokens per"):
+        assert line in ran.out
+
+
+def test_any_drafter_can_be_looked_at(talon, model):
+    found = check(talon, model, "ngram:min_match=2").answer["drafter"]
+    assert (found["name"], found["recognised"]) == ("ngram", {})
+    assert found["acceptance"]["mean_accepted_tokens"] >= 1
+
+
+def test_medusa_heads_are_recognised(talon, model, tmp_path):
+    torch.manual_seed(0)
+    tensors = {"0.0.linear.weight": (HIDDEN, HIDDEN), "0.0.linear.bias": (HIDDEN,), "0.1.weight": (VOCAB, HIDDEN)}
+    save_file({name: torch.randn(shape) for name, shape in tensors.items()}, tmp_path / "medusa_lm_head.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    found = check(talon, model, str(tmp_path)).answer["drafter"]
+    assert found["name"] == "medusa"
+    assert [one["depth"] for one in found["acceptance"]["by_depth"]] == [1]
+
+
+def test_a_drafter_that_cannot_be_used_is_a_problem(talon, model, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    save_file({"weight": torch.ones(2)}, tmp_path / "other" / "model.safetensors")
+    (tmp_path / "other" / "config.json").write_text("{}")
+    wrong = {
+        "ngrm": "no drafter 'ngrm'; did you mean 'ngram'?",
+        str(tmp_path / "nowhere"): "there is no drafter",
+        str(tmp_path / "empty"): "has no config.json",
+        str(tmp_path / "other"): "no drafter knows the files of",
+        head(tmp_path / "parallel", {"pard_token": 3}): "drafts in parallel (P-EAGLE)",
+        head(tmp_path / "lacking", **{"norm.weight": None}): "lacks the tensor norm.weight",
+        f"eagle:path={head(tmp_path / 'eagle3')}": "is an EAGLE-3 head; use drafter 'eagle3'",
+    }
+    for drafter, sentence in wrong.items():
+        ran = check(talon, model, drafter)
+        assert ran.status == 1
+        (problem,) = ran.answer["problems"]
+        assert problem.startswith(f"drafter '{drafter}' cannot be used: ")
+        assert sentence in problem
+        assert problem.count(sentence) == 1
+        assert ran.answer["drafter"] is None
+
+
+def test_without_a_model_that_works_the_drafter_is_not_opened(talon, tmp_path):
+    ran = check(talon, str(tmp_path), "ngram")
+    assert ran.status == 1
+    assert len(ran.answer["problems"]) == 1
+    assert ran.answer["drafter"] is None
+
+
+def test_files_that_two_drafters_know_are_nobodys():
+    class Known(DrafterSpec):
+        @classmethod
+        def of_files(cls, path):
+            return cls()
+
+        def open(self, target):
+            raise NotImplementedError
+
+    class Broken(Known):
+        @classmethod
+        def of_files(cls, path):
+            raise KeyError(path)
+
+    def registry(**classes):
+        return Registry(
+            {"drafter": {name: Registered("drafter", name, cls, "x:y") for name, cls in classes.items()}}, {}
+        )
+
+    assert isinstance(drafter_of_files("here", registry(known=Known, broken=Broken)), Known)
+    with pytest.raises(ValueError, match="the files of 'here' fit more than one drafter; give one of one, two with"):
+        drafter_of_files("here", registry(one=Known, two=Known))
+    with pytest.raises(ValueError, match=r"drafter 'broken' failed: KeyError\('here'\)"):
+        drafter_of_files("here", registry(broken=Broken))

@@ -7,15 +7,25 @@ from typing import Any
 
 import attrs
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
+
+from talon_core.hf.target import HFTarget
+from talon_core.target import Target
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Drafters that travel with the package, one folder each."""
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 """What weights may be called, the better kind first; the first kind that is there is read."""
+
+LEFT_BY_TRAINING = ("optimizer", "scheduler", "scaler", "rng_state", "training_args")
+"""How files begin that training tools leave beside weights."""
+
+FINGERPRINT_ROWS = 16
+FINGERPRINT_ERROR = 0.01
+"""Quantised and rounded copies of a model differ by less in their embeddings' lengths, relatively."""
 
 
 @attrs.frozen(eq=False)
@@ -45,30 +55,97 @@ class Checkpoint:
         found = self.tensors.get(name)
         if found is None:
             raise self.error(f"lacks the tensor {name}")
-        fits = found.dim() == len(shape) and all(want in (-1, size) for want, size in zip(shape, found.shape))
+        fits = found.dim() == len(shape) and all(
+            want in (-1, size) for want, size in zip(shape, found.shape, strict=True)
+        )
         if shape and not fits:
             wanted = ", ".join("any" if size == -1 else str(size) for size in shape)
             raise self.error(f"has {name} of shape {tuple(found.shape)}; it must be ({wanted}) for this target")
         return found
 
 
-def read_checkpoint(source: str | Path) -> Checkpoint:
+def read_checkpoint(source: str | Path, stem: str = "", only_shapes: bool = False) -> Checkpoint:
     """Read a drafter's files.
 
     Args:
         source: the name of a shipped drafter, a folder, or a Hugging Face id.
+        stem: how the drafter's files begin where a folder also holds other weights, such as the target's; if none
+            begins so, all are read.
+        only_shapes: leave the weights in the files; the tensors are on the `meta` device, which is fast.
 
     Raises:
-        ValueError: if there is no such folder or repository, or its files cannot be read; nothing is unpickled but
-            tensors.
+        ValueError: if there is no such folder or repository, or its files are incomplete or cannot be read; nothing
+            is unpickled but tensors.
     """
     folder = _folder(str(source))
     config = _config(folder, source)
-    for pattern in WEIGHTS:
-        files = sorted(folder.glob(pattern))
-        if files:
-            return Checkpoint(str(source), config, _tensors(files, source))
+    for start in dict.fromkeys((stem, "")):
+        for pattern in WEIGHTS:
+            files = [file for file in sorted(folder.glob(start + pattern)) if not _is_left_by_training(file)]
+            if files:
+                _check_shards(folder, start, files, source)
+                return Checkpoint(str(source), config, _tensors(files, source, only_shapes))
     raise ValueError(f"the drafter '{source}' has no weights; its folder must hold one of {', '.join(WEIGHTS)}")
+
+
+def read_config(source: str | Path) -> Mapping[str, Any]:
+    """A drafter's `config.json`; arguments and errors as for `read_checkpoint`."""
+    return _config(_folder(str(source)), source)
+
+
+def shipped_for(target: Target, kind: str) -> str | None:
+    """The name of the drafter of this kind that travels with the package and was trained for this target, or None.
+
+    The folders are called `<model>-<kind>`, and their `config.json` has an entry `talon` as `fingerprint` makes it.
+    """
+    if not isinstance(target, HFTarget):
+        return None
+    ours = fingerprint(target.model)
+    for folder in sorted(SHIPPED.glob(f"*-{kind}")):
+        theirs = _config(folder, folder.name).get("talon")
+        if isinstance(theirs, Mapping) and _same_target(theirs, ours):
+            return folder.name
+    return None
+
+
+def fingerprint(model: Any) -> dict[str, Any]:
+    """What tells a target from others: its sizes and the lengths of some of its embeddings.
+
+    Training code writes it to a drafter's `config.json`, as the entry `talon`, so that `shipped_for` finds the drafter.
+    """
+    table = model.get_input_embeddings().weight
+    rows = torch.linspace(0, len(table) - 1, FINGERPRINT_ROWS).long()
+    lengths = table.detach()[rows.to(table.device)].float().norm(dim=-1)
+    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    return {"hidden_size": table.shape[1], "vocab_size": vocab_size, "embeddings": lengths.tolist()}
+
+
+def _same_target(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    if any(theirs.get(size) != ours[size] for size in ("hidden_size", "vocab_size")):
+        return False
+    lengths = theirs.get("embeddings")
+    return (
+        isinstance(lengths, list)
+        and len(lengths) == len(ours["embeddings"])
+        and all(abs(a - b) <= FINGERPRINT_ERROR * b for a, b in zip(lengths, ours["embeddings"], strict=True))
+    )
+
+
+def _is_left_by_training(file: Path) -> bool:
+    return file.name.startswith(LEFT_BY_TRAINING)
+
+
+def _check_shards(folder: Path, start: str, files: Iterable[Path], source: str | Path) -> None:
+    """Weights in several files come with an index that names them all; without one of them heads would be missing."""
+    have = {file.name for file in files}
+    for index in sorted(folder.glob(f"{start}*.index.json")):
+        kind = Path(index.name.removesuffix(".index.json")).suffix
+        if not any(name.endswith(kind) for name in have):
+            continue  # the index of a kind that is not read
+        named = _json(index, source).get("weight_map", {})
+        missing = sorted(set(named.values()) - have) if isinstance(named, dict) else []
+        if missing:
+            raise ValueError(f"the drafter '{source}' lacks {missing[0]}, which {index.name} names; fetch it again")
 
 
 def _folder(source: str) -> Path:
@@ -86,34 +163,38 @@ def _folder(source: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(source, allow_patterns=["config.json", *WEIGHTS]))
+        return Path(snapshot_download(source, allow_patterns=["config.json", "*.index.json", *WEIGHTS]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"the drafter '{source}' is no folder, and the Hub does not give it: {reason}") from error
 
 
 def _config(folder: Path, source: str | Path) -> Mapping[str, Any]:
-    file = folder / "config.json"
+    return _json(folder / "config.json", source)
+
+
+def _json(file: Path, source: str | Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        read = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"the drafter '{source}' has no config.json") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"the config.json of the drafter '{source}' is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"the config.json of the drafter '{source}' holds no object")
-    return config
+        raise ValueError(f"the drafter '{source}' has no {file.name}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"the {file.name} of the drafter '{source}' is not JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad file
+            f"the {file.name} of the drafter '{source}' holds no object"
+        )
+    return read
 
 
-def _tensors(files: Iterable[Path], source: str | Path) -> Mapping[str, Tensor]:
+def _tensors(files: Iterable[Path], source: str | Path, only_shapes: bool) -> Mapping[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:
-            loaded = (
-                load_file(file)
-                if file.suffix == ".safetensors"
-                else torch.load(file, map_location="cpu", weights_only=True)
-            )
+            if file.suffix == ".safetensors":
+                loaded = _shapes(file) if only_shapes else load_file(file)
+            else:
+                loaded = torch.load(file, map_location="meta" if only_shapes else "cpu", weights_only=True)
         except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ValueError(f"{file.name} of the drafter '{source}' cannot be read: {first}") from error
@@ -127,3 +208,8 @@ def _tensors(files: Iterable[Path], source: str | Path) -> Mapping[str, Tensor]:
             raise ValueError(f"{file.name} of the drafter '{source}' is no mapping from names to tensors")
         tensors.update(loaded)
     return tensors
+
+
+def _shapes(file: Path) -> Mapping[str, Tensor]:
+    with safe_open(file, "pt") as opened:
+        return {name: torch.empty(opened.get_slice(name).get_shape(), device="meta") for name in opened.keys()}  # noqa: SIM118 - it is no mapping

@@ -1,0 +1,81 @@
+"""Candidates out of rows of scores: the best tokens on the host, whole laws on demand."""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.tree import FloatArray, IntArray, TokenTree
+
+
+@attrs.frozen(eq=False)
+class Best:
+    """The best tokens of some rows of scores, on the host, and the rows' laws on demand.
+
+    Attributes:
+        vocab_size: the target's.
+        scores: the drafter's; a row's softmax is its law. Shape `(rows, draft vocab)`, float32.
+        vocabulary: the target's id of each of the drafter's tokens, shape `(draft vocab,)`, int64; None for all.
+        tokens: the target's ids, best first, shape `(rows, width)`, int64.
+        logp: their natural log-probabilities, same shape, float64.
+    """
+
+    vocab_size: int
+    scores: Tensor
+    vocabulary: IntArray | None
+    tokens: IntArray
+    logp: FloatArray
+
+    @classmethod
+    def of(cls, scores: Tensor, width: int, vocabulary: IntArray | None, vocab_size: int) -> "Best":
+        """The best `width` tokens of each row, or all if there are fewer."""
+        scores = scores.float()
+        best = scores.topk(min(width, scores.shape[-1]), dim=-1)
+        top = best.values[..., :1]
+        # relative to the best, so that large scores lose no digits
+        logp = (best.values - top) - (scores - top).exp().sum(-1, keepdim=True).log()
+        tokens = best.indices.cpu().numpy()
+        return cls(
+            vocab_size,
+            scores,
+            vocabulary,
+            tokens if vocabulary is None else vocabulary[tokens],
+            logp.double().cpu().numpy(),
+        )
+
+    @property
+    def width(self) -> int:
+        """Tokens a row."""
+        return int(self.tokens.shape[1])
+
+    def law(self, row: int) -> FloatArray:
+        """A row's whole law over the target's vocabulary, shape `(vocab,)`, float64."""
+        prob = torch.softmax(self.scores[row].double(), dim=-1).cpu().numpy()
+        law: FloatArray = np.zeros(self.vocab_size)
+        law[slice(len(prob)) if self.vocabulary is None else self.vocabulary] = prob
+        return law
+
+    def candidates(
+        self, rows: Sequence[int] | IntArray, tree: TokenTree, frontier: IntArray, width: int, choices: Choices
+    ) -> Candidates:
+        """Candidates for a frontier whose nodes these rows speak about, in its order."""
+        logp = self.logp[rows, :width]  # (frontier, width)
+        return Candidates(
+            frontier=frontier,
+            tokens=self.tokens[rows, :width],
+            logp=logp,
+            path_logp=tree.path_logp[frontier][:, None] + logp,
+            choices=choices,
+            law=lambda row: self.law(int(rows[row])),
+        )
+
+
+def nothing(frontier: IntArray, choices: Choices) -> Candidates:
+    """Rows that hold padding alone: the drafter knows nothing here."""
+    shape = (len(frontier), 1)
+    impossible = np.full(shape, -np.inf)
+    return Candidates(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible, choices)

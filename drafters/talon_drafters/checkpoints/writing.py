@@ -1,0 +1,34 @@
+"""Writing a drafter's folder, whole or not at all."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from talon_core.paths import write_whole
+
+
+def write_checkpoint(
+    folder: str | Path, weights: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> None:
+    """Write weights and `config.json`; what was there before is replaced.
+
+    Args:
+        folder: made if it is not there.
+        weights: the name of the file for the tensors, without its suffix.
+        tensors: by name; they are copied to the CPU.
+        config: what `config.json` is to hold.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as unfinished:
+        file = Path(unfinished) / f"{weights}.safetensors"
+        # clones: safetensors refuses tensors that share memory
+        save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, file)
+        os.replace(file, folder / file.name)
+    write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")

@@ -1,0 +1,40 @@
+"""EAGLE-1 and EAGLE-2: a decoder layer over the target's last hidden state; both use the same weights."""
+
+import attrs
+
+from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec
+from talon_core.target import Target
+
+
+@attrs.frozen
+class Eagle(DrafterSpec):
+    """One decoder layer over the target's last hidden state and the next token, with the target's own LM head.
+
+    Drafts step by step; a layer of the tree is one pass of the head and one of the LM head (EAGLE: Li et al., arXiv
+    2401.15077; EAGLE-2, arXiv 2406.16858, has the same weights and another tree, policy `eagle2`).
+
+    Attributes:
+        path: a folder or Hugging Face id.
+    """
+
+    name = "eagle"
+    path: str
+
+    @classmethod
+    def of_files(cls, path: str) -> "Eagle | None":
+        from talon_drafters.checkpoints.eagle import EagleFiles, resembles_eagle
+        from talon_drafters.checkpoints.files import read_checkpoint
+
+        checkpoint = read_checkpoint(path, only_shapes=True)
+        if not resembles_eagle(checkpoint):
+            return None
+        EagleFiles.of(checkpoint)
+        return cls(path)
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        return (FINAL_STATE,)
+
+    def open(self, target: Target) -> Drafter:
+        from talon_drafters.eagle_drafter import open_eagle
+
+        return open_eagle(self, target)

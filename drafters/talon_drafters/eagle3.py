@@ -1,0 +1,94 @@
+"""EAGLE-3: a small decoder layer over low, middle and high states of the target."""
+
+from typing import Any
+
+import attrs
+from attrs.validators import in_
+
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.target import Target
+
+CONVENTIONS = ("auto", "boundary", "block")
+
+
+def _layers(given: Any) -> tuple[int, ...]:
+    """`(2, 15, 27)` from `"2+15+27"`, or any sequence of numbers."""
+    if not isinstance(given, str):
+        return tuple(given)
+    try:
+        return tuple(int(part) for part in given.split("+") if part)
+    except ValueError:
+        raise ValueError(f"layers is '{given}'; it must be numbers such as 2+15+27") from None
+
+
+@attrs.frozen
+class Eagle3(DrafterSpec):
+    """One decoder layer that fuses three of the target's hidden states and drafts step by step from its own.
+
+    It has a cache and an LM head of its own over a smaller vocabulary, and draws on the whole text: each layer of the
+    tree is one pass of the head (EAGLE-3: Li et al., arXiv 2503.01840). Files of the authors, of SpecForge, of vLLM's
+    speculators and of NVIDIA's Model-Optimizer are read.
+
+    Attributes:
+        path: a folder or Hugging Face id; empty for the drafter that is shipped for the target.
+        layers: the fused layers in the place of those that the file names, such as `"2+15+27"` in a spec.
+        layer_ids_are: what the numbers of explicit layers mean: "boundary" for states as `hidden_states[i]` of
+            transformers counts them, "block" for the output of block `i`, which is `hidden_states[i + 1]`; "auto"
+            drafts a little text both ways and takes what agrees more with the target.
+    """
+
+    name = "eagle3"
+    path: str = ""
+    layers: tuple[int, ...] = attrs.field(default=(), converter=_layers)
+    layer_ids_are: str = attrs.field(default="auto", validator=in_(CONVENTIONS))
+
+    @classmethod
+    def of_files(cls, path: str) -> "Eagle3 | None":
+        from talon_drafters.checkpoints.eagle3 import Eagle3Files, resembles_eagle3
+        from talon_drafters.checkpoints.files import read_checkpoint
+
+        checkpoint = read_checkpoint(path, only_shapes=True)
+        if not resembles_eagle3(checkpoint):
+            return None
+        Eagle3Files.of(checkpoint)
+        return cls(path)
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        readings = self.readings(num_layers)
+        return tuple(sorted({state for states in readings.values() for state in states}))
+
+    def readings(self, num_layers: int) -> dict[str, tuple[int, ...]]:
+        """The hidden states, in order, that each possible meaning of the layers' numbers would fuse.
+
+        Raises:
+            ValueError: if no meaning fits a target of so many layers.
+        """
+        explicit = self.layers
+        if self.path and not explicit:
+            from talon_drafters.checkpoints.eagle3 import named_layers
+
+            explicit = named_layers(self.path)
+        if not explicit:
+            return {"default": default_states(num_layers)}
+        meanings = {"boundary": explicit, "block": tuple(layer + 1 for layer in explicit)}
+        wanted = {
+            name: states
+            for name, states in meanings.items()
+            if self.layer_ids_are in ("auto", name) and all(0 <= state <= num_layers for state in states)
+        }
+        if not wanted:
+            raise ValueError(
+                f"drafter 'eagle3' fuses layers {', '.join(map(str, explicit))}, which a target of {num_layers} layers "
+                "does not have"
+            )
+        return wanted
+
+    def open(self, target: Target) -> Drafter:
+        from talon_drafters.eagle_drafter import open_eagle3
+
+        return open_eagle3(self, target)
+
+
+def default_states(num_layers: int) -> tuple[int, int, int]:
+    """The states that all trainers fuse by default: a low, a middle and a high one, as `hidden_states` counts them."""
+    return (min(2, num_layers), num_layers // 2, max(num_layers - 3, 0))

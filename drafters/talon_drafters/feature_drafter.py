@@ -1,0 +1,195 @@
+"""The running side of EAGLE's heads: drafting over growing trees with their own cache."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_core.attention import AttentionBackend, TreeLayout
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.hf.attention import Pass
+from talon_core.hf.cache import TreeCache
+from talon_core.tree import IntArray, TokenTree
+from talon_drafters.best import Best, nothing
+from talon_drafters.heads.layers import FeatureHead
+from talon_drafters.staging import StagedRow
+
+PREFILL_CHUNK = 1024  # tokens, as for the target
+
+
+class FeatureDrafter(Drafter):
+    """Drafts with an autoregressive head over the target's features.
+
+    A row of the head is a pair: a feature, and the token after it. Committed pairs have the target's own features;
+    in a tree, a node's feature is what the head itself made at the node's parent. After each round the pairs of the
+    accepted tokens are run again with true features, all in the forward pass that drafts the next root's children.
+
+    Args:
+        head: the network, on the target's device.
+        embed: token ids, int64, to embeddings.
+        vocab_size: the target's.
+        attention: computes tree attention.
+        session: a context in which the head's layers run faster.
+        select: from the target's features to those that the head was made for.
+        described: what its files are, for `describe`.
+    """
+
+    def __init__(
+        self,
+        head: FeatureHead,
+        embed: Callable[[Tensor], Tensor],
+        vocab_size: int,
+        attention: AttentionBackend,
+        session: AbstractContextManager[object] | None = None,
+        select: Callable[[Tensor], Tensor] = lambda features: features,
+        described: Mapping[str, object] | None = None,
+    ) -> None:
+        self.head = head.eval().requires_grad_(False)
+        self._embed = embed
+        self._vocab_size = vocab_size
+        self._attention = attention
+        self._session: AbstractContextManager[object] = session if session is not None else nullcontext()
+        self._select = select
+        self._described = described or {}
+        self._cache = TreeCache()
+        self._rows: list[StagedRow] = []
+        self._states: list[Tensor] = []  # for each sequence those of its pending pairs, (pending, hidden)
+        self._made: list[Tensor] = []  # what the head made at each staged row, (staged, hidden)
+        self._device = next(head.parameters()).device
+        self._vocabulary: IntArray | None = head.target_ids.cpu().numpy() if head.target_ids is not None else None
+
+    def describe(self) -> Mapping[str, object]:
+        return self._described
+
+    def session(self) -> AbstractContextManager[object]:
+        return self._session
+
+    @torch.inference_mode()
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        self._cache.reset(len(prompts), max(len(prompt.ids) for prompt in prompts) * 3 // 2 + 256)
+        self._rows, self._states, self._made = [], [], []
+        for row, prompt in enumerate(prompts):
+            assert prompt.features is not None
+            states = self._fuse(prompt.features)  # (prompt - 1, hidden)
+            tokens = prompt.ids[1:]
+            last = max(len(tokens) - 1, 0)  # the last pair waits for the first round: its answer is wanted
+            for start in range(0, last, PREFILL_CHUNK):
+                self._prefill(row, len(prompts), tokens[start:last][:PREFILL_CHUNK], states[start:last][:PREFILL_CHUNK])
+            self._rows.append(StagedRow(tokens[last:].tolist()))
+            self._states.append(states[last:])
+            self._made.append(states[:0])
+
+    def _fuse(self, features: Tensor) -> Tensor:
+        return self.head.fuse(self._select(features).to(self.head.dtype))
+
+    def _prefill(self, row: int, batch: int, tokens: IntArray, states: Tensor) -> None:
+        start, count = self._cache.lengths[row], len(tokens)
+        counts = [0] * batch
+        counts[row] = count
+        self._cache.stage(counts, row)
+        chain = np.arange(-1, count - 1)
+        layout = TreeLayout(np.array([start]), (chain,), np.zeros(1, dtype=np.int64))
+        positions = torch.arange(start, start + count, device=self._device)[None]
+        this_pass = Pass(layout, self._attention, prompt=True)
+        self._run(torch.as_tensor(tokens)[None], states[None], positions, this_pass)
+        self._cache.lengths[row] += count
+
+    def _run(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self._cache.update(key, value, layer)
+            return this_pass.attend(query, keys, values, query.shape[-1] ** -0.5, None, None, None)
+
+        embeddings = self._embed(tokens.to(self._device)).to(states.dtype)
+        made, hidden = self.head(embeddings, states, positions, attend)
+        return made, hidden
+
+    @torch.inference_mode()
+    def propose(
+        self,
+        trees: Sequence[TokenTree],
+        frontiers: Sequence[IntArray],
+        widths: Sequence[int],
+        choices: Sequence[Choices],
+    ) -> list[Candidates]:
+        if not any(row.pending for row in self._rows):  # prompts of one token: no feature is known yet
+            return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
+        inputs = [self._stage(row, *of) for row, of in enumerate(zip(trees, frontiers, strict=True))]
+        made, hidden = self._forward(inputs)
+        self.passes += 1
+        proposed, ends = [], []
+        for row, (staged, first, _) in enumerate(inputs):
+            count = len(staged) - first
+            self._made[row] = made[row, :count] if not first else torch.cat([self._made[row], made[row, :count]])
+            ends.append(hidden[row, count - len(frontiers[row]) : count])  # before it, pairs that were only pending
+        scores = self.head.logits(ends[0] if len(ends) == 1 else torch.cat(ends))  # (all frontiers, draft vocab)
+        best = Best.of(scores, max(widths), self._vocabulary, self._vocab_size)
+        start = 0
+        for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
+            rows = np.arange(start, start + len(frontier))
+            start += len(frontier)
+            known = bool(self._rows[row].pending)
+            proposed.append(
+                best.candidates(rows, tree, frontier, width, choice) if known else nothing(frontier, choice)
+            )
+        return proposed
+
+    def _stage(self, row: int, tree: TokenTree, frontier: IntArray) -> tuple[TokenTree, int, Tensor]:
+        """What is staged with the frontier added, the first new node, and the states of the new nodes."""
+        one = self._rows[row]
+        if not one.pending:
+            return TokenTree.root(0), 0, self._states[row].new_zeros((1, self._states[row].shape[1]))
+        if one.staged is None:
+            staged, first = one.stage(tree, frontier)
+            return staged, first, self._states[row]
+        staged, first = one.stage(tree, frontier)
+        parents = torch.tensor(staged.parents[first:], device=self._device)
+        return staged, first, self._made[row].index_select(0, parents)
+
+    def _forward(self, inputs: Sequence[tuple[TokenTree, int, Tensor]]) -> tuple[Tensor, Tensor]:
+        counts = [len(staged) - first for staged, first, _ in inputs]
+        self._cache.stage(counts)
+        longest = max(counts)
+        ids = np.zeros((len(inputs), longest), dtype=np.int64)
+        positions = np.zeros_like(ids)
+        for row, ((staged, first, _), count) in enumerate(zip(inputs, counts, strict=True)):
+            ids[row, :count] = staged.tokens[first:]
+            positions[row, :count] = staged.depths[first:] + self._cache.lengths[row]
+        states = [state for _, _, state in inputs]
+        padded = states[0][None] if len(states) == 1 else torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
+        layout = TreeLayout(
+            np.array(self._cache.lengths, dtype=np.int64),
+            tuple(staged.parents for staged, _, _ in inputs),
+            np.array([first for _, first, _ in inputs], dtype=np.int64),
+        )
+        where = torch.as_tensor(positions).to(self._device)
+        out = self._run(torch.as_tensor(ids), padded, where, Pass(layout, self._attention))
+        self._cache.staged_now()
+        return out
+
+    @torch.inference_mode()
+    def commit(self, committed: Sequence[Committed]) -> None:
+        paths = []
+        for row, one in enumerate(committed):
+            assert one.features is not None
+            states = self._fuse(one.features)
+            mine = self._rows[row]
+            if mine.staged is None:  # nothing was drafted: the pairs before are still to be run
+                mine.pending = [*mine.pending, *one.tokens.tolist()]
+                self._states[row] = torch.cat([self._states[row], states])
+                paths.append(np.empty(0, dtype=np.int64))
+                continue
+            paths.append(np.arange(len(mine.pending)))  # of these the features were true; the tree's were guesses
+            mine.restart(one.tokens.tolist())
+            self._states[row] = states
+        self._cache.commit(paths)
+
+
+def shared_embedding(model: Any) -> Callable[[Tensor], Tensor]:
+    """The target's token embedding as a table look-up, without the scale that some models apply after it."""
+    weight = model.get_input_embeddings().weight
+    return lambda ids: torch.nn.functional.embedding(ids, weight)

@@ -1,0 +1,73 @@
+"""What drafters share that are heads on the target's hidden states: how they are opened."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from talon_core.hf.target import HFTarget
+from talon_core.loading import choose_accelerator
+from talon_core.registry import load_registry
+from talon_core.target import Target
+from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
+from talon_drafters.checkpoints.heads import Sizes
+
+
+def transformers_target(target: Target, kind: str) -> HFTarget:
+    """The target, if it is one whose hidden states can be read.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not isinstance(target, HFTarget):
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError from every drafter that does not fit
+            f"drafter '{kind}' drafts for transformers models, not for a {type(target).__name__}"
+        )
+    return target
+
+
+def checkpoint_for(target: HFTarget, path: str, kind: str, stem: str) -> Checkpoint:
+    """The files that were asked for, or those that are shipped for the target.
+
+    Raises:
+        ValueError: if none are shipped, or they cannot be read.
+    """
+    source = path or shipped_for(target, kind)
+    if source is None:
+        sizes = Sizes.of(target)
+        raise ValueError(
+            f"drafter '{kind}' needs path=FOLDER_OR_ID; none is shipped for this target "
+            f"(hidden size {sizes.hidden}, {sizes.vocab} tokens)"
+        )
+    return read_checkpoint(source, stem)
+
+
+def shared_output(target: HFTarget, vocabulary: Tensor | None) -> nn.Module:
+    """The target's LM head for heads without output matrices; a copy of the rows that a smaller vocabulary needs.
+
+    Args:
+        target: whose LM head it is.
+        vocabulary: shape `(draft vocab,)`, int64; None for all tokens, which copies nothing.
+    """
+    lm_head: Any = target.model.get_output_embeddings()
+    if vocabulary is None:
+        whole: nn.Module = lm_head
+        return whole
+    rows = vocabulary.to(lm_head.weight.device)
+    bias = getattr(lm_head, "bias", None)
+    with torch.device("meta"):
+        part = nn.Linear(lm_head.weight.shape[1], len(rows), bias=bias is not None)
+    part.weight = nn.Parameter(lm_head.weight.detach()[rows], requires_grad=False)
+    if bias is not None:
+        part.bias = nn.Parameter(bias.detach()[rows], requires_grad=False)
+    return part
+
+
+def accelerated(target: HFTarget, heads: nn.Module, output: nn.Module | None) -> AbstractContextManager[object]:
+    """A context in which heads and their output matrix run faster, if the target does."""
+    chosen = choose_accelerator(load_registry(), target.device, target.model.dtype) if target.accelerator else None
+    own = nn.ModuleList([heads])
+    if output is not None and output is not target.model.get_output_embeddings():  # which its session accelerates
+        own.append(output)
+    return chosen.prepare(own) if chosen is not None else nullcontext()

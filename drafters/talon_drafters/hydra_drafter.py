@@ -1,0 +1,167 @@
+"""The running side of `hydra`."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from talon_core.attention import AttentionBackend, TreeLayout
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, Pass
+from talon_core.hf.cache import TreeCache
+from talon_core.hf.runner import PREFILL_CHUNK, set_implementation
+from talon_core.hf.target import HFTarget
+from talon_core.target import Target
+from talon_core.tree import IntArray, TokenTree
+from talon_drafters.best import Best, nothing
+from talon_drafters.checkpoints.heads import Sizes
+from talon_drafters.checkpoints.hydra import STEM, ReadHydra, hydra_of
+from talon_drafters.head_drafter import accelerated, checkpoint_for, shared_output, transformers_target
+from talon_drafters.heads.hydra import HydraHeads
+
+if TYPE_CHECKING:
+    from talon_drafters.hydra import Hydra
+
+
+def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
+    """Read the heads that `spec` describes; raises as `DrafterSpec.open` does."""
+    target = transformers_target(target, spec.name)
+    checkpoint = checkpoint_for(target, spec.path, spec.name, STEM)
+    sizes = Sizes.of(target)
+    read = hydra_of(
+        checkpoint, sizes, target.model.get_output_embeddings().weight, target.model.config.get_text_config()
+    )
+    width = int(target.model.get_input_embeddings().weight.shape[1])
+    if read.heads.config.grounded and width != sizes.hidden:
+        raise checkpoint.error(f"reads token embeddings of width {sizes.hidden}; this target's have width {width}")
+    return HydraDrafter(read, target)
+
+
+class _States:
+    """What the heads read of each sequence's states: that of the token before the root, through the prefix layer."""
+
+    def __init__(self, heads: HydraHeads, attention: AttentionBackend) -> None:
+        self._heads = heads
+        self._attention = attention
+        self._cache = TreeCache()
+        self._unread: list[list[Tensor]] = []  # by sequence: states that came since the last one was asked for
+        self._last: list[Tensor | None] = []
+        if heads.prefix is not None:
+            set_implementation(heads.prefix, ATTENTION_NAME)
+
+    def begin(self, prompts: Sequence[Tensor | None]) -> None:
+        self._unread = [[] for _ in prompts]
+        self._last = [None] * len(prompts)
+        self.add(prompts)
+        longest = max(len(prompt) if prompt is not None else 0 for prompt in prompts)
+        self._cache.reset(len(prompts), longest + longest // 2 + 256)
+
+    def add(self, features: Sequence[Tensor | None]) -> None:
+        """Each sequence's new states, shape `(new, hidden)`."""
+        for unread, new in zip(self._unread, features, strict=True):
+            if new is not None and len(new):
+                unread.append(new if self._heads.prefix is not None else new[-1:].clone())
+
+    def last(self) -> dict[int, Tensor]:
+        """What is to be read, shape `(hidden,)`, by sequence; those without a state are left out."""
+        for row, unread in enumerate(self._unread):
+            if unread:
+                states = torch.cat(unread)
+                for start in range(0, len(states), PREFILL_CHUNK):
+                    self._last[row] = self._encode(row, states[start : start + PREFILL_CHUNK])[-1]
+                unread.clear()
+        return {row: state for row, state in enumerate(self._last) if state is not None}
+
+    def _encode(self, row: int, states: Tensor) -> Tensor:
+        """Run the prefix layer over new states of one sequence; both have shape `(new, hidden)`."""
+        if self._heads.prefix is None:
+            return states
+        start, count = self._cache.lengths[row], len(states)
+        counts = [0] * len(self._unread)
+        counts[row] = count
+        self._cache.stage(counts, row)
+        layout = TreeLayout(np.array([start]), (np.arange(-1, count - 1),), np.zeros(1, dtype=np.int64))
+        options: dict[str, Any] = {PASS_KEYWORD: Pass(layout, self._attention, prompt=not start)}
+        encoded = self._heads.encode(
+            states[None],
+            position_ids=torch.arange(start, start + count, device=states.device)[None],
+            past_key_values=self._cache,
+            use_cache=True,
+            **options,
+        )
+        self._cache.lengths[row] += count
+        return encoded[0]
+
+
+class HydraDrafter(Drafter):
+    """Runs one of Hydra's heads a layer, on the state of the token before the root and the path to each node.
+
+    Args:
+        read: the heads and their vocabulary.
+        target: whose states and embeddings they read.
+    """
+
+    def __init__(self, read: ReadHydra, target: HFTarget) -> None:
+        self.max_depth = read.heads.config.num_heads
+        self._heads = read.heads
+        self._output = shared_output(target, read.vocabulary) if read.heads.outputs is None else None
+        self._session = accelerated(target, read.heads, self._output)
+        self._embed: nn.Module = target.model.get_input_embeddings()
+        self._vocabulary = None if read.vocabulary is None else read.vocabulary.numpy()
+        self._vocab_size = target.vocab_size
+        self._device = target.device
+        self._states = _States(read.heads, target.attention)
+
+    def session(self) -> AbstractContextManager[object]:
+        return self._session
+
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        self._states.begin([prompt.features for prompt in prompts])
+
+    @torch.inference_mode()
+    def propose(
+        self,
+        trees: Sequence[TokenTree],
+        frontiers: Sequence[IntArray],
+        widths: Sequence[int],
+        choices: Sequence[Choices],
+    ) -> list[Candidates]:
+        states = self._states.last()
+        asked = {row: len(frontiers[row]) for row in states if len(frontiers[row])}
+        if not asked:
+            return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
+        paths = [(row, trees[row].tokens[trees[row].path(int(node))]) for row in asked for node in frontiers[row]]
+        best = Best.of(self._scores(states, paths), max(widths), self._vocabulary, self._vocab_size)
+        self.passes += 1
+        proposed, first = [], 0
+        for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
+            if row not in asked:
+                proposed.append(nothing(frontier, choice))
+                continue
+            rows = np.arange(first, first + asked[row])
+            proposed.append(best.candidates(rows, tree, frontier, width, choice))
+            first += asked[row]
+        return proposed
+
+    def _scores(self, states: dict[int, Tensor], paths: list[tuple[int, IntArray]]) -> Tensor:
+        """Scores after each sequence's path of tokens, the root first; shape `(paths, draft vocab)`."""
+        lengths = [len(tokens) for _, tokens in paths]
+        logits: list[Tensor] = []
+        order: list[int] = []
+        for length in sorted(set(lengths)):
+            group = [i for i, found in enumerate(lengths) if found == length]
+            read = torch.stack([states[paths[i][0]] for i in group])  # (group, hidden)
+            if self._heads.config.grounded:
+                tokens = torch.as_tensor(np.stack([paths[i][1] for i in group]), device=self._device)
+                read = torch.cat([read, self._embed(tokens).flatten(1)], dim=-1)
+            logits.append(self._heads.logits(length - 1, read, self._output))
+            order += group
+        return logits[0] if len(logits) == 1 else torch.cat(logits)[torch.as_tensor(np.argsort(order))]
+
+    def commit(self, committed: Sequence[Committed]) -> None:
+        self._states.add([one.features for one in committed])

@@ -1,0 +1,172 @@
+"""The texts a drafter learns from: token ids of prompts and of the target's answers, kept in one file."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+
+
+@attrs.frozen
+class Text:
+    """A prompt and what followed it, as token ids.
+
+    Attributes:
+        ids: all of it, at least two tokens.
+        prompt: how many of them are the prompt; the drafter learns to foresee what comes after.
+        index: the prompt's number in its file.
+        source: where the prompt comes from.
+    """
+
+    ids: list[int]
+    prompt: int
+    index: int
+    source: str = ""
+
+
+def read_texts(file: Path) -> list[Text]:
+    """The texts of a file that `Answers` wrote; an unfinished last line is left out."""
+    texts = []
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                texts.append(Text(**json.loads(line)))
+            except (json.JSONDecodeError, TypeError):
+                break
+    return texts
+
+
+def append_texts(file: Path, texts: Sequence[Text]) -> None:
+    """Add texts to a file, all of them in one write."""
+    lines = "".join(json.dumps(attrs.asdict(text), separators=(",", ":")) + "\n" for text in texts)
+    with file.open("a", encoding="utf-8") as out:
+        out.write(lines)
+
+
+def continue_texts(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    batch_size: int = 64,
+) -> Iterator[tuple[int, list[int]]]:
+    """Let a model continue prompts, in batches of similar length.
+
+    Args:
+        model: a causal LM.
+        tokenizer: gives the token that pads and the one that ends a text.
+        prompts: token ids.
+        max_new_tokens: most tokens of a continuation.
+        temperature: 0 is greedy.
+        batch_size: prompts that run together.
+
+    Yields:
+        A prompt's number and the new tokens, the one that ends the text included; in the order of their lengths.
+    """
+    ends = model.generation_config.eos_token_id
+    stops = {ends} if isinstance(ends, int) else set(ends or ())
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else next(iter(stops), 0)
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    how: dict[str, Any] = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
+    if temperature > 0:
+        how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        longest = max(len(prompts[index]) for index in batch)
+        ids = torch.full((len(batch), longest), pad, dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, index in enumerate(batch):
+            ids[row, longest - len(prompts[index]) :] = torch.as_tensor(prompts[index])
+            mask[row, longest - len(prompts[index]) :] = 1
+        with torch.inference_mode():
+            out = model.generate(
+                ids.to(model.device),
+                attention_mask=mask.to(model.device),
+                max_new_tokens=max_new_tokens,
+                pad_token_id=pad,
+                **how,
+            )
+        for index, row in zip(batch, out[:, longest:].tolist(), strict=True):
+            end = next((place for place, token in enumerate(row) if token in stops), len(row) - 1)
+            yield index, row[: end + 1]
+
+
+def write_answers(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[Any],
+    file: Path,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    batch_size: int,
+    advance: Callable[[int, int], None] = lambda texts, tokens: None,
+) -> None:
+    """Let the target answer prompts, and add prompts and answers to a file; those that are in it are not done again.
+
+    Prompts with an answer of their own keep it. Greedy and sampled answers alternate if the temperature is above 0,
+    so that the drafter knows both.
+
+    Args:
+        examples: `Example`s; their order must not change between runs.
+        file: JSON lines of `Text`.
+        temperature: of every second answer.
+        advance: called with the number of new texts and of new tokens, for a progress bar.
+    """
+    done = {text.index for text in read_texts(file)}
+    window = 8 * batch_size  # sorted by length among themselves, so that little is padding
+    todo = [index for index in range(len(examples)) if index not in done]
+    for start in range(0, len(todo), window):
+        part = todo[start : start + window]
+        prompts = {index: prompt_ids(tokenizer, examples[index].prompt) for index in part}
+        given = [index for index in part if examples[index].answer is not None]
+        ends = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
+        found = [
+            (index, tokenizer(examples[index].answer, add_special_tokens=False)["input_ids"] + ends) for index in given
+        ]
+        _keep(file, found, prompts, examples, advance)
+        open_ = [index for index in part if examples[index].answer is None]
+        halves = [open_] if temperature == 0 else [open_[::2], open_[1::2]]
+        for half, heat in zip(halves, (0.0, temperature), strict=False):
+            batch: list[tuple[int, list[int]]] = []
+            for place, new in continue_texts(
+                model,
+                tokenizer,
+                [prompts[index] for index in half],
+                max_new_tokens=max_new_tokens,
+                temperature=heat,
+                batch_size=batch_size,
+            ):
+                batch.append((half[place], new))
+                if len(batch) == batch_size:
+                    _keep(file, batch, prompts, examples, advance)
+                    batch = []
+            _keep(file, batch, prompts, examples, advance)
+
+
+def _keep(
+    file: Path,
+    found: Sequence[tuple[int, list[int]]],
+    prompts: dict[int, list[int]],
+    examples: Sequence[Any],
+    advance: Callable[[int, int], None],
+) -> None:
+    texts = [
+        Text(prompts[index] + new, len(prompts[index]), index, examples[index].source) for index, new in found if new
+    ]
+    if texts:
+        append_texts(file, texts)
+        advance(len(texts), sum(len(text.ids) - text.prompt for text in texts))
+
+
+def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
+    """A prompt's token ids, put through the chat template where there is one."""
+    if not tokenizer.chat_template:
+        return list(tokenizer(prompt)["input_ids"])
+    messages = [{"role": "user", "content": prompt}]
+    rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,117 @@
+"""Training an EAGLE-3 head, and writing it in the authors' own layout."""
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from talon_drafters.checkpoints.vocabulary import as_offsets
+from talon_drafters.checkpoints.writing import write_checkpoint
+from talon_drafters.eagle3 import default_states
+from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
+from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
+from talon_drafters.training.recipes import Eagle3Recipe
+from talon_drafters.training.target_states import TargetStates
+from talon_drafters.training.unrolled import unrolled_loss
+
+
+@attrs.frozen
+class Eagle3Training(HeadTraining):
+    """Trains an EAGLE-3 head as its recipe says."""
+
+    options: Eagle3Recipe
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        return default_states(num_layers)
+
+    def make(self, model: Any, target_ids: Tensor) -> Eagle3Head:
+        text = model.config.get_text_config()
+        head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        layer = LlamaConfig(
+            vocab_size=model.get_output_embeddings().weight.shape[0],
+            hidden_size=text.hidden_size,
+            intermediate_size=self.options.intermediate or text.intermediate_size,
+            num_hidden_layers=1,
+            num_attention_heads=text.num_attention_heads,
+            num_key_value_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
+            head_dim=head_dim,
+            max_position_embeddings=text.max_position_embeddings,
+            rms_norm_eps=getattr(text, "rms_norm_eps", 1e-6),
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        )
+        head = Eagle3Head(Eagle3Config(layer, text.hidden_size, len(target_ids)), target_ids)
+        self._start_from(head, model, target_ids)
+        return head
+
+    @torch.no_grad()
+    def _start_from(self, head: Eagle3Head, model: Any, target_ids: Tensor) -> None:
+        """Begin with the target's own last norm and LM head, and with fused states about as large as a norm's output.
+
+        The target's states grow from layer to layer; unscaled, what the new layer adds would drown in them.
+        """
+        weight = model.get_output_embeddings().weight
+        head.lm_head.weight.copy_(weight[target_ids.to(weight.device)])
+        norm = getattr(getattr(model.get_decoder(), "norm", None), "weight", None)
+        if isinstance(norm, Tensor) and isinstance(head.norm, LlamaRMSNorm) and norm.shape == head.norm.weight.shape:
+            head.norm.weight.copy_(norm)
+        for module in head.layers.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=module.in_features**-0.5)
+        nn.init.normal_(head.fc.weight, std=head.fc.in_features**-0.5)
+        states = self.features(model.config.get_text_config().num_hidden_layers)
+        features, _ = TargetStates(model, states)(target_ids[None, :64])
+        for at, part in enumerate(features[0].float().chunk(len(states), dim=-1)):
+            size = part.square().mean(-1).sqrt().median()
+            head.fc.weight[:, at * part.shape[-1] : (at + 1) * part.shape[-1]] /= size.to(head.fc.weight.device)
+
+    def loss(self, head: nn.Module, batch: Batch, truth: Truth) -> StepCounts:
+        assert isinstance(head, Eagle3Head)
+        return unrolled_loss(
+            head, head.lm_head.weight, truth.embeddings, batch, truth, self.options.steps, self.options.decay
+        )
+
+    def export(self, head: nn.Module, target_ids: Tensor, entries: dict[str, Any], folder: Path) -> None:
+        assert isinstance(head, Eagle3Head)
+        save_eagle3(folder, head, target_ids, entries)
+
+
+def save_eagle3(folder: Path, head: Eagle3Head, target_ids: Tensor, entries: dict[str, Any]) -> None:
+    """Write a head of the authors' own shape in their layout, in bfloat16, as vLLM and SGLang read it.
+
+    Args:
+        folder: made if it is not there.
+        head: one layer, no flags.
+        target_ids: its draft vocabulary, shape `(draft_vocab,)`, int64, ascending.
+        entries: further entries of `config.json`.
+    """
+    layer = head.config.layer
+    tensors = {
+        name.replace("layers.0.", "midlayer."): tensor.to(torch.bfloat16) for name, tensor in head.state_dict().items()
+    }
+    known = torch.zeros(layer.vocab_size, dtype=torch.bool)
+    known[target_ids.cpu()] = True
+    tensors["d2t"], tensors["t2d"] = as_offsets(target_ids), known
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": layer.hidden_size,
+        "intermediate_size": layer.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": layer.num_attention_heads,
+        "num_key_value_heads": layer.num_key_value_heads,
+        "head_dim": layer.head_dim,
+        "hidden_act": layer.hidden_act,
+        "rms_norm_eps": layer.rms_norm_eps,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": layer.max_position_embeddings,
+        "vocab_size": layer.vocab_size,
+        "draft_vocab_size": len(target_ids),
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        **entries,
+    }
+    write_checkpoint(folder, "model", tensors, config)

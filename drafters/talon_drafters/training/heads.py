@@ -1,0 +1,92 @@
+"""Training Medusa's and Hydra's heads, which share the target's LM head."""
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from talon_drafters.checkpoints.hydra import save_hydra
+from talon_drafters.checkpoints.medusa import save_medusa
+from talon_drafters.heads.hydra import HydraConfig, HydraHeads
+from talon_drafters.heads.medusa import MedusaConfig, MedusaHeads
+from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
+from talon_drafters.training.recipes import HydraRecipe, MedusaRecipe
+from talon_drafters.training.unrolled import StepCounter, rows_at
+
+
+@attrs.frozen
+class MedusaTraining(HeadTraining):
+    """Trains Medusa's heads as their recipe says."""
+
+    options: MedusaRecipe
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        return ()  # the last state, which comes anyway
+
+    def make(self, model: Any, target_ids: Tensor) -> MedusaHeads:
+        width = model.get_output_embeddings().weight.shape[1]
+        return MedusaHeads(
+            MedusaConfig(width, len(target_ids), num_heads=self.options.steps, num_layers=self.options.layers)
+        )
+
+    def loss(self, head: nn.Module, batch: Batch, truth: Truth) -> StepCounts:
+        assert isinstance(head, MedusaHeads)
+        states = rows_at(truth.last, batch.starts.clamp(min=0)).to(_dtype(head))
+        counter = StepCounter(batch, truth, truth.law.weight, self.options.decay)
+        for hidden in head.hidden(states):
+            counter.add(hidden)
+        return counter.result()
+
+    def export(self, head: nn.Module, target_ids: Tensor, entries: dict[str, Any], folder: Path) -> None:
+        assert isinstance(head, MedusaHeads)
+        save_medusa(folder, head.to(torch.bfloat16), target_ids, entries)
+
+
+@attrs.frozen
+class HydraTraining(HeadTraining):
+    """Trains Hydra's heads as their recipe says."""
+
+    options: HydraRecipe
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        return ()
+
+    def make(self, model: Any, target_ids: Tensor) -> HydraHeads:
+        width = model.get_output_embeddings().weight.shape[1]
+        text = model.config.get_text_config()
+        options = None
+        if self.options.prefix:
+            heads = text.num_attention_heads
+            options = {
+                "hidden_size": width,
+                "intermediate_size": text.intermediate_size,
+                "num_attention_heads": heads,
+                "num_key_value_heads": getattr(text, "num_key_value_heads", None) or heads,
+                "head_dim": getattr(text, "head_dim", None) or width // heads,
+                "max_position_embeddings": text.max_position_embeddings,
+            }
+        return HydraHeads(
+            HydraConfig(
+                width, len(target_ids), num_heads=self.options.steps, num_layers=self.options.layers, prefix=options
+            )
+        )
+
+    def loss(self, head: nn.Module, batch: Batch, truth: Truth) -> StepCounts:
+        assert isinstance(head, HydraHeads)
+        index, last = batch.starts.clamp(min=0), batch.ids.shape[1] - 1
+        read = [rows_at(head.encode(truth.last.to(_dtype(head))), index)]
+        counter = StepCounter(batch, truth, truth.law.weight, self.options.decay)
+        for step in range(self.options.steps):
+            read.append(rows_at(truth.embeddings, (index + 1 + step).clamp(max=last)).to(read[0].dtype))
+            counter.add(head.hidden(step, torch.cat(read, dim=-1)))
+        return counter.result()
+
+    def export(self, head: nn.Module, target_ids: Tensor, entries: dict[str, Any], folder: Path) -> None:
+        assert isinstance(head, HydraHeads)
+        save_hydra(folder, head.to(torch.bfloat16), target_ids, entries)
+
+
+def _dtype(head: nn.Module) -> torch.dtype:
+    return next(head.parameters()).dtype

@@ -1,0 +1,202 @@
+"""A training job from prompts to a drafter's folder; every stage goes on where it was interrupted."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import load_file, save_file
+from transformers import TrainerCallback
+
+from talon_core.paths import write_whole
+from talon_core.recipe import TrainingJob
+from talon_drafters.checkpoints.files import fingerprint
+from talon_drafters.eagle3 import default_states
+from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
+from talon_drafters.training.fit import Schedule, Texts, draft_vocabulary, fit, usable
+from talon_drafters.training.prompts import (
+    Example,
+    chat_opening,
+    library_examples,
+    openings,
+    read_examples,
+    written_examples,
+)
+from talon_drafters.training.recipe import HeadTraining
+from talon_drafters.training.store import StateStore
+from talon_drafters.training.target_states import TargetStates
+
+NOT_COMPARED = ("out", "batch_size", "prompts")
+"""Settings that may change between two runs for the same folder; its prompts are in a file of its own."""
+
+PROMPT_TOKENS = 96
+"""Most tokens of a prompt that the target writes itself."""
+
+
+def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
+    """As `Recipe.train`."""
+    console = Console(stderr=True, highlight=False)
+    job.out.mkdir(parents=True, exist_ok=True)
+    folder = job.out / training.options.name
+    _check_same_job(training, model, job, folder)
+    model.eval().requires_grad_(False)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+    ) as progress:
+        examples = _examples(model, tokenizer, job, progress)
+        texts = usable(_answers(model, tokenizer, examples, job, progress), job.max_length)
+        held = _held_out(texts, job)
+        kept = [number for number in range(len(texts)) if number not in held]
+        if not kept:
+            raise ValueError(f"{job.out} holds no text with an answer to learn from; give prompts")
+        start = load_file(job.start / "head.safetensors") if job.start is not None else None
+        tokens = start.pop("target_ids") if start is not None else None
+        if tokens is None:
+            vocab_size = int(model.get_output_embeddings().weight.shape[0])
+            size = min(training.options.draft_vocab, vocab_size)
+            tokens = draft_vocabulary([texts[number] for number in kept], vocab_size, size)
+        store = _states(model, texts, job, progress) if job.keep_states else None
+        learning, reporting = (Texts([texts[number] for number in part], store, part) for part in (kept, sorted(held)))
+        report = _Report(progress, folder / "log.jsonl")
+        schedule = Schedule(job.epochs, job.batch_tokens, job.learning_rate, seed=job.seed, save_every=job.save_every)
+        head = fit(
+            training,
+            model,
+            tokens,
+            learning,
+            reporting,
+            folder / "checkpoints",
+            schedule,
+            resume=True,
+            callbacks=[report],
+            start=start,
+        )
+    save_file({**head.state_dict(), "target_ids": tokens}, folder / "head.safetensors")
+    path = folder / "drafter"
+    training.export(head, tokens, {"talon": {"target": model.name_or_path, **fingerprint(model)}}, path)
+    answer_tokens = sum(len(texts[number].ids) - texts[number].prompt for number in kept)
+    return {"path": str(path), "texts": len(kept), "answer_tokens": answer_tokens, **report.last}
+
+
+def _check_same_job(training: HeadTraining, model: Any, job: TrainingJob, folder: Path) -> None:
+    """Refuse to mix two jobs in one folder."""
+    settings = {
+        "recipe": {"name": training.options.name, **attrs.asdict(training.options)},
+        "job": attrs.asdict(job, filter=lambda field, _: field.name not in NOT_COMPARED),
+        "target": str(model.name_or_path),
+    }
+    text = json.dumps(settings, indent=2, default=str) + "\n"
+    file = folder / "job.json"
+    if file.exists():
+        before, now = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
+        for part in settings:
+            if before.get(part) != now[part]:
+                raise ValueError(
+                    f"{folder} belongs to a training with another {part} ({before.get(part)}); "
+                    "give another --out, or the same settings to go on"
+                )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(file, text)
+
+
+def _examples(model: Any, tokenizer: Any, job: TrainingJob, progress: Progress) -> list[Example]:
+    """The prompts, all kinds mixed; written to the folder once, because their order must stay."""
+    file = job.out / "prompts.jsonl"
+    if file.exists():
+        return [Example(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    found = [example for path in job.prompts for example in read_examples(path)]
+    if not job.given_answers:
+        found = [attrs.evolve(example, answer=None) for example in found]
+    if job.library:
+        found += library_examples(job.seed)
+    if job.self_written:
+        found += _self_written(model, tokenizer, job, progress)
+    if not found:
+        raise ValueError("there is nothing to train on: give --prompts FILE, --self-written N or --library")
+    random.Random(job.seed).shuffle(found)
+    write_whole(file, "".join(json.dumps(attrs.asdict(example)) + "\n" for example in found))
+    return found
+
+
+def _self_written(model: Any, tokenizer: Any, job: TrainingJob, progress: Progress) -> list[Example]:
+    """Prompts the target writes when it is given a user's first words alone (Magpie: Xu et al., arXiv 2406.08464)."""
+    firsts = openings(job.self_written, job.seed)
+    before = chat_opening(tokenizer)
+    prompts = [tokenizer(before + first.rstrip(" "), add_special_tokens=False)["input_ids"] for first in firsts]
+    bar = progress.add_task("prompts", total=len(firsts))
+    torch.manual_seed(job.seed)
+    texts = [""] * len(firsts)
+    found = continue_texts(
+        model, tokenizer, prompts, max_new_tokens=PROMPT_TOKENS, temperature=0.8, batch_size=job.batch_size
+    )
+    for place, new in found:
+        if len(new) < PROMPT_TOKENS:  # what was cut off is no whole prompt
+            texts[place] = firsts[place].rstrip(" ") + tokenizer.decode(new, skip_special_tokens=True)
+        progress.advance(bar)
+    return written_examples(texts)
+
+
+def _answers(
+    model: Any, tokenizer: Any, examples: Sequence[Example], job: TrainingJob, progress: Progress
+) -> list[Text]:
+    file = job.out / "answers.jsonl"
+    bar = progress.add_task("answers", total=len(examples), completed=len(read_texts(file)))
+    torch.manual_seed(job.seed)
+    write_answers(
+        model,
+        tokenizer,
+        examples,
+        file,
+        max_new_tokens=job.answer_tokens,
+        temperature=job.temperature,
+        batch_size=job.batch_size,
+        advance=lambda texts, _: progress.advance(bar, texts),
+    )
+    return sorted(read_texts(file), key=lambda text: text.index)
+
+
+def _held_out(texts: Sequence[Text], job: TrainingJob) -> set[int]:
+    count = min(round(job.held_out * len(texts)), 512)
+    return set(random.Random(job.seed).sample(range(len(texts)), count))
+
+
+def _states(model: Any, texts: Sequence[Text], job: TrainingJob, progress: Progress) -> StateStore:
+    """The states of all recipes, so that several can share them."""
+    states = TargetStates(model, default_states(model.config.get_text_config().num_hidden_layers))
+    width = (len(states.features) + 1) * model.config.get_text_config().hidden_size
+    store = StateStore(job.out / "states.bin", texts, width)
+    bar = progress.add_task("states", total=len(texts), completed=store.done)
+    store.fill(states, job.batch_tokens, lambda count: progress.advance(bar, count))
+    return store
+
+
+class _Report(TrainerCallback):  # type: ignore[misc]  # transformers has no complete types
+    """The training's progress bar, and its figures as JSON lines."""
+
+    def __init__(self, progress: Progress, file: Path) -> None:
+        self._progress = progress
+        self._file = file
+        self._bar: Any = None
+        self.last: dict[str, float] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._bar = self._progress.add_task("training", total=state.max_steps, completed=state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._progress.update(self._bar, completed=state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        with self._file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
+        if logs and "eval_loss" in logs:
+            self.last = {name: float(value) for name, value in logs.items() if name.startswith("eval_")}
+            shares = [f"{100 * value:.0f}" for name, value in logs.items() if name.startswith("eval_acceptance_")]
+            self._progress.console.print(
+                f"step {state.global_step}: accepted by depth {' / '.join(shares)} %, "
+                f"a chain gives {logs['eval_chain_tokens']:.2f} tokens a round (held-out texts, greedy)"
+            )

@@ -1,0 +1,68 @@
+"""The target's states at every token of the texts, kept on disk, so that each is computed once."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_drafters.training.answers import Text
+from talon_drafters.training.target_states import TargetStates
+
+
+class StateStore:
+    """Features and last states of texts in one file, as bfloat16; `store[i]` is a text's, `(tokens, width)`.
+
+    A file that was begun for the same texts is gone on with; one for other texts is made anew.
+
+    Args:
+        file: where they are kept; a small file beside it says how far it is.
+        texts: the texts, whose tokens are rows of the file, one after another.
+        width: of features and last state together.
+    """
+
+    def __init__(self, file: Path, texts: Sequence[Text], width: int) -> None:
+        lengths = [len(text.ids) for text in texts]
+        self._texts = texts
+        self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        self._progress = file.with_suffix(".json")
+        total = int(self._starts[-1])
+        key = {"width": width, "texts": len(texts), "tokens": total, "sum": sum(sum(text.ids) for text in texts)}
+        known = json.loads(self._progress.read_text()) if self._progress.exists() and file.exists() else {}
+        fits = known.get("key") == key
+        self.done = int(known["done"]) if fits else 0
+        self._key = key
+        self._rows = np.memmap(file, np.int16, "r+" if fits else "w+", shape=(total, width))
+
+    def fill(
+        self, states: TargetStates, batch_tokens: int, advance: Callable[[int], None] = lambda texts: None
+    ) -> None:
+        """Run the texts that are missing; `advance` is told how many are new."""
+        while self.done < len(self._texts):
+            end = min(self.done + 512, len(self._texts))  # sorted by length among themselves
+            order = sorted(range(self.done, end), key=lambda index: len(self._texts[index].ids))
+            while order:
+                count = max(1, batch_tokens // len(self._texts[order[-1]].ids))
+                part, order = order[-count:], order[:-count]
+                self._run(states, part)
+            self._rows.flush()
+            advance(end - self.done)
+            self.done = end
+            self._progress.write_text(json.dumps({"key": self._key, "done": self.done}))
+
+    def _run(self, states: TargetStates, part: Sequence[int]) -> None:
+        longest = max(len(self._texts[index].ids) for index in part)
+        ids = torch.zeros((len(part), longest), dtype=torch.int64)
+        for row, index in enumerate(part):
+            ids[row, : len(self._texts[index].ids)] = torch.as_tensor(self._texts[index].ids)
+        found = torch.cat(states(ids), dim=-1).to(torch.bfloat16).cpu().view(torch.int16).numpy()
+        for row, index in enumerate(part):
+            start, end = self._starts[index], self._starts[index + 1]
+            self._rows[start:end] = found[row, : end - start]
+
+    def __getitem__(self, index: int) -> Tensor:
+        """All states of a text, features first, shape `(tokens, width)`, bfloat16."""
+        rows = np.array(self._rows[self._starts[index] : self._starts[index + 1]])
+        return torch.from_numpy(rows).view(torch.bfloat16)

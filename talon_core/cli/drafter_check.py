@@ -1,0 +1,126 @@
+"""What `talon doctor` says about a drafter: what it is, and how often it guesses right."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from talon_core.drafter import DrafterSpec
+from talon_core.loading import Parts
+from talon_core.registry import Registry
+from talon_core.specs import build
+
+if TYPE_CHECKING:
+    from talon_core.cli.session import Session
+
+CHECK_POLICY = "chain:length=5"
+CHECK_TOKENS = 64
+CHECK_PROMPTS = (
+    "Write a short story about a lighthouse keeper.",
+    "Explain step by step how rain forms.",
+    "Write a Python function that tells whether a number is prime.",
+    "Which is larger, 9.9 or 9.11? Give your reasons.",
+)
+
+
+def named_drafter(given: str, registry: Registry) -> DrafterSpec:
+    """The drafter that a user means by a spec, or by nothing but the place of its files.
+
+    Args:
+        given: for example `ngram`, `eagle3:path=some/folder`, or `some/folder`.
+        registry: where to look names up, and whom to ask about files.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for a bad option, or files that no drafter, or more than one, is made for.
+    """
+    name = given.partition(":")[0].strip()
+    if name in registry.names("drafter") or not (os.path.exists(given) or "/" in given):
+        spec: DrafterSpec = build(registry, "drafter", given)
+        return spec
+    return drafter_of_files(given, registry)
+
+
+def drafter_of_files(path: str, registry: Registry) -> DrafterSpec:
+    """The drafter that the files of a folder or Hugging Face id are made for; every registered one is asked.
+
+    Raises:
+        ValueError: if none knows them, or more than one does.
+    """
+    found: dict[str, DrafterSpec] = {}
+    reasons: list[str] = []
+    for name in registry.names("drafter"):
+        try:
+            spec = registry.get("drafter", name).cls.of_files(path)  # type: ignore[attr-defined]
+        except Exception as error:  # of a plugin; the others are asked all the same
+            reasons.append(str(error) if isinstance(error, ValueError) else f"drafter '{name}' failed: {error!r}")
+            continue
+        if spec is not None:
+            found[name] = spec
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise ValueError(
+            f"the files of '{path}' fit more than one drafter; give one of {', '.join(found)} with options"
+        )
+    if reasons:
+        raise ValueError("; ".join(dict.fromkeys(reasons)))
+    raise ValueError(
+        f"no drafter knows the files of '{path}'; give one with its options, such as draft-model:model=FOLDER"
+    )
+
+
+def check_drafter(spec: DrafterSpec, session: "Session") -> dict[str, Any]:
+    """Open a drafter for a loaded model and decode a few prompts greedily with chains.
+
+    Returns:
+        Its `name`, what is `recognised` of its files, and its `acceptance`: for each depth of the chains in how many
+        rounds they were so long, and in how many the token there was accepted.
+
+    Raises:
+        ValueError: if it does not fit the model.
+    """
+    from talon_core.bench.measurement import acceptance_by_depth
+
+    decoder = session.decoder(Parts(spec, CHECK_POLICY))
+    assert decoder.drafter is not None
+    results = [decoder.generate(prompt, max_new_tokens=CHECK_TOKENS, temperature=0.0) for prompt in CHECK_PROMPTS]
+    new_tokens = sum(result.stats.new_tokens for result in results)
+    passes = sum(result.stats.target_passes for result in results)
+    return {
+        "name": spec.name,
+        "recognised": dict(decoder.drafter.describe()),
+        "acceptance": {
+            "policy": CHECK_POLICY,
+            "prompts": len(results),
+            "new_tokens": new_tokens,
+            "target_passes": passes,
+            "mean_accepted_tokens": new_tokens / passes,
+            "by_depth": acceptance_by_depth([round_ for result in results for round_ in result.rounds]),
+        },
+    }
+
+
+def drafter_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """The report as lines for people: what, and what was found."""
+    name, acceptance = report["name"], report["acceptance"]
+    rows = [(f"{name}: {what}", _text(value)) for what, value in report["recognised"].items()]
+    rows.append(
+        (
+            f"{name}: acceptance",
+            f"{acceptance['mean_accepted_tokens']:.2f} tokens per target pass, {acceptance['policy']}, "
+            f"{acceptance['prompts']} prompts",
+        )
+    )
+    for one in acceptance["by_depth"]:
+        share = one["accepted"] / one["offered"] if one["offered"] else 0.0
+        rows.append((f"{name}: depth {one['depth']}", f"{share:.0%} of {one['offered']} rounds"))
+    return rows
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(one)}" for key, one in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(one) for one in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

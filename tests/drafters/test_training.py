@@ -1,0 +1,391 @@
+"""Training drafters: the loss is the definition's, unrolled steps are what drafting does, and training helps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from talon_core.choices import SeededChoices
+from talon_core.cli import main
+from talon_core.drafter import Committed, Prompt
+from talon_core.loading import Parts, decoder_for_model
+from talon_core.recipe import TrainingJob
+from talon_core.testing.tiny_models import tiny_model
+from talon_core.tree import TokenTree
+from talon_drafters.checkpoints.eagle3 import Eagle3Files
+from talon_drafters.checkpoints.files import read_checkpoint
+from talon_drafters.eagle3 import default_states
+from talon_drafters.feature_drafter import FeatureDrafter, shared_embedding
+from talon_drafters.training.answers import Text, append_texts, read_texts
+from talon_drafters.training.eagle3 import Eagle3Training
+from talon_drafters.training.fit import Fitted, LengthBatches, Texts, collate, draft_vocabulary, usable
+from talon_drafters.training.heads import HydraTraining, MedusaTraining
+from talon_drafters.training.losses import soft_cross_entropy
+from talon_drafters.training.prompts import library_examples, openings, read_examples, written_examples
+from talon_drafters.training.recipe import Batch, Truth
+from talon_drafters.training.recipes import Eagle3Recipe, HydraRecipe, MedusaRecipe
+from talon_drafters.training.store import StateStore
+from talon_drafters.training.target_states import TargetLaw, TargetStates
+from talon_drafters.training.unrolled import StepCounter, UnrolledAttention, rows_at
+from talon_kernels.backends import ReferenceAttention
+
+VOCAB = 97
+TRAININGS = {
+    "eagle3": Eagle3Training(Eagle3Recipe(draft_vocab=VOCAB, steps=3)),
+    "medusa": MedusaTraining(MedusaRecipe(draft_vocab=VOCAB, steps=3)),
+    "hydra": HydraTraining(HydraRecipe(draft_vocab=VOCAB, steps=3)),
+    "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=VOCAB, steps=3, prefix=True)),
+}
+
+
+def texts(count: int = 12, seed: int = 0) -> list[Text]:
+    """Random texts of many lengths."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for index in range(count):
+        length = int(rng.integers(4, 40))
+        made.append(Text(rng.integers(3, VOCAB, length).tolist(), int(rng.integers(1, length)), index))
+    return made
+
+
+# The loss
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 512])
+def test_the_loss_and_its_gradients_are_those_of_the_definition(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("talon_drafters.training.losses.CHUNK", chunk)
+    torch.manual_seed(1)
+    hidden = torch.randn(41, 16, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
+    truth = torch.randn(20, 12, dtype=torch.float64)
+    law = TargetLaw(torch.randn(50, 12, dtype=torch.float64), torch.randn(50, dtype=torch.float64), softcap=3.0)
+    place, row_weight = torch.randint(0, 20, (41,)), torch.rand(41)
+
+    loss, agree = soft_cross_entropy(hidden, weight, truth, place, law, row_weight)
+    loss.backward()
+    got = (hidden.grad, weight.grad)
+    hidden.grad = weight.grad = None
+
+    wanted = torch.softmax(law.scores(truth[place]).double(), dim=-1)
+    logp = torch.log_softmax(hidden @ weight.T, dim=-1)
+    definition = -((wanted * logp).sum(-1) * row_weight).sum()
+    definition.backward()
+
+    assert loss.item() == pytest.approx(definition.item(), rel=1e-6)
+    for mine, plain in zip(got, (hidden.grad, weight.grad), strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-5)
+    assert torch.equal(agree, logp.argmax(-1) == wanted.argmax(-1))
+
+
+def test_a_law_that_is_the_targets_own_has_the_least_loss() -> None:
+    torch.manual_seed(2)
+    truth, weight = torch.randn(9, 12), torch.randn(30, 12)
+    law, place, ones = TargetLaw(weight), torch.arange(9), torch.ones(9)
+    least, agree = soft_cross_entropy(truth.clone(), weight, truth, place, law, ones)
+    entropy = torch.distributions.Categorical(logits=truth @ weight.T).entropy().sum()
+    assert least.item() == pytest.approx(entropy.item(), rel=1e-5)
+    assert agree.all()
+    more, _ = soft_cross_entropy(truth + 0.3 * torch.randn_like(truth), weight, truth, place, law, ones)
+    assert more > least
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "cohere", "granite", "phi", "gpt2"])
+def test_the_targets_law_is_the_models(architecture: str) -> None:
+    model = tiny_model(architecture)
+    ids = torch.randint(3, VOCAB, (2, 9), generator=torch.Generator().manual_seed(3))
+    _, last = TargetStates(model, ())(ids)
+    with torch.inference_mode():
+        logits = model(input_ids=ids).logits
+    some = torch.tensor([4, 9, 30, 96])
+    torch.testing.assert_close(TargetLaw.of(model, some).scores(last), logits[..., some].float(), rtol=1e-4, atol=1e-4)
+
+
+# Unrolled steps
+
+
+def drafted_states(training: Eagle3Training, head: Any, model: Any, text: Text, start: int) -> list[np.ndarray]:
+    """The laws of a chain drafted from row `start` on, along the text's own tokens, by the running drafter."""
+    drafter = FeatureDrafter(head, shared_embedding(model), VOCAB, ReferenceAttention())
+    ids = np.array(text.ids, dtype=np.int64)
+    features, _ = TargetStates(model, default_states(4))(torch.as_tensor(ids)[None])
+    drafter.begin([Prompt(ids[: start + 2], features[0, : start + 1])])
+    tree, laws = TokenTree.root(int(ids[start + 1])), []
+    for step in range(training.options.steps):
+        (candidates,) = drafter.propose([tree], [np.array([step])], [1], [SeededChoices(0)])
+        laws.append(candidates.law(0))
+        if start + 2 + step >= len(ids):
+            break
+        tree = tree.extend(ids[[start + 2 + step]], np.array([step]), np.zeros(1))
+    drafter.commit([Committed(ids[:1], np.zeros(1, dtype=np.int64), features[0, :1])])
+    return laws
+
+
+def test_an_unrolled_step_sees_what_a_drafted_node_sees() -> None:
+    training = TRAININGS["eagle3"]
+    assert isinstance(training, Eagle3Training)
+    model = tiny_model("llama")
+    some = usable(texts(), 64)[:4]
+    tokens = torch.arange(10, 70)
+    head = training.make(model, tokens).float()
+    batch = Batch(**collate([(text, None) for text in some]))
+    features, _ = TargetStates(model, default_states(4))(batch.ids)
+    embeddings = shared_embedding(model)(batch.ids)
+    attention = UnrolledAttention(batch.starts, batch.ids.shape[1] - 1)
+    index, last = batch.starts.clamp(min=0), batch.ids.shape[1] - 1
+    positions = torch.arange(batch.ids.shape[1] - 1).expand(len(batch.ids), -1)
+    compared = 0
+    with torch.no_grad():
+        states, hidden = head(embeddings[:, 1:], head.fuse(features[:, :-1]), positions, attention)
+        states, hidden = rows_at(states, index), rows_at(hidden, index)
+        for step in range(training.options.steps):
+            if step:
+                attention.step = step
+                at = (index + 1 + step).clamp(max=last)
+                states, hidden = head(rows_at(embeddings, at), states, index + step, attention)
+            laws = torch.softmax(head.logits(hidden).double(), dim=-1)
+            for row, text in enumerate(some):
+                for place, start in enumerate(batch.starts[row].tolist()):
+                    if start < 0 or start % 3 or start + 2 + step >= len(text.ids):
+                        continue
+                    drafted = drafted_states(training, head, model, text, start)[step]
+                    np.testing.assert_allclose(laws[row, place], drafted[10:70], atol=1e-5)
+                    compared += 1
+    assert compared > 20
+
+
+def test_steps_are_counted_by_hand() -> None:
+    """One text of seven tokens, prompt of three, a vocabulary of four: who counts, who agrees."""
+    ids = torch.tensor([[0, 1, 2, 3, 1, 9, 2]])
+    batch = Batch(ids, torch.tensor([7]), torch.tensor([[1, 2, 3, 4, -1]]))
+    drafted = torch.zeros(10, dtype=torch.bool)
+    drafted[:4] = True
+    law = TargetLaw(torch.eye(4) * 20)
+    last = nn.functional.one_hot(torch.tensor([[0, 0, 3, 1, 0, 2, 0]]), 4).float()  # best token after each place
+    counter = StepCounter(batch, Truth(last, last, last, law, drafted), torch.eye(4) * 20, 0.5)
+    # step 0 predicts tokens 3 to 6 (3, 1, 9, 2), whose laws are at places 2 to 5 (3, 1, 0, 2)
+    counter.add(nn.functional.one_hot(torch.tensor([[3, 1, 0, 0, 0]]), 4).float())
+    # step 1 predicts tokens 4 to 6 (1, 9, 2), whose laws are at places 3 to 5 (1, 0, 2)
+    counter.add(nn.functional.one_hot(torch.tensor([[1, 1, 2, 0, 0]]), 4).float())
+    counts = counter.result()
+    assert counts.rows.tolist() == [4, 3]
+    assert counts.agreed.tolist() == [
+        2,
+        1,
+    ]  # what follows start 3 is outside the vocabulary
+
+
+# Texts
+
+
+def test_batches_hold_every_text_once_and_keep_to_their_size() -> None:
+    some = Texts(usable(texts(50), 64))
+    batches = LengthBatches(some, 80, 0)
+    one, two = list(batches), list(batches)
+    assert len(batches) == len(one) == len(two)
+    for epoch in (one, two):
+        assert sorted(index for batch in epoch for index in batch) == list(range(len(some)))
+        for batch in epoch:
+            assert len(batch) == 1 or len(batch) * max(len(some.texts[index].ids) for index in batch) <= 80
+    assert one != two
+
+
+def test_the_draft_vocabulary_is_what_answers_use_most() -> None:
+    some = [Text([1, 1, 1, 7, 7, 5], 3, 0), Text([2, 7, 8], 1, 1)]
+    assert draft_vocabulary(some, 10, 3).tolist() == [5, 7, 8]
+    assert draft_vocabulary(some, 10, 5).tolist() == [0, 1, 5, 7, 8]  # the rest are the lowest
+
+
+def test_an_interrupted_file_of_texts_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    append_texts(file, texts(3))
+    with file.open("a") as out:
+        out.write('{"ids":[1,2')
+    assert read_texts(file) == texts(3)
+
+
+def test_stored_states_are_the_targets(tmp_path: Path) -> None:
+    model, some = tiny_model("llama"), usable(texts(7), 64)
+    states = TargetStates(model, (1, 3))
+    store = StateStore(tmp_path / "states.bin", some, 3 * 48)
+    store.fill(states, 50)
+    again = StateStore(tmp_path / "states.bin", some, 3 * 48)
+    assert again.done == len(some)
+    for index, text in enumerate(some):
+        features, last = states(torch.tensor([text.ids]))
+        plain = torch.cat([features[0], last[0]], dim=-1).to(torch.bfloat16)
+        torch.testing.assert_close(again[index], plain, rtol=2**-7, atol=1e-3)
+    assert StateStore(tmp_path / "states.bin", some[1:], 3 * 48).done == 0
+
+
+# Prompts
+
+
+def test_prompts_are_read_from_lines_of_many_kinds(tmp_path: Path) -> None:
+    file = tmp_path / "some.jsonl"
+    file.write_text('{"prompt": "a", "answer": "b"}\n\n{"turns": ["c", "d"]}\n"e"\n', encoding="utf-8")
+    assert [(one.prompt, one.answer) for one in read_examples(file)] == [("a", "b"), ("c", None), ("e", None)]
+    plain = tmp_path / "some.txt"
+    plain.write_text("one\ntwo\n")
+    assert [one.prompt for one in read_examples(plain)] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [('{"prompt": 5}', "line 1 has no text"), ("{", "line 1 is not JSON"), ("", "holds no prompt")],
+)
+def test_bad_prompt_files_are_refused_in_words(tmp_path: Path, content: str, sentence: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        read_examples(file)
+
+
+def test_the_library_gives_code_to_complete() -> None:
+    examples = library_examples()
+    assert len(examples) > 300
+    assert all(example.prompt.startswith("Complete the code I provided.\n\ndef ") for example in examples)
+    assert examples == library_examples()
+
+
+def test_prompts_that_say_nothing_or_come_twice_are_left_out() -> None:
+    assert [one.prompt for one in written_examples(["What is rain?", "", "Hm", " What is rain? "])] == ["What is rain?"]
+    assert openings(5, 1) == openings(5, 1)
+
+
+# Whole trainings
+
+
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_a_loss_falls_and_gradients_reach_every_weight(kind: str) -> None:
+    training = TRAININGS[kind]
+    model = tiny_model("llama").requires_grad_(False)
+    some = usable(texts(6), 64)
+    tokens = torch.arange(0, 60)
+    fitted = Fitted(training, training.make(model, tokens).float(), model, tokens)
+    batch = collate([(text, None) for text in some])
+    optimizer = torch.optim.AdamW(fitted.head.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(12):
+        loss = fitted(**batch)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in fitted.head.parameters())
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
+def counting_model() -> Any:
+    """A target that says after token `t` the token `22 t mod 97`, and so in circles of four."""
+    model = tiny_model("llama")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        table = nn.functional.normalize(model.get_input_embeddings().weight, dim=-1)
+        model.get_input_embeddings().weight.copy_(table)
+        model.lm_head.weight[22 * torch.arange(VOCAB) % VOCAB] = 2 * table
+    return model
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
+    """Texts by a target that is easy to foresee."""
+    out = tmp_path_factory.mktemp("job")
+    model = counting_model()
+    rng = np.random.default_rng(0)
+    made = []
+    for index in range(40):
+        ids = torch.tensor(
+            [[int(22**turn % VOCAB * first % VOCAB) for first, turn in rng.integers(1, 6, (6, 2)).tolist()]]
+        )
+        whole = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=30, pad_token_id=0
+        )
+        made.append(Text(whole[0].tolist(), 6, index))
+    append_texts(out / "answers.jsonl", made)
+    (out / "prompts.jsonl").write_text('{"prompt": "x"}\n' * 40)
+    return TrainingJob(
+        out, epochs=30, batch_tokens=360, learning_rate=6e-3, held_out=0.1, save_every=5, keep_states=True
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "drafter"), [("eagle3", "eagle3"), ("medusa", "medusa"), ("hydra", "hydra"), ("hydra-prefix", "hydra")]
+)
+def test_a_tiny_training_improves_acceptance_and_its_drafter_is_lossless(
+    job: TrainingJob, kind: str, drafter: str, tmp_path: Path
+) -> None:
+    from talon_drafters.training.pipeline import run_job
+
+    training, model = TRAININGS[kind], counting_model()
+    for name in ("answers.jsonl", "prompts.jsonl"):
+        (tmp_path / name).write_bytes((job.out / name).read_bytes())
+    report = run_job(training, model, None, attrs.evolve(job, out=tmp_path))
+    assert report["texts"] == 36
+    log = [json.loads(line) for line in (tmp_path / training.options.name / "log.jsonl").read_text().splitlines()]
+    reports = [line for line in log if "eval_chain_tokens" in line]
+    assert len(reports) >= 2
+    assert reports[-1]["eval_chain_tokens"] > reports[0]["eval_chain_tokens"]
+
+    prompt = np.array(read_texts(tmp_path / "answers.jsonl")[0].ids[:6])
+    plain = decoder_for_model(model, None, Parts(policy="none")).generate(prompt, max_new_tokens=40)
+    parts = Parts(f"{drafter}:path={report['path']}", "chain:length=3")
+    trained = decoder_for_model(model, None, parts).generate(prompt, max_new_tokens=40)
+    assert trained.token_ids == plain.token_ids
+    assert trained.stats.mean_accepted_tokens > 1.5
+
+
+def test_an_exported_head_is_the_head_that_was_trained(tmp_path: Path) -> None:
+    training, model = TRAININGS["eagle3"], tiny_model("llama")
+    tokens = torch.arange(20, 80)
+    head = training.make(model, tokens)
+    training.export(head, tokens, {"talon": {}}, tmp_path)
+    read = Eagle3Files.of(read_checkpoint(tmp_path)).head(48, VOCAB)
+    assert read.target_ids is not None
+    assert read.target_ids.tolist() == tokens.tolist()
+    for name, tensor in head.state_dict().items():
+        assert torch.equal(read.state_dict()[name], tensor.to(torch.bfloat16)), name
+
+
+# The command
+
+
+def test_bad_input_is_refused_in_words(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    cases = {
+        ("eagle4",): "no recipe 'eagle4'; did you mean 'eagle3'?",
+        ("eagle3",): "there is nothing to train on: give --prompts FILE, --self-written N or --library",
+        ("eagle3", "--prompts", "nowhere.jsonl"): "--prompts is 'nowhere.jsonl'; it must be a file",
+        ("eagle3", "--library", "--epochs", "0"): "--epochs",
+        ("eagle3:steps=0", "--library"): "'steps' must be >= 1: 0",
+        ("eagle3", "--library", "--dtype", "int8"): "--dtype is 'int8'; it must be one of auto, float32, bfloat16",
+        ("eagle3", "--library", "--start", "nowhere"): "--start is 'nowhere'",
+    }
+    for arguments, sentence in cases.items():
+        assert main(["train", *arguments, "--out", str(tmp_path / "out")]) == 2
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert sentence in err
+        assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_job_is_not_mixed_in(job: TrainingJob, tmp_path: Path) -> None:
+    from talon_drafters.training.pipeline import run_job
+
+    for name in ("answers.jsonl", "prompts.jsonl"):
+        (tmp_path / name).write_bytes((job.out / name).read_bytes())
+    model = tiny_model("llama")
+    short = attrs.evolve(job, out=tmp_path, epochs=1, keep_states=False)
+    first = run_job(TRAININGS["medusa"], model, None, short)
+    again = run_job(TRAININGS["medusa"], model, None, short)
+    assert again["path"] == first["path"]
+    with pytest.raises(ValueError, match="belongs to a training with another job"):
+        run_job(TRAININGS["medusa"], model, None, attrs.evolve(short, epochs=2))
