@@ -417,7 +417,9 @@ def test_without_a_path_the_one_that_was_trained_for_the_target_is_taken(tmp_pat
     target = target_of(model)
     for name, of_it in (("another", tiny_model("llama", seed=1)), ("tiny", model)):
         folder = tmp_path / f"{name}-medusa"
-        save_medusa(folder, MedusaHeads(MedusaConfig(HIDDEN, VOCAB)), config={"talon": fingerprint(target_of(of_it).model)})
+        save_medusa(
+            folder, MedusaHeads(MedusaConfig(HIDDEN, VOCAB)), config={"talon": fingerprint(target_of(of_it).model)}
+        )
     shutil.copytree(tmp_path / "tiny-medusa", tmp_path / "tiny-hydra")
     written(tmp_path / "another-medusa", tensors_of(LAYOUTS["original"]), {"talon": {"hidden_size": HIDDEN}})
     assert shipped_for(target, "medusa") == "tiny-medusa"
