@@ -7,7 +7,7 @@ needed: the probe tells Llama's `weight * x` from Gemma's `(1 + weight) * x`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,9 @@ from talon_kernels.skinny_linear.native import skinny_linear_native
 
 Forward = Callable[..., Any]
 
+SAMPLED = 64
+"""Numbers of a weight that are compared with its narrow copy whenever the acceleration is entered."""
+
 PROBE_SCALES = (1.0, 1e-3, 30.0)
 """Sizes of the rows a replacement is tried on; in the small ones a norm's eps shows."""
 
@@ -32,6 +35,43 @@ EPS_NAMES = ("variance_epsilon", "eps", "epsilon")
 MLP_CHILDREN = ("gate_proj", "up_proj", "down_proj")
 
 _float32 = torch.float32
+
+
+class Narrow:
+    """A bfloat16 copy of a float32 weight whose numbers all are bfloat16 numbers: half the bytes, the same result.
+
+    Most published weights are bfloat16, and stay so when they are loaded as float32.
+
+    Args:
+        weight: the parameter.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weight
+        self._of: tuple[int, int] | None = None
+        self._copy: Tensor | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look whether the copy still is the weight's, and make it anew if not."""
+        weight = self._weight.detach()
+        now = (weight.data_ptr(), self._weight._version)
+        if self._copy is not None and now == self._of and self._sample(weight).equal(self._sample(self._copy).float()):
+            return
+        copy = weight.to(torch.bfloat16)
+        self._of = now
+        self._copy = copy.contiguous() if torch.equal(copy.float(), weight) else None
+
+    @staticmethod
+    def _sample(weight: Tensor) -> Tensor:
+        flat = weight.reshape(-1)
+        return flat[:: max(1, len(flat) // SAMPLED)]
+
+    def of(self, weight: Tensor) -> Tensor:
+        """The copy, if there is one and it is this weight's; otherwise the weight."""
+        if self._copy is None or weight is not self._weight or weight._version != self._of[1]:  # type: ignore[index]
+            return weight
+        return self._copy
 
 
 class Acceleration:
@@ -46,14 +86,23 @@ class Acceleration:
         reason: why nothing was replaced, as the end of a sentence, or None.
     """
 
-    def __init__(self, replaced: list[tuple[str, nn.Module, Forward]], left: Counter[str], reason: str | None) -> None:
+    def __init__(
+        self,
+        replaced: list[tuple[str, nn.Module, Forward]],
+        left: Counter[str],
+        reason: str | None,
+        narrow: Mapping[Tensor, Narrow] | None = None,
+    ) -> None:
         self._replaced = replaced
+        self._narrow = narrow or {}
         self._left = left
         self._entered = 0
         self.reason = reason
 
     def __enter__(self) -> Acceleration:
         if self._entered == 0:
+            for narrow in self._narrow.values():
+                narrow.refresh()
             done: list[nn.Module] = []
             try:
                 for _, module, forward in self._replaced:
@@ -94,15 +143,16 @@ def accelerate(model: nn.Module) -> Acceleration:
         return Acceleration([], Counter(), unavailable())
     replaced: list[tuple[str, nn.Module, Forward]] = []
     left: Counter[str] = Counter()
+    narrow: dict[Tensor, Narrow] = {}
     # A generator of our own: preparing must not move the random numbers of the user.
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
         if "forward" in module.__dict__ or not _plain(module):
             continue
         for kind, candidates in (
-            ("linear", _linear_candidates(library, module)),
+            ("linear", _linear_candidates(library, module, narrow)),
             ("rms norm", _norm_candidates(library, module)),
-            ("gated mlp", _mlp_candidates(library, module)),
+            ("gated mlp", _mlp_candidates(library, module, narrow)),
         ):
             if not candidates:
                 continue
@@ -114,7 +164,7 @@ def accelerate(model: nn.Module) -> Acceleration:
                 left[kind] += 1
             else:
                 replaced.append((kind, module, chosen))
-    return Acceleration(replaced, left, None)
+    return Acceleration(replaced, left, None, narrow)
 
 
 Candidates = tuple[int, list[Forward]] | None
@@ -154,9 +204,19 @@ def _usable(x: Any, weight: Any) -> bool:
     )
 
 
-def _linear_candidates(library: Library, module: nn.Module) -> Candidates:
+def _narrow_copy(weight: Tensor, narrow: dict[Tensor, Narrow]) -> Narrow | None:
+    """One for each weight, tied ones included; None for a weight whose changes PyTorch does not count."""
+    if weight.is_inference():
+        return None
+    if weight not in narrow:
+        narrow[weight] = Narrow(weight)
+    return narrow[weight]
+
+
+def _linear_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, Narrow]) -> Candidates:
     if type(module) is not nn.Linear:
         return None
+    copy = _narrow_copy(module.weight, narrow)
     own = type(module).forward
     parameters = module._parameters
 
@@ -167,7 +227,8 @@ def _linear_candidates(library: Library, module: nn.Module) -> Candidates:
         assert weight is not None
         if x.shape[-1] != weight.shape[1]:
             return own(module, x)  # which words the error
-        return skinny_linear_native(library, x if x.is_contiguous() else x.contiguous(), weight, bias)
+        read = copy.of(weight) if copy is not None else weight
+        return skinny_linear_native(library, x if x.is_contiguous() else x.contiguous(), read, bias)
 
     return module.in_features, [forward]
 
@@ -202,14 +263,18 @@ def _norm_forward(library: Library, module: nn.Module, eps_name: str, offset: fl
     return forward
 
 
-def _mlp_candidates(library: Library, module: nn.Module) -> Candidates:
+def _mlp_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, Narrow]) -> Candidates:
     children = module._modules
     if not set(MLP_CHILDREN) <= children.keys() or not hasattr(module, "act_fn"):
         return None
     gate = children["gate_proj"]
     if type(gate) is not nn.Linear:
         return None
-    return gate.in_features, [_mlp_forward(library, module, kind) for kind in KINDS if _activates(module, kind)]
+    for name in MLP_CHILDREN:
+        child = children[name]
+        if type(child) is nn.Linear:
+            _narrow_copy(child.weight, narrow)
+    return gate.in_features, [_mlp_forward(library, module, kind, narrow) for kind in KINDS if _activates(module, kind)]
 
 
 def _listened_to(child: nn.Module | None) -> bool:
@@ -230,14 +295,14 @@ def _activates(module: nn.Module, kind: str) -> bool:
     )
 
 
-def _mlp_forward(library: Library, module: nn.Module, kind: str) -> Forward:
+def _mlp_forward(library: Library, module: nn.Module, kind: str, narrow: Mapping[Tensor, Narrow]) -> Forward:
     own = type(module).forward
     children = module._modules
     holder: dict[str, Any] = children if "act_fn" in children else module.__dict__
     activation = holder.get("act_fn")
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        affine = []
+        affine: list[tuple[Tensor, Tensor | None]] = []
         for name in MLP_CHILDREN:
             child = children[name]
             if type(child) is not nn.Linear:  # it was exchanged, by an adapter perhaps, and must be called itself
@@ -252,6 +317,9 @@ def _mlp_forward(library: Library, module: nn.Module, kind: str) -> Forward:
             return own(module, x, *args, **kwargs)
         if x.shape[-1] != affine[0][0].shape[1]:
             return own(module, x)
+        copies = [narrow[weight].of(weight) if weight in narrow else weight for weight, _ in affine]
+        if all(copy.dtype is torch.bfloat16 for copy in copies):
+            affine = [(copy, bias) for copy, (_, bias) in zip(copies, affine, strict=True)]
         gate, up, down = affine
         return gated_mlp_native(library, x if x.is_contiguous() else x.contiguous(), gate, up, down, kind)
 

@@ -255,3 +255,56 @@ def test_without_a_compiler_nothing_is_replaced(llama):
     assert acceleration.reason == "no compiler today"
     with acceleration:
         assert patched(llama) == []
+
+
+# Narrow copies
+
+
+def narrow_model(name="llama"):
+    """A model in float32 whose numbers all are bfloat16 numbers, as most published ones are."""
+    return model_of(name).to(torch.bfloat16).float()
+
+
+def run(model, ids):
+    with torch.inference_mode():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_narrow_weights_change_no_bit(library, name, monkeypatch):
+    model, ids = narrow_model(name), torch.arange(9)[None]
+    with accelerate(model) as narrow:
+        got = run(model, ids)
+    assert all(one.of(weight).dtype == torch.bfloat16 for weight, one in narrow._narrow.items())
+    monkeypatch.setattr("talon_kernels.acceleration.Narrow.of", lambda _, weight: weight)
+    with accelerate(model):
+        assert torch.equal(got, run(model, ids))
+
+
+def test_weights_that_are_not_narrow_are_read_as_they_are(library):
+    model = model_of("llama")
+    acceleration = accelerate(model)
+    assert all(one.of(weight) is weight for weight, one in acceleration._narrow.items())
+
+
+@pytest.mark.parametrize("how", ["in place", "behind the back", "assigned", "while entered"])
+def test_a_weight_that_changes_is_read_anew(library, how):
+    layer = nn.Sequential(nn.Linear(64, 48)).to(torch.bfloat16).float()
+    x = torch.randn(3, 64)
+    acceleration = accelerate(layer)
+    with torch.inference_mode(), acceleration:
+        before = layer(x)
+    other = torch.randn(48, 64)
+    with torch.no_grad():
+        if how == "in place":
+            layer[0].weight.copy_(other)
+        elif how == "behind the back":
+            layer[0].weight.data.copy_(other)
+        elif how == "assigned":
+            layer[0].weight = nn.Parameter(other)
+        with acceleration:
+            if how == "while entered":
+                layer[0].weight.copy_(other)
+            after = layer(x)
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, nn.functional.linear(x, layer[0].weight, layer[0].bias), rtol=1e-4, atol=1e-4)

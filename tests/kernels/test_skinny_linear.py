@@ -55,6 +55,16 @@ def test_many_rows_are_cut_into_blocks_without_a_change_of_bits(library):
     assert torch.equal(together, alone)
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@settings(deadline=None)
+@given(rows=st.integers(1, 40), inputs=st.integers(1, 200), outputs=st.integers(1, 120), seed=st.integers(0, 9))
+def test_a_bfloat16_weight_gives_the_bits_of_the_same_numbers_in_float32(library, backend, rows, inputs, outputs, seed):
+    x, weight = numbers(rows, inputs, seed=seed), numbers(outputs, inputs, seed=10).bfloat16()
+    bias = numbers(outputs, seed=11)
+    narrow = skinny_linear(x, weight, bias, backend=backend)
+    assert torch.equal(narrow, skinny_linear(x, weight.float(), bias, backend=backend))
+
+
 def test_threads_do_not_change_bits(library, threads):
     x, weight = numbers(7, 100), numbers(1000, 100, seed=1)
     results = []

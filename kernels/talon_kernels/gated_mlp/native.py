@@ -13,7 +13,10 @@ Affine = tuple[Tensor, Tensor | None]
 
 
 def gated_mlp_native(library: Library, x: Tensor, gate: Affine, up: Affine, down: Affine, kind: str) -> Tensor:
-    """x of shape `(..., in)`; shapes else as in `gated_mlp`, with biases; contiguous float32 on the CPU."""
+    """x of shape `(..., in)`; shapes else as in `gated_mlp`, with biases; contiguous float32 on the CPU.
+
+    The three weights may be bfloat16, all of them.
+    """
     hidden, inputs = gate[0].shape
     out = down[0].shape[0]
     rows = x.numel() // inputs if inputs else 0
@@ -34,6 +37,7 @@ def gated_mlp_native(library: Library, x: Tensor, gate: Affine, up: Affine, down
         hidden,
         inputs,
         KINDS[kind],
+        gate[0].dtype is torch.bfloat16,
         torch.get_num_threads(),
     )
     return y

@@ -13,7 +13,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["Library", "load", "switch_off", "unavailable"]
 
-ABI = 2
+ABI = 3
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _POINTER = ctypes.c_void_p
@@ -46,9 +46,9 @@ class Library:
             lanes.restype, lanes.argtypes = _INT, []
             self.lanes: int = lanes()
             self.linear = library.talon_linear
-            self.linear.restype, self.linear.argtypes = None, [_POINTER] * 4 + [_INT] * 4
+            self.linear.restype, self.linear.argtypes = None, [_POINTER] * 4 + [_INT] * 5
             self.gated_mlp = library.talon_gated_mlp
-            self.gated_mlp.restype, self.gated_mlp.argtypes = None, [_POINTER] * 9 + [_INT] * 6
+            self.gated_mlp.restype, self.gated_mlp.argtypes = None, [_POINTER] * 9 + [_INT] * 7
             self.gated_unit = library.talon_gated_unit
             self.gated_unit.restype, self.gated_unit.argtypes = None, [_POINTER] * 3 + [_INT] * 3
             self.rms_norm = library.talon_rms_norm

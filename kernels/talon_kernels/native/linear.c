@@ -2,6 +2,8 @@
 //
 // A tile is MR rows of x times NR rows of W; its MR * NR accumulators stay in registers along the whole of K, each a
 // vector of partial sums. So an element of y is always the same sum in the same order, whatever the tile it falls in.
+// W is float32, or bfloat16 that is widened as it is loaded: half the bytes, the same sums, and so the same bits as with
+// the same values in float32.
 // The next rows of W are fetched while a tile is computed: without it the processor waits at the end of every tile,
 // because the hardware prefetcher loses the stream there (about a third of the time, measured).
 
@@ -18,9 +20,20 @@ static const int columns_of[MAX_ROWS + 1] = {0, 8, 6, 4, 3};
 // W is fetched DISTANCE tiles ahead; TILES tiles are taken with one band of x before the next band. Both measured.
 enum { DISTANCE = 2, TILES = 8 };
 
-typedef void tile_fn(const float *x, const float *w, const float *bias, float *y, int64_t N, int64_t K, int64_t ahead);
+// Rows of W, which hold float32 or, if half is 1, bfloat16.
+INLINE const void *row_of(const int half, const void *w, int64_t at) {
+    return half ? (const void *)((const uint16_t *)w + at) : (const void *)((const float *)w + at);
+}
 
-INLINE void tile(const int MR, const int NR, const float *restrict x, const float *restrict w,
+INLINE vf load_row(const int half, const void *w) { return half ? load_half(w) : load(w); }
+
+INLINE vf load_row_part(const int half, const void *w, int64_t n) {
+    return half ? load_half_part(w, n) : load_part(w, n);
+}
+
+typedef void tile_fn(const float *x, const void *w, const float *bias, float *y, int64_t N, int64_t K, int64_t ahead);
+
+INLINE void tile(const int MR, const int NR, const int half, const float *restrict x, const void *restrict w,
                        const float *restrict bias, float *restrict y, int64_t N, int64_t K, int64_t ahead) {
     vf acc[24];  // of literal size, or it would live in memory
     UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
@@ -28,8 +41,8 @@ INLINE void tile(const int MR, const int NR, const float *restrict x, const floa
     for (; k + V <= K; k += V) {
         vf b[8];
         UNROLL for (int j = 0; j < NR; j++) {
-            b[j] = load(w + j * K + k);
-            if (ahead) __builtin_prefetch(w + j * K + k + ahead, 0, 3);
+            b[j] = load_row(half, row_of(half, w, j * K + k));
+            if (ahead) __builtin_prefetch(row_of(half, w, j * K + k + ahead), 0, 3);
         }
         UNROLL for (int i = 0; i < MR; i++) {
             vf a = load(x + i * K + k);
@@ -38,7 +51,7 @@ INLINE void tile(const int MR, const int NR, const float *restrict x, const floa
     }
     if (k < K) {
         vf b[8];
-        UNROLL for (int j = 0; j < NR; j++) b[j] = load_part(w + j * K + k, K - k);
+        UNROLL for (int j = 0; j < NR; j++) b[j] = load_row_part(half, row_of(half, w, j * K + k), K - k);
         UNROLL for (int i = 0; i < MR; i++) {
             vf a = load_part(x + i * K + k, K - k);
             UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
@@ -59,38 +72,43 @@ INLINE void tile(const int MR, const int NR, const float *restrict x, const floa
     }
 }
 
-#define TILE(MR, NR)                                                                                                  \
-    static void tile_##MR##_##NR(const float *x, const float *w, const float *bias, float *y, int64_t N, int64_t K,   \
-                                 int64_t ahead) {                                                                     \
-        tile(MR, NR, x, w, bias, y, N, K, ahead);                                                                     \
+#define TILE_OF(NAME, HALF, MR, NR)                                                                                   \
+    static void NAME##_##MR##_##NR(const float *x, const void *w, const float *bias, float *y, int64_t N, int64_t K,  \
+                                   int64_t ahead) {                                                                   \
+        tile(MR, NR, HALF, x, w, bias, y, N, K, ahead);                                                               \
     }
+#define TILE(MR, NR) TILE_OF(tile, 0, MR, NR) TILE_OF(half, 1, MR, NR)
 TILE(1, 1) TILE(1, 8) TILE(2, 1) TILE(2, 6) TILE(3, 1) TILE(3, 4) TILE(4, 1)
 #if REGISTERS == 32
 TILE(2, 8) TILE(3, 6) TILE(4, 6) TILE(4, 4) TILE(5, 1) TILE(5, 4) TILE(6, 1) TILE(6, 4) TILE(6, 3) TILE(7, 1) TILE(7, 3)
 TILE(8, 1) TILE(8, 3)
-static tile_fn *const tiles[MAX_ROWS + 1][9] = {
-    [1] = {[1] = tile_1_1, [8] = tile_1_8},
-    [2] = {[1] = tile_2_1, [6] = tile_2_6, [8] = tile_2_8},
-    [3] = {[1] = tile_3_1, [4] = tile_3_4, [6] = tile_3_6},
-    [4] = {[1] = tile_4_1, [4] = tile_4_4, [6] = tile_4_6},
-    [5] = {[1] = tile_5_1, [4] = tile_5_4},
-    [6] = {[1] = tile_6_1, [3] = tile_6_3, [4] = tile_6_4},
-    [7] = {[1] = tile_7_1, [3] = tile_7_3},
-    [8] = {[1] = tile_8_1, [3] = tile_8_3},
-};
+#define TILES_OF(NAME)                                                                                                \
+    {                                                                                                                 \
+        [1] = {[1] = NAME##_1_1, [8] = NAME##_1_8},                                                                   \
+        [2] = {[1] = NAME##_2_1, [6] = NAME##_2_6, [8] = NAME##_2_8},                                                 \
+        [3] = {[1] = NAME##_3_1, [4] = NAME##_3_4, [6] = NAME##_3_6},                                                 \
+        [4] = {[1] = NAME##_4_1, [4] = NAME##_4_4, [6] = NAME##_4_6},                                                 \
+        [5] = {[1] = NAME##_5_1, [4] = NAME##_5_4},                                                                   \
+        [6] = {[1] = NAME##_6_1, [3] = NAME##_6_3, [4] = NAME##_6_4},                                                 \
+        [7] = {[1] = NAME##_7_1, [3] = NAME##_7_3},                                                                   \
+        [8] = {[1] = NAME##_8_1, [3] = NAME##_8_3},                                                                   \
+    }
 #else
 TILE(1, 6) TILE(2, 4) TILE(3, 3) TILE(4, 3)
-static tile_fn *const tiles[MAX_ROWS + 1][9] = {
-    [1] = {[1] = tile_1_1, [6] = tile_1_6, [8] = tile_1_8},
-    [2] = {[1] = tile_2_1, [4] = tile_2_4, [6] = tile_2_6},
-    [3] = {[1] = tile_3_1, [3] = tile_3_3, [4] = tile_3_4},
-    [4] = {[1] = tile_4_1, [3] = tile_4_3},
-};
+#define TILES_OF(NAME)                                                                                                \
+    {                                                                                                                 \
+        [1] = {[1] = NAME##_1_1, [6] = NAME##_1_6, [8] = NAME##_1_8},                                                 \
+        [2] = {[1] = NAME##_2_1, [4] = NAME##_2_4, [6] = NAME##_2_6},                                                 \
+        [3] = {[1] = NAME##_3_1, [3] = NAME##_3_3, [4] = NAME##_3_4},                                                 \
+        [4] = {[1] = NAME##_4_1, [3] = NAME##_4_3},                                                                   \
+    }
 #endif
 
+static tile_fn *const tiles[2][MAX_ROWS + 1][9] = {TILES_OF(tile), TILES_OF(half)};
+
 // Columns [begin, end) of y, by one thread.
-static void columns(const float *x, const float *w, const float *bias, float *y, int64_t M, int64_t N, int64_t K,
-                    int64_t begin, int64_t end) {
+static void columns(const float *x, const void *w, int half, const float *bias, float *y, int64_t M, int64_t N,
+                    int64_t K, int64_t begin, int64_t end) {
     // Blocks of rows that stay in the second-level cache while W goes by.
     int64_t block = 131072 / (K > 0 ? K : 1) / MAX_ROWS * MAX_ROWS;
     if (block < 4 * MAX_ROWS) block = 4 * MAX_ROWS;
@@ -109,7 +127,7 @@ static void columns(const float *x, const float *w, const float *bias, float *y,
                 int64_t height = rows / bands + (band < rows % bands);
                 for (int64_t n = n0, step; n < stop; n += step) {
                     step = stop - n >= width ? width : 1;
-                    tiles[height][step](x + m * K, w + n * K, bias ? bias + n : 0, y + m * N + n, N, K,
+                    tiles[half][height][step](x + m * K, row_of(half, w, n * K), bias ? bias + n : 0, y + m * N + n, N, K,
                                         band ? 0 : ahead);
                 }
                 m += height;
@@ -131,41 +149,41 @@ static void share(int64_t n, int64_t *begin, int64_t *end) {
     if (*end > n) *end = n;
 }
 
-// x: (M, K), w: (N, K), bias: (N,) or null, y: (M, N); all contiguous, of any alignment.
-EXPORT void talon_linear(const float *x, const float *w, const float *bias, float *y, int64_t M, int64_t N, int64_t K,
-                         int64_t threads) {
+// x: (M, K), w: (N, K), bfloat16 if half is 1, bias: (N,) or null, y: (M, N); all contiguous, of any alignment.
+EXPORT void talon_linear(const float *x, const void *w, const float *bias, float *y, int64_t M, int64_t N, int64_t K,
+                         int64_t half, int64_t threads) {
     if (M * N * K < 32768) threads = 1;
 #pragma omp parallel num_threads((int)threads)
     {
         int64_t begin, end;
         share(N, &begin, &end);
-        if (begin < end) columns(x, w, bias, y, M, N, K, begin, end);
+        if (begin < end) columns(x, w, (int)half, bias, y, M, N, K, begin, end);
     }
 }
 
 // y = (act(x Wg^T + bg) * (x Wu^T + bu)) Wd^T + bd.
-// x: (M, K), Wg and Wu: (H, K), Wd: (N, H), scratch: (2, M, H), y: (M, N).
-EXPORT void talon_gated_mlp(const float *x, const float *gate, const float *gate_bias, const float *up,
-                            const float *up_bias, const float *down, const float *down_bias, float *scratch, float *y,
-                            int64_t M, int64_t N, int64_t H, int64_t K, int64_t kind, int64_t threads) {
+// x: (M, K), Wg and Wu: (H, K), Wd: (N, H), all three bfloat16 if half is 1, scratch: (2, M, H), y: (M, N).
+EXPORT void talon_gated_mlp(const float *x, const void *gate, const float *gate_bias, const void *up,
+                            const float *up_bias, const void *down, const float *down_bias, float *scratch, float *y,
+                            int64_t M, int64_t N, int64_t H, int64_t K, int64_t kind, int64_t half, int64_t threads) {
     float *g = scratch, *u = scratch + M * H;
 #pragma omp parallel num_threads((int)threads)
     {
         int64_t begin, end;
         share(H, &begin, &end);
         if (begin < end) {
-            columns(x, gate, gate_bias, g, M, H, K, begin, end);
-            columns(x, up, up_bias, u, M, H, K, begin, end);
+            columns(x, gate, (int)half, gate_bias, g, M, H, K, begin, end);
+            columns(x, up, (int)half, up_bias, u, M, H, K, begin, end);
             for (int64_t m = 0; m < M; m++)
                 gated_row(g + m * H + begin, u + m * H + begin, g + m * H + begin, end - begin, (int)kind);
         }
 #pragma omp barrier
         share(N, &begin, &end);
-        if (begin < end) columns(g, down, down_bias, y, M, N, H, begin, end);
+        if (begin < end) columns(g, down, (int)half, down_bias, y, M, N, H, begin, end);
     }
 }
 
-EXPORT int64_t talon_abi(void) { return 2; }
+EXPORT int64_t talon_abi(void) { return 3; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

@@ -89,6 +89,19 @@ INLINE vf load_part(const float *p, int64_t n) {
     return a;
 }
 
+// V bfloat16 numbers as floats: a bfloat16 is a float's upper half.
+typedef uint16_t vh __attribute__((vector_size(2 * V), aligned(2), may_alias));
+INLINE vf load_half(const uint16_t *p) {
+    vi wide = __builtin_convertvector(*(const vh *)p, vi);
+    return (vf)(wide << 16);
+}
+
+INLINE vf load_half_part(const uint16_t *p, int64_t n) {
+    vi wide = {0};
+    for (int64_t i = 0; i < n; i++) wide[i] = (int32_t)((uint32_t)p[i] << 16);
+    return (vf)wide;
+}
+
 INLINE void store_part(float *p, vf a, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = a[i];
 }

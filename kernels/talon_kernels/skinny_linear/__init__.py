@@ -15,7 +15,10 @@ BACKENDS = ("native", "reference")
 
 
 def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str | None = None) -> Tensor:
-    """`x @ weight.T + bias`, float32 on the CPU.
+    """`x @ weight.T + bias`, float32 on the CPU; the weight may be bfloat16.
+
+    A bfloat16 weight is widened as it is read, so the result has the bits of the same weight in float32, at half the
+    bytes to read.
 
     Row invariance: with the native backend a row of the result has the same bits whatever the number of rows of `x`
     and its place among them. PyTorch's own product does not promise that.
@@ -39,8 +42,14 @@ def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back
             f"got {[tuple(t.shape) for t in (x, weight, bias) if t is not None]}"
         )
     for tensor in (x, weight, bias):
-        if tensor is not None and (tensor.dtype != torch.float32 or tensor.device.type != "cpu"):
-            raise ValueError(f"skinny_linear takes float32 on the CPU, got {tensor.dtype} on {tensor.device}")
+        if tensor is None:
+            continue
+        known = tensor.dtype == torch.float32 or (tensor is weight and tensor.dtype == torch.bfloat16)
+        if not known or tensor.device.type != "cpu":
+            raise ValueError(
+                "skinny_linear takes float32 on the CPU, and weights in bfloat16 too, "
+                f"got {tensor.dtype} on {tensor.device}"
+            )
     if backend not in (None, *BACKENDS):
         raise ValueError(f"no backend '{backend}' of skinny_linear; there are: {', '.join(BACKENDS)}")
     library = load() if backend != "reference" else None
