@@ -1,5 +1,6 @@
 """Time of a verification by node count, and of a whole round, on a tiny model (`make bench`)."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -35,3 +36,15 @@ def test_whole_rounds(benchmark: Any, drafter: str) -> None:
     prompt = np.random.default_rng(0).integers(0, 97, 64)
     result = benchmark(lambda: decoder.generate(prompt, max_new_tokens=64))
     assert len(result.token_ids) == 64
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["wide", "narrow"])
+def test_plain_decoding_by_the_weights_numbers(benchmark: Any, smollm: tuple[Any, Any], weights: str) -> None:
+    """32 tokens by SmolLM2 as it is, and rounded to numbers that bfloat16 has: read at half the bytes."""
+    model = smollm[0] if weights == "wide" else copy.deepcopy(smollm[0]).to(torch.bfloat16).float()
+    decoder = decoder_for_model(model, None, Parts(policy="none"))
+    prompt = np.arange(3, 67)
+    result = benchmark.pedantic(lambda: decoder.generate(prompt, max_new_tokens=32), rounds=5, warmup_rounds=1)
+    assert len(result.token_ids) == 32

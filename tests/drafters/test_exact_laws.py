@@ -1,0 +1,127 @@
+"""Every drafter with a real network: the exact law of several rounds is the target's own, every draw enumerated."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from talon_core.decoder import Decoder, Request
+from talon_core.loading import Parts, decoder_for_model
+from talon_core.sampling import Sampling
+from talon_core.testing.exact import ancestral_law, distance, emitted_law
+from talon_drafters.heads.eagle import EagleHead
+from talon_drafters.training.eagle3 import Eagle3Training
+from talon_drafters.training.heads import HydraTraining, MedusaTraining
+from talon_drafters.training.recipes import Eagle3Recipe, HydraRecipe, MedusaRecipe
+
+VOCAB = 4
+DRAFTED = torch.tensor([0, 1, 3])
+"""The heads' draft vocabulary: what they cannot draft, the target says all the same."""
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "vocab_size": VOCAB,
+}
+TRAINED = {
+    "eagle3": Eagle3Training(Eagle3Recipe(draft_vocab=3)),
+    "medusa": MedusaTraining(MedusaRecipe(draft_vocab=3, steps=3)),
+    "hydra": HydraTraining(HydraRecipe(draft_vocab=3, steps=3)),
+    "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=3, steps=3, prefix=True)),
+}
+DRAFTERS = (*TRAINED, "eagle", "ngram", "draft-model:skip=1")
+POLICIES = ("talon:budget=7,top_k=2,mu=0.1", "eagle2:budget=5,depth=2,top_k=2", "chain:length=2")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """A target in float64, whose laws are neither flat nor certain."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, num_hidden_layers=3, initializer_range=0.4, bos_token_id=0, eos_token_id=None)
+    return LlamaForCausalLM(config).double().eval()
+
+
+@pytest.fixture(scope="module")
+def specs(model: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A spec for each drafter, with random weights in folders where it needs some."""
+    root = tmp_path_factory.mktemp("heads")
+    torch.manual_seed(1)
+    found = {"ngram": "ngram:least=0", "draft-model:skip=1": "draft-model:skip=1"}
+    for name, training in TRAINED.items():
+        head = training.make(model, DRAFTED).float()
+        with torch.no_grad():
+            for weight in head.parameters():
+                weight.add_(0.2 * torch.randn_like(weight))
+        training.export(head, DRAFTED, {}, root / name)
+        found[name] = f"{training.options.name}:path={root / name}"
+    eagle = EagleHead(LlamaConfig(**SIZES), 1, True, model.get_output_embeddings())
+    (root / "eagle").mkdir()
+    save_file(eagle.state_dict(), root / "eagle" / "model.safetensors")
+    (root / "eagle" / "config.json").write_text(json.dumps(SIZES))
+    found["eagle"] = f"eagle:path={root / 'eagle'}"
+    return found
+
+
+class Plain:
+    """The model alone, as `ancestral_law` asks for it."""
+
+    context_length = None
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def after(self, prefix: list[int]) -> np.ndarray:
+        with torch.inference_mode():
+            return self._model(input_ids=torch.tensor([prefix]), use_cache=False).logits[0, -1].numpy()
+
+
+REQUEST = Request(ids=np.array([0, 3, 1, 0, 3]), max_new_tokens=4, sampling=Sampling(do_sample=True))
+
+
+@pytest.fixture(scope="module")
+def truth(model: Any) -> Any:
+    return ancestral_law(Plain(model), REQUEST)  # type: ignore[arg-type]
+
+
+def decoder_of(model: Any, spec: str, policy: str) -> Decoder:
+    return decoder_for_model(model, None, Parts(spec, policy))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.partition(":")[0])
+def test_the_law_of_several_rounds_is_the_targets(
+    model: Any, specs: dict[str, str], truth: Any, drafter: str, policy: str
+) -> None:
+    law = emitted_law(decoder_of(model, specs[drafter], policy), REQUEST)
+    assert len(law) == VOCAB**4
+    assert distance(law, truth) <= 1e-12
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_something_is_accepted_and_something_is_not(model: Any, specs: dict[str, str], drafter: str) -> None:
+    """Otherwise the enumeration above would show little."""
+    decoder = decoder_of(model, specs[drafter], POLICIES[0])
+    accepted = [
+        round_.accepted / max(len(round_.tree) - 1, 1)
+        for seed in range(6)
+        for round_ in decoder.run(Request(REQUEST.ids, 20, REQUEST.sampling, seed=seed))
+        if len(round_.tree) > 1
+    ]
+    assert max(accepted) > 0
+    assert min(accepted) < 1
+
+
+def test_every_built_in_drafter_is_here() -> None:
+    from talon_core.registry import load_registry
+
+    entries = load_registry().entries["drafter"].values()
+    ours = {entry.name for entry in entries if entry.plugin.startswith("talon-core:")}
+    assert ours == {drafter.partition(":")[0].removesuffix("-prefix") for drafter in DRAFTERS}
