@@ -14,6 +14,7 @@ class TrainingJob:
     """What a drafter is trained on, and how long. Everything is kept in one folder, and a job can be gone on with.
 
     Attributes:
+        target: the target's name, as the drafter's files shall say it.
         out: the folder. Several recipes may share it: they share the target's answers.
         prompts: files of prompts; JSON lines with `prompt` (and, it may be, `answer`) or `turns`, or a prompt a line.
         self_written: how many prompts the target is to write itself, by being given no more than a user's first words.
@@ -34,6 +35,7 @@ class TrainingJob:
         start: a folder that an earlier training by the same recipe left, whose weights are begun with.
     """
 
+    target: str
     out: Path
     prompts: tuple[Path, ...] = ()
     self_written: int = attrs.field(default=0, validator=ge(0))

@@ -86,7 +86,7 @@ def train(
         "start": start,
         "seed": seed,
     }
-    job = _job(out, {name: value for name, value in given.items() if value is not None})
+    job = _job(model, out, {name: value for name, value in given.items() if value is not None})
     for file in job.prompts:
         if not file.is_file():
             raise ValueError(f"--prompts is '{file}'; it must be a file")
@@ -104,9 +104,9 @@ def train(
         stdout().print(f"the drafter is in {report['path']}", markup=False, soft_wrap=True)
 
 
-def _job(out: Path, given: dict[str, Any]) -> TrainingJob:
+def _job(target: str, out: Path, given: dict[str, Any]) -> TrainingJob:
     try:
-        return TrainingJob(out, **given)
+        return TrainingJob(target, out, **given)
     except ValueError as error:
         # attrs' validators begin with the field in quotes
         raise ValueError(re.sub(r"^'(\w+)'", lambda name: "--" + name[1].replace("_", "-"), error.args[0])) from None

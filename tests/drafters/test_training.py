@@ -312,7 +312,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
     append_texts(out / "answers.jsonl", made)
     (out / "prompts.jsonl").write_text('{"prompt": "x"}\n' * 40)
     return TrainingJob(
-        out, epochs=30, batch_tokens=360, learning_rate=6e-3, held_out=0.1, save_every=5, keep_states=True
+        "counting", out, epochs=30, batch_tokens=360, learning_rate=6e-3, held_out=0.1, save_every=5, keep_states=True
     )
 
 
@@ -330,6 +330,9 @@ def test_a_tiny_training_improves_acceptance_and_its_drafter_is_lossless(
         (tmp_path / name).write_bytes((job.out / name).read_bytes())
     report = run_job(training, model, None, attrs.evolve(job, out=tmp_path))
     assert report["texts"] == 36
+    card = (Path(report["path"]) / "README.md").read_text()
+    assert f"talon train {training.options.name}:draft_vocab={VOCAB},steps=3" in card
+    assert "| 36 | 1080 |" in card
     log = [json.loads(line) for line in (tmp_path / training.options.name / "log.jsonl").read_text().splitlines()]
     reports = [line for line in log if "eval_chain_tokens" in line]
     assert len(reports) >= 2

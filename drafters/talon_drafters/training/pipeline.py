@@ -18,6 +18,7 @@ from talon_core.recipe import TrainingJob
 from talon_drafters.checkpoints.files import fingerprint
 from talon_drafters.eagle3 import default_states
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
+from talon_drafters.training.card import model_card
 from talon_drafters.training.fit import Schedule, Texts, draft_vocabulary, fit, usable
 from talon_drafters.training.prompts import (
     Example,
@@ -43,7 +44,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
     console = Console(stderr=True, highlight=False)
     job.out.mkdir(parents=True, exist_ok=True)
     folder = job.out / training.options.name
-    _check_same_job(training, model, job, folder)
+    _check_same_job(training, job, folder)
     model.eval().requires_grad_(False)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
@@ -78,17 +79,19 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
         )
     save_file({**head.state_dict(), "target_ids": tokens}, folder / "head.safetensors")
     path = folder / "drafter"
-    training.export(head, tokens, {"talon": {"target": model.name_or_path, **fingerprint(model)}}, path)
-    answer_tokens = sum(len(texts[number].ids) - texts[number].prompt for number in kept)
+    training.export(head, tokens, {"talon": {"target": job.target, **fingerprint(model)}}, path)
+    learned = [texts[number] for number in kept]
+    write_whole(path / "README.md", model_card(training, job, learned, report.last))
+    answer_tokens = sum(len(text.ids) - text.prompt for text in learned)
     return {"path": str(path), "texts": len(kept), "answer_tokens": answer_tokens, **report.last}
 
 
-def _check_same_job(training: HeadTraining, model: Any, job: TrainingJob, folder: Path) -> None:
+def _check_same_job(training: HeadTraining, job: TrainingJob, folder: Path) -> None:
     """Refuse to mix two jobs in one folder."""
     settings = {
         "recipe": {"name": training.options.name, **attrs.asdict(training.options)},
         "job": attrs.asdict(job, filter=lambda field, _: field.name not in NOT_COMPARED),
-        "target": str(model.name_or_path),
+        "target": job.target,
     }
     text = json.dumps(settings, indent=2, default=str) + "\n"
     file = folder / "job.json"
