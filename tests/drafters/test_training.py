@@ -21,7 +21,7 @@ from talon_drafters.checkpoints.eagle3 import Eagle3Files
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.eagle3 import default_states
 from talon_drafters.feature_drafter import FeatureDrafter, shared_embedding
-from talon_drafters.training.answers import Text, append_texts, read_texts
+from talon_drafters.training.answers import Text, append_texts, continue_texts, read_texts
 from talon_drafters.training.eagle3 import Eagle3Training
 from talon_drafters.training.fit import Fitted, LengthBatches, Texts, collate, draft_vocabulary, usable
 from talon_drafters.training.heads import HydraTraining, MedusaTraining
@@ -206,6 +206,27 @@ def test_an_interrupted_file_of_texts_is_read_as_far_as_it_is_whole(tmp_path: Pa
     with file.open("a") as out:
         out.write('{"ids":[1,2')
     assert read_texts(file) == texts(3)
+
+
+class Ends:
+    """All of a tokenizer that `continue_texts` asks for."""
+
+    pad_token_id = None
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_continuations_are_those_of_each_prompt_alone(batch_size: int) -> None:
+    model = tiny_model("llama")
+    model.generation_config.eos_token_id = [5, 17, 40]
+    prompts = [text.ids[: text.prompt] for text in texts(9)]
+    found = dict(continue_texts(model, Ends(), prompts, max_new_tokens=25, batch_size=batch_size))
+    assert sorted(found) == list(range(9))
+    for index, prompt in enumerate(prompts):
+        ids = torch.tensor([prompt])
+        mask = torch.ones_like(ids)
+        alone = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=25, pad_token_id=0)
+        assert found[index] == alone[0, len(prompt) :].tolist()
+    assert len({len(new) for new in found.values()}) > 2
 
 
 def test_stored_states_are_the_targets(tmp_path: Path) -> None:

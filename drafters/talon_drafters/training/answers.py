@@ -1,12 +1,15 @@
 """The texts a drafter learns from: token ids of prompts and of the target's answers, kept in one file."""
 
+import heapq
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
+from transformers import StoppingCriteria
 
 
 @attrs.frozen
@@ -56,6 +59,9 @@ def continue_texts(
 ) -> Iterator[tuple[int, list[int]]]:
     """Let a model continue prompts, in batches of similar length.
 
+    A batch ends when three quarters of its texts have; the others go on in a later batch, instead of holding up places
+    in which nothing is written any more.
+
     Args:
         model: a causal LM.
         tokenizer: gives the token that pads and the one that ends a text.
@@ -65,34 +71,58 @@ def continue_texts(
         batch_size: prompts that run together.
 
     Yields:
-        A prompt's number and the new tokens, the one that ends the text included; in the order of their lengths.
+        A prompt's number and the new tokens, the one that ends the text included; in the order in which they end.
     """
     ends = model.generation_config.eos_token_id
     stops = {ends} if isinstance(ends, int) else set(ends or ())
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else next(iter(stops), 0)
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     how: dict[str, Any] = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
     if temperature > 0:
         how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
-        longest = max(len(prompts[index]) for index in batch)
+    waiting = [(len(prompt), index) for index, prompt in enumerate(prompts)]
+    heapq.heapify(waiting)
+    written: dict[int, list[int]] = {index: [] for index in range(len(prompts))}
+    while waiting:
+        batch = [heapq.heappop(waiting)[1] for _ in range(min(batch_size, len(waiting)))]
+        texts = [[*prompts[index], *written[index]] for index in batch]
+        longest = max(map(len, texts))
         ids = torch.full((len(batch), longest), pad, dtype=torch.int64)
         mask = torch.zeros_like(ids)
-        for row, index in enumerate(batch):
-            ids[row, longest - len(prompts[index]) :] = torch.as_tensor(prompts[index])
-            mask[row, longest - len(prompts[index]) :] = 1
+        for row, text in enumerate(texts):
+            ids[row, longest - len(text) :] = torch.as_tensor(text)
+            mask[row, longest - len(text) :] = 1
+        most = max(max_new_tokens - len(written[index]) for index in batch)
         with torch.inference_mode():
             out = model.generate(
                 ids.to(model.device),
                 attention_mask=mask.to(model.device),
-                max_new_tokens=max_new_tokens,
+                max_new_tokens=most,
                 pad_token_id=pad,
+                stopping_criteria=[_MostHaveEnded(stops, 0.75 if waiting else 1.0)],
                 **how,
             )
         for index, row in zip(batch, out[:, longest:].tolist(), strict=True):
-            end = next((place for place, token in enumerate(row) if token in stops), len(row) - 1)
-            yield index, row[: end + 1]
+            new = row[: max_new_tokens - len(written[index])]
+            end = next((place for place, token in enumerate(new) if token in stops), None)
+            written[index] += new if end is None else new[: end + 1]
+            if end is not None or len(written[index]) >= max_new_tokens:
+                yield index, written.pop(index)
+            else:
+                heapq.heappush(waiting, (len(prompts[index]) + len(written[index]), index))
+
+
+class _MostHaveEnded(StoppingCriteria):  # type: ignore[misc]  # transformers has no complete types
+    """Ends a batch when a share of its texts has ended."""
+
+    def __init__(self, stops: Collection[int], share: float) -> None:
+        self._stops = torch.tensor(sorted(stops), dtype=torch.int64)
+        self._share = share
+        self._ended: Tensor | None = None
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        now = torch.isin(input_ids[:, -1], self._stops.to(input_ids.device))
+        self._ended = now if self._ended is None else self._ended | now
+        return torch.full_like(now, bool(self._ended.float().mean() >= self._share))
 
 
 def write_answers(
