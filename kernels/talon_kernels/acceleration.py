@@ -53,25 +53,36 @@ class Narrow:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look whether the copy still is the weight's, and make it anew if not."""
+        """Look whether the copy still is the weight's, and make it anew if not; reads little where nothing changed."""
         weight = self._weight.detach()
         now = (weight.data_ptr(), self._weight._version)
-        if self._copy is not None and now == self._of and self._sample(weight).equal(self._sample(self._copy).float()):
-            return
-        copy = weight.to(torch.bfloat16)
-        self._of = now
-        self._copy = copy.contiguous() if torch.equal(copy.float(), weight) else None
-
-    @staticmethod
-    def _sample(weight: Tensor) -> Tensor:
-        flat = weight.reshape(-1)
-        return flat[:: max(1, len(flat) // SAMPLED)]
+        if now != self._of or (self._copy is not None and not _same_numbers(_sample(self._copy), _sample(weight))):
+            self._of = now
+            self._copy = _narrowed(weight)
 
     def of(self, weight: Tensor) -> Tensor:
         """The copy, if there is one and it is this weight's; otherwise the weight."""
         if self._copy is None or weight is not self._weight or weight._version != self._of[1]:  # type: ignore[index]
             return weight
         return self._copy
+
+
+def _sample(weight: Tensor) -> Tensor:
+    flat = weight.reshape(-1)
+    return flat[:: max(1, len(flat) // SAMPLED)]
+
+
+def _same_numbers(narrow: Tensor, wide: Tensor) -> bool:
+    return torch.equal(narrow.float(), wide)
+
+
+def _narrowed(weight: Tensor) -> Tensor | None:
+    """A bfloat16 copy of a weight that holds the same numbers, or None; most others show by a sample already."""
+    sample = _sample(weight)
+    if not _same_numbers(sample.to(torch.bfloat16), sample):
+        return None
+    copy = weight.to(torch.bfloat16).contiguous()
+    return copy if _same_numbers(copy, weight) else None
 
 
 class Acceleration:

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.models.auto import AutoModelForCausalLM
 
-from talon_kernels.acceleration import accelerate
+from talon_kernels.acceleration import SAMPLED, accelerate
 from talon_kernels.native import switch_off
 
 SMALL = {
@@ -285,6 +285,19 @@ def test_weights_that_are_not_narrow_are_read_as_they_are(library):
     model = model_of("llama")
     acceleration = accelerate(model)
     assert all(one.of(weight) is weight for weight, one in acceleration._narrow.items())
+
+
+@pytest.mark.parametrize("model", [model_of("llama"), narrow_model("llama")], ids=["wide", "narrow"])
+def test_entering_again_reads_no_weight_as_a_whole(library, model, monkeypatch):
+    acceleration = accelerate(model)
+    read = []
+    compare = torch.equal
+    monkeypatch.setattr(torch, "equal", lambda one, other: read.append(one.numel()) or compare(one, other))
+    with acceleration:
+        pass
+    assert (
+        max(read, default=0) < 4 * SAMPLED < min(one.of(weight).numel() for weight, one in acceleration._narrow.items())
+    )
 
 
 @pytest.mark.parametrize("how", ["in place", "behind the back", "assigned", "while entered"])
