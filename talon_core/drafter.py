@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
@@ -134,6 +134,21 @@ class DrafterSpec(ABC):
 
         Raises:
             ValueError: if there are no files, or they are of this kind and cannot be used; the sentence says why.
+        """
+        return None
+
+    @classmethod
+    def rank_for(cls, model: Any) -> int | None:
+        """Where this drafter, with its default options, stands among those that are ready for a model.
+
+        The drafter `auto` is the one of the highest rank. Those that need nothing but the text have rank 0; a drafter
+        that was trained for this very model has more, the more tokens a round it brings.
+
+        Args:
+            model: a transformers causal LM.
+
+        Returns:
+            The rank, or None for a drafter that is not ready, or should be asked for by name.
         """
         return None
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from talon_core.decoder import Decoder
 
 DEFAULT_MODEL = "smollm2-135m"
-DEFAULT_DRAFTER = "ngram"
+AUTO = "auto"
+"""In the place of a drafter: the best that is ready for the model, see `choose_drafter`."""
+
+DEFAULT_DRAFTER = AUTO
 DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.2"
 DEFAULT_RULE = "match"
 ATTENTION_BACKENDS = ("native", "sdpa", "reference")
@@ -34,7 +37,7 @@ class Parts:
     """What a decoder is made of besides its target: spec strings, or objects.
 
     Attributes:
-        drafter: for example `ngram`; ignored without a policy.
+        drafter: for example `ngram`, or "auto" for the best that is ready for the model; ignored without a policy.
         policy: for example `talon:budget=12`; "none" or None decodes one token per pass.
         rule: for example `match`.
         attention: an attention backend; None takes the first that can run.
@@ -64,7 +67,8 @@ def load(
     Args:
         model: the name of an embedded model, a folder or Hugging Face id for `AutoModelForCausalLM`, or a
             transformers causal LM.
-        drafter: a spec such as `ngram` or `draft-model:model=...`, or a `DrafterSpec`.
+        drafter: a spec such as `ngram` or `draft-model:model=...`, or a `DrafterSpec`; "auto" takes the best that is
+            ready for the model.
         policy: a spec such as `talon:budget=12,mu=0.05`, or a `TreePolicy`; None or "none" decodes without drafting.
         rule: a spec such as `match`, or an `AcceptanceRule`.
         attention: an attention backend's name; None takes the fastest that can run.
@@ -113,7 +117,7 @@ def _check_model(model: Any) -> None:
 def check_parts(parts: Parts, registry: Registry) -> None:
     """Look every spec up and build it, so that a typing error is found before a model is loaded."""
     policy = _built(registry, "tree policy", parts.policy) if parts.policy not in ("none", None) else None
-    if policy is not None or parts.drafter not in ("none", None):
+    if parts.drafter != AUTO and (policy is not None or parts.drafter not in ("none", None)):
         _built(registry, "drafter", parts.drafter)
     _built(registry, "rule", parts.rule)
     if isinstance(parts.attention, str):
@@ -129,6 +133,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     from talon_core.hf.target import HFTarget
 
     registry = load_registry()
+    parts = settled(parts, model)
     policy = _built(registry, "tree policy", parts.policy) if parts.policy not in ("none", None) else None
     rule = _built(registry, "rule", parts.rule)
     drafter = _built(registry, "drafter", parts.drafter) if policy is not None else None
@@ -141,6 +146,32 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
             features = tuple(drafter.features(layers))
     target = HFTarget(model, attention, accelerator, features, tokenizer)
     return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer))
+
+
+def settled(parts: Parts, model: Any) -> Parts:
+    """The parts as they are for a loaded model: with the name of the drafter that "auto" stands for."""
+    if parts.drafter != AUTO or parts.policy in ("none", None):
+        return parts
+    return attrs.evolve(parts, drafter=choose_drafter(load_registry(), model))
+
+
+def choose_drafter(registry: Registry, model: Any) -> str:
+    """The name of the drafter that is ready for a model and has the highest rank, the first name among equals.
+
+    Raises:
+        LookupError: if none is ready, which happens only where TALON's own drafters are not installed.
+        PluginError: if a plugin fails at saying its rank.
+    """
+    best: tuple[int, str] | None = None
+    for name in registry.names("drafter"):
+        cls: type[DrafterSpec] = registry.get("drafter", name).cls
+        with blaming_bugs("drafter", cls, "rank_for"):
+            rank = cls.rank_for(model)
+        if rank is not None and (best is None or rank > best[0]):
+            best = (rank, name)
+    if best is None:
+        raise LookupError(f"no drafter is ready for this model; name one with its files{registry.failed}")
+    return best[1]
 
 
 def _built(registry: Registry, kind: str, spec: Any) -> Any:
@@ -184,9 +215,9 @@ def choose_attention(
         if why is None:
             return backend
         reasons.append(f"{name}: {why}")
-    failed = "".join(f"; failed to load: {plugin} ({why})" for plugin, why in registry.failures.items())
     raise LookupError(
-        f"no attention backend can run in {dtype} on {device} ({'; '.join(reasons) or 'none is registered'}){failed}"
+        f"no attention backend can run in {dtype} on {device} ({'; '.join(reasons) or 'none is registered'})"
+        f"{registry.failed}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where TALON keeps what it fetches."""
+"""Reading and writing text files, and where TALON keeps what it fetches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import platformdirs
+
+
+def utf8(data: bytes, where: str) -> str:
+    """Text from bytes, without a byte order mark.
+
+    Args:
+        data: what a file holds.
+        where: how an error calls the file.
+
+    Raises:
+        ValueError: if it is not UTF-8; the sentence says where it is not.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{where} is not UTF-8 text (byte {error.start} is 0x{data[error.start]:02x}); save it as UTF-8"
+        ) from None
 
 
 def write_whole(path: Path, text: str) -> None:

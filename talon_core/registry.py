@@ -72,8 +72,12 @@ class Registry:
         names = self.names(kind)
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
-        failed = "".join(f"; failed to load: {plugin} ({why})" for plugin, why in self.failures.items())
-        return f"no {kind} '{name}'; {hint}there are: {', '.join(names) or 'none'}{failed}"
+        return f"no {kind} '{name}'; {hint}there are: {', '.join(names) or 'none'}{self.failed}"
+
+    @property
+    def failed(self) -> str:
+        """The end of a sentence: which plugins failed to load, and why; empty if none did."""
+        return "".join(f"; failed to load: {plugin} ({why})" for plugin, why in self.failures.items())
 
 
 def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None) -> Registry:

@@ -43,6 +43,12 @@ class Eagle3(DrafterSpec):
     layer_ids_are: str = attrs.field(default="auto", validator=in_(CONVENTIONS))
 
     @classmethod
+    def rank_for(cls, model: Any) -> int | None:
+        from talon_drafters.checkpoints.files import shipped_for
+
+        return 3 if shipped_for(model, cls.name) else None
+
+    @classmethod
     def of_files(cls, path: str) -> "Eagle3 | None":
         from talon_drafters.checkpoints.eagle3 import Eagle3Files, resembles_eagle3
         from talon_drafters.checkpoints.files import read_checkpoint

@@ -33,7 +33,7 @@ def checkpoint_for(target: HFTarget, path: str, kind: str, stem: str) -> Checkpo
     Raises:
         ValueError: if none are shipped, or they cannot be read.
     """
-    source = path or shipped_for(target, kind)
+    source = path or shipped_for(target.model, kind)
     if source is None:
         sizes = Sizes.of(target)
         raise ValueError(
@@ -64,7 +64,7 @@ def shared_output(target: HFTarget, vocabulary: Tensor | None) -> nn.Module:
     return part
 
 
-def accelerated(target: HFTarget, heads: nn.Module, output: nn.Module | None) -> AbstractContextManager[object]:
+def accelerated(target: HFTarget, heads: nn.Module, output: nn.Module | None = None) -> AbstractContextManager[object]:
     """A context in which heads and their output matrix run faster, if the target does."""
     chosen = choose_accelerator(load_registry(), target.device, target.model.dtype) if target.accelerator else None
     own = nn.ModuleList([heads])

@@ -1,5 +1,7 @@
 """Hydra: heads on the target's last hidden state that also read the tokens drafted before them."""
 
+from typing import Any
+
 import attrs
 
 from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec
@@ -20,6 +22,12 @@ class Hydra(DrafterSpec):
 
     name = "hydra"
     path: str = ""
+
+    @classmethod
+    def rank_for(cls, model: Any) -> int | None:
+        from talon_drafters.checkpoints.files import shipped_for
+
+        return 2 if shipped_for(model, cls.name) else None
 
     @classmethod
     def of_files(cls, path: str) -> "Hydra | None":

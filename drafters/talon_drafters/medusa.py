@@ -1,5 +1,7 @@
 """Medusa: heads on the target's last hidden state, each of which guesses one token further ahead."""
 
+from typing import Any
+
 import attrs
 
 from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec
@@ -20,6 +22,12 @@ class Medusa(DrafterSpec):
 
     name = "medusa"
     path: str = ""
+
+    @classmethod
+    def rank_for(cls, model: Any) -> int | None:
+        from talon_drafters.checkpoints.files import shipped_for
+
+        return 1 if shipped_for(model, cls.name) else None
 
     @classmethod
     def of_files(cls, path: str) -> "Medusa | None":

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import accumulate, islice
 from math import log
 from operator import itemgetter, mul
+from typing import Any
 
 import attrs
 import numpy as np
@@ -76,6 +77,10 @@ class Ngram(DrafterSpec):
     def __attrs_post_init__(self) -> None:
         if self.min_match > self.max_match:
             raise ValueError(f"min_match must be at most max_match, {self.max_match}, not {self.min_match}")
+
+    @classmethod
+    def rank_for(cls, model: Any) -> int | None:
+        return 0
 
     def open(self, target: Target) -> "NgramDrafter":
         """A drafter over the target's vocabulary."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from talon_core.paths import utf8
+
 ENDINGS = (".jsonl", ".txt")
 
 
@@ -79,12 +81,7 @@ def read_set(file: Path, limit: int | None = None) -> PromptSet:
     if file.suffix not in ENDINGS:
         raise ValueError(f"'{file}' is no prompt file; its name must end in .jsonl or .txt")
     data = file.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"'{file}' is not UTF-8 text (byte {error.start} is 0x{data[error.start]:02x}); save it as UTF-8"
-        ) from None
+    text = utf8(data, f"'{file}'")
     if file.suffix == ".txt":
         prompts = [Prompt((text,))] if text.strip() else []
     else:  # not splitlines: a JSON text may hold line separators that are no line ends

@@ -17,7 +17,8 @@ from talon_core.bench.results import LOCK, Results, append, open_folder, read_ma
 from talon_core.bench.schedule import Plan, Unit
 from talon_core.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
-from talon_core.loading import Parts, decoder_for_model
+from talon_core.loading import AUTO, Parts, choose_drafter, decoder_for_model
+from talon_core.registry import load_registry
 from talon_core.tree import IntArray
 
 WARM_UP_TOKENS = 32
@@ -64,6 +65,9 @@ class Bench:
     def open(self, folder: Path) -> Results:
         """Make the folder, or check that it can be gone on with."""
         environment = describe_environment(self.model, self.tokenizer, self._plain.target)
+        asked = [method.parts for method in self.plan.methods if method.parts is not None]
+        if any(parts.drafter == AUTO and parts.policy != PLAIN for parts in asked):
+            environment[AUTO] = choose_drafter(load_registry(), self.model)
         results = open_folder(folder, self.plan.settings(), environment, describe_session())
         for measurement in results.measurements:
             self._remember(measurement)

@@ -88,6 +88,7 @@ def compare(console: Console | None, model: str, parts: Parts, options: dict[str
     from talon_core.cli.session import open_session
 
     session = open_session(model)
+    parts = session.settled(parts)
     without = session.decoder(attrs.evolve(parts, policy="none"))
     fast = session.decoder(parts)
     for decoder in (without, fast):

@@ -9,7 +9,7 @@ import typer
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, nothing_on_stdout, print_json, stderr, summary
 from talon_core.loading import Parts
-from talon_core.paths import write_whole
+from talon_core.paths import utf8, write_whole
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
@@ -71,6 +71,7 @@ def generate(
         from talon_core.cli.session import open_session
 
         session = open_session(model)
+        parts = session.settled(parts)
         decoder = session.decoder(parts)
         if stream and not as_json:
             result = stream_text(decoder, text, raw=raw, **generation_options)
@@ -109,12 +110,7 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
         return prompt
     where = "standard input" if file == "-" else f"prompt file '{file}'"
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{where} is not UTF-8 text (byte {error.start} is 0x{data[error.start]:02x}); save it as UTF-8"
-        ) from None
+    text = utf8(data, where)
     if not text:
         raise ValueError(f"{where} is empty; it must hold at least one character")
     return text

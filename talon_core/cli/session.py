@@ -8,7 +8,7 @@ import attrs
 from rich.console import RenderableType
 
 from talon_core.cli.output import debugging, stderr
-from talon_core.loading import Parts, decoder_for_model, load_model
+from talon_core.loading import Parts, decoder_for_model, load_model, settled
 from talon_core.render import render_tree
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ class Session:
     name: str
     model: Any
     tokenizer: Any
+
+    def settled(self, parts: Parts) -> Parts:
+        """The parts with the name of the drafter that is chosen for the model."""
+        return settled(parts, self.model)
 
     def decoder(self, parts: Parts) -> "Decoder":
         """A decoder over the model; several may share it."""
@@ -79,8 +83,12 @@ def check_model_name(name: str) -> None:
         )
 
 
-def open_session(name: str) -> Session:
+def open_session(name: str, **options: Any) -> Session:
     """Load a model and its tokenizer without a word from the libraries; on a terminal, say what is being waited for.
+
+    Args:
+        name: as the user gave it.
+        options: as for `load_model`.
 
     Raises:
         LookupError: for a misspelt embedded model.
@@ -92,7 +100,7 @@ def open_session(name: str) -> Session:
     path = resolve(name) if name in MODELS else name  # fetching shows its own progress, on stderr
     with stderr().status(f"loading {name}"):
         quieten_libraries()
-        model, tokenizer = load_model(path)
+        model, tokenizer = load_model(path, **options)
     return Session(name, model, tokenizer)
 
 

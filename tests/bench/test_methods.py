@@ -16,7 +16,7 @@ FOLDER = "draft-model:model=./some/folder"
         ("ngram/talon:budget=12,mu=0.1", "ngram", "talon:budget=12,mu=0.1", DEFAULT_RULE),
         ("ngram/talon:budget=12,mu=0.1/match", "ngram", "talon:budget=12,mu=0.1", "match"),
         ("ngram//match", "ngram", DEFAULT_POLICY, "match"),
-        ("/chain", "ngram", "chain", DEFAULT_RULE),
+        ("/chain", "auto", "chain", DEFAULT_RULE),
         (f"{FOLDER} /", FOLDER, DEFAULT_POLICY, DEFAULT_RULE),
         (f"{FOLDER} / chain:length=3", FOLDER, "chain:length=3", DEFAULT_RULE),
         (f"{FOLDER} / chain / match", FOLDER, "chain", "match"),

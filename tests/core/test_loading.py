@@ -17,7 +17,16 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core.attention import AttentionBackend
-from talon_core.loading import ATTENTION_BACKENDS, Parts, choose_attention, decoder_for_model, load_model
+from talon_core.errors import PluginError
+from talon_core.loading import (
+    ATTENTION_BACKENDS,
+    Parts,
+    choose_attention,
+    choose_drafter,
+    decoder_for_model,
+    load_model,
+    settled,
+)
 from talon_core.registry import KINDS, Registered, Registry, load_registry
 from talon_core.testing import TableDrafter
 from talon_core.testing.exact import Given
@@ -127,6 +136,63 @@ def test_a_drafter_that_is_an_object_is_told_how_many_layers_there_are() -> None
 
     decoder_for_model(tiny_model("llama"), None, Parts(Curious(TableDrafter([[1.0]])), "chain"))
     assert told == [4]
+
+
+# The drafter that is chosen for a model
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chosen"),
+    [
+        ({"one": 0}, "one"),
+        ({"one": 0, "two": 2, "three": 1}, "two"),
+        ({"two": 2, "one": 2}, "one"),
+        ({"one": 0, "asked-for": None}, "one"),
+    ],
+)
+def test_auto_is_the_ready_drafter_of_the_highest_rank(ranks: dict[str, int | None], chosen: str) -> None:
+    assert choose_drafter(drafters_of(ranks), tiny_model("llama")) == chosen
+
+
+def test_where_no_drafter_is_ready_the_error_says_so() -> None:
+    with pytest.raises(LookupError, match="no drafter is ready for this model; name one with its files"):
+        choose_drafter(drafters_of({"asked-for": None}), tiny_model("llama"))
+
+
+def test_a_plugin_that_fails_at_its_rank_is_named() -> None:
+    with pytest.raises(PluginError, match=r"drafter 'one' .* raised KeyError in rank_for"):
+        choose_drafter(drafters_of({"one": KeyError("x")}), tiny_model("llama"))
+
+
+def test_auto_is_replaced_by_the_drafters_name_once_the_model_is_loaded() -> None:
+    model = tiny_model("llama")
+    assert settled(Parts(), model).drafter == "ngram"
+    assert settled(Parts("draft-model:skip=1"), model) == Parts("draft-model:skip=1")
+    assert settled(Parts(policy="none"), model) == Parts(policy="none")
+    decoder = decoder_for_model(model, None, Parts())
+    assert decoder.drafter_spec is not None
+    assert decoder.drafter_spec.name == "ngram"
+
+
+def drafters_of(ranks: dict[str, Any]) -> Registry:
+    """Drafters of these names and ranks; an error in the place of a rank is raised."""
+
+    def drafter(called: str, rank: Any) -> type:
+        class Spec(Given):
+            name = called
+
+            @classmethod
+            def rank_for(cls, model: Any) -> int | None:
+                if isinstance(rank, Exception):
+                    raise rank
+                return rank
+
+        return Spec
+
+    entries: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
+    for name, rank in ranks.items():
+        entries["drafter"][name] = Registered("drafter", name, drafter(name, rank), "test")
+    return Registry(entries, {})
 
 
 # Attention backends

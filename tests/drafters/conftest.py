@@ -1,4 +1,4 @@
-"""What the tests of EAGLE's heads share: decoder layers written out in float64, and drafting along random trees."""
+"""What the tests of drafters share: decoder layers written out in float64, and drafting along random trees."""
 
 import json
 
@@ -289,10 +289,12 @@ class Shared:
     random_layer = staticmethod(random_layer)
     save = staticmethod(save)
     states_of = staticmethod(states_of)
+    random_tree = staticmethod(random_tree)
+    part = staticmethod(part)
     draft = staticmethod(draft)
 
 
 @pytest.fixture(scope="session")
 def shared():
-    """Helpers of the tests of EAGLE's heads."""
+    """Helpers of the tests of drafters."""
     return Shared

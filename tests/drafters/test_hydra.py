@@ -327,46 +327,20 @@ def test_a_long_prompt_is_read_in_parts(tmp_path, monkeypatch):
     np.testing.assert_allclose(candidates.law(0), truth, rtol=1e-5, atol=1e-5)
 
 
-class Recording:
-    """A drafter that notes every law it is asked for, with the committed tokens and the path."""
-
-    def __init__(self, drafter):
-        self.drafter, self.max_depth, self.laws = drafter, drafter.max_depth, []
-
-    def __getattr__(self, name):
-        return getattr(self.drafter, name)
-
-    def begin(self, prompts):
-        self.ids = prompts[0].ids.tolist()
-        self.drafter.begin(prompts)
-
-    def propose(self, trees, frontiers, widths, choices):
-        (proposed,) = self.drafter.propose(trees, frontiers, widths, choices)
-        for row, node in enumerate(frontiers[0]):
-            path = trees[0].tokens[trees[0].path(int(node))].tolist()
-            self.laws.append((list(self.ids), path, proposed.law(row)))
-        return [proposed]
-
-    def commit(self, committed):
-        self.ids += committed[0].tokens.tolist()
-        self.drafter.commit(committed)
-
-
 @pytest.mark.parametrize("name", ["sharing", "prefix-mlp"])
-def test_while_decoding_the_states_are_those_of_the_tokens_before_the_root(name, tmp_path):
+def test_while_decoding_the_states_are_those_of_the_tokens_before_the_root(name, tmp_path, shared):
     layout = LAYOUTS[name]
     tensors = tensors_of(layout)
     decoder = decoder_of(written_layout(tmp_path, layout), "talon:budget=80,top_k=30,mu=0.001")
     model = decoder.target.model
-    recording = decoder.drafter = Recording(decoder.drafter)
+    recording = decoder.drafter = shared.Recording(decoder.drafter)
     result = decoder.generate(np.array([5, 6, 7, 8]), max_new_tokens=12)
     assert any(len(round_.tokens) > 1 for round_ in result.rounds)
     final = model.model(input_ids=torch.tensor([[5, 6, 7, 8, *result.token_ids]])).last_hidden_state[0].detach()
     for ids, path, law in recording.laws[::7]:
         assert [5, 6, 7, 8, *result.token_ids][: len(ids)] == ids
-        assert path[0] == ids[-1]
         np.testing.assert_allclose(
-            law, plain_law(layout, tensors, model, final[: len(ids) - 1], path), rtol=1e-3, atol=1e-5
+            law, plain_law(layout, tensors, model, final[: len(ids) - 1], [ids[-1], *path]), rtol=1e-3, atol=1e-5
         )
 
 

@@ -248,36 +248,11 @@ def test_a_batch_gives_each_row_the_candidates_it_gets_alone(tmp_path):
             np.testing.assert_allclose(all_of_them[row].logp, alone.logp, rtol=1e-5)
 
 
-class Recording:
-    """A drafter that notes every law it is asked for, by the number of committed tokens, depth and path."""
-
-    def __init__(self, drafter):
-        self.drafter, self.max_depth, self.laws = drafter, drafter.max_depth, []
-
-    def __getattr__(self, name):
-        return getattr(self.drafter, name)
-
-    def begin(self, prompts):
-        self.ids = prompts[0].ids.tolist()
-        self.drafter.begin(prompts)
-
-    def propose(self, trees, frontiers, widths, choices):
-        (proposed,) = self.drafter.propose(trees, frontiers, widths, choices)
-        for row, node in enumerate(frontiers[0]):
-            path = trees[0].tokens[trees[0].path(int(node))[1:]].tolist()
-            self.laws.append((list(self.ids), path, proposed.law(row)))
-        return [proposed]
-
-    def commit(self, committed):
-        self.ids += committed[0].tokens.tolist()
-        self.drafter.commit(committed)
-
-
-def test_while_decoding_the_state_is_that_of_the_token_before_the_root(tmp_path):
+def test_while_decoding_the_state_is_that_of_the_token_before_the_root(tmp_path, shared):
     layout = LAYOUTS["sharing"]
     decoder = decoder_of(written_layout(tmp_path, layout), "talon:budget=80,top_k=30,mu=0.001")
     model = decoder.target.model
-    recording = decoder.drafter = Recording(decoder.drafter)
+    recording = decoder.drafter = shared.Recording(decoder.drafter)
     result = decoder.generate(np.array([5, 6, 7, 8]), max_new_tokens=12)
     final = model.model(input_ids=torch.tensor([[5, 6, 7, 8, *result.token_ids]])).last_hidden_state[0].detach()
     assert len({len(ids) for ids, _, _ in recording.laws}) == result.stats.rounds - (len(result.rounds[-1].tree) == 1)
@@ -414,7 +389,6 @@ def test_without_a_path_the_sentence_says_that_one_is_needed():
 def test_without_a_path_the_one_that_was_trained_for_the_target_is_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SHIPPED", tmp_path)
     model = tiny_model("llama")
-    target = target_of(model)
     for name, of_it in (("another", tiny_model("llama", seed=1)), ("tiny", model)):
         folder = tmp_path / f"{name}-medusa"
         save_medusa(
@@ -422,20 +396,19 @@ def test_without_a_path_the_one_that_was_trained_for_the_target_is_taken(tmp_pat
         )
     shutil.copytree(tmp_path / "tiny-medusa", tmp_path / "tiny-hydra")
     written(tmp_path / "another-medusa", tensors_of(LAYOUTS["original"]), {"talon": {"hidden_size": HIDDEN}})
-    assert shipped_for(target, "medusa") == "tiny-medusa"
+    assert shipped_for(model, "medusa") == "tiny-medusa"
     assert decoder_of("", model=model).drafter.max_depth == 4
     assert decoder_of("tiny-medusa", model=model).drafter.max_depth == 4
     with torch.no_grad():
         model.get_input_embeddings().weight *= 1.05
-    assert shipped_for(target_of(model), "medusa") is None
-    assert shipped_for(TableTarget(np.zeros((3, 3))), "medusa") is None
+    assert shipped_for(model, "medusa") is None
 
 
 def test_a_target_in_half_precision_has_the_same_fingerprint(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SHIPPED", tmp_path)
     heads = MedusaHeads(MedusaConfig(HIDDEN, VOCAB))
     save_medusa(tmp_path / "t-medusa", heads, config={"talon": fingerprint(target_of().model)})
-    assert shipped_for(target_of(tiny_model("llama").bfloat16()), "medusa") == "t-medusa"
+    assert shipped_for(tiny_model("llama").bfloat16(), "medusa") == "t-medusa"
 
 
 # What is refused

@@ -11,9 +11,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from talon_core.hf.target import HFTarget
-from talon_core.target import Target
-
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Drafters that travel with the package, one folder each."""
 
@@ -93,15 +90,14 @@ def read_config(source: str | Path) -> Mapping[str, Any]:
     return _config(_folder(str(source)), source)
 
 
-def shipped_for(target: Target, kind: str) -> str | None:
-    """The name of the drafter of this kind that travels with the package and was trained for this target, or None.
+def shipped_for(model: Any, kind: str) -> str | None:
+    """The name of the drafter of this kind that travels with the package and was trained for this model, or None.
 
     The folders are called `<model>-<kind>`, and their `config.json` has an entry `talon` as `fingerprint` makes it.
     """
-    if not isinstance(target, HFTarget):
-        return None
-    ours = fingerprint(target.model)
-    for folder in sorted(SHIPPED.glob(f"*-{kind}")):
+    folders = sorted(SHIPPED.glob(f"*-{kind}"))
+    ours = fingerprint(model) if folders else {}
+    for folder in folders:
         theirs = _config(folder, folder.name).get("talon")
         if isinstance(theirs, Mapping) and _same_target(theirs, ours):
             return folder.name
