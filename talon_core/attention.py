@@ -45,6 +45,11 @@ class TreeLayout:
             np.zeros(len(trees), dtype=np.int64),
         )
 
+    @classmethod
+    def chain(cls, start: int, count: int) -> "TreeLayout":
+        """The layout of one sequence whose next `count` tokens, from position `start` on, follow one another."""
+        return cls(np.array([start]), (np.arange(-1, count - 1),), np.zeros(1, dtype=np.int64))
+
     @cached_property
     def trees(self) -> tuple[TokenTree, ...]:
         """The trees' shapes, their tokens all 0: depths and ancestor bits are read from them."""

@@ -18,6 +18,7 @@ class TrainingJob:
         out: the folder. Several recipes may share it: they share the target's answers.
         prompts: files of prompts; JSON lines with `prompt` (and, it may be, `answer`) or `turns`, or a prompt a line.
         self_written: how many prompts the target is to write itself, by being given no more than a user's first words.
+        summaries: how many long texts the target is to summarize, each made of three of its own answers.
         library: use the signatures and docstrings of Python's standard library as code to be completed.
         given_answers: learn from the answers that the files have; without it, the target answers all prompts.
         answer_tokens: most tokens of an answer.
@@ -39,6 +40,7 @@ class TrainingJob:
     out: Path
     prompts: tuple[Path, ...] = ()
     self_written: int = attrs.field(default=0, validator=ge(0))
+    summaries: int = attrs.field(default=0, validator=ge(0))
     library: bool = False
     given_answers: bool = False
     answer_tokens: int = attrs.field(default=256, validator=ge(1))
@@ -47,8 +49,8 @@ class TrainingJob:
     held_out: float = attrs.field(default=0.02, validator=[ge(0), le(0.5)])
     keep_states: bool = False
     epochs: float = attrs.field(default=3.0, validator=gt(0))
-    batch_tokens: int = attrs.field(default=4096, validator=ge(16))
-    learning_rate: float = attrs.field(default=1e-3, validator=gt(0))
+    batch_tokens: int = attrs.field(default=2048, validator=ge(16))
+    learning_rate: float = attrs.field(default=2e-3, validator=gt(0))
     max_length: int = attrs.field(default=768, validator=ge(8))
     save_every: int = attrs.field(default=200, validator=ge(1))
     seed: int = attrs.field(default=0, validator=ge(0))

@@ -25,6 +25,9 @@ def train(
     self_written: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Prompts the target writes itself.")
     ] = None,
+    summaries: Annotated[
+        int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Long texts of its own it summarizes.")
+    ] = None,
     library: Annotated[bool, typer.Option("--library", help="Let it complete Python's standard library.")] = False,
     given_answers: Annotated[
         bool, typer.Option("--given-answers", help="Learn from answers in the files, not from the target's own.")
@@ -39,13 +42,13 @@ def train(
         float | None, typer.Option(parser=opts.number, metavar="X", help="Passes over the texts.")
     ] = None,
     batch_tokens: Annotated[
-        int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Tokens of a training batch; 4096.")
+        int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Tokens of a training batch; 2048.")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Answers written together; 64.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(parser=opts.number, metavar="X", help="The highest; 0.001.")
+        float | None, typer.Option(parser=opts.number, metavar="X", help="The highest; 0.002.")
     ] = None,
     max_length: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Tokens of a text that are used; 768.")
@@ -72,6 +75,7 @@ def train(
     given: dict[str, Any] = {
         "prompts": tuple(prompts or ()),
         "self_written": self_written,
+        "summaries": summaries,
         "library": library,
         "given_answers": given_answers,
         "answer_tokens": answer_tokens,
@@ -115,11 +119,7 @@ def _job(target: str, out: Path, given: dict[str, Any]) -> TrainingJob:
 def _train(recipe: Recipe, model: str, job: TrainingJob, dtype: str) -> dict[str, Any]:
     import torch
 
-    from talon_core.cli.session import check_model_name, quieten_libraries
-    from talon_core.loading import load_model
+    from talon_core.cli.session import open_session
 
-    check_model_name(model)
-    quieten_libraries()
-    chosen = {} if dtype == "auto" else {"dtype": getattr(torch, dtype)}
-    loaded, tokenizer = load_model(model, **chosen)
-    return dict(recipe.train(loaded, tokenizer, job))
+    session = open_session(model, **({} if dtype == "auto" else {"dtype": getattr(torch, dtype)}))
+    return dict(recipe.train(session.model, session.tokenizer, job))

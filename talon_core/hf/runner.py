@@ -3,12 +3,12 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
 from talon_core.drafter import FINAL_STATE
@@ -45,13 +45,13 @@ class ModelRunner:
         self.features = tuple(features)
         self.cache = TreeCache()
         self.device: torch.device = model.device
-        self._layers = decoder_layers(model) if self.features else None
         self._captured: dict[int, Tensor] = {}
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._accelerated = accelerator.prepare(model) if accelerator is not None else None
+        layers = len(decoder_layers(model)) if self.features else 0
         for layer in self.features:
-            if layer != FINAL_STATE and not 0 <= layer <= len(self._layers or ()):
-                raise ValueError(f"there is no hidden state {layer}; the model has 0 to {len(self._layers or ())}")
+            if layer != FINAL_STATE and not 0 <= layer <= layers:
+                raise ValueError(f"there is no hidden state {layer}; the model has 0 to {layers}")
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -63,36 +63,14 @@ class ModelRunner:
         check_free(self.model)
         before = implementation(self.model)
         with ExitStack() as stack:
-            stack.callback(self._captured.clear)
             stack.enter_context(evaluating(self.model))
             stack.callback(set_implementation, self.model, before)
             set_implementation(self.model, ATTENTION_NAME)
-            for handle in self._hooks():
-                stack.callback(handle.remove)
+            self._captured = stack.enter_context(captured_states(self.model, self.features))
+            stack.callback(self._captured.clear)
             if self._accelerated is not None:
                 stack.enter_context(self._accelerated)
             yield
-
-    def _hooks(self) -> list[RemovableHandle]:
-        handles: list[RemovableHandle] = []
-        for wanted in self.features:
-            assert self._layers is not None
-
-            def keep(
-                _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *out: Any, at: int = wanted
-            ) -> None:
-                state = out[0] if out else (args[0] if args else kwargs["hidden_states"])
-                if at == FINAL_STATE:
-                    state = state.last_hidden_state
-                self._captured[at] = state[0] if isinstance(state, tuple) else state
-
-            if wanted == FINAL_STATE:
-                handles.append(self.model.get_decoder().register_forward_hook(keep, with_kwargs=True))
-            elif wanted == 0:
-                handles.append(self._layers[0].register_forward_pre_hook(keep, with_kwargs=True))
-            else:
-                handles.append(self._layers[wanted - 1].register_forward_hook(keep, with_kwargs=True))
-        return handles
 
     def _kept(self) -> Tensor | None:
         if not self.features:
@@ -111,12 +89,10 @@ class ModelRunner:
                 counts = [0] * len(prompts)
                 counts[row] = len(chunk)
                 self.cache.stage(counts, row)
-                chain = np.arange(-1, len(chunk) - 1)
-                layout = TreeLayout(np.array([start]), (chain,), np.zeros(1, dtype=np.int64))
                 self._forward(
                     torch.as_tensor(chunk)[None],
                     torch.arange(start, start + len(chunk))[None],
-                    Pass(layout, self.attention, prompt=True),
+                    Pass(TreeLayout.chain(start, len(chunk)), self.attention, prompt=True),
                     logits_to_keep=1,
                 )
                 self.cache.lengths[row] += len(chunk)
@@ -140,17 +116,8 @@ class ModelRunner:
         """
         counts = [len(tree) - start for tree, start in zip(trees, first, strict=True)]
         self.cache.stage(counts)
-        ids = np.zeros((len(trees), max(counts)), dtype=np.int64)
-        positions = np.zeros_like(ids)
-        for row, (tree, start, count) in enumerate(zip(trees, first, counts, strict=True)):
-            ids[row, :count] = tree.tokens[start:]
-            positions[row, :count] = tree.depths[start:] + self.cache.lengths[row]
-        layout = TreeLayout(
-            np.array(self.cache.lengths, dtype=np.int64),
-            tuple(tree.parents for tree in trees),
-            np.array(first, dtype=np.int64),
-        )
-        out = self._forward(torch.as_tensor(ids), torch.as_tensor(positions), Pass(layout, self.attention))
+        ids, positions, layout = pass_inputs(trees, first, self.cache.lengths)
+        out = self._forward(ids, positions, Pass(layout, self.attention))
         self.cache.staged_now()
         return out, self._kept()
 
@@ -166,6 +133,62 @@ class ModelRunner:
         ).logits
         self.windows = this_pass.windows
         return logits
+
+
+def pass_inputs(
+    trees: Sequence[TokenTree], first: Sequence[int], prefix_lengths: Sequence[int]
+) -> tuple[Tensor, Tensor, TreeLayout]:
+    """What a model reads in a pass over the nodes of each tree from index `first[b]` on.
+
+    Args:
+        trees: one for each sequence.
+        first: those before are staged in the cache already.
+        prefix_lengths: committed tokens in the cache.
+
+    Returns:
+        Token ids and positions, both of shape `(batch, queries)`, int64, sequences with fewer new nodes padded with 0
+        at the end, and the layout.
+    """
+    counts = [len(tree) - start for tree, start in zip(trees, first, strict=True)]
+    ids = np.zeros((len(trees), max(counts)), dtype=np.int64)
+    positions = np.zeros_like(ids)
+    for row, (tree, start, count) in enumerate(zip(trees, first, counts, strict=True)):
+        ids[row, :count] = tree.tokens[start:]
+        positions[row, :count] = tree.depths[start:] + prefix_lengths[row]
+    layout = TreeLayout(
+        np.array(prefix_lengths, dtype=np.int64), tuple(tree.parents for tree in trees), np.array(first, dtype=np.int64)
+    )
+    return torch.as_tensor(ids), torch.as_tensor(positions), layout
+
+
+@contextmanager
+def captured_states(model: Any, features: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+    """While entered, each pass of the model leaves the hidden states that were asked for in the dictionary.
+
+    Args:
+        model: a transformers causal LM.
+        features: as in `ModelRunner`.
+    """
+    captured: dict[int, Tensor] = {}
+
+    def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *out: Any, at: int) -> None:
+        state = out[0] if out else (args[0] if args else kwargs["hidden_states"])
+        if at == FINAL_STATE:
+            state = state.last_hidden_state
+        captured[at] = state[0] if isinstance(state, tuple) else state
+
+    with ExitStack() as stack:
+        layers = decoder_layers(model) if features else nn.ModuleList()
+        for wanted in features:
+            hook = partial(keep, at=wanted)
+            if wanted == FINAL_STATE:
+                handle = model.get_decoder().register_forward_hook(hook, with_kwargs=True)
+            elif wanted == 0:
+                handle = layers[0].register_forward_pre_hook(hook, with_kwargs=True)
+            else:
+                handle = layers[wanted - 1].register_forward_hook(hook, with_kwargs=True)
+            stack.callback(handle.remove)
+        yield captured
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Training drafters: the loss is the definition's, unrolled steps are what drafting does, and training helps."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,14 @@ from talon_drafters.training.eagle3 import Eagle3Training
 from talon_drafters.training.fit import Fitted, LengthBatches, Texts, collate, draft_vocabulary, usable
 from talon_drafters.training.heads import HydraTraining, MedusaTraining
 from talon_drafters.training.losses import soft_cross_entropy
-from talon_drafters.training.prompts import library_examples, openings, read_examples, written_examples
+from talon_drafters.training.optimizer import optimizer_for
+from talon_drafters.training.prompts import (
+    library_examples,
+    openings,
+    read_examples,
+    summary_examples,
+    written_examples,
+)
 from talon_drafters.training.recipe import Batch, Truth
 from talon_drafters.training.recipes import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.training.store import StateStore
@@ -56,9 +64,12 @@ def texts(count: int = 12, seed: int = 0) -> list[Text]:
 # The loss
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 512])
-def test_the_loss_and_its_gradients_are_those_of_the_definition(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talon_drafters.training.losses.CHUNK", chunk)
+@pytest.mark.parametrize(("rows", "piece"), [(1, 1), (16, 7), (2048, 256)])
+def test_the_loss_and_its_gradients_are_those_of_the_definition(
+    rows: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talon_drafters.training.losses.ROWS", rows)
+    monkeypatch.setattr("talon_drafters.training.losses.PIECE", piece)
     torch.manual_seed(1)
     hidden = torch.randn(41, 16, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
@@ -333,7 +344,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
     append_texts(out / "answers.jsonl", made)
     (out / "prompts.jsonl").write_text('{"prompt": "x"}\n' * 40)
     return TrainingJob(
-        "counting", out, epochs=30, batch_tokens=360, learning_rate=6e-3, held_out=0.1, save_every=5, keep_states=True
+        "counting", out, epochs=30, batch_tokens=360, learning_rate=2e-2, held_out=0.1, save_every=5, keep_states=True
     )
 
 
@@ -413,3 +424,43 @@ def test_another_job_is_not_mixed_in(job: TrainingJob, tmp_path: Path) -> None:
     assert again["path"] == first["path"]
     with pytest.raises(ValueError, match="belongs to a training with another job"):
         run_job(TRAININGS["medusa"], model, None, attrs.evolve(short, epochs=2))
+
+
+# The optimizer
+
+
+def test_the_optimizer_moves_each_parameter_once_and_goes_on_from_its_state() -> None:
+    torch.manual_seed(5)
+    head = torch.nn.ModuleDict({"fc": torch.nn.Linear(6, 4), "lm_head": torch.nn.Linear(4, 9, bias=False)})
+    optimizer = optimizer_for(head, 1e-2)
+    moved = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(moved) == sorted(id(parameter) for parameter in head.parameters())
+    rates = {group["lr"] for group in optimizer.param_groups}
+    assert rates == {1e-2, 5e-3}
+
+    def steps(module: Any, of: torch.optim.Optimizer, count: int) -> list[torch.Tensor]:
+        for step in range(count):
+            read = torch.randn(3, 6, generator=torch.Generator().manual_seed(step))
+            module["lm_head"](module["fc"](read)).square().sum().backward()
+            of.step()
+            of.zero_grad()
+        return [parameter.detach().clone() for parameter in module.parameters()]
+
+    steps(head, optimizer, 3)
+    twin = copy.deepcopy(head)
+    other = optimizer_for(twin, 1e-2)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for mine, theirs in zip(steps(head, optimizer, 2), steps(twin, other, 2), strict=True):
+        assert torch.equal(mine, theirs)
+    for group in other.param_groups:  # what a scheduler does
+        group["lr"] = 0.0
+    before = [parameter.detach().clone() for parameter in twin.parameters()]
+    assert all(torch.equal(*pair) for pair in zip(before, steps(twin, other, 1), strict=True))
+
+
+def test_a_text_to_summarize_is_made_of_long_answers_only() -> None:
+    long, short = "word " * 90, "word " * 20
+    examples = summary_examples([long + "1", short, long + "2", long + "3", short, long + "4", long + "5"], 5)
+    assert len(examples) == 1
+    assert examples[0].prompt == f"Summarize: {long}1 {long}2 {long}3"
+    assert summary_examples([long] * 9, 2) == summary_examples([long] * 6, 5)

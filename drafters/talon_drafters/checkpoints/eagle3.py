@@ -1,7 +1,8 @@
-"""Reading EAGLE-3 heads: the authors' files, SpecForge's, vLLM's speculators and NVIDIA's Model-Optimizer's."""
+"""Reading and writing EAGLE-3 heads: the authors' files, SpecForge's, speculators', and Model-Optimizer's."""
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,6 +13,7 @@ from talon_drafters.checkpoints.files import Checkpoint, read_config
 from talon_drafters.checkpoints.heads import counted, fill, renamed, shaped
 from talon_drafters.checkpoints.layer_config import layer_config
 from talon_drafters.checkpoints.vocabulary import draft_vocabulary
+from talon_drafters.checkpoints.writing import write_checkpoint
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 
 RULES = {
@@ -260,3 +262,41 @@ def _given(checkpoint: Checkpoint, names: Mapping[str, str], name: str) -> str:
     if name not in names:
         raise checkpoint.error(f"lacks the tensor {name}")
     return names[name]
+
+
+def save_eagle3(folder: str | Path, head: Eagle3Head, target_ids: Tensor, entries: Mapping[str, Any]) -> None:
+    """Write a head of the authors' own shape in their layout, in bfloat16, as vLLM and SGLang read it.
+
+    Args:
+        folder: made if it is not there.
+        head: one layer, no flags.
+        target_ids: its draft vocabulary, shape `(draft_vocab,)`, int64, ascending.
+        entries: further entries of `config.json`.
+    """
+    layer = head.config.layer
+    tensors = {
+        name.replace("layers.0.", "midlayer."): tensor.to(torch.bfloat16) for name, tensor in head.state_dict().items()
+    }
+    known = torch.zeros(layer.vocab_size, dtype=torch.bool)
+    known[target_ids.cpu()] = True
+    tensors["t2d"] = known
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": layer.hidden_size,
+        "intermediate_size": layer.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": layer.num_attention_heads,
+        "num_key_value_heads": layer.num_key_value_heads,
+        "head_dim": layer.head_dim,
+        "hidden_act": layer.hidden_act,
+        "rms_norm_eps": layer.rms_norm_eps,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": layer.max_position_embeddings,
+        "vocab_size": layer.vocab_size,
+        "draft_vocab_size": len(target_ids),
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        **entries,
+    }
+    write_checkpoint(folder, "model", tensors, config, target_ids)

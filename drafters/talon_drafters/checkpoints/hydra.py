@@ -11,7 +11,7 @@ from torch import Tensor
 
 from talon_drafters.checkpoints.files import Checkpoint
 from talon_drafters.checkpoints.heads import Sizes, counted, fill, layers_of_heads, renamed, shaped
-from talon_drafters.checkpoints.vocabulary import as_offsets, draft_vocabulary
+from talon_drafters.checkpoints.vocabulary import draft_vocabulary
 from talon_drafters.checkpoints.writing import write_checkpoint
 from talon_drafters.heads.hydra import HydraConfig, HydraHeads, prefix_layer
 
@@ -154,7 +154,7 @@ def save_hydra(
         config: further entries of `config.json`, such as `base_model_name_or_path`.
     """
     sizes = heads.config
-    tensors: dict[str, Tensor] = {} if vocabulary is None else {"d2t": as_offsets(vocabulary)}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in heads.state_dict().items():
         tensors[_original_name(name, sizes.prefix is not None)] = tensor
     ours: dict[str, Any] = {
@@ -168,7 +168,7 @@ def save_hydra(
     }
     if sizes.prefix is not None:
         ours[PREFIX] = dict(sizes.prefix)
-    write_checkpoint(folder, STEM, tensors, {**ours, **(config or {})})
+    write_checkpoint(folder, STEM, tensors, {**ours, **(config or {})}, vocabulary)
 
 
 def _original_name(name: str, dropout: bool) -> str:

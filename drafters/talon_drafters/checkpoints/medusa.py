@@ -11,7 +11,7 @@ from torch import Tensor
 
 from talon_drafters.checkpoints.files import Checkpoint
 from talon_drafters.checkpoints.heads import Sizes, fill, layers_of_heads, renamed, shaped
-from talon_drafters.checkpoints.vocabulary import as_offsets, draft_vocabulary
+from talon_drafters.checkpoints.vocabulary import draft_vocabulary
 from talon_drafters.checkpoints.writing import write_checkpoint
 from talon_drafters.heads.medusa import MedusaConfig, MedusaHeads
 
@@ -116,7 +116,7 @@ def save_medusa(
         config: further entries of `config.json`, such as `base_model_name_or_path`.
     """
     sizes = heads.config
-    tensors: dict[str, Tensor] = {} if vocabulary is None else {"d2t": as_offsets(vocabulary)}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in heads.state_dict().items():
         part, head, rest = name.split(".", 2)
         tensors[f"{head}.{rest}" if part == "blocks" else f"{head}.{sizes.num_layers}.{rest}"] = tensor
@@ -126,4 +126,4 @@ def save_medusa(
         "hidden_size": sizes.hidden_size,
         "vocab_size": sizes.vocab_size,
     }
-    write_checkpoint(folder, STEM, tensors, {**ours, **(config or {})})
+    write_checkpoint(folder, STEM, tensors, {**ours, **(config or {})}, vocabulary)

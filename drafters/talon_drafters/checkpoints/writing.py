@@ -11,10 +11,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from talon_core.paths import write_whole
+from talon_drafters.checkpoints.vocabulary import as_offsets
 
 
 def write_checkpoint(
-    folder: str | Path, weights: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+    folder: str | Path,
+    weights: str,
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    vocabulary: Tensor | None = None,
 ) -> None:
     """Write weights and `config.json`; what was there before is replaced.
 
@@ -23,7 +28,11 @@ def write_checkpoint(
         weights: the name of the file for the tensors, without its suffix.
         tensors: by name; they are copied to the CPU.
         config: what `config.json` is to hold.
+        vocabulary: the target's id of each of the drafter's tokens, shape `(draft vocab,)`, int64; written as `d2t`,
+            EAGLE-3's offsets. None if the drafter chooses from all tokens.
     """
+    if vocabulary is not None:
+        tensors = {**tensors, "d2t": as_offsets(vocabulary)}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as unfinished:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
+from talon_drafters.training.growing_cache import growing_cache
+
 
 @attrs.frozen
 class Text:
@@ -98,6 +100,7 @@ def continue_texts(
                 attention_mask=mask.to(model.device),
                 max_new_tokens=most,
                 pad_token_id=pad,
+                past_key_values=growing_cache(model),
                 stopping_criteria=[_MostHaveEnded(stops, 0.75 if waiting else 1.0)],
                 **how,
             )

@@ -12,6 +12,7 @@ from talon_drafters.training.recipe import HeadTraining
 
 SOURCES = {
     "self-written": "questions that the target wrote itself, from a user's first words alone",
+    "own answers": "long texts to summarize, each made of three of the target's own answers",
     "python-library": "code to complete, from signatures and docstrings of Python's standard library (PSF licence)",
 }
 """What is known of sources that are no files."""
@@ -26,7 +27,6 @@ def model_card(training: HeadTraining, job: TrainingJob, texts: Sequence[Text], 
         texts: what it learned from.
         report: the last figures on held-out texts, as `fit.acceptance` names them after `eval_`.
     """
-    options = ",".join(f"{name}={value}" for name, value in attrs.asdict(training.options).items())
     counts, tokens = Counter(text.source for text in texts), Counter[str]()
     for text in texts:
         tokens[text.source] += len(text.ids) - text.prompt
@@ -37,8 +37,11 @@ def model_card(training: HeadTraining, job: TrainingJob, texts: Sequence[Text], 
     answers = "as given in the files" if job.given_answers else "by the target itself"
     return f"""# A drafter of kind `{training.options.name}` for {job.target}
 
-It drafts for this one target, in speculative decoding, and changes nothing of what the target says. Trained with
-`talon train {training.options.name}:{options}`.
+It drafts for this one target, in speculative decoding, and changes nothing of what the target says. Trained with:
+
+```sh
+{_command(training, job)}
+```
 
 ## What it learned from
 
@@ -57,6 +60,22 @@ Answers {answers}, at most {job.answer_tokens} tokens each, every second one gre
 
 {_figures(report)}
 """
+
+
+def _command(training: HeadTraining, job: TrainingJob) -> str:
+    """What was typed, with every option that is not the default, and files by their names."""
+    options = ",".join(f"{name}={value}" for name, value in attrs.asdict(training.options).items())
+    words = ["talon train", f"{training.options.name}:{options}", "--model", job.target]
+    for field in attrs.fields(TrainingJob):
+        value = getattr(job, field.name)
+        if field.name in ("target", "out", "held_out") or value == field.default:
+            continue
+        option = "--" + field.name.replace("_", "-")
+        if field.name == "prompts":
+            words += [word for file in value for word in (option, file.name)]
+        else:
+            words += [option] if value is True else [option, str(value)]
+    return " ".join([*words, "--out", "FOLDER"])
 
 
 def _settings(job: TrainingJob) -> str:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from talon_drafters.checkpoints.vocabulary import as_offsets
-from talon_drafters.checkpoints.writing import write_checkpoint
+from talon_drafters.checkpoints.eagle3 import save_eagle3
 from talon_drafters.eagle3 import default_states
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
@@ -77,41 +76,3 @@ class Eagle3Training(HeadTraining):
     def export(self, head: nn.Module, target_ids: Tensor, entries: dict[str, Any], folder: Path) -> None:
         assert isinstance(head, Eagle3Head)
         save_eagle3(folder, head, target_ids, entries)
-
-
-def save_eagle3(folder: Path, head: Eagle3Head, target_ids: Tensor, entries: dict[str, Any]) -> None:
-    """Write a head of the authors' own shape in their layout, in bfloat16, as vLLM and SGLang read it.
-
-    Args:
-        folder: made if it is not there.
-        head: one layer, no flags.
-        target_ids: its draft vocabulary, shape `(draft_vocab,)`, int64, ascending.
-        entries: further entries of `config.json`.
-    """
-    layer = head.config.layer
-    tensors = {
-        name.replace("layers.0.", "midlayer."): tensor.to(torch.bfloat16) for name, tensor in head.state_dict().items()
-    }
-    known = torch.zeros(layer.vocab_size, dtype=torch.bool)
-    known[target_ids.cpu()] = True
-    tensors["d2t"], tensors["t2d"] = as_offsets(target_ids), known
-    config = {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
-        "hidden_size": layer.hidden_size,
-        "intermediate_size": layer.intermediate_size,
-        "num_hidden_layers": 1,
-        "num_attention_heads": layer.num_attention_heads,
-        "num_key_value_heads": layer.num_key_value_heads,
-        "head_dim": layer.head_dim,
-        "hidden_act": layer.hidden_act,
-        "rms_norm_eps": layer.rms_norm_eps,
-        "rope_theta": 10000.0,
-        "max_position_embeddings": layer.max_position_embeddings,
-        "vocab_size": layer.vocab_size,
-        "draft_vocab_size": len(target_ids),
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        **entries,
-    }
-    write_checkpoint(folder, "model", tensors, config)

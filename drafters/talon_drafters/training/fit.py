@@ -14,6 +14,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from talon_drafters.feature_drafter import shared_embedding
 from talon_drafters.training.answers import Text
+from talon_drafters.training.optimizer import optimizer_for
 from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetLaw, TargetStates
@@ -34,8 +35,8 @@ class Schedule:
     """
 
     epochs: float = 2.0
-    batch_tokens: int = 4096
-    learning_rate: float = 1e-3
+    batch_tokens: int = 2048
+    learning_rate: float = 2e-3
     warmup: float = 0.03
     seed: int = 0
     save_every: int = 200
@@ -266,8 +267,6 @@ def fit(
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": 0.05},
         warmup_steps=max(1, int(schedule.warmup * steps)),
-        adam_beta2=0.95,
-        weight_decay=0.01,
         max_grad_norm=1.0,
         bf16=model.dtype == torch.bfloat16,
         use_cpu=model.device.type == "cpu",
@@ -282,7 +281,15 @@ def fit(
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )
-    trainer = HeadTrainer(fitted, texts, held_out, schedule, args=args, callbacks=list(callbacks))
+    trainer = HeadTrainer(
+        fitted,
+        texts,
+        held_out,
+        schedule,
+        args=args,
+        callbacks=list(callbacks),
+        optimizers=(optimizer_for(head, schedule.learning_rate), None),
+    )
     trainer.remove_callback(PrinterCallback)
     checkpoints = sorted(folder.glob("checkpoint-*"))
     trainer.train(resume_from_checkpoint=bool(resume and checkpoints))

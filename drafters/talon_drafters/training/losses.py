@@ -8,8 +8,11 @@ from torch.autograd.function import once_differentiable
 
 from talon_drafters.training.target_states import TargetLaw
 
-CHUNK = 512
-"""Places whose scores exist at the same time."""
+ROWS = 2048
+"""Rows whose slopes exist at the same time, in the width they are multiplied in."""
+
+PIECE = 256
+"""Rows whose scores exist at the same time, in float32; few enough to stay in a CPU's cache."""
 
 
 class _SoftCrossEntropy(torch.autograd.Function):
@@ -19,38 +22,28 @@ class _SoftCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-        order = torch.argsort(place)
+        order = torch.argsort(place)  # rows that speak of the same place stand together and share its law
+        place, row_weight = place[order], row_weight[order]
         low, low_weight = hidden.detach()[order].to(dtype), weight.detach().to(dtype)
-        row_weight = row_weight[order]
         grad_hidden = torch.empty_like(low)
         learns = ctx.needs_input_grad[1]
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if learns else None
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         agree = torch.empty(len(low), dtype=torch.bool, device=hidden.device)
-        used, counts = torch.unique_consecutive(place[order], return_counts=True)
-        ends = [0, *torch.cumsum(counts, 0).tolist()]
+        slopes = torch.empty((min(ROWS, len(low)), len(weight)), dtype=dtype, device=hidden.device)
         with torch.autocast(device, enabled=False):
-            for start in range(0, len(used), CHUNK):
-                places = used[start : start + CHUNK]
-                rows = slice(ends[start], ends[start + len(places)])
-                wanted = law.scores(truth[places])  # (chunk, draft_vocab)
-                best = wanted.argmax(-1)
-                wanted = torch.softmax(wanted, dim=-1)
-                which = torch.repeat_interleave(counts[start : start + CHUNK])
-                scores = (low[rows] @ low_weight.T).float()  # (rows of the chunk, draft_vocab)
-                agree[rows] = scores.argmax(-1) == best[which]
-                total = scores.logsumexp(-1)
-                expected = torch.empty_like(total)
-                for part in range(0, len(total), CHUNK):
-                    few = slice(part, part + CHUNK)
-                    law_of = wanted[which[few]]
-                    expected[few] = (law_of * scores[few]).sum(-1)
-                    scores[few] = (scores[few] - total[few, None]).exp_().sub_(law_of)
-                loss += ((total - expected) * row_weight[rows]).sum()
-                slope = scores.mul_(row_weight[rows, None]).to(dtype)
-                grad_hidden[rows] = slope @ low_weight
+            for start in range(0, len(low), ROWS):
+                rows = slice(start, start + ROWS)
+                slope = slopes[: len(low[rows])]
+                for part in range(start, start + len(slope), PIECE):
+                    few = slice(part, min(part + PIECE, start + len(slope)))
+                    nats, agree[few] = _slopes(
+                        low[few] @ low_weight.T, truth, place[few], law, row_weight[few], slope[part - start :]
+                    )
+                    loss += nats
+                torch.mm(slope, low_weight, out=grad_hidden[rows])
                 if grad_weight is not None:
-                    grad_weight += (slope.T @ low[rows]).float()
+                    grad_weight += slope.T @ low[rows]
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)
         ctx.save_for_backward(grad_hidden[back], grad_weight)
@@ -71,13 +64,34 @@ class _SoftCrossEntropy(torch.autograd.Function):
         return (grad_hidden * by).to(hidden_type), of_weight, None, None, None, None
 
 
+def _slopes(
+    scores: Tensor, truth: Tensor, place: Tensor, law: TargetLaw, row_weight: Tensor, out: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The loss of a few rows and where they agree with the target; the slopes of their scores go to `out`.
+
+    Args:
+        scores: the head's, shape `(rows, draft_vocab)`; `place` ascends, everything else is as in `soft_cross_entropy`.
+    """
+    places, which = torch.unique_consecutive(place, return_inverse=True)
+    wanted = law.scores(truth[places])
+    best = wanted.argmax(-1)
+    wanted = torch.softmax(wanted, dim=-1)
+    highest, chosen = scores.max(-1)
+    drafted = torch.softmax(scores, dim=-1, dtype=torch.float32)
+    total = highest.float() - drafted.gather(1, chosen[:, None])[:, 0].log()  # log of the sum of exponentials
+    repeated = wanted[which] if len(places) < len(which) else wanted
+    expected = (scores.float() * repeated).sum(-1)
+    out[: len(scores)] = drafted.sub_(repeated).mul_(row_weight[:, None])
+    return ((total - expected) * row_weight).sum(), chosen == best[which]
+
+
 def soft_cross_entropy(
     hidden: Tensor, weight: Tensor, truth: Tensor, place: Tensor, law: TargetLaw, row_weight: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy of a head's laws against the target's, both over the draft vocabulary.
 
-    The gradients are computed along with the loss, chunk by chunk, so that scores exist for the rows of `CHUNK` places
-    at a time, and the target's law once for all rows that speak of the same place.
+    The gradients are computed along with the loss, so that scores exist for `PIECE` rows at a time and their slopes for
+    `ROWS`.
 
     Args:
         hidden: what enters the head's output matrix, shape `(rows, hidden)`.

@@ -20,12 +20,14 @@ from talon_drafters.eagle3 import default_states
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
 from talon_drafters.training.card import model_card
 from talon_drafters.training.fit import Schedule, Texts, draft_vocabulary, fit, usable
+from talon_drafters.training.memory import keep_freed_memory
 from talon_drafters.training.prompts import (
     Example,
     chat_opening,
     library_examples,
     openings,
     read_examples,
+    summary_examples,
     written_examples,
 )
 from talon_drafters.training.recipe import HeadTraining
@@ -46,6 +48,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
     folder = job.out / training.options.name
     _check_same_job(training, job, folder)
     model.eval().requires_grad_(False)
+    keep_freed_memory()
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
     ) as progress:
@@ -148,19 +151,30 @@ def _answers(
     model: Any, tokenizer: Any, examples: Sequence[Example], job: TrainingJob, progress: Progress
 ) -> list[Text]:
     file = job.out / "answers.jsonl"
-    bar = progress.add_task("answers", total=len(examples), completed=len(read_texts(file)))
+    done = len(read_texts(file))
+    bar = progress.add_task("answers", total=max(len(examples) + job.summaries, done), completed=done)
     torch.manual_seed(job.seed)
-    write_answers(
-        model,
-        tokenizer,
-        examples,
-        file,
-        max_new_tokens=job.answer_tokens,
-        temperature=job.temperature,
-        batch_size=job.batch_size,
-        advance=lambda texts, _: progress.advance(bar, texts),
-    )
-    return sorted(read_texts(file), key=lambda text: text.index)
+
+    def answer(asked: Sequence[Example]) -> list[Text]:
+        write_answers(
+            model,
+            tokenizer,
+            asked,
+            file,
+            max_new_tokens=job.answer_tokens,
+            temperature=job.temperature,
+            batch_size=job.batch_size,
+            advance=lambda texts, _: progress.advance(bar, texts),
+        )
+        return sorted(read_texts(file), key=lambda text: text.index)
+
+    texts = answer(examples)
+    if job.summaries:
+        answers = [text for text in texts if text.index < len(examples)]
+        written = (tokenizer.decode(text.ids[text.prompt :], skip_special_tokens=True) for text in answers)
+        texts = answer([*examples, *summary_examples(list(written), job.summaries)])
+    progress.update(bar, completed=len(texts), total=len(texts))
+    return texts
 
 
 def _held_out(texts: Sequence[Text], job: TrainingJob) -> set[int]:

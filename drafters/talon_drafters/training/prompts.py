@@ -14,6 +14,8 @@ from typing import Any
 
 import attrs
 
+from talon_core.paths import utf8
+
 OPENINGS = {
     "": 6,  # whatever it likes
     "Summarize: ": 3,
@@ -36,6 +38,10 @@ OPENINGS = {
     "Write a Python function ": 1,
 }
 """How users begin, and how often; the target goes on from there and so writes the rest of the prompt itself."""
+
+PARTS = 3
+PART_WORDS = 80
+"""Of a text to summarize: how many answers it is made of, and the fewest words of each."""
 
 
 @attrs.frozen
@@ -61,7 +67,8 @@ def read_examples(file: Path) -> list[Example]:
         OSError: if the file cannot be read.
     """
     examples = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    # not splitlines: a JSON text may hold line separators that are no line ends
+    for number, line in enumerate(utf8(file.read_bytes(), f"'{file}'").split("\n"), start=1):
         if not line.strip():
             continue
         if file.suffix != ".jsonl":
@@ -147,3 +154,15 @@ def written_examples(texts: Sequence[str], source: str = "self-written") -> list
         if len(prompt.split()) >= 3:
             kept.setdefault(prompt, Example(prompt, source=source))
     return list(kept.values())
+
+
+def summary_examples(answers: Sequence[str], count: int) -> list[Example]:
+    """Long texts to summarize, each made of `PARTS` answers the target gave to other prompts.
+
+    Args:
+        answers: in a fixed order; short ones are left out.
+        count: how many are wanted; fewer come back where there are too few answers.
+    """
+    long = [answer.strip() for answer in answers if len(answer.split()) >= PART_WORDS]
+    parts = [long[first : first + PARTS] for first in range(0, len(long) - PARTS + 1, PARTS)]
+    return [Example("Summarize: " + " ".join(part), source="own answers") for part in parts[:count]]

@@ -1,15 +1,13 @@
 """What a frozen target says about a batch of texts: the states a drafter reads, and the last one, which is its law."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
 
-from talon_core.drafter import FINAL_STATE
-from talon_core.hf.runner import decoder_layers
+from talon_core.hf.runner import captured_states
 
 
 @attrs.frozen(eq=False)
@@ -72,25 +70,8 @@ class TargetStates:
             The features, concatenated, shape `(batch, tokens, features)`, and the last states, after the final norm,
             shape `(batch, tokens, target_hidden)`.
         """
-        caught: dict[int, Tensor] = {}
-        with ExitStack() as stack:
-            layers = decoder_layers(self.model)
-            for wanted in self.features:
-                if wanted == FINAL_STATE:
-                    continue
-
-                def keep(_module: Any, args: Any, kwargs: Any, *out: Any, at: int = wanted) -> None:
-                    state = out[0] if out else (args[0] if args else kwargs["hidden_states"])
-                    caught[at] = state[0] if isinstance(state, tuple) else state
-
-                handle = (
-                    layers[0].register_forward_pre_hook(keep, with_kwargs=True)
-                    if wanted == 0
-                    else layers[wanted - 1].register_forward_hook(keep, with_kwargs=True)
-                )
-                stack.callback(handle.remove)
+        with captured_states(self.model, self.features) as captured:
             # a text sees nothing of the padding behind it, so no mask is needed
             last = self.model.get_decoder()(input_ids=ids.to(self.model.device), use_cache=False).last_hidden_state
-        caught[FINAL_STATE] = last
-        kept = [caught[wanted] for wanted in self.features]
+        kept = [captured[wanted] for wanted in self.features]
         return (torch.cat(kept, dim=-1) if kept else last[..., :0]), last
