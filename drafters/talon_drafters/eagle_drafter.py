@@ -70,7 +70,7 @@ def _drafter(
     described: Mapping[str, object],
     select: Select = lambda features: features,
 ) -> FeatureDrafter:
-    session = accelerated(target, head, None)
+    session = accelerated(target, head)
     return FeatureDrafter(head, embed, target.vocab_size, target.attention, session, select, described)
 
 

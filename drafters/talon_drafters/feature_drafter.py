@@ -14,12 +14,11 @@ from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
 from talon_core.hf.attention import Pass
 from talon_core.hf.cache import TreeCache
+from talon_core.hf.runner import PREFILL_CHUNK, pass_inputs
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.best import Best, nothing
 from talon_drafters.heads.layers import FeatureHead
 from talon_drafters.staging import StagedRow
-
-PREFILL_CHUNK = 1024  # tokens, as for the target
 
 
 class FeatureDrafter(Drafter):
@@ -92,10 +91,8 @@ class FeatureDrafter(Drafter):
         counts = [0] * batch
         counts[row] = count
         self._cache.stage(counts, row)
-        chain = np.arange(-1, count - 1)
-        layout = TreeLayout(np.array([start]), (chain,), np.zeros(1, dtype=np.int64))
         positions = torch.arange(start, start + count, device=self._device)[None]
-        this_pass = Pass(layout, self._attention, prompt=True)
+        this_pass = Pass(TreeLayout.chain(start, count), self._attention, prompt=True)
         self._run(torch.as_tensor(tokens)[None], states[None], positions, this_pass)
         self._cache.lengths[row] += count
 
@@ -153,21 +150,12 @@ class FeatureDrafter(Drafter):
     def _forward(self, inputs: Sequence[tuple[TokenTree, int, Tensor]]) -> tuple[Tensor, Tensor]:
         counts = [len(staged) - first for staged, first, _ in inputs]
         self._cache.stage(counts)
-        longest = max(counts)
-        ids = np.zeros((len(inputs), longest), dtype=np.int64)
-        positions = np.zeros_like(ids)
-        for row, ((staged, first, _), count) in enumerate(zip(inputs, counts, strict=True)):
-            ids[row, :count] = staged.tokens[first:]
-            positions[row, :count] = staged.depths[first:] + self._cache.lengths[row]
+        ids, positions, layout = pass_inputs(
+            [staged for staged, _, _ in inputs], [first for _, first, _ in inputs], self._cache.lengths
+        )
         states = [state for _, _, state in inputs]
         padded = states[0][None] if len(states) == 1 else torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
-        layout = TreeLayout(
-            np.array(self._cache.lengths, dtype=np.int64),
-            tuple(staged.parents for staged, _, _ in inputs),
-            np.array([first for _, first, _ in inputs], dtype=np.int64),
-        )
-        where = torch.as_tensor(positions).to(self._device)
-        out = self._run(torch.as_tensor(ids), padded, where, Pass(layout, self._attention))
+        out = self._run(ids, padded, positions.to(self._device), Pass(layout, self._attention))
         self._cache.staged_now()
         return out
 

@@ -85,8 +85,8 @@ class _States:
         counts = [0] * len(self._unread)
         counts[row] = count
         self._cache.stage(counts, row)
-        layout = TreeLayout(np.array([start]), (np.arange(-1, count - 1),), np.zeros(1, dtype=np.int64))
-        options: dict[str, Any] = {PASS_KEYWORD: Pass(layout, self._attention, prompt=not start)}
+        this_pass = Pass(TreeLayout.chain(start, count), self._attention, prompt=not start)
+        options: dict[str, Any] = {PASS_KEYWORD: this_pass}
         encoded = self._heads.encode(
             states[None],
             position_ids=torch.arange(start, start + count, device=states.device)[None],

@@ -19,6 +19,7 @@ from talon_core.registry import load_registry
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.best import Best, nothing
+from talon_drafters.head_drafter import transformers_target
 from talon_drafters.staging import StagedRow
 
 if TYPE_CHECKING:
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
 
 def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     """Load the drafter that `spec` describes; raises as `DrafterSpec.open` does."""
-    if not isinstance(target, HFTarget):
-        raise ValueError(  # noqa: TRY004 - callers expect a ValueError from every drafter that does not fit
-            f"drafter 'draft-model' drafts for transformers models, not for a {type(target).__name__}"
-        )
+    target = transformers_target(target, spec.name)
     if spec.model is None:
         # the target's own layers are accelerated already while the target runs
         return ModelDrafter(ModelRunner(without_layers(target.model, spec.skip), target.attention), target.vocab_size)

@@ -7,7 +7,6 @@ Prints a table and writes all of it, with versions, as JSON.
 
 import argparse
 import json
-import platform
 import resource
 import statistics
 import subprocess
@@ -19,12 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-import talon_core
+from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.cli.demo import PROMPT as DEMO_PROMPT
 from talon_core.decoder import Decoder
 from talon_core.loading import DEFAULT_MODEL, Parts, decoder_for_model, load_model
@@ -54,7 +52,11 @@ def main() -> None:
     plain = decoder_for_model(model, tokenizer, Parts(policy="none"))
     fast = decoder_for_model(model, tokenizer, Parts(drafter="ngram"))
     figures = {
-        "manifest": _manifest(options.model, model, fast),
+        "manifest": {
+            "model": options.model,
+            **describe_environment(model, tokenizer, fast.target),
+            **describe_session(),
+        },
         "decoding": _decoding(model, plain, fast, options.repetitions, options.max_new_tokens),
         "verify": _verify(fast, options.repetitions * 3),
         "memory": _memory(options.model, model),
@@ -62,26 +64,6 @@ def main() -> None:
     _show(figures)
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-
-
-def _manifest(name: str, model: Any, decoder: Decoder) -> dict[str, Any]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    target: Any = decoder.target
-    return {
-        "model": name,
-        "dtype": str(model.dtype),
-        "attention": target.attention.name,
-        "accelerator": target.accelerator.name if target.accelerator is not None else None,
-        "cpu": cpu,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "talon": talon_core.__version__,
-        "commit": commit.stdout.strip(),
-    }
 
 
 def _decoding(model: Any, plain: Decoder, fast: Decoder, repetitions: int, new: int) -> dict[str, Any]:
