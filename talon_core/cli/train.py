@@ -1,5 +1,6 @@
 """`talon train`: a drafter for a target, from its own answers."""
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,5 +122,8 @@ def _train(recipe: Recipe, model: str, job: TrainingJob, dtype: str) -> dict[str
 
     from talon_core.cli.session import open_session
 
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local and torch.cuda.is_available():  # one of several processes that `accelerate launch` started
+        torch.cuda.set_device(local)
     session = open_session(model, **({} if dtype == "auto" else {"dtype": getattr(torch, dtype)}))
     return dict(recipe.train(session.model, session.tokenizer, job))

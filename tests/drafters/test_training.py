@@ -2,6 +2,9 @@
 
 import copy
 import json
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,9 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 from torch import nn
+from transformers import PreTrainedTokenizerFast
 
 from talon_core.choices import SeededChoices
 from talon_core.cli import main
@@ -376,6 +381,52 @@ def test_a_tiny_training_improves_acceptance_and_its_drafter_is_lossless(
     trained = decoder_for_model(model, None, parts).generate(prompt, max_new_tokens=40)
     assert trained.token_ids == plain.token_ids
     assert trained.stats.mean_accepted_tokens > 1.5
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_head(job: TrainingJob, tmp_path: Path) -> None:
+    model, out = counting_model(), tmp_path / "work"
+    out.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(tmp_path / "model")
+    words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(VOCAB)}, unk_token="t0"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "model")
+    for name in ("answers.jsonl", "prompts.jsonl"):
+        (out / name).write_bytes((job.out / name).read_bytes())
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    train = ["-m", "talon_core", "train", f"medusa:draft_vocab={VOCAB},steps=2"]
+    where = [f"--model={tmp_path / 'model'}", f"--out={out}"]
+    options = ["--epochs=20", "--batch-tokens=180", "--learning-rate=0.02", "--save-every=10"]
+    done = subprocess.run(
+        [sys.executable, *launch, *train, *where, *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    log = [json.loads(line) for line in (out / "medusa" / "log.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in log if "eval_chain_tokens" in line]
+    assert steps == sorted(set(steps)), "each is reported once"
+    # 39 texts of 36 tokens, five a batch, every second one for each of the two, twenty times
+    assert log[-1]["step"] == 8 // 2 * 20
+    parts = Parts(f"medusa:path={out / 'medusa' / 'drafter'}", "chain:length=2")
+    prompt = np.array(read_texts(out / "answers.jsonl")[0].ids[:6])
+    trained = decoder_for_model(model, None, parts).generate(prompt, max_new_tokens=40)
+    assert trained.stats.mean_accepted_tokens > 1.5
+
+
+def test_each_process_gets_other_batches_and_as_many() -> None:
+    some = Texts(texts(40))
+    shares = [list(LengthBatches(some, 60, 0, (rank, 3))) for rank in range(3)]
+    whole = list(LengthBatches(some, 60, 0))
+    assert {len(share) for share in shares} == {len(whole) // 3}
+    given = [tuple(batch) for share in shares for batch in share]
+    assert len(set(given)) == len(given)
+    assert set(given) <= {tuple(batch) for batch in whole}
+    with pytest.raises(ValueError, match="2 texts do not make a batch for each of 3 processes; lower batch_tokens"):
+        LengthBatches(Texts(texts(2)), 4096, 0, (0, 3))
 
 
 def test_an_exported_head_is_the_head_that_was_trained(tmp_path: Path) -> None:

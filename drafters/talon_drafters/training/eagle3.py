@@ -14,6 +14,7 @@ from talon_drafters.eagle3 import default_states
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.recipes import Eagle3Recipe
+from talon_drafters.training.sizes import layer_sizes
 from talon_drafters.training.target_states import TargetStates
 from talon_drafters.training.unrolled import unrolled_loss
 
@@ -29,16 +30,13 @@ class Eagle3Training(HeadTraining):
 
     def make(self, model: Any, target_ids: Tensor) -> Eagle3Head:
         text = model.config.get_text_config()
-        head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        sizes = layer_sizes(model)
+        if self.options.intermediate:
+            sizes["intermediate_size"] = self.options.intermediate
         layer = LlamaConfig(
+            **sizes,
             vocab_size=model.get_output_embeddings().weight.shape[0],
-            hidden_size=text.hidden_size,
-            intermediate_size=self.options.intermediate or text.intermediate_size,
             num_hidden_layers=1,
-            num_attention_heads=text.num_attention_heads,
-            num_key_value_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
-            head_dim=head_dim,
-            max_position_embeddings=text.max_position_embeddings,
             rms_norm_eps=getattr(text, "rms_norm_eps", 1e-6),
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         )

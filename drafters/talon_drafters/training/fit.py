@@ -15,6 +15,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from talon_drafters.feature_drafter import shared_embedding
 from talon_drafters.training.answers import Text
 from talon_drafters.training.optimizer import optimizer_for
+from talon_drafters.training.processes import Processes
 from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetLaw, TargetStates
@@ -104,14 +105,31 @@ def collate(items: Sequence[tuple[Text, Tensor | None]]) -> dict[str, Tensor]:
 
 
 class LengthBatches(Sampler[list[int]]):
-    """Batches of texts of like length and of a fixed number of tokens, in another order each epoch."""
+    """Batches of texts of like length and of a fixed number of tokens, in another order each epoch.
 
-    def __init__(self, texts: Texts, batch_tokens: int, seed: int | None) -> None:
+    Args:
+        texts: what they are made of.
+        batch_tokens: most tokens of a batch, padding included; a longer text is a batch of its own.
+        seed: of the order; None for the order of the lengths.
+        share: which of the processes that train together this one is, and how many there are; each gets as many
+            batches, and none gets another's.
+
+    Raises:
+        ValueError: if there are fewer batches than processes.
+    """
+
+    def __init__(self, texts: Texts, batch_tokens: int, seed: int | None, share: tuple[int, int] = (0, 1)) -> None:
+        self.texts = texts
         self._lengths = [len(text.ids) for text in texts.texts]
         self._batch_tokens = batch_tokens
         self._seed = seed
+        self._share = share
         self._epoch = 0
         self._count = len(self._batches(0))
+        if not self._count and self._lengths:
+            raise ValueError(
+                f"{len(self._lengths)} texts do not make a batch for each of {share[1]} processes; lower batch_tokens"
+            )
 
     def __len__(self) -> int:
         return self._count
@@ -141,7 +159,8 @@ class LengthBatches(Sampler[list[int]]):
             batches[-1].append(index)
         if self._seed is not None:
             np.random.default_rng([self._seed, epoch + 1]).shuffle(batches)
-        return batches
+        rank, count = self._share
+        return batches[rank : len(batches) // count * count : count]
 
 
 class Fitted(nn.Module):
@@ -188,15 +207,17 @@ def acceptance(counts: Sequence[StepCounts]) -> dict[str, float]:
 class HeadTrainer(Trainer):  # type: ignore[misc]  # transformers has no complete types
     """The transformers `Trainer` with batches by length, and acceptance by depth in its reports."""
 
-    def __init__(self, fitted: Fitted, texts: Texts, held_out: Texts, schedule: Schedule, **kwargs: Any) -> None:
-        self._texts, self._held_out, self._schedule = texts, held_out, schedule
-        super().__init__(model=fitted, train_dataset=texts, eval_dataset=held_out, data_collator=collate, **kwargs)
+    def __init__(
+        self, fitted: Fitted, batches: LengthBatches, held_out: Texts, schedule: Schedule, **kwargs: Any
+    ) -> None:
+        self._batches, self._held_out, self._schedule = batches, held_out, schedule
+        super().__init__(
+            model=fitted, train_dataset=batches.texts, eval_dataset=held_out, data_collator=collate, **kwargs
+        )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        sampler = LengthBatches(self._texts, self._schedule.batch_tokens, self._schedule.seed)
-        loader = DataLoader(self._texts, batch_sampler=sampler, collate_fn=collate)
-        prepared: DataLoader[Any] = self.accelerator.prepare(loader)
-        return prepared
+        # not prepared by accelerate, which shares out batches of one size only
+        return DataLoader(self._batches.texts, batch_sampler=self._batches, collate_fn=collate)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return model(**inputs)["loss"]
@@ -237,6 +258,7 @@ def fit(
     resume: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     start: Any = None,
+    processes: Processes | None = None,
 ) -> nn.Module:
     """Train a head and return it.
 
@@ -251,6 +273,7 @@ def fit(
         resume: go on from the last checkpoint in `folder`.
         callbacks: for progress.
         start: a state of the head to start from, by parameter name.
+        processes: those that train together; None for this one alone.
     """
     torch.manual_seed(schedule.seed)
     model.requires_grad_(False)
@@ -259,7 +282,9 @@ def fit(
     if start is not None:
         head.load_state_dict(start)
     fitted = Fitted(training, head, model, target_ids)
-    steps = math.ceil(len(LengthBatches(texts, schedule.batch_tokens, schedule.seed)) * schedule.epochs)
+    share = (processes.rank, processes.count) if processes is not None else (0, 1)
+    batches = LengthBatches(texts, schedule.batch_tokens, schedule.seed, share)
+    steps = math.ceil(len(batches) * schedule.epochs)
     args = TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
@@ -283,7 +308,7 @@ def fit(
     )
     trainer = HeadTrainer(
         fitted,
-        texts,
+        batches,
         held_out,
         schedule,
         args=args,

@@ -13,6 +13,7 @@ from talon_drafters.heads.hydra import HydraConfig, HydraHeads
 from talon_drafters.heads.medusa import MedusaConfig, MedusaHeads
 from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.recipes import HydraRecipe, MedusaRecipe
+from talon_drafters.training.sizes import layer_sizes
 from talon_drafters.training.unrolled import StepCounter, rows_at
 
 
@@ -55,18 +56,9 @@ class HydraTraining(HeadTraining):
 
     def make(self, model: Any, target_ids: Tensor) -> HydraHeads:
         width = model.get_output_embeddings().weight.shape[1]
-        text = model.config.get_text_config()
-        options = None
-        if self.options.prefix:
-            heads = text.num_attention_heads
-            options = {
-                "hidden_size": width,
-                "intermediate_size": text.intermediate_size,
-                "num_attention_heads": heads,
-                "num_key_value_heads": getattr(text, "num_key_value_heads", None) or heads,
-                "head_dim": getattr(text, "head_dim", None) or width // heads,
-                "max_position_embeddings": text.max_position_embeddings,
-            }
+        options = layer_sizes(model) if self.options.prefix else None
+        if options is not None and self.options.intermediate:
+            options["intermediate_size"] = self.options.intermediate
         return HydraHeads(
             HydraConfig(
                 width, len(target_ids), num_heads=self.options.steps, num_layers=self.options.layers, prefix=options

@@ -21,6 +21,7 @@ from talon_drafters.training.answers import Text, continue_texts, read_texts, wr
 from talon_drafters.training.card import model_card
 from talon_drafters.training.fit import Schedule, Texts, draft_vocabulary, fit, usable
 from talon_drafters.training.memory import keep_freed_memory
+from talon_drafters.training.processes import Processes
 from talon_drafters.training.prompts import (
     Example,
     chat_opening,
@@ -43,17 +44,21 @@ PROMPT_TOKENS = 96
 
 def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
     """As `Recipe.train`."""
-    console = Console(stderr=True, highlight=False)
+    processes = Processes(on_cpu=model.device.type == "cpu")
+    console = Console(stderr=True, highlight=False, quiet=not processes.first)
     job.out.mkdir(parents=True, exist_ok=True)
     folder = job.out / training.options.name
-    _check_same_job(training, job, folder)
+    with processes.first_alone():
+        _check_same_job(training, job, folder)
     model.eval().requires_grad_(False)
     keep_freed_memory()
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
     ) as progress:
-        examples = _examples(model, tokenizer, job, progress)
-        texts = usable(_answers(model, tokenizer, examples, job, progress), job.max_length)
+        with processes.first_alone():
+            examples = _examples(model, tokenizer, job, progress)
+            texts = usable(_answers(model, tokenizer, examples, job, progress), job.max_length)
+            store = _states(model, texts, job, progress) if job.keep_states else None
         held = _held_out(texts, job)
         kept = [number for number in range(len(texts)) if number not in held]
         if not kept:
@@ -64,9 +69,8 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
             vocab_size = int(model.get_output_embeddings().weight.shape[0])
             size = min(training.options.draft_vocab, vocab_size)
             tokens = draft_vocabulary([texts[number] for number in kept], vocab_size, size)
-        store = _states(model, texts, job, progress) if job.keep_states else None
         learning, reporting = (Texts([texts[number] for number in part], store, part) for part in (kept, sorted(held)))
-        report = _Report(progress, folder / "log.jsonl")
+        report = _Report(progress, folder / "log.jsonl" if processes.first else None)
         schedule = Schedule(job.epochs, job.batch_tokens, job.learning_rate, seed=job.seed, save_every=job.save_every)
         head = fit(
             training,
@@ -79,12 +83,14 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
             resume=True,
             callbacks=[report],
             start=start,
+            processes=processes,
         )
-    save_file({**head.state_dict(), "target_ids": tokens}, folder / "head.safetensors")
     path = folder / "drafter"
-    training.export(head, tokens, {"talon": {"target": job.target, **fingerprint(model)}}, path)
     learned = [texts[number] for number in kept]
-    write_whole(path / "README.md", model_card(training, job, learned, report.last))
+    if processes.first:
+        save_file({**head.state_dict(), "target_ids": tokens}, folder / "head.safetensors")
+        training.export(head, tokens, {"talon": {"target": job.target, **fingerprint(model)}}, path)
+        write_whole(path / "README.md", model_card(training, job, learned, report.last))
     answer_tokens = sum(len(text.ids) - text.prompt for text in learned)
     return {"path": str(path), "texts": len(kept), "answer_tokens": answer_tokens, **report.last}
 
@@ -195,7 +201,7 @@ def _states(model: Any, texts: Sequence[Text], job: TrainingJob, progress: Progr
 class _Report(TrainerCallback):  # type: ignore[misc]  # transformers has no complete types
     """The training's progress bar, and its figures as JSON lines."""
 
-    def __init__(self, progress: Progress, file: Path) -> None:
+    def __init__(self, progress: Progress, file: Path | None) -> None:
         self._progress = progress
         self._file = file
         self._bar: Any = None
@@ -208,8 +214,9 @@ class _Report(TrainerCallback):  # type: ignore[misc]  # transformers has no com
         self._progress.update(self._bar, completed=state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        with self._file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
         if logs and "eval_loss" in logs:
             self.last = {name: float(value) for name, value in logs.items() if name.startswith("eval_")}
             shares = [f"{100 * value:.0f}" for name, value in logs.items() if name.startswith("eval_acceptance_")]

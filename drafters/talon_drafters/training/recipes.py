@@ -67,6 +67,7 @@ class HydraRecipe(Recipe):
         layers: residual blocks of each.
         decay: how much a head counts, relative to the one before it.
         prefix: run a decoder layer over the states first (Hydra++, section 4).
+        intermediate: width of that layer's MLP; 0 takes the target's.
     """
 
     name = "hydra"
@@ -75,6 +76,7 @@ class HydraRecipe(Recipe):
     layers: int = attrs.field(default=1, validator=ge(1))
     decay: float = attrs.field(default=0.8, validator=[gt(0), le(1)])
     prefix: bool = False
+    intermediate: int = attrs.field(default=0, validator=ge(0))
 
     def train(self, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
         from talon_drafters.training.heads import HydraTraining
