@@ -25,15 +25,13 @@ POLICIES = {
     "talon-local": "talon-local:budget=12,top_k=4,mu=0.1",
 }
 DRAFTERS = {
-    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3", "medusa", "hydra"),
+    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3"),
     "gemma": ("ngram", "draft-model:skip=6-11"),
 }
 ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
     ("smollm", "talon", "draft-model:skip=9-20"),
     ("smollm", "talon", "eagle3"),
     ("smollm", "eagle2", "eagle3"),
-    ("smollm", "talon", "medusa"),
-    ("smollm", "talon", "hydra"),
     ("gemma", "none", "ngram"),
     ("gemma", "talon", "ngram"),
     ("gemma", "eagle2", "draft-model:skip=6-11"),
