@@ -36,11 +36,16 @@ def write_whole(path: Path, text: str) -> None:
         try:
             unfinished.write(text)
             unfinished.close()
-            os.chmod(unfinished.name, 0o666 & ~_umask())
-            os.replace(unfinished.name, path)
+            put_in_place(Path(unfinished.name), path)
         except BaseException:
             os.unlink(unfinished.name)
             raise
+
+
+def put_in_place(unfinished: Path, path: Path) -> None:
+    """Move a temporary file, which only its owner may read, to where it belongs, with the rights of any new file."""
+    os.chmod(unfinished, 0o666 & ~_umask())
+    os.replace(unfinished, path)
 
 
 def _umask() -> int:

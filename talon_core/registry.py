@@ -30,6 +30,9 @@ KINDS: Mapping[str, tuple[str, type]] = {
 WITHOUT_OPTIONS = (AttentionBackend, Accelerator)
 """Interfaces whose classes are made without options, and so need not be attrs classes."""
 
+RESERVED = {"none": "there is none", "auto": "one is chosen for the model"}
+"""Names that no plugin can have, and what they mean where a part is asked for."""
+
 
 @attrs.frozen
 class Registered:
@@ -138,8 +141,8 @@ def _problem(cls: object, interface: type, taken: Mapping[str, Registered]) -> s
         return f"{where} has no name"
     if not all(part.isalnum() and part.isascii() and part == part.lower() for part in name.split("-")):
         return f"{where} is called '{name}'; a name is lower case letters and digits with dashes between"
-    if name == "none":
-        return f"{where} is called 'none', which means that there is none"
+    if name in RESERVED:
+        return f"{where} is called '{name}', which means that {RESERVED[name]}"
     if name in taken:
         return f"{where} is called '{name}', a name that {taken[name].plugin} has taken"
     missing: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +189,13 @@ def drafters_of(ranks: dict[str, Any]) -> Registry:
 
         return Spec
 
-    entries: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
-    for name, rank in ranks.items():
-        entries["drafter"][name] = Registered("drafter", name, drafter(name, rank), "test")
+    return registry_of("drafter", {name: drafter(name, rank) for name, rank in ranks.items()})
+
+
+def registry_of(kind: str, classes: Mapping[str, type]) -> Registry:
+    """A registry that holds these classes, by name, and nothing else."""
+    entries: dict[str, dict[str, Registered]] = {each: {} for each in KINDS}
+    entries[kind] = {name: Registered(kind, name, cls, "test") for name, cls in classes.items()}
     return Registry(entries, {})
 
 
@@ -213,10 +217,7 @@ def registry_with(**unavailable: str | None) -> Registry:
 
         return Backend
 
-    entries: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
-    for name, why in unavailable.items():
-        entries["attention backend"][name] = Registered("attention backend", name, backend(name, why), "test")
-    return Registry(entries, {})
+    return registry_of("attention backend", {name: backend(name, why) for name, why in unavailable.items()})
 
 
 def test_the_first_backend_that_can_run_is_taken_where_none_is_asked_for() -> None:

@@ -1,7 +1,6 @@
 """Writing a drafter's folder, whole or not at all."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +9,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from talon_core.paths import write_whole
+from talon_core.paths import put_in_place, write_whole
 from talon_drafters.checkpoints.vocabulary import as_offsets
 
 
@@ -39,5 +38,5 @@ def write_checkpoint(
         file = Path(unfinished) / f"{weights}.safetensors"
         # clones: safetensors refuses tensors that share memory
         save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, file)
-        os.replace(file, folder / file.name)
+        put_in_place(file, folder / file.name)
     write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")

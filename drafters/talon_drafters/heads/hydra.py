@@ -121,7 +121,7 @@ class HydraHeads(nn.Module):
         return logits
 
     def forward(self, states: Tensor, embeddings: Tensor, output: nn.Module | None = None) -> list[Tensor]:
-        """The logits of all heads along sequences of known tokens, as training needs them.
+        """The logits of all heads along sequences of known tokens.
 
         Args:
             states: the target's final hidden states, shape `(batch, length, hidden)`.

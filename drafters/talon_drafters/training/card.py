@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import torch
 
 from talon_core.recipe import TrainingJob
 from talon_drafters.training.answers import Text
@@ -18,7 +19,9 @@ SOURCES = {
 """What is known of sources that are no files."""
 
 
-def model_card(training: HeadTraining, job: TrainingJob, texts: Sequence[Text], report: Mapping[str, float]) -> str:
+def model_card(
+    training: HeadTraining, job: TrainingJob, texts: Sequence[Text], report: Mapping[str, float], dtype: torch.dtype
+) -> str:
     """A model card in Markdown.
 
     Args:
@@ -26,6 +29,7 @@ def model_card(training: HeadTraining, job: TrainingJob, texts: Sequence[Text], 
         job: the settings.
         texts: what it learned from.
         report: the last figures on held-out texts, as `fit.acceptance` names them after `eval_`.
+        dtype: of the target.
     """
     counts, tokens = Counter(text.source for text in texts), Counter[str]()
     for text in texts:
@@ -34,19 +38,18 @@ def model_card(training: HeadTraining, job: TrainingJob, texts: Sequence[Text], 
         f"| {SOURCES.get(source, f'prompts of the file `{source}`')} | {count} | {tokens[source]} |"
         for source, count in counts.most_common()
     )
-    answers = "as given in the files" if job.given_answers else "by the target itself"
+    answers = "as given in the files" if job.given_answers else f"by the target itself, {_sampling(job)}"
     return f"""# A drafter of kind `{training.options.name}` for {job.target}
 
 It drafts for this one target, in speculative decoding, and changes nothing of what the target says. Trained with:
 
 ```sh
-{_command(training, job)}
+{_command(training, job, dtype)}
 ```
 
 ## What it learned from
 
-Answers {answers}, at most {job.answer_tokens} tokens each, every second one greedy, the others at temperature
-{job.temperature}.
+Answers {answers}, at most {job.answer_tokens} tokens each.
 
 | prompts | texts | answer tokens |
 |---|---|---|
@@ -62,7 +65,13 @@ Answers {answers}, at most {job.answer_tokens} tokens each, every second one gre
 """
 
 
-def _command(training: HeadTraining, job: TrainingJob) -> str:
+def _sampling(job: TrainingJob) -> str:
+    if not job.temperature:
+        return "all greedy"
+    return f"every second one greedy, the others at temperature {job.temperature:g}"
+
+
+def _command(training: HeadTraining, job: TrainingJob, dtype: torch.dtype) -> str:
     """What was typed, with every option that is not the default, and files by their names."""
     options = ",".join(f"{name}={value}" for name, value in attrs.asdict(training.options).items())
     words = ["talon train", f"{training.options.name}:{options}", "--model", job.target]
@@ -75,7 +84,7 @@ def _command(training: HeadTraining, job: TrainingJob) -> str:
             words += [word for file in value for word in (option, file.name)]
         else:
             words += [option] if value is True else [option, str(value)]
-    return " ".join([*words, "--out", "FOLDER"])
+    return " ".join([*words, "--dtype", str(dtype).removeprefix("torch."), "--out", "FOLDER"])
 
 
 def _settings(job: TrainingJob) -> str:

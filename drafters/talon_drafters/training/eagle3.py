@@ -30,11 +30,8 @@ class Eagle3Training(HeadTraining):
 
     def make(self, model: Any, target_ids: Tensor) -> Eagle3Head:
         text = model.config.get_text_config()
-        sizes = layer_sizes(model)
-        if self.options.intermediate:
-            sizes["intermediate_size"] = self.options.intermediate
         layer = LlamaConfig(
-            **sizes,
+            **layer_sizes(model, self.options.intermediate),
             vocab_size=model.get_output_embeddings().weight.shape[0],
             num_hidden_layers=1,
             rms_norm_eps=getattr(text, "rms_norm_eps", 1e-6),

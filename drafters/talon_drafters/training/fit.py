@@ -15,7 +15,6 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from talon_drafters.feature_drafter import shared_embedding
 from talon_drafters.training.answers import Text
 from talon_drafters.training.optimizer import optimizer_for
-from talon_drafters.training.processes import Processes
 from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetLaw, TargetStates
@@ -32,7 +31,6 @@ class Schedule:
         warmup: share of the steps in which it rises.
         seed: for the order of the texts and the head's first weights.
         save_every: optimizer steps between checkpoints, and between reports on held-out texts.
-        max_length: tokens of a text that are used.
     """
 
     epochs: float = 2.0
@@ -41,7 +39,6 @@ class Schedule:
     warmup: float = 0.03
     seed: int = 0
     save_every: int = 200
-    max_length: int = 768
 
 
 def draft_vocabulary(texts: Sequence[Text], vocab_size: int, size: int) -> Tensor:
@@ -258,7 +255,7 @@ def fit(
     resume: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     start: Any = None,
-    processes: Processes | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> nn.Module:
     """Train a head and return it.
 
@@ -273,7 +270,7 @@ def fit(
         resume: go on from the last checkpoint in `folder`.
         callbacks: for progress.
         start: a state of the head to start from, by parameter name.
-        processes: those that train together; None for this one alone.
+        share: as `LengthBatches` takes it.
     """
     torch.manual_seed(schedule.seed)
     model.requires_grad_(False)
@@ -282,7 +279,6 @@ def fit(
     if start is not None:
         head.load_state_dict(start)
     fitted = Fitted(training, head, model, target_ids)
-    share = (processes.rank, processes.count) if processes is not None else (0, 1)
     batches = LengthBatches(texts, schedule.batch_tokens, schedule.seed, share)
     steps = math.ceil(len(batches) * schedule.epochs)
     args = TrainingArguments(

@@ -17,11 +17,11 @@ class _GrowingLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no 
             self.lazy_initialization(key_states, value_states)
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
-        before = (self._room[0][..., :start, :], self._room[1][..., :start, :]) if self._room is not None else None
         if self._room is None or self._room[0].shape[-2] < end:
-            self._room = (_room_for(key_states, end), _room_for(value_states, end))
+            before, self._room = self._room, (_room_for(key_states, end), _room_for(value_states, end))
             if before is not None:
-                self._room[0][..., :start, :], self._room[1][..., :start, :] = before
+                for new, old in zip(self._room, before, strict=True):
+                    new[..., :start, :] = old[..., :start, :]
         self._room[0][..., start:end, :] = key_states
         self._room[1][..., start:end, :] = value_states
         self.keys, self.values = self._room[0][..., :end, :], self._room[1][..., :end, :]

@@ -56,9 +56,7 @@ class HydraTraining(HeadTraining):
 
     def make(self, model: Any, target_ids: Tensor) -> HydraHeads:
         width = model.get_output_embeddings().weight.shape[1]
-        options = layer_sizes(model) if self.options.prefix else None
-        if options is not None and self.options.intermediate:
-            options["intermediate_size"] = self.options.intermediate
+        options = layer_sizes(model, self.options.intermediate) if self.options.prefix else None
         return HydraHeads(
             HydraConfig(
                 width, len(target_ids), num_heads=self.options.steps, num_layers=self.options.layers, prefix=options

@@ -18,8 +18,7 @@ def optimizer_for(head: nn.Module, learning_rate: float) -> Optimizer:
     """An optimizer for a head's parameters.
 
     Muon (Jordan et al. 2024), with its steps scaled to the size of AdamW's (Liu et al., arXiv 2502.16982, section 2.2),
-    needs about half of AdamW's texts for the same acceptance (docs/training.md). Where torch has none (before 2.9),
-    AdamW moves the matrices as well.
+    learns more from each text than AdamW does. Where torch has none (before 2.9), AdamW moves the matrices as well.
 
     Args:
         head: what is trained.

@@ -83,14 +83,14 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
             resume=True,
             callbacks=[report],
             start=start,
-            processes=processes,
+            share=processes.share,
         )
     path = folder / "drafter"
     learned = [texts[number] for number in kept]
     if processes.first:
         save_file({**head.state_dict(), "target_ids": tokens}, folder / "head.safetensors")
         training.export(head, tokens, {"talon": {"target": job.target, **fingerprint(model)}}, path)
-        write_whole(path / "README.md", model_card(training, job, learned, report.last))
+        write_whole(path / "README.md", model_card(training, job, learned, report.last, model.dtype))
     answer_tokens = sum(len(text.ids) - text.prompt for text in learned)
     return {"path": str(path), "texts": len(kept), "answer_tokens": answer_tokens, **report.last}
 

@@ -28,6 +28,11 @@ class Processes:
         self.rank: int = self._state.process_index if self._state is not None else 0
 
     @property
+    def share(self) -> tuple[int, int]:
+        """Rank and count: whose part of the batches is this one's."""
+        return self.rank, self.count
+
+    @property
     def first(self) -> bool:
         """Whether this is the one that writes and reports."""
         return self.rank == 0
