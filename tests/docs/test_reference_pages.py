@@ -14,7 +14,7 @@ from talon_core.specs import describe_options
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md"])
+PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("drafters/*.md"), ROOT / "README.md"])
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 HOOKS = {hook: getattr(hookspecs, hook) for hook, _ in KINDS.values()}
 
@@ -58,19 +58,38 @@ def text_of(value: object) -> str:
     return "" if value == () else str(value)
 
 
-@pytest.mark.parametrize(("page", "kind"), [("policies.md", "tree policy"), ("drafters.md", "drafter")])
-def test_every_built_in_has_a_section_that_begins_with_its_options_and_defaults(page, kind):
-    found = sections(page)
+def policy_sections() -> dict[str, str]:
+    return sections("policies.md")
+
+
+def drafter_pages() -> dict[str, str]:
+    """The text of each drafter's page, under its title."""
+    pages = (page.read_text() for page in DOCS.glob("drafters/*.md"))
+    return {text.partition("\n")[0].removeprefix("# "): text.partition("\n")[2] for text in pages}
+
+
+DESCRIBED = [("tree policy", policy_sections), ("drafter", drafter_pages)]
+
+
+@pytest.mark.parametrize(("kind", "described"), DESCRIBED)
+def test_what_is_said_of_every_built_in_begins_with_its_options_and_defaults(kind, described):
+    found = described()
     for name, entry in load_registry().entries[kind].items():
         if entry.plugin.startswith("talon-core:"):
             options = ",".join(f"{option}={text_of(value)}" for option, value in describe_options(entry.cls).items())
-            assert name in found, f"{page} has no section {name}"
+            assert name in found, f"the manual says nothing of the {kind} {name}"
             assert found[name].strip().splitlines()[0] == f"`{name}:{options}`".replace(":`", "`")
 
 
-@pytest.mark.parametrize(("page", "kind"), [("policies.md", "tree policy"), ("drafters.md", "drafter")])
-def test_every_section_is_about_something_that_is_registered(page, kind):
-    assert set(sections(page)) - {"none"} <= set(load_registry().names(kind))
+@pytest.mark.parametrize(("kind", "described"), DESCRIBED)
+def test_everything_that_is_described_is_registered(kind, described):
+    assert set(described()) - {"none"} <= set(load_registry().names(kind))
+
+
+def test_the_drafters_page_links_to_the_page_of_each():
+    for page in DOCS.glob("drafters/*.md"):
+        assert f"[`{page.stem}`](drafters/{page.name})" in (DOCS / "drafters.md").read_text()
+        assert page.read_text().startswith(f"# {page.stem}\n")
 
 
 def terms() -> list[str]:
