@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from talon_core.decoder import Decoder
-from talon_core.loading import Parts, decoder_for_model
+from talon_core.loading import Parts, choose_drafter, decoder_for_model
+from talon_core.registry import load_registry
+from talon_drafters.checkpoints.files import SHIPPED
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
@@ -25,13 +27,15 @@ POLICIES = {
     "talon-local": "talon-local:budget=12,top_k=4,mu=0.1",
 }
 DRAFTERS = {
-    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3"),
+    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa"),
     "gemma": ("ngram", "draft-model:skip=6-11"),
 }
 ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
     ("smollm", "talon", "draft-model:skip=9-20"),
     ("smollm", "talon", "eagle3"),
     ("smollm", "eagle2", "eagle3"),
+    ("smollm", "talon", "hydra"),
+    ("smollm", "talon", "medusa"),
     ("gemma", "none", "ngram"),
     ("gemma", "talon", "ngram"),
     ("gemma", "eagle2", "draft-model:skip=6-11"),
@@ -90,6 +94,32 @@ def test_greedy_output_is_that_of_generate(
         assert len(result.token_ids) == NEW_TOKENS
         if model == "gemma" and prompt == LONG_TEXT:
             assert len(result.prompt_ids) < 512 < len(result.prompt_ids) + len(result.token_ids)
+
+
+SHIPPED_FOR_SMOLLM = {"eagle3": (2.4, 25e6), "hydra": (1.8, 8e6), "medusa": (1.6, 8e6)}
+"""Kinds of drafters that travel with TALON: tokens a pass that they must give with 32 nodes, and their most bytes."""
+
+
+@pytest.mark.parametrize("kind", SHIPPED_FOR_SMOLLM)
+def test_a_shipped_drafter_is_small_and_guesses_well(
+    request: pytest.FixtureRequest, prompts: list[str], kind: str
+) -> None:
+    least, most_bytes = SHIPPED_FOR_SMOLLM[kind]
+    folder = SHIPPED / f"smollm2-135m-{kind}"
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= most_bytes
+    assert "## Licences" in (folder / "README.md").read_text()
+    decoder = _decoder(request, "smollm", "talon:budget=32", kind)
+    stats = [decoder.generate(prompt, max_new_tokens=64).stats for prompt in prompts]
+    assert sum(one.new_tokens for one in stats) >= least * sum(one.target_passes for one in stats)
+
+
+def test_the_best_shipped_drafter_is_used_where_none_is_named(request: pytest.FixtureRequest) -> None:
+    model, tokenizer = request.getfixturevalue("smollm")
+    assert choose_drafter(load_registry(), model) == "eagle3"
+    assert choose_drafter(load_registry(), request.getfixturevalue("gemma")[0]) == "ngram"
+    decoder = decoder_for_model(model, tokenizer, Parts())
+    assert decoder.drafter_spec is not None
+    assert decoder.drafter_spec.name == "eagle3"
 
 
 PROCESSORS: dict[str, dict[str, Any]] = {
