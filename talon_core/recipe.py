@@ -34,6 +34,7 @@ class TrainingJob:
         save_every: training steps between checkpoints, and between reports on held-out texts.
         seed: of everything that is drawn.
         start: a folder that an earlier training by the same recipe left, whose weights are begun with.
+        dtype: the target's type as it was asked for; "auto" for what suits the machine.
     """
 
     target: str
@@ -55,6 +56,7 @@ class TrainingJob:
     save_every: int = attrs.field(default=200, validator=ge(1))
     seed: int = attrs.field(default=0, validator=ge(0))
     start: Path | None = None
+    dtype: str = "auto"
 
 
 class Recipe(ABC):

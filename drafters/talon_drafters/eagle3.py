@@ -9,6 +9,7 @@ from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
 
 CONVENTIONS = ("auto", "boundary", "block")
+NORM_OUTPUT = ("auto", "yes", "no")
 
 
 def _layers(given: Any) -> tuple[int, ...]:
@@ -35,12 +36,16 @@ class Eagle3(DrafterSpec):
         layer_ids_are: what the numbers of explicit layers mean: "boundary" for states as `hidden_states[i]` of
             transformers counts them, "block" for the output of block `i`, which is `hidden_states[i + 1]`; "auto"
             drafts a little text both ways and takes what agrees more with the target.
+        norm_output: whether the next step is fed what has gone through the last norm (EAGLE-3.1): "yes", "no", or
+            "auto" for what the file says; where it says `norm_output` in the authors' layout, by which SpecForge
+            means something else, a little text is drafted both ways.
     """
 
     name = "eagle3"
     path: str = ""
     layers: tuple[int, ...] = attrs.field(default=(), converter=_layers)
     layer_ids_are: str = attrs.field(default="auto", validator=in_(CONVENTIONS))
+    norm_output: str = attrs.field(default="auto", validator=in_(NORM_OUTPUT))
 
     @classmethod
     def rank_for(cls, model: Any) -> int | None:

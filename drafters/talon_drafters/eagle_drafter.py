@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,11 @@ from talon_drafters.checkpoints.eagle3 import Eagle3Files
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint
 from talon_drafters.eagle import Eagle
 from talon_drafters.eagle3 import Eagle3, default_states
-from talon_drafters.feature_drafter import FeatureDrafter, shared_embedding
-from talon_drafters.head_drafter import accelerated, checkpoint_for, transformers_target
+from talon_drafters.feature_drafter import FeatureDrafter
+from talon_drafters.head_drafter import accelerated, checkpoint_for, shared_embedding, transformers_target
+from talon_drafters.heads.eagle3 import Eagle3Head
 from talon_drafters.heads.layers import FeatureHead
+from talon_drafters.heads.unrolled import unrolled
 
 Select = Callable[[Tensor], Tensor]
 """From the features that the target was asked for to those of one meaning of the layers' numbers."""
@@ -43,15 +46,30 @@ def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
             )
     embed = embedding_of(head, head.fc.out_features, target, files.checkpoint)
     selects = {name: _columns(states, target, text.hidden_size) for name, states in readings.items()}
-    described = files.describe(head)
+    norms = [spec.norm_output == "yes"] if spec.norm_output != "auto" else [head.config.norm_output]
+    if spec.norm_output == "auto" and files.norm_output_is_unclear:
+        norms = [False, True]
+    described: dict[str, object] = {}
     meaning = next(iter(selects))
-    if len(selects) > 1:
-        shares = layer_meanings(target, head, embed, selects)
+    known = greedy_text(target) if len(selects) > 1 or len(norms) > 1 else None
+    if known is not None and len(selects) > 1:
+        shares = {name: agreement(head, embed, known, select, 0) for name, select in selects.items()}
         usual = default_states(text.num_hidden_layers)
         meaning = max(shares, key=lambda name: (shares[name], readings[name] == usual))
         described["agreement_by_meaning"] = shares
-    described.update(layer_ids_are=meaning, states=readings[meaning])
+    if known is not None and len(norms) > 1:  # the first step does not depend on it
+        by_norm = {norm: agreement(_with(head, norm), embed, known, selects[meaning], 1) for norm in norms}
+        norms = [max(norms, key=by_norm.__getitem__)]
+        described["agreement_by_norm_output"] = {("yes" if norm else "no"): share for norm, share in by_norm.items()}
+    _with(head, norms[0])
+    described = {**files.describe(head), **described, "layer_ids_are": meaning, "states": readings[meaning]}
     return _drafter(head, embed, target, described, selects[meaning])
+
+
+def _with(head: Eagle3Head, norm_output: bool) -> Eagle3Head:
+    """The same head, its next step fed normed states or not."""
+    head.config = attrs.evolve(head.config, norm_output=norm_output)
+    return head
 
 
 def open_eagle(spec: Eagle, target: Target) -> Drafter:
@@ -100,22 +118,24 @@ def _columns(states: tuple[int, ...], target: HFTarget, width: int) -> Select:
     return lambda features: torch.cat([features[..., at * width : (at + 1) * width] for at in places], dim=-1)
 
 
-def layer_meanings(
-    target: HFTarget, head: FeatureHead, embed: Callable[[Tensor], Tensor], selects: Mapping[str, Select]
-) -> dict[str, float]:
-    """How often the head agrees with the target on a little text of its, for each meaning of the layers' numbers."""
-    prompt, ids, features = greedy_text(target)
-    return {name: agreement(head, embed, prompt, ids, select(features)) for name, select in selects.items()}
+@attrs.frozen(eq=False)
+class KnownText:
+    """A short text by the target, greedily.
+
+    Attributes:
+        prompt: how many of its tokens were given.
+        ids: shape `(tokens,)`, int64.
+        features: the target's at all tokens but the last, shape `(tokens - 1, features)`.
+    """
+
+    prompt: int
+    ids: IntArray
+    features: Tensor
 
 
 @torch.inference_mode()
-def greedy_text(target: HFTarget) -> tuple[int, IntArray, Tensor]:
-    """A short text by the target, greedily, and its features.
-
-    Returns:
-        How many of its tokens were given; token ids, shape `(tokens,)`; and the features of all but the last, shape
-        `(tokens - 1, features)`.
-    """
+def greedy_text(target: HFTarget) -> KnownText:
+    """A short text by the target, greedily, and its features."""
     if target.tokenizer is not None:
         ids = list(target.tokenizer(CHECK_PROMPT)["input_ids"])
     else:
@@ -136,25 +156,28 @@ def greedy_text(target: HFTarget) -> tuple[int, IntArray, Tensor]:
         (features,) = target.prefill([text], [len(text) + 1])
     target.passes = passes
     assert features is not None
-    return prompt, text, features
+    return KnownText(prompt, text, features)
 
 
 @torch.inference_mode()
 def agreement(
-    head: FeatureHead, embed: Callable[[Tensor], Tensor], prompt: int, ids: IntArray, features: Tensor
+    head: FeatureHead, embed: Callable[[Tensor], Tensor], text: KnownText, select: Select, step: int
 ) -> float:
-    """The share of a text's tokens behind its prompt that are the head's best guess from the target's features."""
-    tokens = torch.as_tensor(ids[1:], device=features.device)
+    """The share of a text's tokens behind its prompt that are the head's best guess.
 
-    def attend(_: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-
-    positions = torch.arange(len(tokens), device=features.device)[None]
-    states = head.fuse(features.to(head.dtype))[None]
-    _, hidden = head(embed(tokens)[None].to(head.dtype), states, positions, attend)
+    Args:
+        head: what guesses.
+        embed: token ids to embeddings.
+        text: what is to be guessed.
+        select: from the target's features to those that are fused.
+        step: after how many drafted tokens of the text's own; 0 for guesses from the target's features alone.
+    """
+    features = select(text.features).to(head.dtype)[None]
+    ids = torch.as_tensor(text.ids, device=features.device)
+    # row t knows the tokens up to t + 1; those of the prompt were not the target's choice
+    starts = torch.arange(max(text.prompt - 2, 0), len(ids) - 2 - step, device=ids.device)
+    *_, hidden = unrolled(head, embed(ids)[None].to(head.dtype), features, starts[None], step + 1)
     best = head.logits(hidden[0]).argmax(-1)
     if head.target_ids is not None:
         best = head.target_ids[best]
-    # row i knows the tokens up to i + 1 and guesses the one after it; the prompt's were not the target's choice
-    first = max(prompt - 2, 0)
-    return float((best[first:-1] == tokens[first + 1 :]).float().mean())
+    return float((best == ids[starts + 2 + step]).float().mean())

@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend, TreeLayout
+from talon_core.attention import AttentionBackend
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
 from talon_core.hf.attention import Pass
 from talon_core.hf.cache import TreeCache
-from talon_core.hf.runner import PREFILL_CHUNK, pass_inputs
+from talon_core.hf.runner import PREFILL_CHUNK, fed, pass_inputs
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.best import Best, nothing
 from talon_drafters.heads.layers import FeatureHead
@@ -78,7 +77,7 @@ class FeatureDrafter(Drafter):
             tokens = prompt.ids[1:]
             last = max(len(tokens) - 1, 0)  # the last pair waits for the first round: its answer is wanted
             for start in range(0, last, PREFILL_CHUNK):
-                self._prefill(row, len(prompts), tokens[start:last][:PREFILL_CHUNK], states[start:last][:PREFILL_CHUNK])
+                self._prefill(row, tokens[start:last][:PREFILL_CHUNK], states[start:last][:PREFILL_CHUNK])
             self._rows.append(StagedRow(tokens[last:].tolist()))
             self._states.append(states[last:])
             self._made.append(states[:0])
@@ -86,15 +85,9 @@ class FeatureDrafter(Drafter):
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
 
-    def _prefill(self, row: int, batch: int, tokens: IntArray, states: Tensor) -> None:
-        start, count = self._cache.lengths[row], len(tokens)
-        counts = [0] * batch
-        counts[row] = count
-        self._cache.stage(counts, row)
-        positions = torch.arange(start, start + count, device=self._device)[None]
-        this_pass = Pass(TreeLayout.chain(start, count), self._attention, prompt=True)
-        self._run(torch.as_tensor(tokens)[None], states[None], positions, this_pass)
-        self._cache.lengths[row] += count
+    def _prefill(self, row: int, tokens: IntArray, states: Tensor) -> None:
+        with fed(self._cache, row, len(tokens), self._attention) as (positions, this_pass):
+            self._run(torch.as_tensor(tokens)[None], states[None], positions.to(self._device), this_pass)
 
     def _run(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -175,9 +168,3 @@ class FeatureDrafter(Drafter):
             mine.restart(one.tokens.tolist())
             self._states[row] = states
         self._cache.commit(paths)
-
-
-def shared_embedding(model: Any) -> Callable[[Tensor], Tensor]:
-    """The target's token embedding as a table look-up, without the scale that some models apply after it."""
-    weight = model.get_input_embeddings().weight
-    return lambda ids: torch.nn.functional.embedding(ids, weight)

@@ -1,5 +1,6 @@
 """What drafters share that are heads on the target's hidden states: how they are opened."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -41,6 +42,12 @@ def checkpoint_for(target: HFTarget, path: str, kind: str, stem: str) -> Checkpo
             f"(hidden size {sizes.hidden}, {sizes.vocab} tokens)"
         )
     return read_checkpoint(source, stem)
+
+
+def shared_embedding(model: Any) -> Callable[[Tensor], Tensor]:
+    """The target's token embedding as a table look-up, without the scale that some models apply after it."""
+    weight = model.get_input_embeddings().weight
+    return lambda ids: torch.nn.functional.embedding(ids, weight)
 
 
 def shared_output(target: HFTarget, vocabulary: Tensor | None) -> nn.Module:

@@ -6,22 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from talon_core.attention import AttentionBackend, TreeLayout
+from talon_core.attention import AttentionBackend
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
-from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, Pass
+from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
 from talon_core.hf.cache import TreeCache
-from talon_core.hf.runner import PREFILL_CHUNK, set_implementation
+from talon_core.hf.runner import PREFILL_CHUNK, fed, set_implementation
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.best import Best, nothing
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.hydra import STEM, ReadHydra, hydra_of
-from talon_drafters.head_drafter import accelerated, checkpoint_for, shared_output, transformers_target
+from talon_drafters.head_drafter import (
+    accelerated,
+    checkpoint_for,
+    shared_embedding,
+    shared_output,
+    transformers_target,
+)
 from talon_drafters.heads.hydra import HydraHeads
 
 if TYPE_CHECKING:
@@ -71,30 +77,25 @@ class _States:
         """What is to be read, shape `(hidden,)`, by sequence; those without a state are left out."""
         for row, unread in enumerate(self._unread):
             if unread:
-                states = torch.cat(unread)
+                states, prompt = torch.cat(unread), self._last[row] is None
                 for start in range(0, len(states), PREFILL_CHUNK):
-                    self._last[row] = self._encode(row, states[start : start + PREFILL_CHUNK])[-1]
+                    self._last[row] = self._encode(row, states[start : start + PREFILL_CHUNK], prompt)[-1]
                 unread.clear()
         return {row: state for row, state in enumerate(self._last) if state is not None}
 
-    def _encode(self, row: int, states: Tensor) -> Tensor:
-        """Run the prefix layer over new states of one sequence; both have shape `(new, hidden)`."""
+    def _encode(self, row: int, states: Tensor, prompt: bool) -> Tensor:
+        """Run the prefix layer over new states of a sequence, its prompt's or not; both have shape `(new, hidden)`."""
         if self._heads.prefix is None:
             return states
-        start, count = self._cache.lengths[row], len(states)
-        counts = [0] * len(self._unread)
-        counts[row] = count
-        self._cache.stage(counts, row)
-        this_pass = Pass(TreeLayout.chain(start, count), self._attention, prompt=not start)
-        options: dict[str, Any] = {PASS_KEYWORD: this_pass}
-        encoded = self._heads.encode(
-            states[None],
-            position_ids=torch.arange(start, start + count, device=states.device)[None],
-            past_key_values=self._cache,
-            use_cache=True,
-            **options,
-        )
-        self._cache.lengths[row] += count
+        with fed(self._cache, row, len(states), self._attention, prompt) as (positions, this_pass):
+            options: dict[str, Any] = {PASS_KEYWORD: this_pass}
+            encoded = self._heads.encode(
+                states[None],
+                position_ids=positions.to(states.device),
+                past_key_values=self._cache,
+                use_cache=True,
+                **options,
+            )
         return encoded[0]
 
 
@@ -111,7 +112,7 @@ class HydraDrafter(Drafter):
         self._heads = read.heads
         self._output = shared_output(target, read.vocabulary) if read.heads.outputs is None else None
         self._session = accelerated(target, read.heads, self._output)
-        self._embed: nn.Module = target.model.get_input_embeddings()
+        self._embed = shared_embedding(target.model)
         self._vocabulary = None if read.vocabulary is None else read.vocabulary.numpy()
         self._vocab_size = target.vocab_size
         self._device = target.device

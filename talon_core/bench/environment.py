@@ -30,7 +30,7 @@ def describe_environment(model: Any, tokenizer: Any, target: Any) -> dict[str, A
         "python": platform.python_version(),
         "talon": talon_core.__version__,
         **{package: _version(package) for package in PACKAGES},
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
         "gpu": _gpus(),
         "cuda": torch.version.cuda,

@@ -90,8 +90,12 @@ def train(
         "keep_states": keep_states,
         "start": start,
         "seed": seed,
+        "dtype": dtype,
     }
-    job = _job(model, out, {name: value for name, value in given.items() if value is not None})
+    name = (
+        Path(model).resolve().name if Path(model).is_dir() else model
+    )  # the drafter's files are for other machines too
+    job = _job(name, out, {name: value for name, value in given.items() if value is not None})
     for file in job.prompts:
         if not file.is_file():
             raise ValueError(f"--prompts is '{file}'; it must be a file")
@@ -102,7 +106,7 @@ def train(
     if not job.prompts and not job.library and not job.self_written and not (out / "prompts.jsonl").exists():
         raise ValueError("there is nothing to train on: give --prompts FILE, --self-written N or --library")
     with nothing_on_stdout(as_json):
-        report = _train(chosen, model, job, dtype)
+        report = _train(chosen, model, job)
     if as_json:
         print_json(report)
     else:
@@ -117,7 +121,7 @@ def _job(target: str, out: Path, given: dict[str, Any]) -> TrainingJob:
         raise ValueError(re.sub(r"^'(\w+)'", lambda name: "--" + name[1].replace("_", "-"), error.args[0])) from None
 
 
-def _train(recipe: Recipe, model: str, job: TrainingJob, dtype: str) -> dict[str, Any]:
+def _train(recipe: Recipe, model: str, job: TrainingJob) -> dict[str, Any]:
     import torch
 
     from talon_core.cli.session import open_session
@@ -125,5 +129,5 @@ def _train(recipe: Recipe, model: str, job: TrainingJob, dtype: str) -> dict[str
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local and torch.cuda.is_available():  # one of several processes that `accelerate launch` started
         torch.cuda.set_device(local)
-    session = open_session(model, **({} if dtype == "auto" else {"dtype": getattr(torch, dtype)}))
+    session = open_session(model, **({} if job.dtype == "auto" else {"dtype": getattr(torch, job.dtype)}))
     return dict(recipe.train(session.model, session.tokenizer, job))

@@ -86,16 +86,8 @@ class ModelRunner:
             parts: list[Tensor] = []
             for start in range(0, len(ids), PREFILL_CHUNK):
                 chunk = ids[start : start + PREFILL_CHUNK]
-                counts = [0] * len(prompts)
-                counts[row] = len(chunk)
-                self.cache.stage(counts, row)
-                self._forward(
-                    torch.as_tensor(chunk)[None],
-                    torch.arange(start, start + len(chunk))[None],
-                    Pass(TreeLayout.chain(start, len(chunk)), self.attention, prompt=True),
-                    logits_to_keep=1,
-                )
-                self.cache.lengths[row] += len(chunk)
+                with fed(self.cache, row, len(chunk), self.attention) as (positions, this_pass):
+                    self._forward(torch.as_tensor(chunk)[None], positions, this_pass, logits_to_keep=1)
                 state = self._kept()
                 if state is not None:
                     parts.append(state[0])
@@ -133,6 +125,30 @@ class ModelRunner:
         ).logits
         self.windows = this_pass.windows
         return logits
+
+
+@contextmanager
+def fed(
+    cache: TreeCache, row: int, count: int, attention: AttentionBackend, prompt: bool = True
+) -> Iterator[tuple[Tensor, Pass]]:
+    """One sequence's next `count` tokens, a chain, go through a model inside, and belong to its prefix afterwards.
+
+    Args:
+        cache: the model's.
+        row: which sequence.
+        count: how many tokens.
+        attention: computes attention, but for a prompt.
+        prompt: as in `Pass`.
+
+    Yields:
+        Their positions, shape `(1, count)`, int64, and the pass.
+    """
+    start = cache.lengths[row]
+    counts = [0] * len(cache.lengths)
+    counts[row] = count
+    cache.stage(counts, row)
+    yield torch.arange(start, start + count)[None], Pass(TreeLayout.chain(start, count), attention, prompt)
+    cache.lengths[row] += count
 
 
 def pass_inputs(

@@ -109,7 +109,12 @@ CASES = {
     "native, layers.0": Case(renamed={"midlayer.": "layers.0."}),
     "native, the whole vocabulary": Case(draft_ids=None, maps=()),
     "native, head_dim said": Case(head_dim=20, fields={"head_dim": 20}),
-    "SpecForge": Case(own_embedding=True, config={"architectures": ["LlamaForCausalLMEagle3"], "norm_output": True}),
+    "SpecForge": Case(
+        own_embedding=True,
+        config={"architectures": ["LlamaForCausalLMEagle3"], "norm_output": True},
+        options={"norm_output": "no"},
+    ),
+    "SpecForge, EAGLE-3.1": Case(norm_output=True, config={"norm_output": True}, options={"norm_output": "yes"}),
     "SpecForge, maps untouched": Case(own_embedding=True, draft_ids=None),
     "vLLM's name for the map": Case(renamed={"midlayer.": "layers.0.", "d2t": "draft_id_to_target_id"}, maps=("d2t",)),
     "speculators": Case(**SPECULATORS),
@@ -563,6 +568,35 @@ def test_a_meaning_that_the_target_has_no_layers_for_is_not_tried(shared, tmp_pa
         decoder_of(path, layer_ids_are="block")
 
 
+@pytest.mark.parametrize("right", ["yes", "no"])
+def test_what_norm_output_means_is_found_by_drafting_both_ways(right, shared, tmp_path):
+    """The head's layer changes nothing, so that its second guess is made of a state that was normed twice, or once."""
+    model = target_model()
+    case = Case(draft_ids=None, maps=(), config={"norm_output": True}, norm_output=right == "yes")
+    weights = weights_of(shared, case)
+    for name in ("midlayer.self_attn.o_proj.weight", "midlayer.mlp.down_proj.weight"):
+        weights[name] = np.zeros_like(weights[name])
+    text = [
+        *range(8),
+        *decoder_for_model(model, None, Parts(policy=None)).generate(np.arange(8), max_new_tokens=64).token_ids,
+    ]
+    plain = shared.Written(weights, HEADS, case.head_dim, eps=case.eps)
+    features = shared.states_of(model, text, STATES).double().numpy()[6:-3]
+    once = plain.norm(plain.linear(features, "fc"), "norm.weight")
+    twice = plain.norm(once, "norm.weight")
+    true, false = (np.eye(VOCAB)[(np.array(text[9:]) + shift) % VOCAB] for shift in (0, 1))
+    wanted = [false, true] if right == "yes" else [true, false]
+    weights["lm_head.weight"] = np.linalg.lstsq(np.concatenate([once, twice]), np.concatenate(wanted), rcond=None)[0].T
+    path = shared.save(tmp_path, weights, config_of(case))
+    said = decoder_of(path).drafter.describe()
+    wrong = {"yes": "no", "no": "yes"}[right]
+    assert said["norm_output"] == (right == "yes")
+    assert said["agreement_by_norm_output"][right] > 0.5 > said["agreement_by_norm_output"][wrong]
+    told = decoder_of(path, norm_output=wrong).drafter.describe()
+    assert told["norm_output"] == (wrong == "yes")
+    assert "agreement_by_norm_output" not in told
+
+
 def test_the_check_stays_within_a_short_context(shared, tmp_path):
     config = LlamaConfig(**{**SMALL, "max_position_embeddings": 12})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -606,14 +640,11 @@ def test_the_targets_type_is_taken_but_for_the_frequencies_of_rope(shared, tmp_p
     assert {tensor.dtype for tensor in head.state_dict().values()} == {torch.bfloat16}
     assert head.rotary.inv_freq.dtype == torch.float32
     assert head.target_ids.tolist() == DRAFT_IDS.tolist()
-    assert {tensor.dtype for tensor in Eagle3Files.of(checkpoint).head(HIDDEN, VOCAB).state_dict().values()} == {
-        torch.float32
-    }
 
 
 def test_a_configuration_is_left_as_it_was_read(shared, tmp_path):
     checkpoint = read_checkpoint(written_case(shared, tmp_path, CASES["rope_scaling, llama3"]))
-    Eagle3Files.of(checkpoint).head(HIDDEN, VOCAB)
+    Eagle3Files.of(checkpoint).head(HIDDEN, VOCAB, torch.zeros(1))
     assert checkpoint.config["rope_scaling"] == LLAMA3
 
 

@@ -260,7 +260,7 @@ def test_while_decoding_the_state_is_that_of_the_token_before_the_root(tmp_path,
     for ids, path, law in recording.laws:
         assert [5, 6, 7, 8, *result.token_ids][: len(ids)] == ids
         truth = plain_law(layout, tensors_of(layout), model.get_output_embeddings(), final[len(ids) - 2], len(path))
-        np.testing.assert_allclose(law, truth, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(law, truth, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["chain", "static", "eagle2:budget=12", "talon:budget=20,mu=0.01"])

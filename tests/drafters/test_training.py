@@ -14,7 +14,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 from torch import nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, TrainerCallback
 
 from talon_core.choices import SeededChoices
 from talon_core.cli import main
@@ -26,10 +26,13 @@ from talon_core.tree import TokenTree
 from talon_drafters.checkpoints.eagle3 import Eagle3Files
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.eagle3 import default_states
-from talon_drafters.feature_drafter import FeatureDrafter, shared_embedding
+from talon_drafters.feature_drafter import FeatureDrafter
+from talon_drafters.head_drafter import shared_embedding
+from talon_drafters.heads.unrolled import unrolled
 from talon_drafters.training.answers import Text, append_texts, continue_texts, read_texts
+from talon_drafters.training.batches import LengthBatches, Texts, collate, draft_vocabulary, usable
 from talon_drafters.training.eagle3 import Eagle3Training
-from talon_drafters.training.fit import Fitted, LengthBatches, Texts, collate, draft_vocabulary, usable
+from talon_drafters.training.fit import Fitted, Schedule, fit
 from talon_drafters.training.heads import HydraTraining, MedusaTraining
 from talon_drafters.training.losses import soft_cross_entropy
 from talon_drafters.training.optimizer import optimizer_for
@@ -44,7 +47,7 @@ from talon_drafters.training.recipe import Batch, Truth
 from talon_drafters.training.recipes import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetLaw, TargetStates
-from talon_drafters.training.unrolled import StepCounter, UnrolledAttention, rows_at
+from talon_drafters.training.unrolled import StepCounter
 from talon_kernels.backends import ReferenceAttention
 
 VOCAB = 97
@@ -151,18 +154,10 @@ def test_an_unrolled_step_sees_what_a_drafted_node_sees() -> None:
     batch = Batch(**collate([(text, None) for text in some]))
     features, _ = TargetStates(model, default_states(4))(batch.ids)
     embeddings = shared_embedding(model)(batch.ids)
-    attention = UnrolledAttention(batch.starts, batch.ids.shape[1] - 1)
-    index, last = batch.starts.clamp(min=0), batch.ids.shape[1] - 1
-    positions = torch.arange(batch.ids.shape[1] - 1).expand(len(batch.ids), -1)
     compared = 0
     with torch.no_grad():
-        states, hidden = head(embeddings[:, 1:], head.fuse(features[:, :-1]), positions, attention)
-        states, hidden = rows_at(states, index), rows_at(hidden, index)
-        for step in range(training.options.steps):
-            if step:
-                attention.step = step
-                at = (index + 1 + step).clamp(max=last)
-                states, hidden = head(rows_at(embeddings, at), states, index + step, attention)
+        steps = unrolled(head, embeddings, features[:, :-1], batch.starts, training.options.steps)
+        for step, hidden in enumerate(steps):
             laws = torch.softmax(head.logits(hidden).double(), dim=-1)
             for row, text in enumerate(some):
                 for place, start in enumerate(batch.starts[row].tolist()):
@@ -172,6 +167,45 @@ def test_an_unrolled_step_sees_what_a_drafted_node_sees() -> None:
                     np.testing.assert_allclose(laws[row, place], drafted[10:70], atol=1e-5)
                     compared += 1
     assert compared > 20
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra-prefix"])
+def test_a_head_is_trained_on_what_it_reads_when_it_drafts(
+    kind: str, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, model = TRAININGS[kind], tiny_model(architecture)
+    torch.manual_seed(1)
+    head = training.make(model, torch.arange(VOCAB))
+    for parameter in head.parameters():
+        parameter.data = (parameter.data + 0.1 * torch.randn_like(parameter)).bfloat16().float()  # as in the files
+    hidden: list[torch.Tensor] = []
+
+    class Kept(StepCounter):
+        def add(self, given: torch.Tensor) -> None:
+            hidden.append(given)
+            super().add(given)
+
+    monkeypatch.setattr("talon_drafters.training.heads.StepCounter", Kept)
+    (text,) = usable(texts(), 64)[:1]
+    batch = collate([(text, None)])
+    Fitted(training, head, model, torch.arange(VOCAB))(**batch)
+    training.export(copy.deepcopy(head), torch.arange(VOCAB), {}, tmp_path)
+    spec = f"{training.options.name}:path={tmp_path}"
+    decoder = decoder_for_model(model, None, Parts(spec, "chain:length=3", attention="reference", accelerate=False))
+    assert decoder.drafter is not None
+    ids = np.array(text.ids, dtype=np.int64)
+    _, last = TargetStates(model, ())(torch.as_tensor(ids)[None])
+    weight = TargetLaw.of(model, torch.arange(VOCAB)).weight
+    for place, start in list(enumerate(batch["starts"][0].tolist()))[:4]:
+        with decoder.target.session(), decoder.drafter.session(), torch.no_grad():
+            decoder.drafter.begin([Prompt(ids[: start + 2], last[0, : start + 1])])
+            tree = TokenTree.root(int(ids[start + 1]))
+            for step in range(3):
+                (candidates,) = decoder.drafter.propose([tree], [np.array([step])], [1], [SeededChoices(0)])
+                trained = torch.softmax(hidden[step][0, place] @ weight.T, -1)
+                np.testing.assert_allclose(candidates.law(0), trained.detach(), atol=2e-5)
+                tree = tree.extend(ids[[start + 2 + step]], np.array([step]), np.zeros(1))
 
 
 def test_steps_are_counted_by_hand() -> None:
@@ -201,13 +235,64 @@ def test_steps_are_counted_by_hand() -> None:
 def test_batches_hold_every_text_once_and_keep_to_their_size() -> None:
     some = Texts(usable(texts(50), 64))
     batches = LengthBatches(some, 80, 0)
-    one, two = list(batches), list(batches)
+    one, same = list(batches), list(batches)
+    batches.set_epoch(1)
+    two = list(batches)
+    assert one == same
     assert len(batches) == len(one) == len(two)
     for epoch in (one, two):
         assert sorted(index for batch in epoch for index in batch) == list(range(len(some)))
         for batch in epoch:
             assert len(batch) == 1 or len(batch) * max(len(some.texts[index].ids) for index in batch) <= 80
     assert one != two
+
+
+class Watched(Texts):
+    """Remembers what it was asked for."""
+
+    def __init__(self, some: list[Text]) -> None:
+        super().__init__(some)
+        self.asked: list[int] = []
+
+    def __getitem__(self, index: int) -> tuple[Text, torch.Tensor | None]:
+        self.asked.append(index)
+        return super().__getitem__(index)
+
+
+class StopsAt(TrainerCallback):  # type: ignore[misc]  # transformers has no complete types
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = state.global_step == self.step
+
+
+def test_each_pass_has_its_own_order_and_an_interruption_changes_nothing(tmp_path: Path) -> None:
+    model, some = tiny_model("llama"), usable(texts(30), 64)
+    batches = len(LengthBatches(Texts(some), 100, 0))
+    schedule = Schedule(epochs=2, batch_tokens=100, learning_rate=1e-3, seed=0, save_every=1)
+
+    def asked(folder: str, stop: int | None = None) -> list[int]:
+        watched = Watched(some)
+        stops = [StopsAt(stop)] if stop is not None else []
+        fit(
+            TRAININGS["medusa"],
+            model,
+            torch.arange(VOCAB),
+            watched,
+            Texts([]),
+            tmp_path / folder,
+            schedule,
+            resume=True,
+            callbacks=stops,
+        )
+        return watched.asked
+
+    whole = asked("whole")
+    one, two = whole[: len(some)], whole[len(some) :]
+    assert sorted(one) == sorted(two) == list(range(len(some)))
+    assert one != two
+    assert asked("parts", stop=batches + 2) + asked("parts") == whole
 
 
 def test_the_draft_vocabulary_is_what_answers_use_most() -> None:
@@ -248,15 +333,16 @@ def test_continuations_are_those_of_each_prompt_alone(batch_size: int) -> None:
 def test_stored_states_are_the_targets(tmp_path: Path) -> None:
     model, some = tiny_model("llama"), usable(texts(7), 64)
     states = TargetStates(model, (1, 3))
-    store = StateStore(tmp_path / "states.bin", some, 3 * 48)
+    store = StateStore(tmp_path / "states.bin", some, 3 * 48, {"name": "a"})
     store.fill(states, 50)
-    again = StateStore(tmp_path / "states.bin", some, 3 * 48)
+    again = StateStore(tmp_path / "states.bin", some, 3 * 48, {"name": "a"})
     assert again.done == len(some)
     for index, text in enumerate(some):
         features, last = states(torch.tensor([text.ids]))
         plain = torch.cat([features[0], last[0]], dim=-1).to(torch.bfloat16)
         torch.testing.assert_close(again[index], plain, rtol=2**-7, atol=1e-3)
-    assert StateStore(tmp_path / "states.bin", some[1:], 3 * 48).done == 0
+    assert StateStore(tmp_path / "states.bin", some, 3 * 48, {"name": "b"}).done == 0
+    assert StateStore(tmp_path / "states.bin", some[1:], 3 * 48, {"name": "a"}).done == 0
 
 
 # Prompts
@@ -434,7 +520,7 @@ def test_an_exported_head_is_the_head_that_was_trained(tmp_path: Path) -> None:
     tokens = torch.arange(20, 80)
     head = training.make(model, tokens)
     training.export(head, tokens, {"talon": {}}, tmp_path)
-    read = Eagle3Files.of(read_checkpoint(tmp_path)).head(48, VOCAB)
+    read = Eagle3Files.of(read_checkpoint(tmp_path)).head(48, VOCAB, torch.zeros(1))
     assert read.target_ids is not None
     assert read.target_ids.tolist() == tokens.tolist()
     for name, tensor in head.state_dict().items():
@@ -472,9 +558,38 @@ def test_another_job_is_not_mixed_in(job: TrainingJob, tmp_path: Path) -> None:
     short = attrs.evolve(job, out=tmp_path, epochs=1, keep_states=False)
     first = run_job(TRAININGS["medusa"], model, None, short)
     again = run_job(TRAININGS["medusa"], model, None, short)
-    assert again["path"] == first["path"]
-    with pytest.raises(ValueError, match="belongs to a training with another job"):
+    assert again == first
+    assert "are all accepted" in (tmp_path / "medusa" / "drafter" / "README.md").read_text()
+    with pytest.raises(ValueError, match=r"belongs to a training with another job \(epochs\)"):
         run_job(TRAININGS["medusa"], model, None, attrs.evolve(short, epochs=2))
+    for other, changed in (
+        (attrs.evolve(short, self_written=9), r"another texts \(self_written\)"),
+        (attrs.evolve(short, prompts=(tmp_path / "answers.jsonl",)), r"another texts \(prompts\)"),
+    ):
+        with pytest.raises(ValueError, match=changed):
+            run_job(TRAININGS["hydra"], model, None, other)
+    with pytest.raises(ValueError, match=r"another target \(embeddings\)"):
+        run_job(TRAININGS["hydra"], tiny_model("gemma3"), None, short)
+
+
+def test_weights_to_start_from_must_be_of_the_same_shape(job: TrainingJob, tmp_path: Path) -> None:
+    from talon_drafters.training.pipeline import run_job
+
+    for name in ("answers.jsonl", "prompts.jsonl"):
+        (tmp_path / name).write_bytes((job.out / name).read_bytes())
+    model = tiny_model("llama")
+    short = attrs.evolve(job, out=tmp_path, epochs=1, keep_states=False)
+    run_job(TRAININGS["medusa"], model, None, short)
+    start = attrs.evolve(short, out=tmp_path / "next", start=tmp_path / "medusa")
+    start.out.mkdir()
+    for name in ("answers.jsonl", "prompts.jsonl"):
+        (start.out / name).write_bytes((job.out / name).read_bytes())
+    with pytest.raises(ValueError, match=r"has a draft vocabulary of 97; give draft_vocab=97"):
+        run_job(MedusaTraining(MedusaRecipe(draft_vocab=40, steps=3)), model, None, start)
+    with pytest.raises(
+        ValueError, match=r"have blocks.0.0.linear.weight of shape \(48, 48\); this recipe makes it of shape \(48, 96\)"
+    ):
+        run_job(TRAININGS["hydra"], model, None, start)
 
 
 # The optimizer

@@ -96,10 +96,15 @@ class Eagle3Files:
                 raise checkpoint.error("has no transformer_layer_config in its config.json")
             files = cls(checkpoint, "speculators", fields, {"norm_before_residual": True, **config})
         else:
-            # SpecForge has a norm_output of its own, which only says that there is a norm before the LM head
-            files = cls(checkpoint, "eagle", config, {**config, **_nvidia(checkpoint), "norm_output": False})
+            files = cls(checkpoint, "eagle", config, {**config, **_nvidia(checkpoint)})
         files._check_kind()
         return files
+
+    @property
+    def norm_output_is_unclear(self) -> bool:
+        """In this layout EAGLE-3.1 means by `norm_output` that the next step is fed normed states, and SpecForge, which
+        writes it into every file, that there is a norm before the LM head."""
+        return self.layout == "eagle" and bool(self.flags.get("norm_output"))
 
     def _check_kind(self) -> None:
         checkpoint, flags = self.checkpoint, self.flags
@@ -116,13 +121,13 @@ class Eagle3Files:
                 raise checkpoint.error("is an EAGLE-1 or EAGLE-2 head; use drafter 'eagle'")
             raise checkpoint.error("has neither a midlayer nor a hidden_norm, so it is no EAGLE-3 head")
 
-    def head(self, target_hidden: int, target_vocab: int, like: Tensor | None = None) -> Eagle3Head:
+    def head(self, target_hidden: int, target_vocab: int, like: Tensor) -> Eagle3Head:
         """The head with its weights.
 
         Args:
             target_hidden: width of the target's states.
             target_vocab: tokens of the target.
-            like: gives the type and the device; None leaves the weights in their own type, on the CPU.
+            like: gives the type and the device.
 
         Raises:
             ValueError: if it does not fit the target; the sentence says which tensor and which sizes.
@@ -136,7 +141,7 @@ class Eagle3Files:
             head = Eagle3Head(config, None, embedding)
         tensors = shaped(checkpoint, names, head, None, target_vocab)
         head.rotary = type(head.rotary)(config.layer)  # its frequencies are in no file
-        fill(head, tensors, next(iter(tensors.values())) if like is None else like)
+        fill(head, tensors, like)
         head.register_buffer("target_ids", None if ids is None else ids.to(head.fc.weight.device), persistent=False)
         return head
 
@@ -172,7 +177,7 @@ class Eagle3Files:
             norm_before_residual=bool(self.flags.get("norm_before_residual", False)),
             norm_before_fc="input_norm.weight" in names,
             fc_norm="fc_norm.0.weight" in names,
-            norm_output=bool(self.flags.get("norm_output", False)),
+            norm_output=bool(self.flags.get("norm_output", False)) and not self.norm_output_is_unclear,
             embedding_norm="layers.0.input_layernorm.weight" in names,
             last_norm="norm.weight" in names,
         )
@@ -291,7 +296,7 @@ def save_eagle3(folder: str | Path, head: Eagle3Head, target_ids: Tensor, entrie
         "head_dim": layer.head_dim,
         "hidden_act": layer.hidden_act,
         "rms_norm_eps": layer.rms_norm_eps,
-        "rope_theta": 10000.0,
+        "rope_theta": layer.rope_parameters["rope_theta"],
         "max_position_embeddings": layer.max_position_embeddings,
         "vocab_size": layer.vocab_size,
         "draft_vocab_size": len(target_ids),

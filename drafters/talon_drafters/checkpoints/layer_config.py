@@ -27,8 +27,8 @@ def layer_config(checkpoint: Checkpoint, fields: Mapping[str, Any], first: str, 
         hidden_size: the head's width.
 
     Raises:
-        ValueError: if the number of attention heads is missing or does not fit the tensors, or transformers knows no
-            such layers.
+        ValueError: if the number of attention heads is missing or does not fit the tensors, attention has a sliding
+            window, or transformers knows no such layers.
     """
     query = checkpoint.tensor(f"{first}self_attn.q_proj.weight", -1, -1)
     key = checkpoint.tensor(f"{first}self_attn.k_proj.weight", -1, query.shape[1])
@@ -42,6 +42,8 @@ def layer_config(checkpoint: Checkpoint, fields: Mapping[str, Any], first: str, 
             f"has {first}self_attn.q_proj.weight of shape {tuple(query.shape)} and k_proj.weight of "
             f"{tuple(key.shape)}; they do not fit {heads} heads of size {head_dim}"
         )
+    if fields.get("use_sliding_window") or "sliding_attention" in (fields.get("layer_types") or ()):
+        raise checkpoint.error("has layers with a sliding window, which TALON does not build")
     # copies: transformers writes into what it is given
     options: dict[str, Any] = {name: copy.deepcopy(fields[name]) for name in COPIED if fields.get(name) is not None}
     options.update(

@@ -1,4 +1,4 @@
-"""Writing a drafter's folder, whole or not at all."""
+"""Writing a drafter's folder, each file whole or not at all."""
 
 import json
 from collections.abc import Mapping

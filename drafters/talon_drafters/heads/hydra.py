@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-import torch
 from attrs.validators import ge
 from torch import Tensor, nn
 
@@ -118,30 +117,4 @@ class HydraHeads(nn.Module):
         if own is None:
             raise ValueError("these heads have no output matrices of their own; pass the target's LM head as output")
         logits: Tensor = own(self.hidden(head, read))
-        return logits
-
-    def forward(self, states: Tensor, embeddings: Tensor, output: nn.Module | None = None) -> list[Tensor]:
-        """The logits of all heads along sequences of known tokens.
-
-        Args:
-            states: the target's final hidden states, shape `(batch, length, hidden)`.
-            embeddings: the target's embeddings of the same tokens, same shape; not read by heads without grounding.
-            output: the output matrix of heads that have none of their own; not used otherwise.
-
-        Returns:
-            For head `i` shape `(batch, length - 1 - i, vocab)`: row `t` is about token `t + 2 + i`, so the last row is
-            about the token after the sequence.
-
-        Raises:
-            ValueError: if there is no output matrix.
-        """
-        encoded = self.encode(states)
-        length = states.shape[1]
-        logits = []
-        for head in range(self.config.num_heads):
-            rows = max(length - 1 - head, 0)
-            read = [encoded[:, :rows]]
-            if self.config.grounded:
-                read += [embeddings[:, 1 + after : 1 + after + rows] for after in range(head + 1)]
-            logits.append(self.logits(head, torch.cat(read, dim=-1), output))
         return logits

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
-import torch
 
 from talon_core.recipe import TrainingJob
 from talon_drafters.training.answers import Text
@@ -19,9 +19,7 @@ SOURCES = {
 """What is known of sources that are no files."""
 
 
-def model_card(
-    training: HeadTraining, job: TrainingJob, texts: Sequence[Text], report: Mapping[str, float], dtype: torch.dtype
-) -> str:
+def model_card(training: HeadTraining, job: TrainingJob, texts: Sequence[Text], report: Mapping[str, float]) -> str:
     """A model card in Markdown.
 
     Args:
@@ -29,7 +27,6 @@ def model_card(
         job: the settings.
         texts: what it learned from.
         report: the last figures on held-out texts, as `fit.acceptance` names them after `eval_`.
-        dtype: of the target.
     """
     counts, tokens = Counter(text.source for text in texts), Counter[str]()
     for text in texts:
@@ -38,18 +35,17 @@ def model_card(
         f"| {SOURCES.get(source, f'prompts of the file `{source}`')} | {count} | {tokens[source]} |"
         for source, count in counts.most_common()
     )
-    answers = "as given in the files" if job.given_answers else f"by the target itself, {_sampling(job)}"
     return f"""# A drafter of kind `{training.options.name}` for {job.target}
 
 It drafts for this one target, in speculative decoding, and changes nothing of what the target says. Trained with:
 
 ```sh
-{_command(training, job, dtype)}
+{_command(training, job)}
 ```
 
 ## What it learned from
 
-Answers {answers}, at most {job.answer_tokens} tokens each.
+{_answers(job)}.
 
 | prompts | texts | answer tokens |
 |---|---|---|
@@ -65,13 +61,17 @@ Answers {answers}, at most {job.answer_tokens} tokens each.
 """
 
 
-def _sampling(job: TrainingJob) -> str:
-    if not job.temperature:
-        return "all greedy"
-    return f"every second one greedy, the others at temperature {job.temperature:g}"
+def _answers(job: TrainingJob) -> str:
+    sampled = f"every second one greedy, the others at temperature {job.temperature:g}" if job.temperature else "greedy"
+    written = f"by the target itself, at most {job.answer_tokens} tokens each, {sampled}"
+    return (
+        f"Answers as the files give them, and where they give none, {written}"
+        if job.given_answers
+        else f"Answers {written}"
+    )
 
 
-def _command(training: HeadTraining, job: TrainingJob, dtype: torch.dtype) -> str:
+def _command(training: HeadTraining, job: TrainingJob) -> str:
     """What was typed, with every option that is not the default, and files by their names."""
     options = ",".join(f"{name}={value}" for name, value in attrs.asdict(training.options).items())
     words = ["talon train", f"{training.options.name}:{options}", "--model", job.target]
@@ -82,16 +82,18 @@ def _command(training: HeadTraining, job: TrainingJob, dtype: torch.dtype) -> st
         option = "--" + field.name.replace("_", "-")
         if field.name == "prompts":
             words += [word for file in value for word in (option, file.name)]
+        elif isinstance(value, Path):
+            words += [option, value.name]
         else:
             words += [option] if value is True else [option, str(value)]
-    return " ".join([*words, "--dtype", str(dtype).removeprefix("torch."), "--out", "FOLDER"])
+    return " ".join([*words, "--out", "FOLDER"])
 
 
 def _settings(job: TrainingJob) -> str:
     return (
         f"{job.epochs:g} passes over the texts in batches of {job.batch_tokens} tokens, learning rate up to "
         f"{job.learning_rate:g} (cosine), texts cut at {job.max_length} tokens, seed {job.seed}"
-        + (f", begun with the weights of `{job.start}`" if job.start is not None else "")
+        + (f", begun with the weights of `{job.start.name}`" if job.start is not None else "")
     )
 
 

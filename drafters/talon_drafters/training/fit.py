@@ -1,22 +1,20 @@
 """Fitting a head to a target's texts with the transformers `Trainer`."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from talon_drafters.feature_drafter import shared_embedding
-from talon_drafters.training.answers import Text
+from talon_drafters.head_drafter import shared_embedding
+from talon_drafters.training.batches import LengthBatches, Texts, collate
 from talon_drafters.training.optimizer import optimizer_for
 from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
-from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetLaw, TargetStates
 
 
@@ -28,136 +26,17 @@ class Schedule:
         epochs: passes over the texts.
         batch_tokens: tokens of a batch, padding included.
         learning_rate: the highest.
-        warmup: share of the steps in which it rises.
         seed: for the order of the texts and the head's first weights.
         save_every: optimizer steps between checkpoints, and between reports on held-out texts.
+        warmup: share of the steps in which the rate rises.
     """
 
-    epochs: float = 2.0
-    batch_tokens: int = 2048
-    learning_rate: float = 2e-3
+    epochs: float
+    batch_tokens: int
+    learning_rate: float
+    seed: int
+    save_every: int
     warmup: float = 0.03
-    seed: int = 0
-    save_every: int = 200
-
-
-def draft_vocabulary(texts: Sequence[Text], vocab_size: int, size: int) -> Tensor:
-    """The tokens that are most frequent in the answers, and then the lowest, shape `(size,)`, int64, ascending.
-
-    Low numbers come first in most tokenizers because they are frequent.
-    """
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for text in texts:
-        np.add.at(counts, text.ids[text.prompt :], 1)
-    order = np.argsort(-counts, kind="stable")[:size]
-    return torch.from_numpy(np.sort(order))
-
-
-class Texts(Dataset[tuple[Text, Tensor | None]]):
-    """Texts and, where there is a store, the target's states.
-
-    Args:
-        texts: as `usable` gives them.
-        store: of the same texts.
-        numbers: which texts of the store these are.
-    """
-
-    def __init__(
-        self, texts: Sequence[Text], store: StateStore | None = None, numbers: Sequence[int] | None = None
-    ) -> None:
-        self.texts = texts
-        self._store = store
-        self._numbers = numbers if numbers is not None else range(len(texts))
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int) -> tuple[Text, Tensor | None]:
-        return self.texts[index], self._store[self._numbers[index]] if self._store is not None else None
-
-
-def usable(texts: Sequence[Text], max_length: int) -> list[Text]:
-    """Texts cut to a length, without those that have no answer then."""
-    cut = (attrs.evolve(text, ids=text.ids[:max_length]) for text in texts)
-    return [text for text in cut if len(text.ids) >= 3 and text.prompt < len(text.ids)]
-
-
-def collate(items: Sequence[tuple[Text, Tensor | None]]) -> dict[str, Tensor]:
-    """The fields of a `Batch`, and under `states` what a store has of the target's."""
-    texts = [text for text, _ in items]
-    longest = max(len(text.ids) for text in texts)
-    ids = torch.zeros((len(texts), longest), dtype=torch.int64)
-    firsts = [max(text.prompt - 2, 0) for text in texts]
-    most = max(len(text.ids) - 2 - first for text, first in zip(texts, firsts, strict=True))
-    starts = torch.full((len(texts), most), -1, dtype=torch.int64)
-    for row, (text, first) in enumerate(zip(texts, firsts, strict=True)):
-        ids[row, : len(text.ids)] = torch.as_tensor(text.ids)
-        rows = torch.arange(first, len(text.ids) - 2)
-        starts[row, : len(rows)] = rows
-    batch = {"ids": ids, "lengths": torch.tensor([len(text.ids) for text in texts]), "starts": starts}
-    found = [states for _, states in items if states is not None]
-    if found:
-        batch["states"] = torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
-    return batch
-
-
-class LengthBatches(Sampler[list[int]]):
-    """Batches of texts of like length and of a fixed number of tokens, in another order each epoch.
-
-    Args:
-        texts: what they are made of.
-        batch_tokens: most tokens of a batch, padding included; a longer text is a batch of its own.
-        seed: of the order; None for the order of the lengths.
-        share: which of the processes that train together this one is, and how many there are; each gets as many
-            batches, and none gets another's.
-
-    Raises:
-        ValueError: if there are fewer batches than processes.
-    """
-
-    def __init__(self, texts: Texts, batch_tokens: int, seed: int | None, share: tuple[int, int] = (0, 1)) -> None:
-        self.texts = texts
-        self._lengths = [len(text.ids) for text in texts.texts]
-        self._batch_tokens = batch_tokens
-        self._seed = seed
-        self._share = share
-        self._epoch = 0
-        self._count = len(self._batches(0))
-        if not self._count and self._lengths:
-            raise ValueError(
-                f"{len(self._lengths)} texts do not make a batch for each of {share[1]} processes; lower batch_tokens"
-            )
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[list[int]]:
-        batches = self._batches(self._epoch)
-        self._count = len(batches)
-        yield from batches
-        self._epoch += 1
-
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-
-    def _batches(self, epoch: int) -> list[list[int]]:
-        rng = np.random.default_rng(None if self._seed is None else [self._seed, 0])
-        noise = rng.random(len(self._lengths)) * 8  # so that the same texts do not always meet
-        order = np.argsort(np.array(self._lengths) + noise, kind="stable") if self._seed is not None else None
-        if order is None:
-            order = np.argsort(self._lengths, kind="stable")
-        batches: list[list[int]] = [[]]
-        longest = 0
-        for index in order.tolist():
-            longest = max(longest, self._lengths[index])
-            if batches[-1] and (len(batches[-1]) + 1) * longest > self._batch_tokens:
-                batches.append([])
-                longest = self._lengths[index]
-            batches[-1].append(index)
-        if self._seed is not None:
-            np.random.default_rng([self._seed, epoch + 1]).shuffle(batches)
-        rank, count = self._share
-        return batches[rank : len(batches) // count * count : count]
 
 
 class Fitted(nn.Module):
@@ -208,6 +87,7 @@ class HeadTrainer(Trainer):  # type: ignore[misc]  # transformers has no complet
         self, fitted: Fitted, batches: LengthBatches, held_out: Texts, schedule: Schedule, **kwargs: Any
     ) -> None:
         self._batches, self._held_out, self._schedule = batches, held_out, schedule
+        self.evaluated_at: int | None = None  # the step of the last report
         super().__init__(
             model=fitted, train_dataset=batches.texts, eval_dataset=held_out, data_collator=collate, **kwargs
         )
@@ -238,9 +118,20 @@ class HeadTrainer(Trainer):  # type: ignore[misc]  # transformers has no complet
         report = {f"{metric_key_prefix}_{name}": value for name, value in acceptance(fitted.counts).items()}
         fitted.counts = before
         fitted.train()
+        self.evaluated_at = self.state.global_step
         self.log(report)
         self.callback_handler.on_evaluate(self.args, self.state, self.control, report)
         return report
+
+
+class _PassOrder(TrainerCallback):  # type: ignore[misc]  # transformers has no complete types
+    """Tells the batches which pass over the texts begins, also where a training goes on in the middle of one."""
+
+    def __init__(self, batches: LengthBatches) -> None:
+        self._batches = batches
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._batches.set_epoch(state.global_step // len(self._batches))
 
 
 def fit(
@@ -254,7 +145,7 @@ def fit(
     *,
     resume: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
-    start: Any = None,
+    start: Mapping[str, Tensor] | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> nn.Module:
     """Train a head and return it.
@@ -271,12 +162,16 @@ def fit(
         callbacks: for progress.
         start: a state of the head to start from, by parameter name.
         share: as `LengthBatches` takes it.
+
+    Raises:
+        ValueError: if `start` is the state of a head of another shape.
     """
     torch.manual_seed(schedule.seed)
     model.requires_grad_(False)
     head = training.make(model, target_ids)
     head.to(device=model.device, dtype=torch.float32)
     if start is not None:
+        _check_start(head, start)
         head.load_state_dict(start)
     fitted = Fitted(training, head, model, target_ids)
     batches = LengthBatches(texts, schedule.batch_tokens, schedule.seed, share)
@@ -308,10 +203,23 @@ def fit(
         held_out,
         schedule,
         args=args,
-        callbacks=list(callbacks),
+        callbacks=[_PassOrder(batches), *callbacks],
         optimizers=(optimizer_for(head, schedule.learning_rate), None),
     )
     trainer.remove_callback(PrinterCallback)
     checkpoints = sorted(folder.glob("checkpoint-*"))
     trainer.train(resume_from_checkpoint=bool(resume and checkpoints))
+    if len(held_out) and trainer.evaluated_at != trainer.state.global_step:
+        trainer.evaluate()
     return head
+
+
+def _check_start(head: nn.Module, start: Mapping[str, Tensor]) -> None:
+    wanted = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in start.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise ValueError(
+                f"the weights to start from have {name} of shape {found.get(name, 'none')}; this recipe makes it of "
+                f"shape {wanted.get(name, 'none')}, so start from a training by it with the same options"
+            )

@@ -11,10 +11,11 @@ from talon_drafters.checkpoints.hydra import save_hydra
 from talon_drafters.checkpoints.medusa import save_medusa
 from talon_drafters.heads.hydra import HydraConfig, HydraHeads
 from talon_drafters.heads.medusa import MedusaConfig, MedusaHeads
+from talon_drafters.heads.unrolled import rows_at
 from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.recipes import HydraRecipe, MedusaRecipe
 from talon_drafters.training.sizes import layer_sizes
-from talon_drafters.training.unrolled import StepCounter, rows_at
+from talon_drafters.training.unrolled import StepCounter
 
 
 @attrs.frozen

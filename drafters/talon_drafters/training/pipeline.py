@@ -1,5 +1,6 @@
 """A training job from prompts to a drafter's folder; every stage goes on where it was interrupted."""
 
+import hashlib
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,9 @@ from talon_core.recipe import TrainingJob
 from talon_drafters.checkpoints.files import fingerprint
 from talon_drafters.eagle3 import default_states
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
+from talon_drafters.training.batches import Texts, draft_vocabulary, usable
 from talon_drafters.training.card import model_card
-from talon_drafters.training.fit import Schedule, Texts, draft_vocabulary, fit, usable
+from talon_drafters.training.fit import Schedule, fit
 from talon_drafters.training.memory import keep_freed_memory
 from talon_drafters.training.processes import Processes
 from talon_drafters.training.prompts import (
@@ -36,7 +38,10 @@ from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetStates
 
 NOT_COMPARED = ("out", "batch_size", "prompts")
-"""Settings that may change between two runs for the same folder; its prompts are in a file of its own."""
+"""Settings that may change between two runs for the same folder, but for what the files of prompts hold."""
+
+OF_THE_TEXTS = ("self_written", "summaries", "library", "given_answers", "answer_tokens", "temperature", "seed")
+"""Settings of the prompts and answers, which all recipes in a folder share."""
 
 PROMPT_TOKENS = 96
 """Most tokens of a prompt that the target writes itself."""
@@ -49,6 +54,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
     job.out.mkdir(parents=True, exist_ok=True)
     folder = job.out / training.options.name
     with processes.first_alone():
+        _check_same_texts(model, job)
         _check_same_job(training, job, folder)
     model.eval().requires_grad_(False)
     keep_freed_memory()
@@ -65,13 +71,15 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
             raise ValueError(f"{job.out} holds no text with an answer to learn from; give prompts")
         start = load_file(job.start / "head.safetensors") if job.start is not None else None
         tokens = start.pop("target_ids") if start is not None else None
+        vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        size = min(training.options.draft_vocab, vocab_size)
+        if tokens is not None and len(tokens) != size:
+            raise ValueError(f"{job.start} has a draft vocabulary of {len(tokens)}; give draft_vocab={len(tokens)}")
         if tokens is None:
-            vocab_size = int(model.get_output_embeddings().weight.shape[0])
-            size = min(training.options.draft_vocab, vocab_size)
             tokens = draft_vocabulary([texts[number] for number in kept], vocab_size, size)
         learning, reporting = (Texts([texts[number] for number in part], store, part) for part in (kept, sorted(held)))
         report = _Report(progress, folder / "log.jsonl" if processes.first else None)
-        schedule = Schedule(job.epochs, job.batch_tokens, job.learning_rate, seed=job.seed, save_every=job.save_every)
+        schedule = Schedule(job.epochs, job.batch_tokens, job.learning_rate, job.seed, job.save_every)
         head = fit(
             training,
             model,
@@ -90,7 +98,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
     if processes.first:
         save_file({**head.state_dict(), "target_ids": tokens}, folder / "head.safetensors")
         training.export(head, tokens, {"talon": {"target": job.target, **fingerprint(model)}}, path)
-        write_whole(path / "README.md", model_card(training, job, learned, report.last, model.dtype))
+        write_whole(path / "README.md", model_card(training, job, learned, report.last))
     answer_tokens = sum(len(text.ids) - text.prompt for text in learned)
     return {"path": str(path), "texts": len(kept), "answer_tokens": answer_tokens, **report.last}
 
@@ -100,19 +108,37 @@ def _check_same_job(training: HeadTraining, job: TrainingJob, folder: Path) -> N
     settings = {
         "recipe": {"name": training.options.name, **attrs.asdict(training.options)},
         "job": attrs.asdict(job, filter=lambda field, _: field.name not in NOT_COMPARED),
-        "target": job.target,
     }
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_same(settings, folder / "job.json")
+
+
+def _check_same_texts(model: Any, job: TrainingJob) -> None:
+    """Refuse to take another target's texts, or texts of other prompts, for this job's."""
+    files = [hashlib.sha256(file.read_bytes()).hexdigest() for file in job.prompts]
+    settings = {
+        "target": {"name": job.target, **fingerprint(model)},
+        "texts": {"prompts": files, **{name: getattr(job, name) for name in OF_THE_TEXTS}},
+    }
+    _check_same(settings, job.out / "texts.json")
+
+
+def _check_same(settings: Mapping[str, Any], file: Path) -> None:
+    """Compare settings with those in a file, or write them there if there is none.
+
+    Raises:
+        ValueError: if they differ.
+    """
     text = json.dumps(settings, indent=2, default=str) + "\n"
-    file = folder / "job.json"
     if file.exists():
         before, now = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
         for part in settings:
             if before.get(part) != now[part]:
+                changed = [name for name, value in now[part].items() if (before.get(part) or {}).get(name) != value]
                 raise ValueError(
-                    f"{folder} belongs to a training with another {part} ({before.get(part)}); "
+                    f"{file.parent} belongs to a training with another {part} ({', '.join(changed)}); "
                     "give another --out, or the same settings to go on"
                 )
-    folder.mkdir(parents=True, exist_ok=True)
     write_whole(file, text)
 
 
@@ -192,7 +218,7 @@ def _states(model: Any, texts: Sequence[Text], job: TrainingJob, progress: Progr
     """The states of all recipes, so that several can share them."""
     states = TargetStates(model, default_states(model.config.get_text_config().num_hidden_layers))
     width = (len(states.features) + 1) * model.config.get_text_config().hidden_size
-    store = StateStore(job.out / "states.bin", texts, width)
+    store = StateStore(job.out / "states.bin", texts, width, fingerprint(model))
     bar = progress.add_task("states", total=len(texts), completed=store.done)
     store.fill(states, job.batch_tokens, lambda count: progress.advance(bar, count))
     return store

@@ -1,8 +1,9 @@
 """The target's states at every token of the texts, kept on disk, so that each is computed once."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +22,17 @@ class StateStore:
         file: where they are kept; a small file beside it says how far it is.
         texts: the texts, whose tokens are rows of the file, one after another.
         width: of features and last state together.
+        target: what tells the target from others; it goes through JSON.
     """
 
-    def __init__(self, file: Path, texts: Sequence[Text], width: int) -> None:
+    def __init__(self, file: Path, texts: Sequence[Text], width: int, target: Mapping[str, Any]) -> None:
         lengths = [len(text.ids) for text in texts]
         self._texts = texts
         self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._progress = file.with_suffix(".json")
         total = int(self._starts[-1])
-        key = {"width": width, "texts": len(texts), "tokens": total, "sum": sum(sum(text.ids) for text in texts)}
+        tokens = sum(sum(text.ids) for text in texts)
+        key = {"target": dict(target), "width": width, "texts": len(texts), "tokens": total, "sum": tokens}
         known = json.loads(self._progress.read_text()) if self._progress.exists() and file.exists() else {}
         fits = known.get("key") == key
         self.done = int(known["done"]) if fits else 0
