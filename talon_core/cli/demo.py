@@ -21,16 +21,11 @@ if TYPE_CHECKING:
     from talon_core.cli.session import Session
     from talon_core.decoder import Decoder, Result
 
-PROMPT = """\
-Make this text shorter, and keep its facts:
-
-A lighthouse is a tower with a strong lamp that guides ships at night. The first lighthouses were fires on hills near \
-the coast. Later, people built towers of stone, and the fires were replaced by lamps with oil. In 1822, the French \
-engineer Augustin Fresnel invented a lens that made the light visible from more than twenty miles. Each lighthouse has \
-its own pattern of flashes, so that sailors know which one they see. Until the last century, a keeper lived in the \
-tower, lit the lamp every evening and cleaned the lens every morning. Today almost all lighthouses work without a \
-keeper."""
-"""An answer that repeats much of its prompt, which is where a drafter without a model is at its best."""
+PROMPT = (
+    "A baker has 14 trays with 12 rolls on each. In the morning he sells a third of the rolls, and in the afternoon 35 "
+    "more. How many rolls are left? Explain every step."
+)
+"""A question like any other: the answer is not to be looked up in it."""
 
 MAX_NEW_TOKENS = 192
 WARM_UP_TOKENS = 8

@@ -1,8 +1,9 @@
 """The figures of docs/performance.md on this machine, from one interleaved run: `make speed`.
 
 Compares, prompt by prompt and repetition by repetition, transformers' own `generate`, plain decoding with TALON's
-engine, and TALON with the n-gram drafter; times verification by tree size; and measures peak memory in a fresh process.
-Prints a table and writes all of it, with versions, as JSON.
+engine, and TALON with the n-gram drafter and with the trained drafters that travel with it for the model; times
+verification by tree size and drafting by pass; and measures peak memory in a fresh process. Prints tables and writes
+all of it, with versions, as JSON.
 """
 
 import argparse
@@ -23,13 +24,23 @@ from rich.progress import track
 from rich.table import Table
 
 from talon_core.bench.environment import describe_environment, describe_session
-from talon_core.cli.demo import PROMPT as DEMO_PROMPT
 from talon_core.decoder import Decoder
 from talon_core.loading import DEFAULT_MODEL, Parts, decoder_for_model, load_model
 from talon_core.tree import TokenTree
+from talon_drafters.checkpoints.files import shipped_for
+
+SUMMARY = """\
+Make this text shorter, and keep its facts:
+
+A lighthouse is a tower with a strong lamp that guides ships at night. The first lighthouses were fires on hills near \
+the coast. Later, people built towers of stone, and the fires were replaced by lamps with oil. In 1822, the French \
+engineer Augustin Fresnel invented a lens that made the light visible from more than twenty miles. Each lighthouse has \
+its own pattern of flashes, so that sailors know which one they see. Until the last century, a keeper lived in the \
+tower, lit the lamp every evening and cleaned the lens every morning. Today almost all lighthouses work without a \
+keeper."""
 
 PROMPTS = {
-    "summary": DEMO_PROMPT,
+    "summary": SUMMARY,
     "code": "Rename the variable `total` to `amount` in this code, and write the whole code again:\n\n```python\n"
     "def total_price(items, tax):\n    total = 0\n    for item in items:\n        total += item.price * item.quantity\n"
     "    if total > 100:\n        total = total - 10\n    total = total * (1 + tax)\n    return total\n```\n",
@@ -37,6 +48,8 @@ PROMPTS = {
 }
 """Two prompts whose answers repeat their input, and one whose answer does not."""
 
+TRAINED = ("eagle3", "hydra", "medusa")
+BASELINES = ("plain", "transformers")
 NODES = (1, 2, 4, 8, 16, 32)
 CONTEXT = 256
 
@@ -50,15 +63,17 @@ def main() -> None:
     options = parser.parse_args()
     model, tokenizer = load_model(options.model)
     plain = decoder_for_model(model, tokenizer, Parts(policy="none"))
-    fast = decoder_for_model(model, tokenizer, Parts(drafter="ngram"))
+    trained = [kind for kind in TRAINED if shipped_for(model, kind)]
+    fast = {drafter: decoder_for_model(model, tokenizer, Parts(drafter)) for drafter in ("ngram", *trained)}
     figures = {
         "manifest": {
             "model": options.model,
-            **describe_environment(model, tokenizer, fast.target),
+            **describe_environment(model, tokenizer, plain.target),
             **describe_session(),
         },
         "decoding": _decoding(model, plain, fast, options.repetitions, options.max_new_tokens),
-        "verify": _verify(fast, options.repetitions * 3),
+        "verify": _verify(plain, options.repetitions * 3),
+        "draft": {name: _draft(plain, fast[name], options.repetitions) for name in trained},
         "memory": _memory(options.model, model),
     }
     _show(figures)
@@ -66,7 +81,9 @@ def main() -> None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
-def _decoding(model: Any, plain: Decoder, fast: Decoder, repetitions: int, new: int) -> dict[str, Any]:
+def _decoding(
+    model: Any, plain: Decoder, fast: dict[str, Decoder], repetitions: int, new: int
+) -> dict[str, dict[str, Any]]:
     """Tokens per second of each method, prompt by prompt, in turn."""
 
     def generate(prompt: str) -> dict[str, Any]:
@@ -81,17 +98,17 @@ def _decoding(model: Any, plain: Decoder, fast: Decoder, repetitions: int, new: 
         def run(prompt: str) -> dict[str, Any]:
             result = decoder.generate(prompt, max_new_tokens=new)
             stats = result.stats
-            models = stats.prefill_seconds + stats.verify_seconds
+            target = stats.prefill_seconds + stats.verify_seconds
             return {
                 "tokens": result.token_ids,
                 "tokens_per_second": stats.tokens_per_second,
                 "mean_accepted_tokens": stats.mean_accepted_tokens,
-                "outside_model": 1 - models / stats.seconds,
+                "outside_target": 1 - target / stats.seconds,
             }
 
         return run
 
-    methods = {"transformers": generate, "plain": ours(plain), "talon": ours(fast)}
+    methods = {"transformers": generate, "plain": ours(plain), **{name: ours(of) for name, of in fast.items()}}
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {prompt: {name: [] for name in methods} for prompt in PROMPTS}
     for repetition in track(range(-1, repetitions), "decoding", console=Console(stderr=True), transient=True):
         for prompt, text in PROMPTS.items():
@@ -104,19 +121,21 @@ def _decoding(model: Any, plain: Decoder, fast: Decoder, repetitions: int, new: 
 
 def _summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     speed = {name: [run["tokens_per_second"] for run in of] for name, of in runs.items()}
+    drafters = [name for name in runs if name not in BASELINES]
+    pairs = [("plain", "transformers"), *((name, other) for name in drafters for other in BASELINES)]
     ratios = {
         f"{one} / {other}": statistics.median(a / b for a, b in zip(speed[one], speed[other], strict=True))
-        for one, other in (("plain", "transformers"), ("talon", "plain"), ("talon", "transformers"))
+        for one, other in pairs
     }
     outputs = {tuple(run["tokens"]) for of in runs.values() for run in of}
     return {
         "tokens_per_second": {name: statistics.median(values) for name, values in speed.items()},
         "ratios": ratios,
-        "mean_accepted_tokens": runs["talon"][0]["mean_accepted_tokens"],
-        "outside_model": {
-            name: statistics.median(run["outside_model"] for run in runs[name]) for name in ("plain", "talon")
+        "mean_accepted_tokens": {name: runs[name][0]["mean_accepted_tokens"] for name in drafters},
+        "outside_target": {
+            name: statistics.median(run["outside_target"] for run in runs[name]) for name in ("plain", *drafters)
         },
-        "new_tokens": len(runs["talon"][0]["tokens"]),
+        "new_tokens": len(runs["plain"][0]["tokens"]),
         "identical_output": len(outputs) == 1,
     }
 
@@ -145,6 +164,23 @@ def _verify(decoder: Decoder, repetitions: int) -> dict[str, Any]:
     return {"milliseconds": medians, "ratio_to_one_node": ratios}
 
 
+def _draft(plain: Decoder, decoder: Decoder, repetitions: int) -> dict[str, float]:
+    """Milliseconds of a trained drafter for each of its passes, all it does counted, and their share of a plain step.
+
+    Medusa's heads make one pass a round, the others one for each layer of the tree.
+    """
+    passes: list[float] = []
+    shares: list[float] = []
+    for repetition in range(-1, repetitions):
+        steps = plain.generate(PROMPTS["story"], max_new_tokens=96).rounds
+        rounds = decoder.generate(PROMPTS["story"], max_new_tokens=96).rounds
+        if repetition >= 0:
+            some = [one.draft_seconds / one.draft_passes for one in rounds if one.draft_passes]
+            passes += some
+            shares.append(statistics.median(some) / statistics.median(one.verify_seconds for one in steps))
+    return {"milliseconds_per_pass": 1e3 * statistics.median(passes), "share_of_a_step": statistics.median(shares)}
+
+
 def _memory(name: str, model: Any) -> dict[str, float]:
     """Peak memory of a whole `talon generate` process, in MB, and the limit of three times the weights + 700 MB."""
     weights = sum(parameter.nbytes for parameter in model.parameters()) / 1e6
@@ -159,26 +195,30 @@ def _show(figures: dict[str, Any]) -> None:
     console = Console()
     manifest = figures["manifest"]
     console.print(", ".join(f"{name} {value}" for name, value in manifest.items()))
-    table = Table(
-        "prompt", "generate", "plain", "talon", "plain/generate", "talon/plain", "MAT", "outside", "identical"
-    )
+    table = Table("prompt", "method", "tokens/s", "over plain", "over generate", "MAT", "outside", "identical")
     for prompt, of in figures["decoding"].items():
-        speed, ratios = of["tokens_per_second"], of["ratios"]
-        table.add_row(
-            prompt,
-            *(f"{speed[name]:.1f}" for name in ("transformers", "plain", "talon")),
-            f"{ratios['plain / transformers']:.2f}x",
-            f"{ratios['talon / plain']:.2f}x",
-            f"{of['mean_accepted_tokens']:.2f}",
-            f"{of['outside_model']['talon']:.1%}",
-            "yes" if of["identical_output"] else "NO",
-        )
+        ratios, accepted, outside = of["ratios"], of["mean_accepted_tokens"], of["outside_target"]
+        for name, speed in of["tokens_per_second"].items():
+            table.add_row(
+                prompt,
+                name,
+                f"{speed:.1f}",
+                *(f"{ratios[pair]:.2f}x" if (pair := f"{name} / {other}") in ratios else "" for other in BASELINES),
+                f"{accepted[name]:.2f}" if name in accepted else "",
+                f"{outside[name]:.1%}" if name in outside else "",
+                "yes" if of["identical_output"] else "NO",
+                end_section=name == list(of["tokens_per_second"])[-1],
+            )
     console.print(table)
     verify = figures["verify"]
     table = Table("nodes", *map(str, NODES), title="verify")
     table.add_row("ms", *(f"{verify['milliseconds'][nodes]:.1f}" for nodes in NODES))
     table.add_row("ratio", *(f"{verify['ratio_to_one_node'][nodes]:.2f}" for nodes in NODES))
     console.print(table)
+    for name, cost in figures["draft"].items():
+        console.print(
+            f"{name}: {cost['milliseconds_per_pass']:.2f} ms a pass, {cost['share_of_a_step']:.1%} of a plain step"
+        )
     memory = figures["memory"]
     console.print("memory, MB: " + ", ".join(f"{name[:-3]} {size:.0f}" for name, size in memory.items()))
 
