@@ -26,7 +26,7 @@ AUTO = "auto"
 """In the place of a drafter: the best that is ready for the model, see `choose_drafter`."""
 
 DEFAULT_DRAFTER = AUTO
-DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.2"
+DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.15,least=0.03"
 DEFAULT_RULE = "match"
 ATTENTION_BACKENDS = ("native", "sdpa", "reference")
 """Backends in the order in which they are tried when none is asked for, before those of other plugins."""

@@ -1,7 +1,9 @@
 """TALON's confidence-aware tree."""
 
+import math
+
 import attrs
-from attrs.validators import ge, gt, le
+from attrs.validators import ge, gt, le, lt
 
 from talon_core.candidates import Candidates
 from talon_core.policy import Growth, TreePolicy
@@ -24,15 +26,20 @@ class Talon(TreePolicy):
         budget: nodes of the tree, the root included, at least 2; their N.
         top_k: size of the first layer, at least 1; their K.
         mu: the gate, in (0, 1]; the larger, the deeper and narrower the tree.
+        least: the smallest path probability that is worth a node, in [0, 1); the tree ends where nothing reaches it,
+            budget or not. 0 is the paper's algorithm. Where a node is not free to verify, as on a CPU, it saves what
+            would hardly be accepted: this is ours.
     """
 
     name = "talon"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
     top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
+    least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)])
 
     def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
         room = self.budget - len(tree)
+        floor = math.log(self.least) if self.least else -math.inf
         if len(tree) == 1:
-            return Growth(candidates.best(min(self.top_k, room)))
-        return Growth(candidates.best(room, at_least=relative_gate(candidates.path_logp, self.mu)))
+            return Growth(candidates.best(min(self.top_k, room), at_least=floor))
+        return Growth(candidates.best(room, at_least=max(relative_gate(candidates.path_logp, self.mu), floor)))

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from talon_core.cli.session import Session
     from talon_core.decoder import Decoder, Result
 
-PROMPT = (
-    "A baker has 14 trays with 12 rolls on each. In the morning he sells a third of the rolls, and in the afternoon 35 "
-    "more. How many rolls are left? Explain every step."
-)
+PROMPT = "Write a Python function that says whether a word is a palindrome, and explain how it works."
 """A question like any other: the answer is not to be looked up in it."""
 
 MAX_NEW_TOKENS = 192

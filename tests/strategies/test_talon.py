@@ -7,8 +7,8 @@ from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_strategies import Talon
 
 
-def papers_tree(drafter, budget, top_k, mu):
-    """The paper's definition, over the whole vocabulary, with probabilities instead of their logarithms."""
+def papers_tree(drafter, budget, top_k, mu, least):
+    """The paper's definition, over the whole vocabulary, with probabilities instead of their logarithms; `least` is ours."""
     tree = {(0,): 1.0}
     frontier = [(0,)]
     depth = 0
@@ -26,7 +26,10 @@ def papers_tree(drafter, budget, top_k, mu):
         else:
             assume((abs(values / (mu * values[0]) - 1) > 1e-9).all() or mu == 1)
             new = [path for path in ranked if scored[path] >= mu * scored[ranked[0]]]
-        new = new[: budget - len(tree)]
+        assume(not least or (abs(values / least - 1) > 1e-9).all())
+        new = [path for path in new if scored[path] >= least][: budget - len(tree)]
+        if not new:
+            break
         tree |= {path: scored[path] for path in new}
         frontier = new
         depth += 1
@@ -37,7 +40,9 @@ def test_keeps_the_contract():
     check_tree_policy(Talon)
 
 
-@pytest.mark.parametrize("options", [{"budget": 2}, {"mu": 1}, {"mu": 1e-9, "top_k": 1}, {"budget": 7, "top_k": 100}])
+@pytest.mark.parametrize(
+    "options", [{"budget": 2}, {"mu": 1}, {"mu": 1e-9, "top_k": 1}, {"budget": 7, "top_k": 100}, {"least": 0.3}]
+)
 def test_keeps_the_contract_with_extreme_options(options):
     check_tree_policy(lambda: Talon(**options), max_examples=30)
 
@@ -47,10 +52,11 @@ def test_keeps_the_contract_with_extreme_options(options):
     budget=st.integers(2, 70),
     top_k=st.integers(1, 12),
     mu=st.sampled_from([1e-3, 0.03, 0.3, 1]),
+    least=st.sampled_from([0, 0.02, 0.2]),
 )
-def test_the_best_of_each_parent_give_the_tree_of_the_whole_vocabulary(draft, paths, drafter, budget, top_k, mu):
-    drafted = draft(Talon(budget=budget, top_k=top_k, mu=mu), drafter)
-    assert paths(drafted.tree) == papers_tree(drafter, budget, top_k, mu)
+def test_the_best_of_each_parent_give_the_tree_of_the_whole_vocabulary(draft, paths, drafter, budget, top_k, mu, least):
+    drafted = draft(Talon(budget=budget, top_k=top_k, mu=mu, least=least), drafter)
+    assert paths(drafted.tree) == papers_tree(drafter, budget, top_k, mu, least)
 
 
 def test_a_tree_worked_out_by_hand(draft, paths):
@@ -77,12 +83,22 @@ def test_an_unlikely_path_is_never_expanded(draft, drafter, mu):
         assert layer.min() >= layer.max() + np.log(mu) - 1e-9
 
 
+def test_what_is_hardly_ever_taken_is_not_worth_a_node(draft, paths):
+    drafter = TableDrafter([[0.6, 0.25, 0.15]])
+    tree = draft(Talon(budget=30, top_k=3, mu=0.01, least=0.2), drafter).tree
+    # .6 and .25, then .36, then .216; next would be .13, .15 and .15
+    assert paths(tree) == {(0,), (0, 0), (0, 1), (0, 0, 0), (0, 0, 0, 0)}
+    assert len(draft(Talon(least=0.7), drafter).tree) == 1
+
+
 @given(drafter=untied_drafters(30), budget=st.integers(2, 64))
 def test_the_budget_is_spent_to_the_last_node(draft, drafter, budget):
     assert len(draft(Talon(budget=budget), drafter).tree) == budget
 
 
-@pytest.mark.parametrize("options", [{"budget": 1}, {"top_k": 0}, {"mu": 0}, {"mu": 1.5}, {"mu": float("nan")}])
+@pytest.mark.parametrize(
+    "options", [{"budget": 1}, {"top_k": 0}, {"mu": 0}, {"mu": 1.5}, {"mu": float("nan")}, {"least": 1.0}]
+)
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         Talon(**options)
