@@ -20,10 +20,10 @@ def test_everything_registered_is_listed_with_its_options(talon):
     (talon_policy,) = (each for each in answer["policies"] if each["name"] == "talon")
     assert talon_policy["plugin"] == "talon-core:talon-strategies"
     assert talon_policy["description"].startswith("Keeps every candidate at least `mu` times")
-    budget, top_k, mu = talon_policy["options"]
+    budget, top_k, mu, least = talon_policy["options"]
     assert (budget["name"], budget["default"], budget["required"]) == ("budget", 60, False)
     assert budget["description"].startswith("nodes of the tree, the root included")
-    assert (top_k["name"], mu["default"]) == ("top_k", 0.03)
+    assert (top_k["name"], mu["default"], least["default"]) == ("top_k", 0.03, 0.0)
 
 
 @pytest.mark.parametrize("word", WORDS)

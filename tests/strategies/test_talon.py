@@ -8,7 +8,7 @@ from talon_strategies import Talon
 
 
 def papers_tree(drafter, budget, top_k, mu, least):
-    """The paper's definition, over the whole vocabulary, with probabilities instead of their logarithms; `least` is ours."""
+    """The paper's definition, over the whole vocabulary, with probabilities, not logarithms; `least` is ours."""
     tree = {(0,): 1.0}
     frontier = [(0,)]
     depth = 0
