@@ -808,6 +808,8 @@ REFUSED = {
     ),
     "P-EAGLE, by its tensor": (NATIVE, {"mask_hidden": zeros(1, 144)}, r"drafts in parallel \(P-EAGLE\)"),
     "P-EAGLE, by its token": (Case(config={"pard_token": 7}), {}, r"drafts in parallel \(P-EAGLE\)"),
+    "a sliding window": (Case(fields={"use_sliding_window": True, "sliding_window": 256}), {}, "a sliding window"),
+    "layers with a sliding window": (Case(fields={"layer_types": ["sliding_attention"]}), {}, "a sliding window"),
     "P-EAGLE of the speculators": (
         Case("speculators", config={"speculators_model_type": "peagle"}),
         {},
