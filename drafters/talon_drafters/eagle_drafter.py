@@ -46,9 +46,9 @@ def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
             )
     embed = embedding_of(head, head.fc.out_features, target, files.checkpoint)
     selects = {name: _columns(states, target, text.hidden_size) for name, states in readings.items()}
-    norms = [spec.norm_output == "yes"] if spec.norm_output != "auto" else [head.config.norm_output]
-    if spec.norm_output == "auto" and files.norm_output_is_unclear:
-        norms = [False, True]
+    norms = [spec.norm_output == "yes"]
+    if spec.norm_output == "auto":
+        norms = [False, True] if files.norm_output_is_unclear else [head.config.norm_output]
     described: dict[str, object] = {}
     meaning = next(iter(selects))
     known = greedy_text(target) if len(selects) > 1 or len(norms) > 1 else None

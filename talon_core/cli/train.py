@@ -92,10 +92,9 @@ def train(
         "seed": seed,
         "dtype": dtype,
     }
-    name = (
-        Path(model).resolve().name if Path(model).is_dir() else model
-    )  # the drafter's files are for other machines too
-    job = _job(name, out, {name: value for name, value in given.items() if value is not None})
+    # the drafter's files name the target, and are for other machines too
+    target = Path(model).resolve().name if Path(model).is_dir() else model
+    job = _job(target, out, {name: value for name, value in given.items() if value is not None})
     for file in job.prompts:
         if not file.is_file():
             raise ValueError(f"--prompts is '{file}'; it must be a file")

@@ -439,6 +439,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
     )
 
 
+def copy_texts(job: TrainingJob, folder: Path) -> None:
+    """Begin another training on a job's prompts and answers."""
+    for name in ("answers.jsonl", "prompts.jsonl"):
+        (folder / name).write_bytes((job.out / name).read_bytes())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "drafter"), [("eagle3", "eagle3"), ("medusa", "medusa"), ("hydra", "hydra"), ("hydra-prefix", "hydra")]
@@ -449,8 +455,7 @@ def test_a_tiny_training_improves_acceptance_and_its_drafter_is_lossless(
     from talon_drafters.training.pipeline import run_job
 
     training, model = TRAININGS[kind], counting_model()
-    for name in ("answers.jsonl", "prompts.jsonl"):
-        (tmp_path / name).write_bytes((job.out / name).read_bytes())
+    copy_texts(job, tmp_path)
     report = run_job(training, model, None, attrs.evolve(job, out=tmp_path))
     assert report["texts"] == 36
     card = (Path(report["path"]) / "README.md").read_text()
@@ -478,8 +483,7 @@ def test_two_processes_train_one_head(job: TrainingJob, tmp_path: Path) -> None:
         model.save_pretrained(tmp_path / "model")
     words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(VOCAB)}, unk_token="t0"))
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "model")
-    for name in ("answers.jsonl", "prompts.jsonl"):
-        (out / name).write_bytes((job.out / name).read_bytes())
+    copy_texts(job, out)
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     train = ["-m", "talon_core", "train", f"medusa:draft_vocab={VOCAB},steps=2"]
     where = [f"--model={tmp_path / 'model'}", f"--out={out}"]
@@ -552,8 +556,7 @@ def test_bad_input_is_refused_in_words(capfd: pytest.CaptureFixture[str], tmp_pa
 def test_another_job_is_not_mixed_in(job: TrainingJob, tmp_path: Path) -> None:
     from talon_drafters.training.pipeline import run_job
 
-    for name in ("answers.jsonl", "prompts.jsonl"):
-        (tmp_path / name).write_bytes((job.out / name).read_bytes())
+    copy_texts(job, tmp_path)
     model = tiny_model("llama")
     short = attrs.evolve(job, out=tmp_path, epochs=1, keep_states=False)
     first = run_job(TRAININGS["medusa"], model, None, short)
@@ -575,15 +578,13 @@ def test_another_job_is_not_mixed_in(job: TrainingJob, tmp_path: Path) -> None:
 def test_weights_to_start_from_must_be_of_the_same_shape(job: TrainingJob, tmp_path: Path) -> None:
     from talon_drafters.training.pipeline import run_job
 
-    for name in ("answers.jsonl", "prompts.jsonl"):
-        (tmp_path / name).write_bytes((job.out / name).read_bytes())
+    copy_texts(job, tmp_path)
     model = tiny_model("llama")
     short = attrs.evolve(job, out=tmp_path, epochs=1, keep_states=False)
     run_job(TRAININGS["medusa"], model, None, short)
     start = attrs.evolve(short, out=tmp_path / "next", start=tmp_path / "medusa")
     start.out.mkdir()
-    for name in ("answers.jsonl", "prompts.jsonl"):
-        (start.out / name).write_bytes((job.out / name).read_bytes())
+    copy_texts(job, start.out)
     with pytest.raises(ValueError, match=r"has a draft vocabulary of 97; give draft_vocab=97"):
         run_job(MedusaTraining(MedusaRecipe(draft_vocab=40, steps=3)), model, None, start)
     with pytest.raises(

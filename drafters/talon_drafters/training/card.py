@@ -63,12 +63,8 @@ It drafts for this one target, in speculative decoding, and changes nothing of w
 
 def _answers(job: TrainingJob) -> str:
     sampled = f"every second one greedy, the others at temperature {job.temperature:g}" if job.temperature else "greedy"
-    written = f"by the target itself, at most {job.answer_tokens} tokens each, {sampled}"
-    return (
-        f"Answers as the files give them, and where they give none, {written}"
-        if job.given_answers
-        else f"Answers {written}"
-    )
+    given = "as the files give them, and where they give none, " if job.given_answers else ""
+    return f"Answers {given}by the target itself, at most {job.answer_tokens} tokens each, {sampled}"
 
 
 def _command(training: HeadTraining, job: TrainingJob) -> str:
