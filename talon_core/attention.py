@@ -4,14 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import numpy as np
 
-from talon_core.tree import BitArray, IntArray, TokenTree
+from talon_core.tree import BitArray, IntArray, TokenTree, ancestor_bits
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor, device, dtype, nn
 
 
@@ -23,18 +24,19 @@ class TreeLayout:
     positions of the same numbers, and node `i` of the tree in row `prefix_lengths[b] + i`, at position
     `prefix_lengths[b] + depth(i)`. A node attends to the prefix, to its ancestors and to itself. The queries of a
     pass are the last nodes of each tree, from `first_queries[b]` on: all of them when a tree is verified, one
-    layer of them when it is drafted.
+    layer of them when it is drafted. They stand one after another, sequence by sequence, without padding.
 
     Attributes:
         prefix_lengths: committed tokens in the cache, shape `(batch,)`, int64.
         parents: for each tree the parent of each node, shape `(nodes,)`, int64; -1 for a root. Parents stand
-            before their children.
+            before their children. A sequence that has no part in the pass has no nodes.
         first_queries: index of the first node that is a query, shape `(batch,)`, int64; 0 for all.
     """
 
     prefix_lengths: IntArray
     parents: tuple[IntArray, ...]
     first_queries: IntArray
+    _packed: "dict[device, PackedLayout]" = attrs.field(factory=dict, init=False)
 
     @classmethod
     def of(cls, trees: Sequence[TokenTree], prefix_lengths: Sequence[int]) -> "TreeLayout":
@@ -51,22 +53,129 @@ class TreeLayout:
         return cls(np.array([start]), (np.arange(-1, count - 1),), np.zeros(1, dtype=np.int64))
 
     @cached_property
-    def trees(self) -> tuple[TokenTree, ...]:
-        """The trees' shapes, their tokens all 0: depths and ancestor bits are read from them."""
-        return tuple(
-            TokenTree(tokens=np.zeros(len(parents)), parents=parents, path_logp=np.zeros(len(parents)))
-            for parents in self.parents
+    def nodes(self) -> IntArray:
+        """Nodes of each tree, shape `(batch,)`, int64."""
+        return np.array([len(parents) for parents in self.parents], dtype=np.int64)
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """Where the queries of each sequence start, and at last their number, shape `(batch + 1,)`, int64."""
+        return np.concatenate([[0], np.cumsum(self.nodes - self.first_queries)])
+
+    @property
+    def queries(self) -> int:
+        """Queries of all sequences together."""
+        return int(self.starts[-1])
+
+    @cached_property
+    def depths(self) -> tuple[IntArray, ...]:
+        """For each tree the depth of each node, shape `(nodes,)`, int64; 0 for roots."""
+        found = []
+        for parents in self.parents:
+            depths: list[int] = []
+            for parent in parents.tolist():
+                depths.append(depths[parent] + 1 if parent >= 0 else 0)
+            found.append(np.array(depths, dtype=np.int64))
+        return tuple(found)
+
+    @cached_property
+    def bits(self) -> tuple[BitArray, ...]:
+        """For each tree the packed ancestor mask, as in `TokenTree.ancestor_bits`, `(nodes, ceil(nodes / 32))`."""
+        return tuple(ancestor_bits(parents) for parents in self.parents)
+
+    @cached_property
+    def shape(self) -> "PackedShape":
+        """The smallest shape in which it can be packed."""
+        return PackedShape(len(self.parents), int(self.nodes.max(initial=0)), self.queries)
+
+    def packed(self, device: "device") -> "PackedLayout":
+        """It in device memory; one copy to the device, the first time."""
+        if device not in self._packed:
+            import torch
+
+            numbers = np.zeros(self.shape.size, dtype=np.int32)
+            self.shape.write(self, numbers)
+            self._packed[device] = self.shape.views(torch.from_numpy(numbers).to(device))
+        return self._packed[device]
+
+
+@attrs.frozen
+class PackedShape:
+    """How large the arrays of a `PackedLayout` are. A layout fits any shape that is not smaller than its own.
+
+    Attributes:
+        batch: sequences.
+        nodes: nodes of the largest tree.
+        queries: queries of all sequences together.
+    """
+
+    batch: int
+    nodes: int
+    queries: int
+
+    @property
+    def words(self) -> int:
+        """32-bit words of one query's ancestor bits."""
+        return (self.nodes + 31) // 32
+
+    @property
+    def size(self) -> int:
+        """Numbers of a packed layout altogether."""
+        return 4 * self.batch + self.batch * self.nodes + self.queries * self.words
+
+    def write(self, layout: TreeLayout, numbers: "NDArray[np.int32]") -> None:
+        """Pack a layout into host memory of shape `(size,)`, which is zero or holds an earlier layout.
+
+        Raises:
+            ValueError: if the layout does not fit.
+        """
+        own = layout.shape
+        if own.batch > self.batch or own.nodes > self.nodes or own.queries > self.queries:
+            raise ValueError(f"a layout of {own} does not fit {self}")
+        rows, depths, bits = self._split(numbers)
+        rows[own.batch :] = 0  # sequences without nodes
+        rows[: own.batch, 0] = layout.prefix_lengths
+        rows[: own.batch, 1] = layout.nodes
+        rows[: own.batch, 2] = layout.first_queries
+        rows[: own.batch, 3] = layout.starts[:-1]
+        for row, (own_depths, own_bits) in enumerate(zip(layout.depths, layout.bits, strict=True)):
+            depths[row, : len(own_depths)] = own_depths
+            first, start, end = int(layout.first_queries[row]), int(layout.starts[row]), int(layout.starts[row + 1])
+            bits[start:end, : own_bits.shape[1]] = own_bits[first:].view(np.int32)
+            bits[start:end, own_bits.shape[1] :] = 0
+
+    def views(self, numbers: "Tensor") -> "PackedLayout":
+        """The layout that stands in `numbers`, device memory of shape `(size,)`, int32."""
+        return PackedLayout(*self._split(numbers))
+
+    def _split(self, numbers: Any) -> tuple[Any, Any, Any]:
+        first, second = 4 * self.batch, 4 * self.batch + self.batch * self.nodes
+        return (
+            numbers[:first].reshape(self.batch, 4),
+            numbers[first:second].reshape(self.batch, self.nodes),
+            numbers[second : self.size].reshape(self.queries, self.words),
         )
 
-    @property
-    def depths(self) -> tuple[IntArray, ...]:
-        """For each tree the depth of each node, shape `(nodes,)`, int64."""
-        return tuple(tree.depths for tree in self.trees)
 
-    @property
-    def bits(self) -> tuple[BitArray, ...]:
-        """For each tree the packed ancestor mask, as in `TokenTree.ancestor_bits`."""
-        return tuple(tree.ancestor_bits for tree in self.trees)
+@attrs.frozen(eq=False)
+class PackedLayout:
+    """A `TreeLayout` in device memory: all that a kernel needs to know of it, in arrays of sizes that may stay fixed.
+
+    What a kernel reads of the arrays is decided by the numbers in `rows` alone, so the same memory can be written anew
+    for each pass while a captured CUDA graph goes on reading it.
+
+    Attributes:
+        rows: shape `(batch, 4)`, int32: for each sequence its committed tokens, the nodes of its tree, the first of
+            them that is a query, and the place of that one among the queries of all sequences. The first node that is
+            no query any more is the last; a sequence may have no nodes.
+        depths: depth of each node, shape `(batch, nodes)`, int32; what is behind a tree's nodes means nothing.
+        bits: the ancestor bits of each query, shape `(queries, words)`, int32: bit `j % 32` of word `j // 32` is set
+            if the query may attend to node `j` of its tree. What is behind the queries means nothing.
+    """
+
+    rows: "Tensor"
+    depths: "Tensor"
+    bits: "Tensor"
 
 
 class AttentionBackend(ABC):
@@ -95,7 +204,7 @@ class AttentionBackend(ABC):
         """Attention of tree nodes over their row's prefix and their own ancestors.
 
         Args:
-            query: shape `(batch, heads, queries, head_dim)`; rows with fewer queries are padded at the end.
+            query: shape `(heads, queries, head_dim)`: those of all sequences, as the layout has them.
             key: shape `(batch, kv_heads, capacity, head_dim)`; `heads` is a multiple of `kv_heads`.
             value: shape `(batch, kv_heads, capacity, value_dim)`.
             layout: who may attend to whom.
@@ -105,7 +214,7 @@ class AttentionBackend(ABC):
             sinks: one more score for each head, shape `(heads,)`, in the denominator only.
 
         Returns:
-            Shape `(batch, heads, queries, value_dim)`; padded queries hold anything.
+            Shape `(heads, queries, value_dim)`.
         """
 
 

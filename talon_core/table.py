@@ -31,7 +31,7 @@ class TableTarget(Target):
         self.context_length = context_length
         self.device = torch.device("cpu")
         self._prefixes: list[list[int]] = []
-        self._trees: list[TokenTree] = []
+        self._trees: list[TokenTree | None] = []
 
     def after(self, prefix: Sequence[int]) -> FloatArray:
         """Logits of the token after `prefix`, shape `(vocab,)`, float64."""
@@ -43,18 +43,18 @@ class TableTarget(Target):
         self._prefixes = [prompt[:-1].tolist() for prompt in prompts]
         return [None] * len(prompts)
 
-    def verify(self, trees: Sequence[TokenTree]) -> list[NodeOutputs]:
+    def verify(self, trees: Sequence[TokenTree | None]) -> list[NodeOutputs]:
         self.passes += 1
         self._trees = list(trees)
-        return [
-            NodeOutputs(
-                torch.as_tensor(
-                    np.stack([self.after(prefix + tree.tokens[tree.path(node)].tolist()) for node in range(len(tree))])
-                )
-            )
-            for prefix, tree in zip(self._prefixes, trees, strict=True)
-        ]
+        return [NodeOutputs(self._logits(*of)) for of in zip(self._prefixes, trees, strict=True)]
+
+    def _logits(self, prefix: list[int], tree: TokenTree | None) -> Tensor:
+        if tree is None:
+            return torch.empty((0, self.vocab_size), dtype=torch.float64)
+        paths = [tree.tokens[tree.path(node)].tolist() for node in range(len(tree))]
+        return torch.as_tensor(np.stack([self.after(prefix + path) for path in paths]))
 
     def commit(self, paths: Sequence[IntArray]) -> None:
         for prefix, tree, path in zip(self._prefixes, self._trees, paths, strict=True):
-            prefix.extend(tree.tokens[path].tolist())
+            if tree is not None:
+                prefix.extend(tree.tokens[path].tolist())

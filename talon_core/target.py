@@ -65,9 +65,16 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def verify(self, trees: Sequence[TokenTree]) -> list[NodeOutputs]:
-        """Run each sequence's tree over its cache, in one forward pass."""
+    def verify(self, trees: Sequence[TokenTree | None]) -> list[NodeOutputs]:
+        """Run each sequence's tree over its cache, in one forward pass.
+
+        A sequence that is over, while others of its batch go on, comes without a tree. It should cost nothing, and
+        what is returned for it is not read.
+        """
 
     @abstractmethod
     def commit(self, paths: Sequence[IntArray]) -> None:
-        """Keep the cache rows of these nodes of the last verified trees, root first, and forget the other nodes."""
+        """Keep the cache rows of these nodes of the last verified trees, root first, and forget the other nodes.
+
+        The path of a sequence that came without a tree is empty.
+        """

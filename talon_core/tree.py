@@ -35,6 +35,17 @@ def _floats(values: Any) -> FloatArray:
     return array
 
 
+def ancestor_bits(parents: IntArray) -> BitArray:
+    """The ancestor mask of trees, as in `TokenTree.ancestor_bits`; there may be several roots, or no nodes."""
+    words = (len(parents) + 31) // 32
+    rows: list[int] = []
+    for node, parent in enumerate(parents.tolist()):
+        rows.append((rows[parent] if parent >= 0 else 0) | 1 << node)
+    packed = b"".join(row.to_bytes(4 * words, "little") for row in rows)
+    bits: BitArray = np.frombuffer(packed, dtype="<u4").reshape(len(parents), words)
+    return bits
+
+
 @attrs.frozen(eq=False)
 class TokenTree:
     """A tree of draft tokens. Read only; `extend` and `keep` return new trees.
@@ -103,13 +114,7 @@ class TokenTree:
         Bit `j % 32` of word `[i, j // 32]` is set if node `j` is node `i` or one of its ancestors: the nodes that
         node `i` may attend to.
         """
-        words = (len(self) + 31) // 32
-        rows = [1]
-        for node, parent in enumerate(self.parents[1:].tolist(), start=1):
-            rows.append(rows[parent] | 1 << node)
-        packed = b"".join(row.to_bytes(4 * words, "little") for row in rows)
-        bits: BitArray = np.frombuffer(packed, dtype="<u4").reshape(len(self), words)
-        return bits
+        return ancestor_bits(self.parents)
 
     def ancestor_mask(self) -> NDArray[np.bool_]:
         """The ancestor mask unpacked, shape `(nodes, nodes)`, bool: entry `[i, j]` says that `i` may attend to `j`."""

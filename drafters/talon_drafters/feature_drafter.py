@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,13 +12,28 @@ from talon_core.attention import AttentionBackend
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
-from talon_core.hf.attention import Pass
+from talon_core.hf.attention import Pass, TreePass
 from talon_core.hf.cache import TreeCache
 from talon_core.hf.runner import PREFILL_CHUNK, fed, pass_inputs
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.best import Best, nothing
 from talon_drafters.heads.layers import FeatureHead
 from talon_drafters.staging import StagedRow
+
+
+@attrs.frozen(eq=False)
+class _Staged:
+    """One sequence's part of a pass.
+
+    Attributes:
+        tree: what is in the cache, and the new nodes behind it.
+        first: the first new node.
+        states: what the head reads at the new nodes beside their tokens, shape `(new, hidden)`.
+    """
+
+    tree: TokenTree
+    first: int
+    states: Tensor
 
 
 class FeatureDrafter(Drafter):
@@ -86,16 +102,16 @@ class FeatureDrafter(Drafter):
         return self.head.fuse(self._select(features).to(self.head.dtype))
 
     def _prefill(self, row: int, tokens: IntArray, states: Tensor) -> None:
-        with fed(self._cache, row, len(tokens), self._attention) as (positions, this_pass):
-            self._run(torch.as_tensor(tokens)[None], states[None], positions.to(self._device), this_pass)
+        with fed(self._cache, [row], [len(tokens)], self._attention) as (positions, this_pass):
+            self._run(torch.as_tensor(tokens)[None], states[None], positions, this_pass)
 
     def _run(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._cache.update(key, value, layer)
-            return this_pass.attend(query, keys, values, query.shape[-1] ** -0.5, None, None, None)
+            return this_pass.attend(query, keys, values, query.shape[-1] ** -0.5)
 
         embeddings = self._embed(tokens.to(self._device)).to(states.dtype)
-        made, hidden = self.head(embeddings, states, positions, attend)
+        made, hidden = self.head(embeddings, states, positions.to(self._device), attend)
         return made, hidden
 
     @torch.inference_mode()
@@ -106,59 +122,67 @@ class FeatureDrafter(Drafter):
         widths: Sequence[int],
         choices: Sequence[Choices],
     ) -> list[Candidates]:
-        if not any(row.pending for row in self._rows):  # prompts of one token: no feature is known yet
+        if not any(row.pending and len(of) for row, of in zip(self._rows, frontiers, strict=True)):
+            # prompts of one token, of which no feature is known yet
             return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
-        inputs = [self._stage(row, *of) for row, of in enumerate(zip(trees, frontiers, strict=True))]
-        made, hidden = self._forward(inputs)
+        staged = [self._stage(row, *of) for row, of in enumerate(zip(trees, frontiers, strict=True))]
+        made, hidden, starts = self._forward(staged)
         self.passes += 1
-        proposed, ends = [], []
-        for row, (staged, first, _) in enumerate(inputs):
-            count = len(staged) - first
-            self._made[row] = made[row, :count] if not first else torch.cat([self._made[row], made[row, :count]])
-            ends.append(hidden[row, count - len(frontiers[row]) : count])  # before it, pairs that were only pending
-        scores = self.head.logits(ends[0] if len(ends) == 1 else torch.cat(ends))  # (all frontiers, draft vocab)
-        best = Best.of(scores, max(widths), self._vocabulary, self._vocab_size)
+        ends: list[int] = []  # where the frontier's rows are; before them, pairs that were only pending
+        for row, one in enumerate(staged):
+            if one is None:
+                continue
+            new = made[starts[row] : starts[row + 1]]
+            self._made[row] = new if not one.first else torch.cat([self._made[row], new])
+            ends += range(starts[row + 1] - len(frontiers[row]), starts[row + 1])
+        if len(ends) < len(hidden):
+            hidden = hidden[torch.tensor(ends, device=self._device)]
+        best = Best.of(self.head.logits(hidden), max(widths), self._vocabulary, self._vocab_size)
+        proposed = []
         start = 0
-        for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
-            rows = np.arange(start, start + len(frontier))
+        for one, tree, frontier, width, choice in zip(staged, trees, frontiers, widths, choices, strict=True):
+            if one is None:
+                proposed.append(nothing(frontier, choice))
+                continue
+            proposed.append(best.candidates(np.arange(start, start + len(frontier)), tree, frontier, width, choice))
             start += len(frontier)
-            known = bool(self._rows[row].pending)
-            proposed.append(
-                best.candidates(rows, tree, frontier, width, choice) if known else nothing(frontier, choice)
-            )
         return proposed
 
-    def _stage(self, row: int, tree: TokenTree, frontier: IntArray) -> tuple[TokenTree, int, Tensor]:
-        """What is staged with the frontier added, the first new node, and the states of the new nodes."""
+    def _stage(self, row: int, tree: TokenTree, frontier: IntArray) -> "_Staged | None":
+        """What is staged with the frontier added; None if nothing can be, or need be, drafted from it."""
         one = self._rows[row]
-        if not one.pending:
-            return TokenTree.root(0), 0, self._states[row].new_zeros((1, self._states[row].shape[1]))
+        if not one.pending or not len(frontier):
+            return None
         if one.staged is None:
-            staged, first = one.stage(tree, frontier)
-            return staged, first, self._states[row]
+            return _Staged(*one.stage(tree, frontier), self._states[row])
         staged, first = one.stage(tree, frontier)
         parents = torch.tensor(staged.parents[first:], device=self._device)
-        return staged, first, self._made[row].index_select(0, parents)
+        return _Staged(staged, first, self._made[row].index_select(0, parents))
 
-    def _forward(self, inputs: Sequence[tuple[TokenTree, int, Tensor]]) -> tuple[Tensor, Tensor]:
-        counts = [len(staged) - first for staged, first, _ in inputs]
-        self._cache.stage(counts)
-        ids, positions, layout = pass_inputs(
-            [staged for staged, _, _ in inputs], [first for _, first, _ in inputs], self._cache.lengths
-        )
-        states = [state for _, _, state in inputs]
-        padded = states[0][None] if len(states) == 1 else torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
-        out = self._run(ids, padded, positions.to(self._device), Pass(layout, self._attention))
+    def _forward(self, staged: "Sequence[_Staged | None]") -> tuple[Tensor, Tensor, list[int]]:
+        """What the head makes at the new nodes and what `logits` wants, and where those of each sequence start."""
+        inputs = pass_inputs(
+            [one.tree if one else None for one in staged], [one.first if one else 0 for one in staged],
+            self._cache.lengths,
+        )  # fmt: skip
+        self._cache.stage(inputs.counts)
+        states = [one.states for one in staged if one is not None]
+        joined = states[0] if len(states) == 1 else torch.cat(states)  # (queries, hidden)
+        this_pass = TreePass(inputs.layout, self._attention)
+        made, hidden = self._run(inputs.ids[None], joined[None], inputs.positions[None], this_pass)
         self._cache.staged_now()
-        return out
+        return made[0], hidden[0], inputs.layout.starts.tolist()
 
     @torch.inference_mode()
     def commit(self, committed: Sequence[Committed]) -> None:
         paths = []
         for row, one in enumerate(committed):
+            mine = self._rows[row]
+            if not len(one.tokens):  # it is over
+                paths.append(np.empty(0, dtype=np.int64))
+                continue
             assert one.features is not None
             states = self._fuse(one.features)
-            mine = self._rows[row]
             if mine.staged is None:  # nothing was drafted: the pairs before are still to be run
                 mine.pending = [*mine.pending, *one.tokens.tolist()]
                 self._states[row] = torch.cat([self._states[row], states])

@@ -87,7 +87,7 @@ class _States:
         """Run the prefix layer over new states of a sequence, its prompt's or not; both have shape `(new, hidden)`."""
         if self._heads.prefix is None:
             return states
-        with fed(self._cache, row, len(states), self._attention, prompt) as (positions, this_pass):
+        with fed(self._cache, [row], [len(states)], self._attention, prompt) as (positions, this_pass):
             options: dict[str, Any] = {PASS_KEYWORD: this_pass}
             encoded = self._heads.encode(
                 states[None],

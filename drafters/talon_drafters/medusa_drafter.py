@@ -45,7 +45,8 @@ class MedusaDrafter(Drafter):
         self._vocabulary = None if read.vocabulary is None else read.vocabulary.numpy()
         self._vocab_size = target.vocab_size
         self._states: list[Tensor | None] = []  # by sequence: the state of the token before the root, (hidden,)
-        self._best: Best | None = None  # this round's, a row for each head of each sequence that has a state
+        self._best: Best | None = None  # this round's, a row for each head of each sequence that is drafted for
+        self._first: dict[int, int] = {}  # by sequence: the first of its rows
 
     def session(self) -> AbstractContextManager[object]:
         return self._session
@@ -62,24 +63,30 @@ class MedusaDrafter(Drafter):
         widths: Sequence[int],
         choices: Sequence[Choices],
     ) -> list[Candidates]:
-        known = {row: state for row, state in enumerate(self._states) if state is not None}
-        if known and (self._best is None or self._best.width < min(max(widths), self._best.scores.shape[1])):
-            scores = self._scores(list(known.values())) if self._best is None else self._best.scores
-            self._best = Best.of(scores, max(widths), self._vocabulary, self._vocab_size)
-        first = {row: place * len(self._heads.blocks) for place, row in enumerate(known)}
+        if self._best is None:
+            asked = [row for row, state in enumerate(self._states) if state is not None and len(frontiers[row])]
+            self._first = {row: place * len(self._heads.blocks) for place, row in enumerate(asked)}
+            if asked:
+                self._best = self._best_of(self._scores(asked), widths)
+        elif self._best.width < min(max(widths), self._best.scores.shape[1]):
+            self._best = self._best_of(self._best.scores, widths)
         proposed = []
         for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
-            if self._best is None or row not in known:
+            if self._best is None or row not in self._first:
                 proposed.append(nothing(frontier, choice))
                 continue
             depths = tree.depths[frontier]
             assert (depths < len(self._heads.blocks)).all(), "asked for deeper than max_depth"
-            proposed.append(self._best.candidates(first[row] + depths, tree, frontier, width, choice))
+            proposed.append(self._best.candidates(self._first[row] + depths, tree, frontier, width, choice))
         return proposed
 
-    def _scores(self, states: list[Tensor]) -> Tensor:
-        """All heads' scores, shape `(sequences * heads, draft vocab)`."""
-        logits: Tensor = self._heads(torch.stack(states), self._output)  # (heads, sequences, draft vocab)
+    def _best_of(self, scores: Tensor, widths: Sequence[int]) -> Best:
+        return Best.of(scores, max(widths), self._vocabulary, self._vocab_size)
+
+    def _scores(self, rows: Sequence[int]) -> Tensor:
+        """All heads' scores for these sequences, shape `(rows * heads, draft vocab)`."""
+        states = [state for state in (self._states[row] for row in rows) if state is not None]
+        logits: Tensor = self._heads(torch.stack(states), self._output)  # (heads, rows, draft vocab)
         self.passes += 1
         return logits.transpose(0, 1).flatten(0, 1)
 

@@ -153,18 +153,23 @@ class ModelDrafter(Drafter):
         deepest = max(self._deepest(row, *of) for row, of in enumerate(zip(trees, frontiers, strict=True)))
         if not self._fits(deepest):
             return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
-        staged = [row.stage(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)]
-        logits, _ = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
+        if not any(map(len, frontiers)):
+            return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
+        staged = [
+            row.stage(tree, frontier) if len(frontier) else (None, 0)
+            for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)
+        ]
+        ran = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
         self.passes += 1
-        proposed = []
-        for row, (tree, first) in enumerate(staged):
-            new = len(tree) - first
-            # before the frontier, tokens that were not cached yet; behind the vocabulary, padding
-            scores = logits[row, new - len(frontiers[row]) : new, : self._vocab_size]
-            best = Best.of(scores, widths[row], None, self._vocab_size)
-            rows = range(len(frontiers[row]))
-            proposed.append(best.candidates(rows, trees[row], frontiers[row], widths[row], choices[row]))
-        return proposed
+        # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
+        ends = [np.arange(end - len(frontier), end) for end, frontier in zip(ran.starts[1:], frontiers, strict=True)]
+        scores = ran.logits[torch.from_numpy(np.concatenate(ends)).to(ran.logits.device), : self._vocab_size]
+        best = Best.of(scores, max(widths), None, self._vocab_size)
+        places = np.cumsum([0, *map(len, frontiers)])
+        return [
+            best.candidates(np.arange(place, place + len(frontier)), tree, frontier, width, choice)
+            for place, tree, frontier, width, choice in zip(places[:-1], trees, frontiers, widths, choices, strict=True)
+        ]
 
     @torch.inference_mode()
     def commit(self, committed: Sequence[Committed]) -> None:

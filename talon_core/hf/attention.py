@@ -1,5 +1,6 @@
 """How TALON's attention reaches an unforked transformers model: one registered function, one keyword."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -16,23 +17,52 @@ PASS_KEYWORD = "talon_pass"
 """The keyword of `model(...)` that carries the `Pass` to every attention layer."""
 
 
-class Pass:
-    """One forward pass of a batch of trees, or of one prompt, through all attention layers.
-
-    Args:
-        layout: who may attend to whom; for a prompt, a chain of its tokens.
-        backend: computes tree attention.
-        prompt: the pass is a prompt (one sequence, a chain), which plain causal attention serves better.
+class Pass(ABC):
+    """One forward pass through all attention layers, which know it by its keyword.
 
     Attributes:
         windows: the sliding window that each layer asked for, in the order of the calls.
     """
 
-    def __init__(self, layout: TreeLayout, backend: AttentionBackend, prompt: bool = False) -> None:
+    def __init__(self) -> None:
+        self.windows: list[int | None] = []
+
+    @abstractmethod
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Attention for one layer.
+
+        Args:
+            query: shape `(rows, heads, queries, head_dim)`, as the model has it.
+            key: what the cache gave, shape `(sequences, kv_heads, capacity, head_dim)`.
+            value: likewise.
+            scale: as in `AttentionBackend.attend`, and so are the others.
+
+        Returns:
+            The query's shape, but for the values' head size.
+        """
+
+
+class TreePass(Pass):
+    """A pass over the trees of a batch: one row of the model's, in which all trees' nodes stand one after another.
+
+    Args:
+        layout: who may attend to whom.
+        backend: computes tree attention.
+    """
+
+    def __init__(self, layout: TreeLayout, backend: AttentionBackend) -> None:
+        super().__init__()
         self.layout = layout
         self.backend = backend
-        self.prompt = prompt
-        self.windows: list[int | None] = []
 
     def attend(
         self,
@@ -40,24 +70,59 @@ class Pass:
         key: Tensor,
         value: Tensor,
         scale: float,
-        softcap: float | None,
-        window: int | None,
-        sinks: Tensor | None,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """Attention for one layer; shapes as in `AttentionBackend.attend`."""
         self.windows.append(window)
-        if self.prompt and softcap is None and sinks is None:
-            return _causal(query, key, value, int(self.layout.prefix_lengths[0]), scale, window)
-        return self.backend.attend(
-            query, key, value, self.layout, scale=scale, softcap=softcap, window=window, sinks=sinks
+        out = self.backend.attend(
+            query[0], key, value, self.layout, scale=scale, softcap=softcap, window=window, sinks=sinks
         )
+        return out[None]
+
+
+class PromptPass(Pass):
+    """A pass over prompts, one a row, from the same position on: plain causal attention serves them best.
+
+    Args:
+        start: tokens of each that are in the cache already.
+        count: tokens of each in the pass; shorter ones are padded at the end.
+        backend: computes what plain attention cannot, each row as a chain.
+    """
+
+    def __init__(self, start: int, count: int, backend: AttentionBackend) -> None:
+        super().__init__()
+        self.start = start
+        self._chain = TreeLayout.chain(start, count)
+        self._backend = backend
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        self.windows.append(window)
+        if softcap is None and sinks is None:
+            return _causal(query, key, value, self.start, scale, window)
+        rows = [
+            self._backend.attend(
+                query[row], key[row, None], value[row, None], self._chain,
+                scale=scale, softcap=softcap, window=window, sinks=sinks,
+            )
+            for row in range(len(query))
+        ]  # fmt: skip
+        return torch.stack(rows)
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int | None) -> Tensor:
     """Causal attention of queries at positions `start`, `start + 1`, ... over all positions before them."""
     queries = query.shape[2]
     end = start + queries
-    key, value = key[:, :, :end], value[:, :, :end]
     mask = None
     if start or (window is not None and window < end):
         position = start + _arange(queries, query)[:, None]

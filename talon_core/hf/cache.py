@@ -1,6 +1,7 @@
 """A preallocated key-value cache with a tree region behind each row's committed prefix."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,22 @@ class TreeCache:
     own caches is used. Each layer's buffers have shape `(batch, kv_heads, capacity, head_dim)` and are allocated
     when the layer first writes, so layers may differ in heads and head size. Layers are told apart by their index,
     which may have gaps.
+
+    Attributes:
+        lengths: committed rows of each sequence.
+        staged: rows of its tree.
+        generation: counts how often the buffers were given up for others; who keeps their addresses looks here.
     """
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
         self.staged: list[int] = []
+        self.generation = 0
         self._capacity = 0
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
-        self._row: int | None = None
         self._counts: Sequence[int] = ()
+        self._writes: _Write = _nowhere
 
     def reset(self, batch: int, capacity: int) -> None:
         """Forget everything and make room for `capacity` rows a sequence, committed and staged together."""
@@ -37,64 +44,86 @@ class TreeCache:
             self._keys.clear()
             self._values.clear()
             self._capacity = capacity
+            self.generation += 1
 
-    def stage(self, counts: Sequence[int], row: int | None = None) -> None:
-        """Announce a forward pass that writes `counts[b]` rows behind those of sequence `b`.
+    def stage(self, counts: Sequence[int]) -> None:
+        """Announce a pass over trees, which writes `counts[b]` rows behind those of sequence `b`.
+
+        The keys of all sequences come one after another, as the queries do: shape `(1, kv_heads, rows, head_dim)`.
+        """
+        self._counts = counts
+        starts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
+        self._make_room(max((start + count for start, count in zip(starts, counts, strict=True)), default=0))
+        writing = [row for row, count in enumerate(counts) if count]
+        if len(writing) == 1:
+            (row,) = writing
+            self._writes = partial(_write_run, row, starts[row], counts[row])
+        else:
+            rows = np.repeat(np.arange(len(counts)), counts)
+            slots = np.concatenate([[], *(np.arange(*of) for of in zip(starts, np.add(starts, counts), strict=True))])
+            self._writes = _Scattered(torch.from_numpy(rows), torch.from_numpy(slots.astype(np.int64)))
+
+    def stage_at(self, rows: Tensor, slots: Tensor) -> None:
+        """Announce passes that write the `i`-th of their rows to row `slots[i]` of sequence `rows[i]`.
 
         Args:
-            counts: rows to be written, one count per sequence.
-            row: the only sequence in the pass, if the batch of the pass is this one alone; None for all.
+            rows: shape `(rows,)`, int64, on the device; what it holds is read when a layer writes, and again in each
+                replay of a captured graph.
+            slots: likewise.
         """
-        self._row = row
-        self._counts = counts
-        need = max(
-            length + staged + count for length, staged, count in zip(self.lengths, self.staged, counts, strict=True)
-        )
-        if need > self._capacity:
-            self._grow(max(need, self._capacity + self._capacity // 2))
+        self._writes = _Scattered(rows, slots)
+
+    def stage_prompts(self, rows: Sequence[int], count: int) -> None:
+        """Announce a pass that writes `count` rows behind those of each of `rows`, which are equally long.
+
+        Keys have shape `(len(rows), kv_heads, count, head_dim)`. What is padding among them is overwritten later.
+        """
+        start = self.lengths[rows[0]]
+        self._make_room(start + count)
+        self._writes = partial(_write_block, list(rows), start, count)
 
     def staged_now(self) -> None:
-        """The announced pass is over: its rows are part of the tree."""
+        """The pass that `stage` announced is over: its rows are part of the tree."""
         self.staged = [staged + count for staged, count in zip(self.staged, self._counts, strict=True)]
 
-    def _grow(self, capacity: int) -> None:
+    def _make_room(self, capacity: int) -> None:
+        if capacity <= self._capacity:
+            return
+        capacity = max(capacity, self._capacity + self._capacity // 2)
         for buffers in (self._keys, self._values):
             for layer, old in buffers.items():
                 new = old.new_empty((*old.shape[:2], capacity, old.shape[3]))
                 new[:, :, : self._capacity] = old
                 buffers[layer] = new
         self._capacity = capacity
+        self.generation += 1
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write a pass's rows, as a model's attention layer asks for it.
 
         Args:
-            keys: shape `(batch, kv_heads, rows, head_dim)`; sequences with fewer rows are padded at the end.
+            keys: of the shape that the pass was announced with.
             values: the same shape but for its own head size.
             layer_idx: the model's own number of the layer.
 
         Returns:
-            The whole buffers, shape `(batch, kv_heads, capacity, head_dim)`.
+            For a pass over trees the whole buffers, shape `(batch, kv_heads, capacity, head_dim)`; for prompts those
+            of their sequences, up to their ends.
         """
         if layer_idx not in self._keys:
             batch = len(self.lengths)
             self._keys[layer_idx] = keys.new_empty((batch, keys.shape[1], self._capacity, keys.shape[3]))
             self._values[layer_idx] = values.new_empty((batch, values.shape[1], self._capacity, values.shape[3]))
-        all_keys, all_values = self._keys[layer_idx], self._values[layer_idx]
-        if len(self.lengths) == 1:
-            start, count = self.lengths[0] + self.staged[0], self._counts[0]
-            all_keys.narrow(2, start, count).copy_(keys)
-            all_values.narrow(2, start, count).copy_(values)
-            return all_keys, all_values
-        rows = range(len(self.lengths)) if self._row is None else (self._row,)
-        for source, row in enumerate(rows):
-            start = self.lengths[row] + self.staged[row]
-            count = self._counts[row]
-            all_keys[row, :, start : start + count] = keys[source, :, :count]
-            all_values[row, :, start : start + count] = values[source, :, :count]
-        if self._row is not None:
-            return all_keys[self._row : self._row + 1], all_values[self._row : self._row + 1]
-        return all_keys, all_values
+        return self._writes(self._keys[layer_idx], keys), self._writes(self._values[layer_idx], values)
+
+    def buffers(self) -> list[Tensor]:
+        """The keys of all layers, then their values. They stay the same for as long as `generation` does."""
+        return [*self._keys.values(), *self._values.values()]
+
+    @property
+    def capacity(self) -> int:
+        """Rows of each sequence in the buffers."""
+        return self._capacity
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Committed rows of the longest sequence; models ask when they are not told positions."""
@@ -111,14 +140,55 @@ class TreeCache:
             if stay < len(path):
                 source = torch.as_tensor(path[stay:] + start)
                 target = slice(start + stay, start + len(path))
-                for buffers in (self._keys, self._values):
-                    for buffer in buffers.values():
-                        # the right side gathers into a new tensor before anything is written
-                        buffer[row, :, target] = buffer[row].index_select(1, source.to(buffer.device))
-            self.lengths[row] = start + len(path)
-            self.staged[row] = 0
+                for buffer in self.buffers():
+                    # the right side gathers into a new tensor before anything is written
+                    buffer[row, :, target] = buffer[row].index_select(1, source.to(buffer.device))
+        self.committed([len(path) for path in paths])
+
+    def committed(self, counts: Sequence[int]) -> None:
+        """Note that the first `counts[b]` rows behind each prefix belong to it now, and forget the others."""
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        self.staged = [0] * len(self.lengths)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        return sum(buffer.nbytes for buffers in (self._keys, self._values) for buffer in buffers.values())
+        return sum(buffer.nbytes for buffer in self.buffers())
+
+
+_Write = Callable[[Tensor, Tensor], Tensor]
+"""`write(buffer, new) -> what the attention reads`."""
+
+
+def _nowhere(buffer: Tensor, new: Tensor) -> Tensor:
+    raise RuntimeError("no pass was announced to the cache")
+
+
+def _write_run(row: int, start: int, count: int, buffer: Tensor, new: Tensor) -> Tensor:
+    buffer[row].narrow(1, start, count).copy_(new[0])
+    return buffer
+
+
+def _write_block(rows: list[int], start: int, count: int, buffer: Tensor, new: Tensor) -> Tensor:
+    end = start + count
+    if len(rows) == 1:
+        own = buffer.narrow(0, rows[0], 1)
+        own.narrow(2, start, count).copy_(new)
+        return own.narrow(2, 0, end)
+    at = torch.tensor(rows, device=buffer.device)
+    buffer[at, :, start:end] = new
+    return buffer[at, :, :end] if start else new
+
+
+class _Scattered:
+    """Writes each row to a place of its own; on the device of what is written."""
+
+    def __init__(self, rows: Tensor, slots: Tensor) -> None:
+        self._rows = rows
+        self._slots = slots
+
+    def __call__(self, buffer: Tensor, new: Tensor) -> Tensor:
+        if self._rows.device != buffer.device:  # once for all layers
+            self._rows, self._slots = self._rows.to(buffer.device), self._slots.to(buffer.device)
+        buffer[self._rows, :, self._slots] = new[0].transpose(0, 1)  # (rows, kv_heads, head_dim)
+        return buffer

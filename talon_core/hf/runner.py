@@ -6,17 +6,22 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
 from talon_core.drafter import FINAL_STATE
-from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, Pass
+from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, Pass, PromptPass, TreePass
 from talon_core.hf.cache import TreeCache
 from talon_core.tree import IntArray, TokenTree
 
-PREFILL_CHUNK = 1024  # tokens; bounds the attention mask of long prompts with a sliding window
+PREFILL_CHUNK = 1024
+"""Tokens of a prompt that run in one pass; bounds the attention mask of long prompts with a sliding window."""
+
+PREFILL_ROWS = {"cpu": 1}
+"""Prompts that run in one pass, by kind of device: on a CPU padding costs more than a pass."""
 
 
 class ModelRunner:
@@ -46,6 +51,7 @@ class ModelRunner:
         self.cache = TreeCache()
         self.device: torch.device = model.device
         self._captured: dict[int, Tensor] = {}
+        self._prefill_sizes = (PREFILL_CHUNK, PREFILL_ROWS.get(self.device.type, 8))
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._accelerated = accelerator.prepare(model) if accelerator is not None else None
         layers = len(decoder_layers(model)) if self.features else 0
@@ -75,46 +81,45 @@ class ModelRunner:
     def _kept(self) -> Tensor | None:
         if not self.features:
             return None
-        return torch.cat([self._captured[layer] for layer in self.features], dim=-1)  # (batch, rows, features)
+        return torch.cat([self._captured[layer] for layer in self.features], dim=-1)  # (rows, queries, features)
 
     @torch.inference_mode()
     def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
         """Start new sequences and run all tokens of each prompt; returns as `Target.prefill` does."""
         self.cache.reset(len(prompts), max(max_lengths))
-        kept: list[Tensor | None] = []
-        for row, ids in enumerate(prompts):
-            parts: list[Tensor] = []
-            for start in range(0, len(ids), PREFILL_CHUNK):
-                chunk = ids[start : start + PREFILL_CHUNK]
-                with fed(self.cache, row, len(chunk), self.attention) as (positions, this_pass):
-                    self._forward(torch.as_tensor(chunk)[None], positions, this_pass, logits_to_keep=1)
-                state = self._kept()
-                if state is not None:
-                    parts.append(state[0])
-            kept.append(torch.cat(parts) if parts else None)
-        if self.features:
-            width = len(self.features) * self.model.config.get_text_config().hidden_size
-            none = torch.empty((0, width), dtype=self.model.dtype, device=self.device)
-            kept = [none if state is None else state for state in kept]
-        return kept
+        parts: list[list[Tensor]] = [[] for _ in prompts]
+        for start, group in prompt_passes([len(ids) for ids in prompts], *self._prefill_sizes):
+            counts = [min(len(prompts[row]) - start, self._prefill_sizes[0]) for row in group]
+            ids = np.zeros((len(group), max(counts)), dtype=np.int64)
+            for at, (row, count) in enumerate(zip(group, counts, strict=True)):
+                ids[at, :count] = prompts[row][start : start + count]
+            with fed(self.cache, group, counts, self.attention) as (positions, this_pass):
+                self._forward(torch.from_numpy(ids), positions, this_pass, logits_to_keep=1)
+            states = self._kept()
+            for at, (row, count) in enumerate(zip(group, counts, strict=True)):
+                if states is not None:
+                    parts[row].append(states[at, :count])
+        if not self.features:
+            return [None] * len(prompts)
+        width = len(self.features) * self.model.config.get_text_config().hidden_size
+        none = torch.empty((0, width), dtype=self.model.dtype, device=self.device)
+        return [torch.cat(of_one) if of_one else none for of_one in parts]
 
     @torch.inference_mode()
-    def run(self, trees: Sequence[TokenTree], first: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    def run(self, trees: Sequence[TokenTree | None], first: Sequence[int]) -> "Ran":
         """Run the nodes of each tree from index `first[b]` on; those before are staged in the cache already.
 
-        Returns:
-            Logits of shape `(batch, queries, vocab)`, sequences with fewer new nodes padded at the end, and the
-            features of these nodes, or None.
+        A sequence without a tree takes no part.
         """
-        counts = [len(tree) - start for tree, start in zip(trees, first, strict=True)]
-        self.cache.stage(counts)
-        ids, positions, layout = pass_inputs(trees, first, self.cache.lengths)
-        out = self._forward(ids, positions, Pass(layout, self.attention))
+        inputs = pass_inputs(trees, first, self.cache.lengths)
+        self.cache.stage(inputs.counts)
+        logits = self._forward(inputs.ids[None], inputs.positions[None], TreePass(inputs.layout, self.attention))
         self.cache.staged_now()
-        return out, self._kept()
+        features = self._kept()
+        return Ran(logits[0], features[0] if features is not None else None, inputs.layout.starts)
 
     def _forward(self, ids: Tensor, positions: Tensor, this_pass: Pass, logits_to_keep: int = 0) -> Tensor:
-        """Logits, shape `(batch, kept, vocab)`."""
+        """Logits, shape `(rows, kept, vocab)`."""
         logits: Tensor = self.model(
             input_ids=ids.to(self.device),
             position_ids=positions.to(self.device),
@@ -127,54 +132,100 @@ class ModelRunner:
         return logits
 
 
+@attrs.frozen(eq=False)
+class Ran:
+    """What a pass over trees gives at its nodes, those of all sequences one after another.
+
+    Attributes:
+        logits: shape `(queries, vocab)`.
+        features: shape `(queries, features)`; None if none are kept.
+        starts: where the nodes of each sequence start, and at last their number, shape `(batch + 1,)`, int64.
+    """
+
+    logits: Tensor
+    features: Tensor | None
+    starts: IntArray
+
+
+def prompt_passes(lengths: Sequence[int], chunk: int, rows: int) -> Iterator[tuple[int, list[int]]]:
+    """Which prompts run together: each pass takes up to `rows` of them from the same position on, `chunk` tokens each.
+
+    Prompts of similar length come together, so that little of a pass is padding.
+
+    Yields:
+        The position, and the prompts' indices.
+    """
+    ordered = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    for begin in range(0, len(ordered), rows):
+        group = ordered[begin : begin + rows]
+        for start in range(0, lengths[group[-1]], chunk):
+            yield start, [row for row in group if lengths[row] > start]
+
+
 @contextmanager
 def fed(
-    cache: TreeCache, row: int, count: int, attention: AttentionBackend, prompt: bool = True
+    cache: TreeCache, rows: Sequence[int], counts: Sequence[int], attention: AttentionBackend, prompt: bool = True
 ) -> Iterator[tuple[Tensor, Pass]]:
-    """One sequence's next `count` tokens, a chain, go through a model inside, and belong to its prefix afterwards.
+    """The next tokens of some sequences, a chain each, go through a model inside, and belong to their prefixes after.
 
     Args:
         cache: the model's.
-        row: which sequence.
-        count: how many tokens.
-        attention: computes attention, but for a prompt.
-        prompt: as in `Pass`.
+        rows: which sequences; they have equally long prefixes.
+        counts: how many tokens of each; the pass is as wide as the longest, and shorter ones are padded at the end.
+        attention: computes attention where plain causal attention does not serve.
+        prompt: the tokens are a prompt's; False for a single sequence whose tokens get the attention of trees.
 
     Yields:
-        Their positions, shape `(1, count)`, int64, and the pass.
+        Their positions, shape `(len(rows), longest)`, int64, and the pass.
     """
-    start = cache.lengths[row]
-    counts = [0] * len(cache.lengths)
-    counts[row] = count
-    cache.stage(counts, row)
-    yield torch.arange(start, start + count)[None], Pass(TreeLayout.chain(start, count), attention, prompt)
-    cache.lengths[row] += count
+    start, count = cache.lengths[rows[0]], max(counts)
+    cache.stage_prompts(rows, count)
+    this_pass: Pass = PromptPass(start, count, attention)
+    if not prompt:
+        this_pass = TreePass(TreeLayout.chain(start, count), attention)
+    yield torch.arange(start, start + count).expand(len(rows), count), this_pass
+    for row, own in zip(rows, counts, strict=True):
+        cache.lengths[row] += own
 
 
-def pass_inputs(
-    trees: Sequence[TokenTree], first: Sequence[int], prefix_lengths: Sequence[int]
-) -> tuple[Tensor, Tensor, TreeLayout]:
+@attrs.frozen(eq=False)
+class PassInputs:
+    """What a model reads in a pass over trees, those of all sequences one after another.
+
+    Attributes:
+        ids: token ids, shape `(queries,)`, int64.
+        positions: shape `(queries,)`, int64.
+        counts: queries of each sequence.
+        layout: who may attend to whom.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    counts: list[int]
+    layout: TreeLayout
+
+
+_NO_NODES: IntArray = np.empty(0, dtype=np.int64)
+
+
+def pass_inputs(trees: Sequence[TokenTree | None], first: Sequence[int], prefix_lengths: Sequence[int]) -> PassInputs:
     """What a model reads in a pass over the nodes of each tree from index `first[b]` on.
 
     Args:
-        trees: one for each sequence.
+        trees: one for each sequence; None for one that takes no part.
         first: those before are staged in the cache already.
         prefix_lengths: committed tokens in the cache.
-
-    Returns:
-        Token ids and positions, both of shape `(batch, queries)`, int64, sequences with fewer new nodes padded with 0
-        at the end, and the layout.
     """
-    counts = [len(tree) - start for tree, start in zip(trees, first, strict=True)]
-    ids = np.zeros((len(trees), max(counts)), dtype=np.int64)
-    positions = np.zeros_like(ids)
-    for row, (tree, start, count) in enumerate(zip(trees, first, counts, strict=True)):
-        ids[row, :count] = tree.tokens[start:]
-        positions[row, :count] = tree.depths[start:] + prefix_lengths[row]
+    taking = [(tree, start, prefix) for tree, start, prefix in zip(trees, first, prefix_lengths, strict=True) if tree]
+    ids = np.concatenate([_NO_NODES, *(tree.tokens[start:] for tree, start, _ in taking)])
+    positions = np.concatenate([_NO_NODES, *(tree.depths[start:] + prefix for tree, start, prefix in taking)])
     layout = TreeLayout(
-        np.array(prefix_lengths, dtype=np.int64), tuple(tree.parents for tree in trees), np.array(first, dtype=np.int64)
+        np.array(prefix_lengths, dtype=np.int64),
+        tuple(tree.parents if tree else _NO_NODES for tree in trees),
+        np.array([start if tree else 0 for tree, start in zip(trees, first, strict=True)], dtype=np.int64),
     )
-    return torch.as_tensor(ids), torch.as_tensor(positions), layout
+    counts = np.diff(layout.starts).tolist()
+    return PassInputs(torch.from_numpy(ids), torch.from_numpy(positions), counts, layout)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,12 @@ class HFTarget(Target):
     def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
         return self.runner.prefill([prompt[:-1] for prompt in prompts], max_lengths)
 
-    def verify(self, trees: Sequence[TokenTree]) -> list[NodeOutputs]:
-        logits, features = self.runner.run(trees, [0] * len(trees))
+    def verify(self, trees: Sequence[TokenTree | None]) -> list[NodeOutputs]:
+        ran = self.runner.run(trees, [0] * len(trees))
         self.passes += 1
         return [
-            NodeOutputs(logits[row, : len(tree)], features[row, : len(tree)] if features is not None else None)
-            for row, tree in enumerate(trees)
+            NodeOutputs(ran.logits[start:end], ran.features[start:end] if ran.features is not None else None)
+            for start, end in pairwise(ran.starts.tolist())
         ]
 
     @torch.inference_mode()

@@ -33,7 +33,11 @@ def emitted_law(decoder: Decoder, request: Request) -> Law:
 
 
 def ancestral_law(target: TableTarget, request: Request) -> Law:
-    """The exact law of sampling one token after the other; written without any of the engine's parts."""
+    """The exact law of sampling one token after the other; written without any of the engine's parts.
+
+    Raises:
+        ValueError: if the processors forbid every token after a text that can come out, however unlikely.
+    """
     law: Law = defaultdict(float)
 
     def extend(tokens: list[int], prob: float) -> None:
@@ -61,6 +65,8 @@ def _next_law(target: TableTarget, prefix: list[int], sampling: Sampling) -> lis
     numbers = scores[0].numpy()
     if not sampling.do_sample:
         return [float(token == int(numbers.argmax())) for token in range(len(numbers))]
+    if not np.isfinite(numbers.max()):
+        raise ValueError(f"there is no law to draw from after tokens {prefix}")
     weights = np.exp(numbers - numbers.max())
     return list(weights / weights.sum())
 

@@ -41,22 +41,32 @@ def content(rows, layer, which):
     return torch.tensor(rows, dtype=torch.float32).reshape(1, -1, 1) + 1000 * layer + 0.5 * which + cells
 
 
-def write(cache, new, row=None):
-    """One pass that writes the rows `new[b]` of each sequence in all layers; what the last layer got back."""
-    cache.stage([len(rows) for rows in new], row)
-    passing = new if row is None else [new[row]]
-    longest = max(len(rows) for rows in passing)
-    padded = [rows + [float("inf")] * (longest - len(rows)) for rows in passing]  # padding must never be read
-    returned = {}
-    for layer in LAYERS:
-        keys, values = (torch.stack([content(rows, layer, which) for rows in padded]) for which in (0, 1))
-        returned[layer] = cache.update(keys, values, layer)
+def tensors(batches, layer):
+    """Keys and values of a pass over these batches of rows, shape `(batches, heads, rows, head_dim)`."""
+    return [torch.stack([content(rows, layer, which) for rows in batches]) for which in (0, 1)]
+
+
+def write(cache, new):
+    """One pass over trees that writes the rows `new[b]` of each sequence in all layers; what it got back."""
+    cache.stage([len(rows) for rows in new])
+    flat = [row for rows in new for row in rows]
+    return {layer: cache.update(*tensors([flat], layer), layer) for layer in LAYERS}
+
+
+def write_prompts(cache, rows, new):
+    """One pass over the prompts of `rows`, which get the rows `new`; what it got back."""
+    longest = max(map(len, new))
+    padded = [own + [float("inf")] * (longest - len(own)) for own in new]  # padding must never be read
+    cache.stage_prompts(rows, longest)
+    returned = {layer: cache.update(*tensors(padded, layer), layer) for layer in LAYERS}
+    for row, own in zip(rows, new, strict=True):
+        cache.lengths[row] += len(own)
     return returned
 
 
-def check(cache, naive, returned, row=None):
+def check(cache, naive, returned, rows=None):
     """Every row of every sequence of the pass is where it belongs, in every layer."""
-    rows = range(len(naive.committed)) if row is None else [row]
+    rows = range(len(naive.committed)) if rows is None else rows
     for layer, buffers in returned.items():
         for which, buffer in enumerate(buffers):
             assert buffer.shape[0] == len(rows)
@@ -70,6 +80,7 @@ def runs(draw):
     """A batch's prompts, the room asked for at first, and some rounds: the passes of each, then its paths."""
     batch = draw(st.sampled_from([1, 3]))
     prompts = draw(st.lists(st.integers(0, 5), min_size=batch, max_size=batch))
+    together = draw(st.booleans())  # whether prompts run in one pass, and in pieces
     capacity = draw(st.integers(1, 40))
     rounds = []
     for _ in range(draw(st.integers(0, 4))):
@@ -83,25 +94,27 @@ def runs(draw):
             )
             paths.append(np.array(sorted(draw(nodes)), dtype=np.int64))
         rounds.append((passes, paths))
-    return prompts, capacity, rounds
+    return prompts, together, capacity, rounds
 
 
 @settings(deadline=None)
 @given(st.lists(runs(), min_size=1, max_size=3))
 def test_the_cache_holds_the_rows_that_a_list_would_hold(generations):
     cache = TreeCache()
-    for prompts, capacity, rounds in generations:  # the same cache again, for other batches and lengths
+    for prompts, together, capacity, rounds in generations:  # the same cache again, for other batches and lengths
         batch = len(prompts)
         cache.reset(batch, capacity)
         naive = Naive([[] for _ in range(batch)], [[] for _ in range(batch)])
         number = iter(range(1, 10**6))
-        for row, length in enumerate(prompts):
-            if length:
-                naive.committed[row] = [next(number) for _ in range(length)]
-                only = [naive.committed[row] if one == row else [] for one in range(batch)]
-                returned = write(cache, only, row)
-                check(cache, naive, returned, row)
-                cache.lengths[row] += length
+        texts = [[next(number) for _ in range(length)] for length in prompts]
+        for start in range(0, 6, 2 if together else 6):
+            behind = [row for row in range(batch) if prompts[row] > start]
+            for rows in [behind] if together and behind else [[row] for row in behind]:
+                parts = [texts[row][start : start + (2 if together else 6)] for row in rows]
+                returned = write_prompts(cache, rows, parts)
+                for row, part in zip(rows, parts, strict=True):
+                    naive.committed[row] += part
+                check(cache, naive, returned, rows)
         for passes, paths in rounds:
             for counts in passes:
                 new = [[next(number) for _ in range(count)] for count in counts]
@@ -125,8 +138,7 @@ def test_growing_past_the_room_keeps_what_is_there():
     cache = TreeCache()
     cache.reset(1, 4)
     naive = Naive([[1, 2, 3]], [[]])
-    check(cache, naive, write(cache, naive.committed, 0), 0)
-    cache.lengths[0] = 3
+    check(cache, naive, write_prompts(cache, [0], naive.committed), [0])
     before = cache.nbytes
     naive.tree = [[4, 5, 6, 7, 8]]
     check(cache, naive, write(cache, naive.tree))

@@ -27,7 +27,7 @@ def test_importing_the_plugin_loads_no_torch():
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_all_backends_agree(library, softcap):
     layout = TreeLayout(np.array([7]), (np.array([-1, 0, 0]),), np.array([0]))
-    query, key, value = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 10, 8), torch.randn(1, 2, 10, 8)
+    query, key, value = torch.randn(4, 3, 8), torch.randn(1, 2, 10, 8), torch.randn(1, 2, 10, 8)
     outs = [
         cls().attend(query, key, value, layout, scale=0.3, softcap=softcap) for cls in talon_kernels.talon_attention()
     ]

@@ -45,9 +45,8 @@ def buffers(layout, heads, kv_heads, head_dim, seed=0, spare=3, value_dim=None):
     """Query, key and value for a layout; what may not be read is NaN, and strides are those of a slice."""
     random = torch.Generator().manual_seed(seed)
     batch = len(layout.parents)
-    queries = max((len(t) - int(f) for t, f in zip(layout.parents, layout.first_queries, strict=True)), default=0)
     capacity = max(int(p) + len(t) for p, t in zip(layout.prefix_lengths, layout.parents, strict=True)) + spare
-    query = torch.randn(batch, queries, heads, head_dim, generator=random).transpose(1, 2)
+    query = torch.randn(layout.queries, heads, head_dim, generator=random).transpose(0, 1)
     both = torch.randn(2, 2 * batch, kv_heads + 1, capacity, max(head_dim, value_dim or 0), generator=random)
     key, value = both[0, ::2, 1:, :, :head_dim], both[1, ::2, 1:, :, : value_dim or head_dim]
     for row, (prefix, tree) in enumerate(zip(layout.prefix_lengths, layout.parents, strict=True)):
@@ -74,8 +73,10 @@ def trees(draw, most=20):
 def cases(draw):
     batch = draw(st.integers(1, 3))
     grown = [draw(trees()) for _ in range(batch)]
+    if batch > 1 and draw(st.booleans()):
+        grown[draw(st.integers(0, batch - 1))] = []  # a sequence that has no part in the pass
     prefixes = [draw(st.sampled_from([0, 1, 7, 63, 100, 120, 127, 128, 130, 250])) for _ in range(batch)]
-    first = [draw(st.integers(0, len(tree) - 1)) for tree in grown]
+    first = [draw(st.integers(0, max(len(tree) - 1, 0))) for tree in grown]
     kv_heads = draw(st.integers(1, 3))
     return {
         "layout": layout_of(prefixes, grown, first),
@@ -115,9 +116,8 @@ def run(case, backend, seed=0):
         query.double(), key.double(), value.double(), layout, sinks=double(sinks), **options
     )
     # A score is rounded relative to its own size, and this absolute error is the weight's relative error.
-    group = case["heads"] // case["kv_heads"]
-    keys = key.nan_to_num().double().repeat_interleave(group, dim=1)
-    score = options["scale"] * (query.double() @ keys.transpose(2, 3)).abs().max()
+    folded = query.double().reshape(case["kv_heads"], -1, case["head_dim"])
+    score = options["scale"] * (folded @ key.nan_to_num().double().transpose(2, 3)).abs().max()
     return got, low, truth, (1 + score) * value.nan_to_num().double()
 
 
@@ -177,13 +177,13 @@ def test_a_node_has_the_bits_of_plain_decoding(
         path = path_to(parents, node)
         rows = [*range(prefix), *(prefix + step for step in path)]  # the cache after decoding the path, token by token
         alone = tree_attention(
-            query[:, :, node : node + 1],
+            query[:, node : node + 1],
             key[:, :, rows].contiguous(),
             value[:, :, rows].contiguous(),
             layout_of([prefix + len(path) - 1], [[-1]]),
             **options,
         )
-        assert torch.equal(together[:, :, node : node + 1], alone)
+        assert torch.equal(together[:, node : node + 1], alone)
 
 
 def test_neither_threads_nor_neighbours_change_bits(library, threads):
@@ -196,27 +196,30 @@ def test_neither_threads_nor_neighbours_change_bits(library, threads):
         results.append(tree_attention(query, key, value, layout, scale=0.125, backend="native"))
     assert all(torch.equal(result, results[0]) for result in results)
     for row, tree in enumerate(grown):
-        asked = len(tree) - int(layout.first_queries[row])
+        own = slice(layout.starts[row], layout.starts[row + 1])
         alone = tree_attention(
-            query[row : row + 1, :, :asked],
+            query[:, own],
             key[row : row + 1],
             value[row : row + 1],
             layout_of([layout.prefix_lengths[row]], [tree], [layout.first_queries[row]]),
             scale=0.125,
             backend="native",
         )
-        assert torch.equal(results[0][row : row + 1, :, :asked], alone)
+        assert torch.equal(results[0][:, own], alone)
 
 
 @pytest.mark.parametrize("backend", ["native", "sdpa", "reference"])
-def test_padded_queries_are_zero(request, backend):
+def test_a_sequence_without_nodes_takes_no_part(request, backend):
     if backend == "native":
         request.getfixturevalue("library")
-    layout = layout_of([5, 5], [SEVEN, [-1, 0]])
+    layout, others = layout_of([5, 9, 5], [SEVEN, [], [-1, 0]]), layout_of([5, 5], [SEVEN, [-1, 0]])
     query, key, value = buffers(layout, 2, 2, 16)
-    out = tree_attention(query, key, value, layout, scale=0.25, backend=backend)
-    assert not out.isnan().any()
-    assert (out[1, :, 2:] == 0).all()
+    options = {"scale": 0.25, "backend": backend}
+    out = tree_attention(query, key, value, layout, **options)
+    assert out.shape == (2, 9, 16)
+    assert torch.equal(out, tree_attention(query, key[::2], value[::2], others, **options))
+    nobody = tree_attention(query[:, :0], key, value, layout_of([5, 9, 5], [[], [], []]), **options)
+    assert nobody.shape == (2, 0, 16)
 
 
 @pytest.mark.parametrize("backend", ["native", "sdpa", "reference"])
@@ -226,8 +229,8 @@ def test_a_layer_of_a_tree_gives_what_the_whole_tree_gives(request, backend):
     whole, layer = layout_of([63], [SEVEN]), layout_of([63], [SEVEN], [3])
     query, key, value = buffers(whole, 4, 2, 64)
     options = {"scale": 0.125, "backend": backend}
-    expected = tree_attention(query, key, value, whole, **options)[:, :, 3:]
-    got = tree_attention(query[:, :, 3:], key, value, layer, **options)
+    expected = tree_attention(query, key, value, whole, **options)[:, 3:]
+    got = tree_attention(query[:, 3:], key, value, layer, **options)
     if backend == "native":
         assert torch.equal(got, expected)
     torch.testing.assert_close(got, expected)
@@ -269,12 +272,13 @@ def test_what_was_asked_for_is_never_replaced(library):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"layout": layout_of([5, 5], [SEVEN, SEVEN])}, "2 trees, the query 1"),
+        ({"layout": layout_of([5, 5], [SEVEN, SEVEN])}, "2 trees, the keys 1"),
         ({"layout": layout_of([6], [SEVEN])}, "key buffer 12 rows"),
-        ({"layout": layout_of([2], [[*SEVEN, 0]])}, "room for 7"),
-        ({"query": torch.zeros(1, 3, 7, 16)}, "no multiple of kv_heads"),
-        ({"query": torch.zeros(1, 2, 7, 16).double()}, "must be the same"),
-        ({"query": torch.zeros(2, 7, 16)}, "query is"),
+        ({"layout": layout_of([2], [[*SEVEN, 0]])}, "8 queries, the query 7"),
+        ({"layout": layout_of([2], [SEVEN], [8])}, "cannot start at 8"),
+        ({"query": torch.zeros(3, 7, 16)}, "no multiple of kv_heads"),
+        ({"query": torch.zeros(2, 7, 16).double()}, "must be the same"),
+        ({"query": torch.zeros(1, 2, 7, 16)}, "query is"),
         ({"value": torch.zeros(1, 2, 11, 16)}, r"and value is \(batch, kv_heads, capacity, value_dim\)"),
         ({"softcap": 0.0}, "softcap is positive"),
         ({"window": 0}, "window is at least 1"),

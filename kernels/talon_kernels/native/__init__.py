@@ -13,7 +13,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["Library", "load", "switch_off", "unavailable"]
 
-ABI = 3
+ABI = 4
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _POINTER = ctypes.c_void_p

@@ -22,7 +22,8 @@ typedef struct {
     int64_t batch, heads, kv_heads, queries, head_dim;
     const float *q, *k, *v;
     float *out;
-    const int64_t *q_stride, *k_stride, *v_stride, *out_stride;  // batch, head, row; in floats
+    const int64_t *q_stride, *out_stride;    // head, row; in floats
+    const int64_t *k_stride, *v_stride;      // batch, head, row; in floats
     const int32_t *prefix, *counts, *first;  // (batch,): cached rows, tree nodes, first that is a query
     const int32_t *const *parents;           // (batch,), each (nodes,)
     const float *sinks;                      // (heads,) or null
@@ -30,9 +31,9 @@ typedef struct {
     int64_t window;                          // 0: none
 } Call;
 
-// Per query: visible keys, leading keys that lie at their position, the rest as tree node indices.
+// Of one sequence, and per query: visible keys, leading keys that lie at their position, the rest as tree node indices.
 typedef struct {
-    int64_t queries;
+    int64_t queries, start;  // how many, and the place of the first among those of all sequences
     int32_t *length, *dense, *offset, *index, *memory;
 } Chains;
 
@@ -211,8 +212,8 @@ static void attend(const Call *call, const Chains *chains, int64_t b, int64_t he
         earliest = least(earliest, from[i]);
         branched |= dense[i] < length[i];
         memcpy(s->q + i * n,
-               call->q + b * call->q_stride[0] + (head * group + (first + i) % group) * call->q_stride[1] +
-                   query * call->q_stride[2],
+               call->q + (head * group + (first + i) % group) * call->q_stride[0] +
+                   (chains->start + query) * call->q_stride[1],
                (size_t)n * sizeof(float));
         s->max[i] = -INFINITY;
         s->sum[i] = 0;
@@ -261,10 +262,10 @@ static void attend(const Call *call, const Chains *chains, int64_t b, int64_t he
 
 // out = (sum over parts of e^(max - m) out) / (e^(sink - m) + sum over parts of e^(max - m) sum).
 // From part to part it is `out_step` and `step` floats.
-static void finish(const Call *call, int64_t b, int64_t head, int64_t query, const float *out, const float *max,
-                   const float *sums, int64_t parts, int64_t out_step, int64_t step) {
+static void finish(const Call *call, int64_t head, int64_t query, const float *out, const float *max, const float *sums,
+                   int64_t parts, int64_t out_step, int64_t step) {
     const int64_t n = call->head_dim;
-    float *y = call->out + b * call->out_stride[0] + head * call->out_stride[1] + query * call->out_stride[2];
+    float *y = call->out + head * call->out_stride[0] + query * call->out_stride[1];
     float m = call->sinks ? call->sinks[head] : -INFINITY, denominator;
     for (int64_t p = 0; p < parts; p++) m = max[p * step] > m ? max[p * step] : m;
     denominator = call->sinks ? exp1(call->sinks[head] - m) : 0.0f;
@@ -291,13 +292,13 @@ static float *thread_scratch(size_t floats) {
     return buffer;
 }
 
-static int make_chains(const Call *call, int64_t b, Chains *chains) {
+static int make_chains(const Call *call, int64_t b, int64_t start, Chains *chains) {
     const int64_t nodes = call->counts[b], prefix = call->prefix[b], first = call->first[b];
     const int32_t *parents = call->parents[b];
     int64_t total = 0;
     int32_t *block = malloc((size_t)(3 * nodes + 1) * sizeof(int32_t));
     if (!block) return 0;
-    *chains = (Chains){nodes - first, block, block + nodes, block + 2 * nodes, 0, block};
+    *chains = (Chains){nodes - first, start, block, block + nodes, block + 2 * nodes, 0, block};
     for (int64_t i = 0; i < nodes; i++) {
         int32_t parent = parents[i];
         chains->length[i] = (int32_t)(parent < 0 ? prefix + 1 : chains->length[parent] + 1);
@@ -321,19 +322,20 @@ static int make_chains(const Call *call, int64_t b, Chains *chains) {
     return 1;
 }
 
-// Returns 0, or 1 when memory is short. Rows of `out` past a tree's queries become zero.
+// Returns 0, or 1 when memory is short. `q` and `out` hold the queries of all sequences, one after another.
 EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float *v, float *out, const int64_t *strides,
                                     const int32_t *prefix, const int32_t *counts, const int32_t *first,
                                     const int32_t *const *parents, const float *sinks, int64_t batch, int64_t heads,
                                     int64_t kv_heads, int64_t queries, int64_t head_dim, float scale,
                                     float softcap, int64_t window, int64_t threads) {
-    const Call call = {batch, heads, kv_heads, queries, head_dim, q, k, v, out, strides, strides + 3, strides + 6,
-                       strides + 9, prefix, counts, first, parents, sinks, scale, softcap, window};
+    const Call call = {batch, heads, kv_heads, queries, head_dim, q, k, v, out, strides, strides + 2, strides + 4,
+                       strides + 7, prefix, counts, first, parents, sinks, scale, softcap, window};
     const int64_t group = heads / kv_heads, out_width = (head_dim + V - 1) / V * V, record = out_width + 2;
     Chains *chains = calloc((size_t)batch, sizeof(Chains));
-    int64_t failed = !chains, longest = 0, widest = 0, most_nodes = 0;
+    int64_t failed = !chains, total = 0, longest = 0, widest = 0, most_nodes = 0;
     for (int64_t b = 0; b < batch && !failed; b++) {
-        failed |= !make_chains(&call, b, chains + b);
+        failed |= !make_chains(&call, b, total, chains + b);
+        total += chains[b].queries;
         for (int64_t i = 0; i < chains[b].queries && !failed; i++) longest = most(longest, chains[b].length[i]);
         widest = most(widest, chains[b].queries);
         most_nodes = most(most_nodes, counts[b]);
@@ -341,7 +343,7 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
     const int64_t parts = (longest + PART - 1) / PART, rows = widest * group;
     float *partial = 0;
     if (!failed && parts > 1) {
-        partial = malloc((size_t)(batch * heads * queries * parts * record) * sizeof(float));
+        partial = malloc((size_t)(heads * queries * parts * record) * sizeof(float));
         failed |= !partial;
     }
     if (!failed && rows) {
@@ -383,11 +385,11 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
                 s.sum = s.max + QUERIES;
                 attend(&call, chains + b, b, head, group, part, start, count, &s);
                 for (int64_t i = 0; i < count; i++) {
-                    int64_t query = (start + i) / group, h = head * group + (start + i) % group;
+                    int64_t query = chains[b].start + (start + i) / group, h = head * group + (start + i) % group;
                     if (parts == 1) {
-                        finish(&call, b, h, query, s.out + i * out_width, s.max + i, s.sum + i, 1, 0, 0);
+                        finish(&call, h, query, s.out + i * out_width, s.max + i, s.sum + i, 1, 0, 0);
                     } else {
-                        float *to = partial + (((b * heads + h) * queries + query) * parts + part) * record;
+                        float *to = partial + ((query * heads + h) * parts + part) * record;
                         memcpy(to, s.out + i * out_width, (size_t)out_width * sizeof(float));
                         to[out_width] = s.max[i];
                         to[out_width + 1] = s.sum[i];
@@ -396,20 +398,13 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
             }
             if (parts > 1 && !failed) {
 #pragma omp for schedule(static)
-                for (int64_t i = 0; i < batch * heads * queries; i++) {
-                    int64_t query = i % queries, h = i / queries % heads, b = i / queries / heads;
+                for (int64_t i = 0; i < queries * heads; i++) {
                     const float *at = partial + i * parts * record;
-                    if (query >= chains[b].queries) continue;
-                    finish(&call, b, h, query, at, at + out_width, at + out_width + 1, parts, record, record);
+                    finish(&call, i % heads, i / heads, at, at + out_width, at + out_width + 1, parts, record, record);
                 }
             }
         }
     }
-    for (int64_t b = 0; b < batch && !failed; b++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t query = chains[b].queries; query < queries; query++)
-                memset(out + b * call.out_stride[0] + h * call.out_stride[1] + query * call.out_stride[2], 0,
-                       (size_t)head_dim * sizeof(float));
     for (int64_t b = 0; chains && b < batch; b++) {
         free(chains[b].memory);
         free(chains[b].index);

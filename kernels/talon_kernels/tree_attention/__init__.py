@@ -35,8 +35,7 @@ def tree_attention(
     the tree around the node, the batch, and the number of threads: keys are summed by position, never by row.
 
     Args:
-        query: shape `(batch, heads, queries, head_dim)`; `queries` is the largest number of any row, rows with fewer
-            are padded at the end.
+        query: shape `(heads, queries, head_dim)`: the queries of all sequences, one after another.
         key: shape `(batch, kv_heads, capacity, head_dim)`, any strides; `heads` is a multiple of `kv_heads` and head
             `h` uses head `h // (heads // kv_heads)`. Rows past the prefix and the tree are not read.
         value: shape `(batch, kv_heads, capacity, value_dim)`, any strides.
@@ -49,7 +48,7 @@ def tree_attention(
             of them that can run.
 
     Returns:
-        Shape `(batch, heads, queries, value_dim)`, not contiguous in general; zero for padded queries.
+        Shape `(heads, queries, value_dim)`, not contiguous in general.
 
     Raises:
         ValueError: if shapes, types or devices do not fit, or the backend asked for cannot run.
@@ -104,17 +103,17 @@ def _check(
     window: int | None,
     sinks: Tensor | None,
 ) -> None:
-    if not query.dim() == key.dim() == value.dim() == 4 or key.shape[:3] != value.shape[:3]:
+    if query.dim() != 3 or not key.dim() == value.dim() == 4 or key.shape[:3] != value.shape[:3]:
         raise ValueError(
-            "query is (batch, heads, queries, head_dim), key is (batch, kv_heads, capacity, head_dim) and value is "
+            "query is (heads, queries, head_dim), key is (batch, kv_heads, capacity, head_dim) and value is "
             "(batch, kv_heads, capacity, value_dim); "
             f"got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
         )
-    batch, heads, _, head_dim = query.shape
-    _, kv_heads, capacity, _ = key.shape
-    if key.shape[0] != batch or key.shape[3] != head_dim or kv_heads == 0 or heads % kv_heads:
+    heads, queries, head_dim = query.shape
+    batch, kv_heads, capacity, _ = key.shape
+    if key.shape[3] != head_dim or kv_heads == 0 or heads % kv_heads:
         raise ValueError(
-            f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in batch or head_dim, "
+            f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in head_dim, "
             "or heads is no multiple of kv_heads"
         )
     if not (query.dtype == key.dtype == value.dtype and query.device == key.device == value.device):
@@ -123,17 +122,17 @@ def _check(
             f"{value.dtype} on {value.device}; they must be the same"
         )
     if len(layout.parents) != batch:
-        raise ValueError(f"the layout has {len(layout.parents)} trees, the query {batch} rows")
+        raise ValueError(f"the layout has {len(layout.parents)} trees, the keys {batch} rows")
     for row, parents in enumerate(layout.parents):
         prefix, first = int(layout.prefix_lengths[row]), int(layout.first_queries[row])
         if prefix < 0 or prefix + len(parents) > capacity:
             raise ValueError(
                 f"row {row} has a prefix of {prefix} and {len(parents)} nodes, its key buffer {capacity} rows"
             )
-        if not 0 <= first <= len(parents) or len(parents) - first > query.shape[2]:
-            raise ValueError(
-                f"row {row} has queries {first} to {len(parents) - 1}, but there is room for {query.shape[2]}"
-            )
+        if not 0 <= first <= len(parents):
+            raise ValueError(f"row {row} has {len(parents)} nodes, so its queries cannot start at {first}")
+    if layout.queries != queries:
+        raise ValueError(f"the layout has {layout.queries} queries, the query {queries}")
     if softcap is not None and softcap <= 0:
         raise ValueError(f"softcap is positive or None, not {softcap}")
     if window is not None and window < 1:

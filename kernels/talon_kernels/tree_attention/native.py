@@ -12,7 +12,7 @@ from talon_core.attention import TreeLayout
 from talon_kernels.native import Library
 from talon_kernels.tree_attention.layout import native_layout
 
-_Strides = ctypes.c_int64 * 12
+_Strides = ctypes.c_int64 * 10
 
 
 def tree_attention_native(
@@ -32,7 +32,7 @@ def tree_attention_native(
     Raises:
         MemoryError: if there is no memory for the intermediate results.
     """
-    batch, heads, queries, head_dim = query.shape
+    heads, queries, head_dim = query.shape
     value_dim = value.shape[3]
     packed = native_layout(layout)
     # The kernel reads whole vectors, of one width for all three; zeros change neither scores nor outputs.
@@ -42,7 +42,7 @@ def tree_attention_native(
         key = F.pad(key[:, :, : packed.used], (0, width - head_dim))
     if value_dim < width:
         value = F.pad(value[:, :, : packed.used], (0, width - value_dim))
-    if query.stride(3) != 1:
+    if query.stride(2) != 1:
         query = query.contiguous()
     if key.stride(3) != 1:
         key = key[:, :, : packed.used].contiguous()
@@ -51,9 +51,9 @@ def tree_attention_native(
     if sinks is not None:
         sinks = sinks.to(torch.float32).contiguous()
     # In memory the heads stand last but one, as the layer's output projection reads them.
-    out = query.new_empty((batch, queries, heads, query.shape[3]))
+    out = query.new_empty((queries, heads, query.shape[2]))
     q, k, v, o = query.stride(), key.stride(), value.stride(), out.stride()
-    strides = _Strides(q[0], q[1], q[2], k[0], k[1], k[2], v[0], v[1], v[2], o[0], o[2], o[1])
+    strides = _Strides(q[0], q[1], o[1], o[0], k[0], k[1], k[2], v[0], v[1], v[2])
     failed = library.tree_attention(
         query.data_ptr(),
         key.data_ptr(),
@@ -65,11 +65,11 @@ def tree_attention_native(
         packed.first,
         packed.parents,
         None if sinks is None else sinks.data_ptr(),
-        batch,
+        len(key),
         heads,
         key.shape[1],
         queries,
-        query.shape[3],
+        query.shape[2],
         scale,
         0.0 if softcap is None else softcap,
         0 if window is None else window,
@@ -77,4 +77,4 @@ def tree_attention_native(
     )
     if failed:
         raise MemoryError(f"no memory for attention of {queries} queries over {packed.used} keys")
-    return out[..., :value_dim].transpose(1, 2)
+    return out[..., :value_dim].transpose(0, 1)

@@ -1,0 +1,79 @@
+"""Moves the keys and values of accepted paths to the end of their prefixes, those of all layers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from talon_kernels.commit_path.buffers import BufferTable
+from talon_kernels.commit_path.reference import commit_path_reference
+
+__all__ = ["BufferTable", "commit_path"]
+
+BACKENDS = ("triton", "reference")
+
+
+def commit_path(
+    buffers: BufferTable | Sequence[Tensor], rows: Tensor, walks: Tensor, *, backend: str | None = None
+) -> None:
+    """Move the rows of each sequence's accepted path to the end of its prefix, in all buffers, in place.
+
+    For each sequence `b`, with `length, _, *path = walks[b]`, `prefix = rows[b, 0]` and `i < length`: row `prefix + i`
+    of `b` becomes what was in row `prefix + path[i]`, for all heads of all buffers. All other rows keep their bits.
+
+    With the triton backend it is one launch, whose size depends on shapes alone; which rows are moved is read in device
+    memory, so a captured CUDA graph can go on with new numbers. It needs a `BufferTable` made before the capture.
+
+    Args:
+        buffers: the keys and values of every layer, or the table of them.
+        rows: shape `(batch, 4)`, int32, contiguous, as in `PackedLayout`; the prefix lengths, in the first column,
+            are all that is read.
+        walks: shape `(batch, 2 + longest)`, int32, contiguous, as `greedy_walk` returns it: number of nodes of the
+            path, at most `longest` and 0 for no path, then the next token, then the nodes. They are ascending, so
+            `path[i] >= i`, and have a row in each buffer, so `prefix + path[i] < capacity`. That is not checked: it
+            would mean to wait for the device.
+        backend: "triton" (on GPUs; on the CPU if TRITON_INTERPRET=1 is set before it is first used) or "reference";
+            None takes triton for tensors on a GPU if it is installed.
+
+    Raises:
+        ValueError: if shapes, types or devices do not fit, or the backend asked for cannot run.
+    """
+    table = buffers if isinstance(buffers, BufferTable) else BufferTable(buffers)
+    if rows.shape != (table.batch, 4) or walks.dim() != 2 or walks.shape[0] != table.batch or walks.shape[1] < 2:
+        raise ValueError(
+            f"rows is (batch, 4) and walks (batch, 2 + longest), the buffers' batch is {table.batch}; "
+            f"got {tuple(rows.shape)} and {tuple(walks.shape)}"
+        )
+    for name, tensor in (("rows", rows), ("walks", walks)):
+        if tensor.dtype != torch.int32 or tensor.device != table.slabs.device or not tensor.is_contiguous():
+            raise ValueError(
+                f"{name} must be contiguous int32 on {table.slabs.device}, where the buffers are; "
+                f"got {tensor.dtype} on {tensor.device} with strides {tensor.stride()}"
+            )
+    if backend not in (None, *BACKENDS):
+        raise ValueError(f"no backend '{backend}' of commit_path; there are: {', '.join(BACKENDS)}")
+    if backend == "triton" or (backend is None and rows.device.type == "cuda"):
+        why = _triton_cannot(rows.device)
+        if why is None:
+            from talon_kernels.commit_path.triton import commit_path_triton
+
+            return commit_path_triton(table.slabs, table.word, rows, walks)
+        if backend == "triton":
+            raise ValueError(f"backend 'triton' cannot be used here: {why}")
+    return commit_path_reference(table.buffers, rows, walks)
+
+
+def _triton_cannot(device: torch.device) -> str | None:
+    """Why triton cannot run on such tensors, as the end of a sentence, or None if it can."""
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    from talon_kernels.commit_path.triton import INTERPRETED
+
+    if device.type == "cuda" and INTERPRETED:
+        return "TRITON_INTERPRET makes it run on the CPU, which cannot follow addresses in a GPU's memory"
+    if device.type == "cuda" or (device.type == "cpu" and INTERPRETED):
+        return None
+    return f"it runs on GPUs, not on {device}; on the CPU only if TRITON_INTERPRET=1 is set before it is first used"
