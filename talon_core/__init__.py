@@ -20,9 +20,10 @@ from talon_core.target import NodeOutputs, Target
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:
-    from talon_core.decoder import Chunk, Decoder, Request, Result
+    from talon_core.decoder import Decoder
     from talon_core.hf.generate import TalonGenerate
     from talon_core.hf.target import HFTarget
+    from talon_core.request import Chunk, Request, Result
     from talon_core.table import TableTarget
 
 __version__ = "0.1.0"
@@ -62,10 +63,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Chunk": "talon_core.decoder",
+    "Chunk": "talon_core.request",
     "Decoder": "talon_core.decoder",
-    "Request": "talon_core.decoder",
-    "Result": "talon_core.decoder",
+    "Request": "talon_core.request",
+    "Result": "talon_core.request",
     "HFTarget": "talon_core.hf.target",
     "TableTarget": "talon_core.table",
 }

@@ -102,7 +102,10 @@ class Drafter(ABC):
 
     @abstractmethod
     def commit(self, committed: Sequence[Committed]) -> None:
-        """Take note of what was accepted; the tree is forgotten and the last new token is the next root."""
+        """Take note of what was accepted; the tree is forgotten and the last new token is the next root.
+
+        A sequence that is over, while others of its batch go on, gets no new tokens, and its frontiers stay empty.
+        """
 
 
 class DrafterSpec(ABC):

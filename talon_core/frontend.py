@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from talon_core.decoder import Request
+    from talon_core.request import Request
     from talon_core.tree import IntArray
 
 

@@ -37,6 +37,12 @@ class AcceptanceRule(ABC):
     exact_for: ClassVar[frozenset[str]]
     """The kinds of trees (`TreePolicy.children`) for which the output keeps the target's law; {"any"} for all."""
 
+    follows_argmax: ClassVar[bool] = False
+    """At temperature 0 it follows the target's most likely token for as long as the tree holds it, and no longer.
+
+    Where a target can do that by itself on its device (`GreedyTarget`), it is not asked then.
+    """
+
     @abstractmethod
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         """Walk down from the root.

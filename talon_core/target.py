@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from talon_core.rule import Accepted
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -23,6 +24,19 @@ class NodeOutputs:
     """
 
     logits: "Tensor"
+    features: "Tensor | None" = None
+
+
+@attrs.frozen(eq=False)
+class Walked:
+    """What became of one tree that was verified greedily.
+
+    Attributes:
+        accepted: the longest path of the target's most likely tokens; empty for a sequence without a tree.
+        features: as in `NodeOutputs`, at the accepted nodes, shape `(path, features)`.
+    """
+
+    accepted: Accepted
     features: "Tensor | None" = None
 
 
@@ -77,4 +91,22 @@ class Target(ABC):
         """Keep the cache rows of these nodes of the last verified trees, root first, and forget the other nodes.
 
         The path of a sequence that came without a tree is empty.
+        """
+
+
+class GreedyTarget(Target):
+    """A target that can accept by itself at temperature 0, where its device does it without asking the host."""
+
+    @property
+    @abstractmethod
+    def walks(self) -> bool:
+        """Whether it can."""
+
+    @abstractmethod
+    def verify_greedily(self, trees: Sequence[TokenTree | None], ends: frozenset[int]) -> list[Walked]:
+        """`verify`, the walk along the most likely tokens, and `commit`, in one.
+
+        Args:
+            trees: as for `verify`.
+            ends: tokens that end the text; the walk goes no further than to one of them.
         """

@@ -21,6 +21,7 @@ class Match(AcceptanceRule):
 
     name = "match"
     exact_for = frozenset({"any"})
+    follows_argmax = True
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         path = [0]

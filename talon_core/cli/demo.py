@@ -19,7 +19,8 @@ from talon_core.loading import Parts
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
-    from talon_core.decoder import Decoder, Result
+    from talon_core.decoder import Decoder
+    from talon_core.request import Result
 
 PROMPT = "Write a Python function that says whether a word is a palindrome, and explain how it works."
 """A question like any other: the answer is not to be looked up in it."""

@@ -13,7 +13,8 @@ from talon_core.paths import utf8, write_whole
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
-    from talon_core.decoder import Decoder, Result
+    from talon_core.decoder import Decoder
+    from talon_core.request import Result
 
 
 def generate(

@@ -12,7 +12,8 @@ from talon_core.loading import Parts, decoder_for_model, load_model, settled
 from talon_core.render import render_tree
 
 if TYPE_CHECKING:
-    from talon_core.decoder import Decoder, Result
+    from talon_core.decoder import Decoder
+    from talon_core.request import Result
 
 
 @attrs.frozen(eq=False)

@@ -17,8 +17,8 @@ from transformers import (
     StopStringCriteria,
 )
 
-from talon_core.decoder import Criterion, Request
 from talon_core.frontend import Frontend, TextStream
+from talon_core.request import Criterion, Request
 from talon_core.sampling import Sampling
 from talon_core.tree import IntArray
 

@@ -7,8 +7,10 @@ import numpy as np
 import torch
 
 from talon_core.choices import Choices, enumerate_outcomes
-from talon_core.decoder import Decoder, Generation, Request
+from talon_core.decoder import Decoder
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.generation import Generation
+from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.table import TableTarget
 from talon_core.target import Target

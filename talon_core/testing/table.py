@@ -61,6 +61,9 @@ class TableDrafter(Drafter):
         return [self._propose(*each) for each in zip(trees, frontiers, widths, choices, strict=True)]
 
     def _propose(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
+        if not len(frontier):  # this tree is finished; others of the batch are not
+            none = np.empty((0, 1))
+            return Candidates(frontier, none.astype(np.int64), none, none, choices)
         laws = np.stack([self.law_after(tree.tokens[tree.path(node)].tolist()) for node in frontier.tolist()])
         known = width if self.knows is None else min(width, self.knows)
         tokens = np.argsort(-laws, axis=1, kind="stable")[:, :known]

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from talon_core.bench.results import MANIFEST, RESULTS
-from talon_core.decoder import Generation
+from talon_core.generation import Generation
 from talon_core.rounds import Stats
 
 SENTENCE = "hi-🙂é~\n"

@@ -3,7 +3,7 @@
 import pytest
 
 from talon_core.cli import demo
-from talon_core.decoder import Generation
+from talon_core.generation import Generation
 
 SENTENCE = "hi-🙂é~\n"
 

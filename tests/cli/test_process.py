@@ -12,7 +12,7 @@ SENTENCE = "hi-🙂é~\n"
 TALON = [sys.executable, "-c", "import sys; from talon_core.cli import main; sys.exit(main())"]
 SLOW = """
 import sys, time
-from talon_core.decoder import Generation
+from talon_core.generation import Generation
 fast = Generation.__next__
 def slow(self):
     round_ = fast(self)

@@ -8,7 +8,8 @@ import pytest
 
 from talon_core import Accepted, Request, TableTarget
 from talon_core.choices import enumerate_outcomes
-from talon_core.decoder import Decoder, Generation
+from talon_core.decoder import Decoder
+from talon_core.generation import Generation
 from talon_core.registry import load_registry
 from talon_core.rule import AcceptanceRule
 from talon_core.sampling import Sampling

@@ -7,8 +7,9 @@ import torch
 from transformers import GenerationConfig
 
 import talon_core
-from talon_core.decoder import Decoder, Request
+from talon_core.decoder import Decoder
 from talon_core.hf.frontend import DEFAULT_MAX_NEW_TOKENS
+from talon_core.request import Request
 from talon_core.testing.tiny_models import tiny_model
 
 IDS = torch.tensor([5, 9, 33, 9, 33, 41, 5, 9])

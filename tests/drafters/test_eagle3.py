@@ -11,9 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core import TableTarget
-from talon_core.decoder import Decoder, Request
+from talon_core.decoder import Decoder
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.registry import load_registry
+from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.specs import describe_options
 from talon_core.target import NodeOutputs

@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from talon_core.decoder import Decoder, Request
+from talon_core.decoder import Decoder
 from talon_core.loading import Parts, decoder_for_model
+from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.testing.exact import ancestral_law, distance, emitted_law
 from talon_drafters.heads.eagle import EagleHead

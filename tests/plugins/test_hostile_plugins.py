@@ -17,8 +17,9 @@ from talon_core import (
     TreePolicy,
     hookimpl,
 )
-from talon_core.decoder import Decoder, StreamedGeneration
+from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
+from talon_core.generation import StreamedGeneration
 from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.specs import build

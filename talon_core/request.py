@@ -1,0 +1,96 @@
+"""What is to be decoded, and what came out."""
+
+from collections.abc import Callable
+
+import attrs
+from torch import Tensor
+
+from talon_core.rounds import Round, Stats
+from talon_core.sampling import Sampling
+from talon_core.target import Target
+from talon_core.tree import IntArray
+
+Criterion = Callable[[Tensor], bool]
+"""`criterion(ids (1, length) int64) -> bool`: whether the text stops after these tokens."""
+
+
+@attrs.frozen(eq=False)
+class Request:
+    """What is to be decoded, and when it is over.
+
+    Attributes:
+        ids: the prompt, shape `(prompt,)`, int64, at least one token.
+        max_new_tokens: most tokens to emit, at least 1.
+        sampling: how tokens are chosen.
+        eos: tokens that end the text; the token itself is emitted.
+        criteria: further stop conditions, asked after each token with everything up to it.
+        seed: for sampling; None takes a fresh one.
+    """
+
+    ids: IntArray
+    max_new_tokens: int
+    sampling: Sampling = attrs.field(factory=Sampling)
+    eos: frozenset[int] = frozenset()
+    criteria: tuple[Criterion, ...] = ()
+    seed: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether each token is the most likely one of the target's raw scores."""
+        return not self.sampling.do_sample and not self.sampling.processors
+
+    def limit(self, target: Target) -> int:
+        """Most new tokens: `max_new_tokens`, or what the target's context leaves.
+
+        Raises:
+            ValueError: if the prompt is empty, leaves no room in the target's context, or has tokens outside the
+                vocabulary.
+        """
+        ids = self.ids
+        if not len(ids):
+            raise ValueError("the prompt is empty; it must have at least one token")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        if ids.min() < 0 or ids.max() >= target.vocab_size:
+            bad = int(ids.min() if ids.min() < 0 else ids.max())
+            raise ValueError(
+                f"the prompt holds token {bad}; the target's vocabulary has ids 0 to {target.vocab_size - 1}"
+            )
+        if target.context_length is None:
+            return self.max_new_tokens
+        if len(ids) >= target.context_length:
+            why = f" ({target.context_reason})" if target.context_reason else ""
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens; the target's context holds {target.context_length}{why}, "
+                "the output included, so the prompt must be shorter"
+            )
+        return min(self.max_new_tokens, target.context_length - len(ids))
+
+
+@attrs.frozen(eq=False)
+class Result:
+    """What came out.
+
+    Attributes:
+        prompt_ids: the prompt, shape `(prompt,)`, int64.
+        token_ids: the new tokens.
+        text: the new tokens as text, special tokens left out; None if the decoder has no tokenizer.
+        finish_reason: "eos", "length" (`max_new_tokens` or the target's context) or "stop" (another condition).
+        rounds: one record per round.
+        stats: totals.
+    """
+
+    prompt_ids: IntArray
+    token_ids: list[int]
+    text: str | None
+    finish_reason: str
+    rounds: list[Round]
+    stats: Stats
+
+
+@attrs.frozen(eq=False)
+class Chunk:
+    """One round as it is streamed: its new text (None without a tokenizer), tokens and record."""
+
+    text: str | None
+    round: Round

@@ -1,0 +1,138 @@
+"""One sequence while it is decoded: what it holds, how it is walked, and when it is over."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor, device
+
+from talon_core.choices import Choices
+from talon_core.drafting import DraftLimits
+from talon_core.errors import PluginError, blaming, naming
+from talon_core.policy import TreePolicy
+from talon_core.request import Request, Result
+from talon_core.rounds import Round, Stats
+from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.sampling import TokenBuffer, WarpedLaws
+from talon_core.tree import IntArray, TokenTree
+
+if TYPE_CHECKING:
+    from talon_core.frontend import Frontend
+
+
+class Sequence:
+    """One sequence of a batch.
+
+    Args:
+        request: what is to be decoded.
+        choices: the randomness of its rule and its policy.
+        limit: most new tokens.
+        policy: its own tree policy; None decodes one token per pass.
+
+    Attributes:
+        token_ids: the new tokens.
+        rounds: one record per round.
+        finish_reason: why it is over; None while it is not.
+        seconds: from the start of the prefill to the end of its last round.
+    """
+
+    def __init__(self, request: Request, choices: Choices, limit: int, policy: TreePolicy | None) -> None:
+        self.request = request
+        self.choices = choices
+        self.limit = limit
+        self.policy = policy
+        self.token_ids: list[int] = []
+        self.rounds: list[Round] = []
+        self.finish_reason: str | None = None
+        self.seconds = 0.0
+        self._committed: TokenBuffer | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether a stop condition holds."""
+        return self.finish_reason is not None
+
+    @property
+    def root(self) -> int:
+        """The last committed token."""
+        return self.token_ids[-1] if self.token_ids else int(self.request.ids[-1])
+
+    def start(self, where: device, room: int) -> None:
+        """Make room for the tokens where rules and stop conditions read them."""
+        self._committed = TokenBuffer(self.request.ids, room, where)
+
+    def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
+        """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""
+        left = 0 if self.over else self.limit - len(self.token_ids) - 1
+        return DraftLimits(vocab_size, left if max_depth is None else min(left, max_depth), self.request.eos)
+
+    def accept(self, rule: AcceptanceRule, tree: TokenTree, logits: Tensor) -> Accepted:
+        """Let the rule walk, and check what it says.
+
+        Args:
+            rule: the acceptance rule.
+            tree: the verified tree.
+            logits: the target's raw scores at its nodes, shape `(nodes, vocab)`.
+
+        Raises:
+            PluginError: if the rule breaks its contract; the message names it.
+        """
+        assert self._committed is not None
+        laws = WarpedLaws(tree, logits, self.request.sampling, self._committed, self.request.eos)
+        try:
+            with blaming("rule", rule, "walk"):
+                accepted = rule.walk(tree, laws, self.choices)
+        except PluginError as error:
+            if error.__cause__ in laws.failures:
+                raise laws.failures[-1] from None
+            raise
+        if not isinstance(accepted, Accepted):
+            raise PluginError(f"{naming('rule', rule)} returned {type(accepted).__name__} from walk, not an Accepted")
+        path = accepted.path
+        if not isinstance(path, np.ndarray) or path.ndim != 1 or path.dtype.kind not in "iu":
+            raise PluginError(f"{naming('rule', rule)} accepted {path!r}; a path is an array of node indices")
+        on_tree = len(path) and path[0] == 0 and path.min() == 0 and path.max() < len(tree)
+        if not on_tree or not np.array_equal(tree.parents[path[1:]], path[:-1]):
+            raise PluginError(f"{naming('rule', rule)} accepted nodes {path.tolist()}, which are no path from the root")
+        if not 0 <= accepted.token < logits.shape[1]:
+            raise PluginError(
+                f"{naming('rule', rule)} emitted token {accepted.token}; "
+                f"the target's vocabulary has ids 0 to {logits.shape[1] - 1}"
+            )
+        return Accepted(path.astype(np.int64), accepted.token)  # a copy: the rule may keep its own
+
+    def emit(self, tree: TokenTree, accepted: Accepted) -> IntArray:
+        """Take the accepted tokens, up to the first at which a stop condition holds; sets `finish_reason` there.
+
+        Returns:
+            The tokens that were taken, shape `(new,)`, int64.
+        """
+        assert self._committed is not None
+        tokens = np.append(tree.tokens[accepted.path[1:]], accepted.token)
+        for count in range(1, len(tokens) + 1):
+            if int(tokens[count - 1]) in self.request.eos:
+                self.finish_reason = "eos"
+            elif self.request.criteria and self._stops(self._committed.with_path(tokens[:count])):
+                self.finish_reason = "stop"
+            elif len(self.token_ids) + count >= self.limit:
+                self.finish_reason = "length"
+            if self.finish_reason is not None:
+                tokens = tokens[:count]
+                break
+        self._committed.append(tokens)
+        self.token_ids.extend(tokens.tolist())
+        return tokens
+
+    def _stops(self, ids: Tensor) -> bool:
+        answers = [criterion(ids) for criterion in self.request.criteria]  # all are asked: some keep state
+        return any(answers)
+
+    def result(self, frontend: "Frontend | None", prefill_seconds: float) -> Result:
+        """What has come out so far; `finish_reason` is "interrupted" if it is not over."""
+        return Result(
+            prompt_ids=self.request.ids,
+            token_ids=self.token_ids,
+            text=frontend.text(self.token_ids) if frontend is not None else None,
+            finish_reason=self.finish_reason or "interrupted",
+            rounds=self.rounds,
+            stats=Stats.of(self.rounds, self.seconds, prefill_seconds),
+        )

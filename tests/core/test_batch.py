@@ -1,0 +1,132 @@
+"""Several sequences at a time: each comes out as it does alone, whatever its neighbours do."""
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talon_core import Request, TableTarget, TreePolicy, load
+from talon_core.choices import SeededChoices
+from talon_core.decoder import Decoder, is_batch
+from talon_core.generation import BatchGeneration
+from talon_core.policy import Growth
+from talon_core.sampling import Sampling
+from talon_core.testing.exact import Given
+from talon_core.testing.odd_policies import Erratic
+from talon_core.testing.strategies import laws, table_drafters
+from talon_core.testing.tiny_models import tiny_model
+from talon_strategies import Match, Talon
+
+VOCAB = 5
+
+
+@st.composite
+def requests(draw):
+    """One sequence: some end at once, some go on for long."""
+    return Request(
+        ids=np.array(draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6)), dtype=np.int64),
+        max_new_tokens=draw(st.integers(1, 14)),
+        sampling=Sampling(draw(st.booleans())),
+        eos=draw(st.sampled_from([frozenset(), frozenset({2})])),
+        seed=draw(st.integers(0, 9)),
+    )
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(laws(VOCAB), min_size=VOCAB, max_size=VOCAB),
+    table_drafters(VOCAB),
+    st.none() | st.just(Talon(budget=6, top_k=2)) | st.builds(Erratic, seed=st.integers(0, 99), budget=st.just(6)),
+    st.lists(requests(), min_size=1, max_size=5),
+)
+def test_each_sequence_comes_out_as_it_does_alone(rows, drafter, policy, together):
+    with np.errstate(divide="ignore"):
+        target = TableTarget(np.log(np.stack(rows)))
+    decoder = Decoder(target, Match(), policy, Given(drafter))
+    generation = BatchGeneration(decoder, together, [SeededChoices(of.seed) for of in together])
+    rounds = list(generation)
+    for row, (request, result) in enumerate(zip(together, generation.results(), strict=True)):
+        alone = decoder.run_all([request])[0]
+        assert result.token_ids == alone.token_ids
+        assert result.finish_reason == alone.finish_reason
+        own = [one[row] for one in rounds]
+        over = len(alone.rounds)
+        assert all(one is not None for one in own[:over])
+        assert all(one is None for one in own[over:])
+        assert [one.tree.tokens.tolist() for one in result.rounds] == [one.tree.tokens.tolist() for one in alone.rounds]
+
+
+PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+@pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1+2"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
+def test_a_list_of_prompts_is_decoded_as_each_of_them(architecture, drafter, do_sample):
+    decoder = load(tiny_model(architecture), drafter=drafter, policy="talon:budget=8,top_k=3")
+    options = {"max_new_tokens": 24, "do_sample": do_sample, "seed": 4}
+    results = decoder.generate(PROMPTS, **options)
+    assert [result.prompt_ids.tolist() for result in results] == PROMPTS
+    for at, (prompt, result) in enumerate(zip(PROMPTS, results, strict=True)):
+        assert result.token_ids == decoder.generate(prompt, **{**options, "seed": 4 + at}).token_ids
+    two = decoder.generate(PROMPTS, batch_size=2, **options)
+    assert [result.token_ids for result in two] == [result.token_ids for result in results]
+
+
+def test_a_sequence_that_is_over_is_not_verified_any_more(monkeypatch):
+    decoder = load(tiny_model("llama"), policy=None)
+    seen = []
+    verify = decoder.target.verify
+    monkeypatch.setattr(
+        decoder.target, "verify", lambda trees: seen.append([tree is not None for tree in trees]) or verify(trees)
+    )
+    requests = [Request(np.array([3, 4]), 1), Request(np.array([5]), 3)]
+    results = decoder.run_all(requests)
+    assert [len(result.token_ids) for result in results] == [1, 3]
+    assert seen == [[True, True], [False, True], [False, True]]
+
+
+@attrs.frozen
+class Counting(TreePolicy):
+    """Chains of a length that grows by one each round: what it remembers must be of its own sequence."""
+
+    name = "counting"
+    budget: int = 9
+    _rounds: list[int] = attrs.field(factory=list, init=False, eq=False)
+
+    def begin(self):
+        self._rounds.clear()
+
+    def observe(self, round_):
+        self._rounds.append(len(round_.tokens))
+
+    def grow(self, tree, candidates):
+        wanted = int(candidates.best(1)[0]) if len(tree) <= len(self._rounds) else None
+        return Growth(np.array([] if wanted is None else [wanted], dtype=np.int64))
+
+
+def test_each_sequence_has_a_policy_of_its_own():
+    decoder = load(tiny_model("llama"), drafter="draft-model:skip=1", policy=Counting())
+    together = decoder.generate(PROMPTS, max_new_tokens=12)
+    for prompt, result in zip(PROMPTS, together, strict=True):
+        alone = decoder.generate(prompt, max_new_tokens=12)
+        assert [len(one.tree) for one in result.rounds] == [len(one.tree) for one in alone.rounds]
+        assert len({len(one.tree) for one in result.rounds}) > 1
+
+
+def test_what_is_a_list_of_prompts():
+    ids = np.array([1, 2])
+    assert all(map(is_batch, (["a", "b"], [[1, 2], [3]], [ids], [torch.tensor([1]), "a"], [[{"role": "user"}]])))
+    assert not any(map(is_batch, ("a", [1, 2], ids, [{"role": "user"}], [], torch.tensor([[1]]), [torch.tensor(1)])))
+
+
+def test_a_bad_prompt_of_a_list_is_found_before_another_is_decoded(monkeypatch):
+    decoder = load(tiny_model("llama"))
+    monkeypatch.setattr(decoder, "run_all", lambda _: pytest.fail("something was decoded"))
+    for wrong, sentence in (([99], "token 99"), ([1] * 300, "300 tokens"), ([], "empty")):
+        with pytest.raises(ValueError, match=sentence):
+            decoder.generate([[1, 2], wrong])
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        decoder.generate([[1, 2]], batch_size=0)
