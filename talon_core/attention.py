@@ -1,7 +1,7 @@
 """The interfaces between a target adapter and compute kernels: tree attention, and faster layers for a device."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -215,6 +215,75 @@ class AttentionBackend(ABC):
 
         Returns:
             Shape `(heads, queries, value_dim)`.
+        """
+
+
+class DeviceBackend(AttentionBackend):
+    """An attention backend whose work needs nothing from the host: a captured CUDA graph can hold and repeat it.
+
+    Beside attention it does what else a round does with trees, so that verifying, walking and committing can follow
+    one another on the device.
+    """
+
+    def attend(
+        self,
+        query: "Tensor",
+        key: "Tensor",
+        value: "Tensor",
+        layout: TreeLayout,
+        *,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: "Tensor | None" = None,
+    ) -> "Tensor":
+        packed = layout.packed(query.device)
+        return self.attend_packed(query, key, value, packed, scale=scale, softcap=softcap, window=window, sinks=sinks)
+
+    @abstractmethod
+    def attend_packed(
+        self,
+        query: "Tensor",
+        key: "Tensor",
+        value: "Tensor",
+        layout: PackedLayout,
+        *,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: "Tensor | None" = None,
+    ) -> "Tensor":
+        """As `attend`. Queries behind the layout's are padding, and their outputs are zero."""
+
+    @abstractmethod
+    def greedy_walk(
+        self, best: "Tensor", tokens: "Tensor", parents: "Tensor", rows: "Tensor", ends: "Tensor", longest: int
+    ) -> "Tensor":
+        """Walk along the target's most likely tokens for as long as each tree holds them.
+
+        Args:
+            best: the most likely token after each node, shape `(queries,)`, int64.
+            tokens: each node's own, shape `(queries,)`, int32.
+            parents: each node's parent in its own tree, shape `(queries,)`, int32; -1 for roots.
+            rows: as in `PackedLayout`; every node is a query.
+            ends: tokens that end the text, shape `(ends,)`, int32: a walk goes no further than to one of them.
+            longest: room for so many nodes of a path.
+
+        Returns:
+            For each sequence the length of its path, the token after it, and the nodes of the path, root first; shape
+            `(batch, 2 + longest)`, int32.
+        """
+
+    @abstractmethod
+    def mover(self, buffers: "Sequence[Tensor]") -> "Callable[[Tensor, Tensor], None]":
+        """What moves accepted rows to the end of the prefix, in place, in all these buffers.
+
+        Args:
+            buffers: keys and values of all layers, each of shape `(batch, kv_heads, capacity, head_dim)`.
+
+        Returns:
+            `move(rows, walks)`, with `rows` as in `PackedLayout` and `walks` as `greedy_walk` returns them: node
+            `path[i]` of a tree goes to row `prefix + i`.
         """
 
 

@@ -12,6 +12,22 @@ from talon_core.choices import Choices
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
+def best_numbers(scores: Tensor, width: int) -> Tensor:
+    """The best tokens of each row and then their natural log-probabilities, shape `(rows, 2 * width)`, float32.
+
+    A token's number is as exact in float32 as any vocabulary is small: below 2^24.
+
+    Args:
+        scores: shape `(rows, draft vocab)`, float32.
+        width: how many, best first; all if there are fewer.
+    """
+    best = scores.topk(min(width, scores.shape[-1]), dim=-1)
+    top = best.values[..., :1]
+    # relative to the best, so that large scores lose no digits
+    logp = (best.values - top) - (scores - top).exp().sum(-1, keepdim=True).log()
+    return torch.cat([best.indices.float(), logp], dim=-1)
+
+
 @attrs.frozen(eq=False)
 class Best:
     """The best tokens of some rows of scores, on the host, and the rows' laws on demand.
@@ -34,18 +50,15 @@ class Best:
     def of(cls, scores: Tensor, width: int, vocabulary: IntArray | None, vocab_size: int) -> "Best":
         """The best `width` tokens of each row, or all if there are fewer."""
         scores = scores.float()
-        best = scores.topk(min(width, scores.shape[-1]), dim=-1)
-        top = best.values[..., :1]
-        # relative to the best, so that large scores lose no digits
-        logp = (best.values - top) - (scores - top).exp().sum(-1, keepdim=True).log()
-        tokens = best.indices.cpu().numpy()
-        return cls(
-            vocab_size,
-            scores,
-            vocabulary,
-            tokens if vocabulary is None else vocabulary[tokens],
-            logp.double().cpu().numpy(),
-        )
+        return cls.read(best_numbers(scores, width), scores, vocabulary, vocab_size)
+
+    @classmethod
+    def read(cls, numbers: Tensor, scores: Tensor, vocabulary: IntArray | None, vocab_size: int) -> "Best":
+        """What `best_numbers` found in these scores; one copy to the host."""
+        tokens, logp = np.split(numbers.cpu().numpy(), 2, axis=1)
+        own = tokens.astype(np.int64)
+        named = own if vocabulary is None else vocabulary[own]
+        return cls(vocab_size, scores, vocabulary, named, logp.astype(np.float64))
 
     @property
     def width(self) -> int:

@@ -2,38 +2,62 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
-import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend
+from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
-from talon_core.hf.attention import Pass, TreePass
+from talon_core.hf.attention import PackedPass, Pass, TreePass
 from talon_core.hf.cache import TreeCache
-from talon_core.hf.runner import PREFILL_CHUNK, fed, pass_inputs
+from talon_core.hf.device import DevicePass, DevicePasses, Recorder
+from talon_core.hf.inputs import PassInputs, fed, pass_inputs
+from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, nothing
+from talon_drafters.best import Best, best_numbers, nothing
 from talon_drafters.heads.layers import FeatureHead
 from talon_drafters.staging import StagedRow
 
 
-@attrs.frozen(eq=False)
-class _Staged:
-    """One sequence's part of a pass.
+class _Row(StagedRow):
+    """One sequence: what is staged, and where its states are.
 
     Attributes:
-        tree: what is in the cache, and the new nodes behind it.
-        first: the first new node.
-        states: what the head reads at the new nodes beside their tokens, shape `(new, hidden)`.
+        places: of the states of the pending pairs; when these are staged, of what was made at each staged node.
     """
 
-    tree: TokenTree
-    first: int
-    states: Tensor
+    def __init__(self, pending: list[int]) -> None:
+        super().__init__(pending)
+        self.places: list[int] = []
+        self._fresh = True
+
+    def restart(self, pending: list[int]) -> None:
+        super().restart(pending)
+        self._fresh = True
+
+    def stage_for(self, tree: TokenTree, frontier: IntArray) -> tuple[TokenTree | None, int]:
+        """As `stage`; None if nothing can be, or need be, drafted."""
+        if not self.pending or not len(frontier):
+            return None, 0
+        return self.stage(tree, frontier)
+
+    def sources(self, count: int) -> IntArray:
+        """Where the states are that the head reads at the last `count` staged nodes."""
+        if self.staged is None or not count:
+            return np.empty(0, dtype=np.int64)
+        if self._fresh:
+            return np.array(self.places, dtype=np.int64)
+        return np.array(self.places, dtype=np.int64)[self.staged.parents[-count:]]
+
+    def note(self, places: IntArray) -> None:
+        """Where what is made at the last staged nodes will be."""
+        if len(places):
+            self.places = [*([] if self._fresh else self.places), *places.tolist()]
+            self._fresh = False
 
 
 class FeatureDrafter(Drafter):
@@ -51,6 +75,7 @@ class FeatureDrafter(Drafter):
         session: a context in which the head's layers run faster.
         select: from the target's features to those that the head was made for.
         described: what its files are, for `describe`.
+        recorder: records passes, so that they are repeated without Python; needs a `DeviceBackend`.
     """
 
     def __init__(
@@ -62,6 +87,7 @@ class FeatureDrafter(Drafter):
         session: AbstractContextManager[object] | None = None,
         select: Callable[[Tensor], Tensor] = lambda features: features,
         described: Mapping[str, object] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.head = head.eval().requires_grad_(False)
         self._embed = embed
@@ -71,10 +97,13 @@ class FeatureDrafter(Drafter):
         self._select = select
         self._described = described or {}
         self._cache = TreeCache()
-        self._rows: list[StagedRow] = []
-        self._states: list[Tensor] = []  # for each sequence those of its pending pairs, (pending, hidden)
-        self._made: list[Tensor] = []  # what the head made at each staged row, (staged, hidden)
+        self._rows: list[_Row] = []
         self._device = next(head.parameters()).device
+        self._states = torch.empty((0, 0), device=self._device)  # pending ones, then what was made; `_Row` says where
+        self._filled = 0
+        self._passes: DevicePasses | None = None
+        if isinstance(attention, DeviceBackend):
+            self._passes = DevicePasses(self._cache, self._device, recorder)
         self._vocabulary: IntArray | None = head.target_ids.cpu().numpy() if head.target_ids is not None else None
 
     def describe(self) -> Mapping[str, object]:
@@ -86,7 +115,8 @@ class FeatureDrafter(Drafter):
     @torch.inference_mode()
     def begin(self, prompts: Sequence[Prompt]) -> None:
         self._cache.reset(len(prompts), max(len(prompt.ids) for prompt in prompts) * 3 // 2 + 256)
-        self._rows, self._states, self._made = [], [], []
+        self._rows = []
+        pending: list[Tensor] = []
         for row, prompt in enumerate(prompts):
             assert prompt.features is not None
             states = self._fuse(prompt.features)  # (prompt - 1, hidden)
@@ -94,18 +124,39 @@ class FeatureDrafter(Drafter):
             last = max(len(tokens) - 1, 0)  # the last pair waits for the first round: its answer is wanted
             for start in range(0, last, PREFILL_CHUNK):
                 self._prefill(row, tokens[start:last][:PREFILL_CHUNK], states[start:last][:PREFILL_CHUNK])
-            self._rows.append(StagedRow(tokens[last:].tolist()))
-            self._states.append(states[last:])
-            self._made.append(states[:0])
+            self._rows.append(_Row(tokens[last:].tolist()))
+            pending.append(states[last:])
+        self._keep_pending(pending)
+
+    def _keep_pending(self, states: list[Tensor]) -> None:
+        """A new round: these are the states of each sequence's pending pairs."""
+        joined = torch.cat(states)
+        self._filled = 0
+        if not len(self._states):
+            self._states = joined[:0]
+        self._reserve(len(joined))
+        self._states[: len(joined)] = joined
+        self._filled = len(joined)
+        ends = np.cumsum([len(own) for own in states])
+        for row, own, end in zip(self._rows, states, ends.tolist(), strict=True):
+            row.places = list(range(end - len(own), end))
+
+    def _reserve(self, more: int) -> None:
+        """Room for so many states behind those there are, and one that is padding."""
+        need = self._filled + more + 1
+        if need > len(self._states):
+            grown = self._states.new_empty((max(2 * need, 256), self._states.shape[1]))
+            grown[: self._filled] = self._states[: self._filled]
+            self._states = grown
 
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
 
     def _prefill(self, row: int, tokens: IntArray, states: Tensor) -> None:
         with fed(self._cache, [row], [len(tokens)], self._attention) as (positions, this_pass):
-            self._run(torch.as_tensor(tokens)[None], states[None], positions, this_pass)
+            self._forward(torch.as_tensor(tokens)[None], states[None], positions, this_pass)
 
-    def _run(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
+    def _forward(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._cache.update(key, value, layer)
             return this_pass.attend(query, keys, values, query.shape[-1] ** -0.5)
@@ -125,70 +176,89 @@ class FeatureDrafter(Drafter):
         if not any(row.pending and len(of) for row, of in zip(self._rows, frontiers, strict=True)):
             # prompts of one token, of which no feature is known yet
             return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
-        staged = [self._stage(row, *of) for row, of in enumerate(zip(trees, frontiers, strict=True))]
-        made, hidden, starts = self._forward(staged)
+        staged = [
+            row.stage_for(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)
+        ]
+        inputs = pass_inputs([tree for tree, _ in staged], [first for _, first in staged], self._cache.lengths)
+        asked = [len(of) if tree is not None else 0 for (tree, _), of in zip(staged, frontiers, strict=True)]
+        # before a frontier's rows, pairs that were only pending
+        ends = [np.arange(end - count, end) for end, count in zip(inputs.layout.starts[1:], asked, strict=True)]
+        best = self._run(inputs, np.concatenate(ends), max(widths))
         self.passes += 1
-        ends: list[int] = []  # where the frontier's rows are; before them, pairs that were only pending
-        for row, one in enumerate(staged):
-            if one is None:
-                continue
-            new = made[starts[row] : starts[row + 1]]
-            self._made[row] = new if not one.first else torch.cat([self._made[row], new])
-            ends += range(starts[row + 1] - len(frontiers[row]), starts[row + 1])
-        if len(ends) < len(hidden):
-            hidden = hidden[torch.tensor(ends, device=self._device)]
-        best = Best.of(self.head.logits(hidden), max(widths), self._vocabulary, self._vocab_size)
-        proposed = []
-        start = 0
-        for one, tree, frontier, width, choice in zip(staged, trees, frontiers, widths, choices, strict=True):
-            if one is None:
-                proposed.append(nothing(frontier, choice))
-                continue
-            proposed.append(best.candidates(np.arange(start, start + len(frontier)), tree, frontier, width, choice))
-            start += len(frontier)
-        return proposed
+        starts = np.cumsum([0, *asked])
+        return [
+            best.candidates(np.arange(start, start + count), tree, frontier, width, choice)
+            if count
+            else nothing(frontier, choice)
+            for start, count, tree, frontier, width, choice in zip(
+                starts[:-1], asked, trees, frontiers, widths, choices, strict=True
+            )
+        ]
 
-    def _stage(self, row: int, tree: TokenTree, frontier: IntArray) -> "_Staged | None":
-        """What is staged with the frontier added; None if nothing can be, or need be, drafted from it."""
-        one = self._rows[row]
-        if not one.pending or not len(frontier):
-            return None
-        if one.staged is None:
-            return _Staged(*one.stage(tree, frontier), self._states[row])
-        staged, first = one.stage(tree, frontier)
-        parents = torch.tensor(staged.parents[first:], device=self._device)
-        return _Staged(staged, first, self._made[row].index_select(0, parents))
-
-    def _forward(self, staged: "Sequence[_Staged | None]") -> tuple[Tensor, Tensor, list[int]]:
-        """What the head makes at the new nodes and what `logits` wants, and where those of each sequence start."""
-        inputs = pass_inputs(
-            [one.tree if one else None for one in staged], [one.first if one else 0 for one in staged],
-            self._cache.lengths,
-        )  # fmt: skip
+    def _run(self, inputs: PassInputs, ends: IntArray, width: int) -> Best:
+        """Run the new pairs, keep the states that come out, and find the best tokens after the pairs `ends`."""
+        counts = inputs.layout.queries
+        sources = np.concatenate([row.sources(count) for row, count in zip(self._rows, inputs.counts, strict=True)])
+        self._reserve(counts)
+        made = np.arange(self._filled, self._filled + counts)
+        for row, places in zip(self._rows, np.split(made, inputs.layout.starts[1:-1]), strict=True):
+            row.note(places)
+        self._filled += counts
+        if self._passes is not None:
+            width = 1 << (width - 1).bit_length()  # few different ones
+            asked = np.zeros(counts, dtype=np.int64)
+            asked[: len(ends)] = ends
+            more = {"sources": sources, "made": made, "ends": asked}
+            kind = (width, self._states.data_ptr())
+            fill = {"sources": 0, "made": len(self._states) - 1, "ends": 0}
+            numbers, scores = self._passes.run(inputs, partial(self._drafted, width), kind, more, fill)
+            numbers, scores = numbers[: len(ends)], scores[: len(ends)].clone()  # laws may be asked for later
+            self._cache.staged_now(inputs.counts)
+            return Best.read(numbers, scores, self._vocabulary, self._vocab_size)
         self._cache.stage(inputs.counts)
-        states = [one.states for one in staged if one is not None]
-        joined = states[0] if len(states) == 1 else torch.cat(states)  # (queries, hidden)
+        states = self._states.index_select(0, torch.from_numpy(sources).to(self._device))
         this_pass = TreePass(inputs.layout, self._attention)
-        made, hidden = self._run(inputs.ids[None], joined[None], inputs.positions[None], this_pass)
-        self._cache.staged_now()
-        return made[0], hidden[0], inputs.layout.starts.tolist()
+        states, hidden = self._forward(inputs.ids[None], states[None], inputs.positions[None], this_pass)
+        self._cache.staged_now(inputs.counts)
+        self._states[made[0] : made[0] + counts] = states[0]
+        if len(ends) < counts:
+            hidden = hidden[:, torch.from_numpy(ends).to(self._device)]
+        return Best.of(self.head.logits(hidden[0]), width, self._vocabulary, self._vocab_size)
+
+    def _drafted(self, width: int, device_pass: DevicePass) -> tuple[Tensor, Tensor]:
+        """The same on the device: what `best_numbers` gives, and the scores; rows behind the `ends` are padding."""
+        assert isinstance(self._attention, DeviceBackend)
+        more = {name: numbers.long() for name, numbers in device_pass.more.items()}
+        states = self._states.index_select(0, more["sources"])
+        this_pass = PackedPass(device_pass.layout, self._attention)
+        states, hidden = self._forward(
+            device_pass.ids.long()[None], states[None], device_pass.positions.long()[None], this_pass
+        )
+        self._states.index_copy_(0, more["made"], states[0])
+        scores = self.head.logits(hidden[0].index_select(0, more["ends"])).float()
+        return best_numbers(scores, width), scores
 
     @torch.inference_mode()
     def commit(self, committed: Sequence[Committed]) -> None:
-        paths = []
-        for row, one in enumerate(committed):
-            mine = self._rows[row]
-            if not len(one.tokens):  # it is over
+        fused = self._fuse(torch.cat([_features(one) for one in committed]))
+        paths, pending = [], []
+        start = 0
+        for row, one in zip(self._rows, committed, strict=True):
+            states = fused[start : start + len(one.tokens)]
+            start += len(one.tokens)
+            if row.staged is None:  # nothing was drafted: the pairs before are still to be run
                 paths.append(np.empty(0, dtype=np.int64))
+                row.pending = [*row.pending, *one.tokens.tolist()]
+                old = self._states.index_select(0, torch.tensor(row.places, dtype=torch.int64, device=self._device))
+                pending.append(torch.cat([old, states]))
                 continue
-            assert one.features is not None
-            states = self._fuse(one.features)
-            if mine.staged is None:  # nothing was drafted: the pairs before are still to be run
-                mine.pending = [*mine.pending, *one.tokens.tolist()]
-                self._states[row] = torch.cat([self._states[row], states])
-                paths.append(np.empty(0, dtype=np.int64))
-                continue
-            paths.append(np.arange(len(mine.pending)))  # of these the features were true; the tree's were guesses
-            mine.restart(one.tokens.tolist())
-            self._states[row] = states
+            paths.append(np.arange(len(row.pending)))  # of these the features were true; the tree's were guesses
+            row.restart(one.tokens.tolist())
+            pending.append(states)
         self._cache.commit(paths)
+        self._keep_pending(pending)
+
+
+def _features(committed: Committed) -> Tensor:
+    assert committed.features is not None
+    return committed.features

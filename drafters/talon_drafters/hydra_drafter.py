@@ -14,7 +14,9 @@ from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
 from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
 from talon_core.hf.cache import TreeCache
-from talon_core.hf.runner import PREFILL_CHUNK, fed, set_implementation
+from talon_core.hf.inputs import fed
+from talon_core.hf.model import set_implementation
+from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree

@@ -12,7 +12,8 @@ from torch import nn
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
-from talon_core.hf.runner import ModelRunner, decoder_layers
+from talon_core.hf.model import decoder_layers
+from talon_core.hf.runner import ModelRunner
 from talon_core.hf.target import HFTarget
 from talon_core.loading import choose_accelerator, load_model
 from talon_core.registry import load_registry

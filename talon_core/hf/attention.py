@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from talon_core.attention import AttentionBackend, TreeLayout
+from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, TreeLayout
 
 ATTENTION_NAME = "talon"
 """The name in transformers' `AttentionInterface`. No mask function goes with it: no mask is ever made."""
@@ -77,6 +77,36 @@ class TreePass(Pass):
         self.windows.append(window)
         out = self.backend.attend(
             query[0], key, value, self.layout, scale=scale, softcap=softcap, window=window, sinks=sinks
+        )
+        return out[None]
+
+
+class PackedPass(Pass):
+    """A pass over trees that are known on the device alone.
+
+    Args:
+        layout: who may attend to whom.
+        backend: computes tree attention.
+    """
+
+    def __init__(self, layout: PackedLayout, backend: DeviceBackend) -> None:
+        super().__init__()
+        self._layout = layout
+        self._backend = backend
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        self.windows.append(window)
+        out = self._backend.attend_packed(
+            query[0], key, value, self._layout, scale=scale, softcap=softcap, window=window, sinks=sinks
         )
         return out[None]
 

@@ -32,7 +32,6 @@ class TreeCache:
         self._capacity = 0
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
-        self._counts: Sequence[int] = ()
         self._writes: _Write = _nowhere
 
     def reset(self, batch: int, capacity: int) -> None:
@@ -51,9 +50,8 @@ class TreeCache:
 
         The keys of all sequences come one after another, as the queries do: shape `(1, kv_heads, rows, head_dim)`.
         """
-        self._counts = counts
         starts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
-        self._make_room(max((start + count for start, count in zip(starts, counts, strict=True)), default=0))
+        self.make_room(max((start + count for start, count in zip(starts, counts, strict=True)), default=0))
         writing = [row for row, count in enumerate(counts) if count]
         if len(writing) == 1:
             (row,) = writing
@@ -79,14 +77,15 @@ class TreeCache:
         Keys have shape `(len(rows), kv_heads, count, head_dim)`. What is padding among them is overwritten later.
         """
         start = self.lengths[rows[0]]
-        self._make_room(start + count)
+        self.make_room(start + count)
         self._writes = partial(_write_block, list(rows), start, count)
 
-    def staged_now(self) -> None:
-        """The pass that `stage` announced is over: its rows are part of the tree."""
-        self.staged = [staged + count for staged, count in zip(self.staged, self._counts, strict=True)]
+    def staged_now(self, counts: Sequence[int]) -> None:
+        """A pass over trees is over: its `counts[b]` rows are part of the tree of sequence `b`."""
+        self.staged = [staged + count for staged, count in zip(self.staged, counts, strict=True)]
 
-    def _make_room(self, capacity: int) -> None:
+    def make_room(self, capacity: int) -> None:
+        """Let each sequence have at least `capacity` rows, committed and staged together; nothing is lost."""
         if capacity <= self._capacity:
             return
         capacity = max(capacity, self._capacity + self._capacity // 2)

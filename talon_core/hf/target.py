@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 from talon_core.attention import Accelerator, AttentionBackend
-from talon_core.hf.runner import ModelRunner, check_free, evaluating
-from talon_core.target import NodeOutputs, Target
+from talon_core.hf.device import Recorder
+from talon_core.hf.model import check_free, evaluating
+from talon_core.hf.runner import ModelRunner
+from talon_core.rule import Accepted
+from talon_core.target import GreedyTarget, NodeOutputs, Walked
 from talon_core.tree import IntArray, TokenTree
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 
 
-class HFTarget(Target):
+class HFTarget(GreedyTarget):
     """A transformers causal LM that verifies draft trees in one forward pass.
 
     The model is not changed: its attention is switched to TALON's for the time of a generation, through
@@ -30,6 +33,7 @@ class HFTarget(Target):
         features: which hidden states `verify` and `prefill` return, concatenated: 0 is what enters the first layer,
             `i` what layer `i - 1` returns, `FINAL_STATE` what enters the LM head.
         tokenizer: the model's tokenizer, which drafters compare theirs with; None if there is none.
+        recorder: records passes over trees, so that they are repeated without Python; None runs them as they are.
         probe: check on a few tokens that a tree's logits are those of the plain model, before anything is decoded.
 
     Raises:
@@ -44,6 +48,7 @@ class HFTarget(Target):
         accelerator: Accelerator | None = None,
         features: Sequence[int] = (),
         tokenizer: Any = None,
+        recorder: Recorder | None = None,
         probe: bool = True,
     ) -> None:
         config = model.config.get_text_config()
@@ -58,7 +63,7 @@ class HFTarget(Target):
         self.attention = attention
         self.accelerator = accelerator
         self.tokenizer = tokenizer
-        self.runner = ModelRunner(model, attention, accelerator, features)
+        self.runner = ModelRunner(model, attention, accelerator, features, recorder)
         if probe:
             self._probe(config)
 
@@ -74,6 +79,21 @@ class HFTarget(Target):
         return [
             NodeOutputs(ran.logits[start:end], ran.features[start:end] if ran.features is not None else None)
             for start, end in pairwise(ran.starts.tolist())
+        ]
+
+    @property
+    def walks(self) -> bool:
+        return self.runner.walks
+
+    def verify_greedily(self, trees: Sequence[TokenTree | None], ends: frozenset[int]) -> list[Walked]:
+        walked = self.runner.walk(trees, ends)
+        self.passes += 1
+        features: Sequence[Tensor | None] = [None] * len(trees)
+        if walked.features is not None:
+            features = torch.split(walked.features, [len(path) for path in walked.paths])
+        return [
+            Walked(Accepted(path, token), own)
+            for path, token, own in zip(walked.paths, walked.tokens, features, strict=True)
         ]
 
     @torch.inference_mode()

@@ -122,7 +122,7 @@ def test_the_cache_holds_the_rows_that_a_list_would_hold(generations):
                 for row in range(batch):
                     naive.tree[row] += new[row]
                 check(cache, naive, returned)
-                cache.staged_now()
+                cache.staged_now(counts)
             cache.commit(paths)
             for row, path in enumerate(paths):
                 naive.committed[row] += [naive.tree[row][node] for node in path]
@@ -149,7 +149,7 @@ def test_committing_the_first_rows_moves_nothing():
     cache = TreeCache()
     cache.reset(1, 8)
     keys, _ = write(cache, [[1, 2, 3]])[0]
-    cache.staged_now()
+    cache.staged_now([3])
     version = keys._version
     cache.commit([np.array([0, 1])])
     assert keys._version == version
@@ -160,7 +160,7 @@ def test_a_reset_forgets_and_takes_the_same_memory_again():
     cache = TreeCache()
     cache.reset(2, 16)
     write(cache, [[1, 2], [3]])
-    cache.staged_now()
+    cache.staged_now([2, 1])
     cache.commit([np.array([0, 1]), np.array([0])])
     first = write(cache, [[4], [5]])[3][0]
     cache.reset(2, 10)

@@ -1,0 +1,226 @@
+"""Passes over trees as a device runs them: inputs come in one copy, memory stays, what can be recorded is repeated."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from talon_core.attention import PackedLayout, PackedShape
+from talon_core.hf.cache import TreeCache
+from talon_core.hf.inputs import PassInputs
+from talon_core.tree import IntArray
+
+T = TypeVar("T")
+
+FEWEST_NODES = 32
+"""Nodes of a tree that every pass has room for, so that growing trees change no shape."""
+
+
+def bucket(count: int) -> int:
+    """The size at which a pass over `count` nodes is captured: a power of two, or from 32 on half way to the next."""
+    size = 1
+    while size < count:
+        size *= 2
+    return size * 3 // 4 if size > 32 and count <= size * 3 // 4 else size
+
+
+class Recorder(ABC):
+    """Writes down what a function does on a device, so that it can be done again without Python."""
+
+    @abstractmethod
+    def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        """Record one call.
+
+        Args:
+            function: works on device memory alone. It may be called several times before.
+
+        Returns:
+            What the recorded call returned, and what repeats it: the same work on the same memory, the returned
+            tensors among it. Of what is returned nothing has been computed yet.
+
+        Raises:
+            RuntimeError: if the function cannot be recorded, as it asks the device for something.
+        """
+
+
+class CudaGraphs(Recorder):
+    """CUDA graphs, which share one pool of memory: what one of them returns is lost when another is repeated."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # kernels are compiled and libraries take their memory now, not while recording
+                function()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            out = function()
+        self._pool = graph.pool()
+        return out, graph.replay
+
+
+@attrs.frozen(eq=False)
+class DevicePass:
+    """What a pass reads on the device. The memory is written anew for each pass of the same shape.
+
+    Attributes:
+        ids: token ids, shape `(queries,)`, int32; padding is 0.
+        positions: shape `(queries,)`, int32.
+        layout: who may attend to whom.
+        more: what else was sent, each of shape `(queries,)`, int32.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    layout: PackedLayout
+    more: Mapping[str, Tensor]
+
+
+class _Numbers:
+    """All numbers of a pass, in one piece of memory here and one on the device."""
+
+    def __init__(self, shape: PackedShape, fill: Mapping[str, int], device: torch.device) -> None:
+        self.shape = shape
+        self._fill = {"ids": 0, "positions": 0, "rows": 0, **fill}
+        pinned = device.type == "cuda"
+        size = shape.size + len(self._fill) * shape.queries
+        self._here = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
+        self._there = torch.zeros(size, dtype=torch.int32, device=device)
+        self._sent = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]  # nor here
+        numbers: NDArray[np.int32] = self._here.numpy()
+        self._layout = numbers[: shape.size]
+        self._parts = dict(zip(self._fill, self._split(numbers), strict=True))
+        more = dict(zip(self._fill, self._split(self._there), strict=True))
+        ids, positions, self.rows, self.slots = (more.pop(name) for name in ("ids", "positions", "rows", "slots"))
+        self.on_device = DevicePass(ids, positions, shape.views(self._there[: shape.size]), more)
+
+    def _split(self, numbers: Any) -> list[Any]:
+        return list(numbers[self.shape.size :].reshape(-1, self.shape.queries))
+
+    def clear(self) -> None:
+        """A pass over nothing."""
+        self._layout[:] = 0
+        for name, part in self._parts.items():
+            part[:] = self._fill[name]
+
+    def write(self, inputs: PassInputs, more: Mapping[str, IntArray]) -> None:
+        self.shape.write(inputs.layout, self._layout)
+        count = inputs.layout.queries
+        parts = {"ids": inputs.ids.numpy(), "positions": inputs.positions.numpy(), **more}
+        for name, part in self._parts.items():
+            part[:count] = parts[name]
+            part[count:] = self._fill[name]
+
+    def send(self) -> None:
+        self._there.copy_(self._here, non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
+
+    def wait(self) -> None:
+        """Until the memory here may be written to again."""
+        if self._sent is not None:
+            self._sent.synchronize()
+
+
+@attrs.frozen(eq=False)
+class _Recorded:
+    numbers: _Numbers
+    out: Any
+    repeat: Callable[[], None] | None
+
+
+class DevicePasses:
+    """Runs passes over trees whose every input is in device memory.
+
+    Args:
+        cache: the keys and values that the passes write to.
+        device: where it is.
+        recorder: records passes, each shape once; None runs them as they are.
+
+    Attributes:
+        failure: why nothing is recorded any more, if recording has failed.
+    """
+
+    def __init__(self, cache: TreeCache, device: torch.device, recorder: Recorder | None = None) -> None:
+        self.failure: str | None = None
+        self._cache = cache
+        self._device = device
+        self._recorder = recorder
+        self._recorded: dict[Hashable, _Recorded] = {}
+        self._generation = cache.generation
+
+    def run(
+        self,
+        inputs: PassInputs,
+        work: Callable[[DevicePass], T],
+        kind: Hashable,
+        more: Mapping[str, IntArray],
+        fill: Mapping[str, int],
+    ) -> T:
+        """Run one pass.
+
+        Args:
+            inputs: what is to be run.
+            work: the pass. Whatever it reads beside its argument must be the same for the same `kind`, or device
+                memory that stays where it is.
+            kind: tells different `work` apart.
+            more: further numbers for each query, sent with the others, each of shape `(queries,)`.
+            fill: for each of them what stands behind the queries, and everywhere in the passes over nothing that come
+                before a recording.
+
+        Returns:
+            What `work` returned; where passes are recorded, memory that the next pass of this object overwrites.
+        """
+        starts = [length + staged for length, staged in zip(self._cache.lengths, self._cache.staged, strict=True)]
+        ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
+        self._cache.make_room(max(ends) + 1)  # one row for what is padding
+        if self._generation != self._cache.generation:
+            self._recorded.clear()
+            self._generation = self._cache.generation
+        nodes = max(FEWEST_NODES, bucket(int(inputs.layout.nodes.max())))
+        shape = PackedShape(len(starts), nodes, bucket(inputs.layout.queries))
+        key = (kind, shape)
+        found = self._recorded.get(key)
+        if found is None:
+            # what is padding is written behind all sequences' rows
+            numbers = _Numbers(shape, {"slots": self._cache.capacity - 1, **fill}, self._device)
+            found = self._recorded[key] = self._made(numbers, work)
+        rows = np.repeat(np.arange(len(inputs.counts)), inputs.counts)
+        slots = np.concatenate([np.arange(*of) for of in zip(starts, ends, strict=True)])
+        found.numbers.wait()
+        found.numbers.write(inputs, {"rows": rows, "slots": slots, **more})
+        found.numbers.send()
+        if found.repeat is None:
+            return self._work(found.numbers, work)
+        found.repeat()
+        out: T = found.out
+        return out
+
+    def _work(self, numbers: _Numbers, work: Callable[[DevicePass], T]) -> T:
+        self._cache.stage_at(numbers.rows.long(), numbers.slots.long())
+        return work(numbers.on_device)
+
+    def _made(self, numbers: _Numbers, work: Callable[[DevicePass], Any]) -> _Recorded:
+        if self._recorder is None:
+            return _Recorded(numbers, None, None)
+        numbers.clear()
+        numbers.send()
+        try:
+            out, repeat = self._recorder.record(lambda: self._work(numbers, work))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # the model asks its device for something; it runs, but not as a graph
+            self.failure = " ".join(str(error).split())
+            self._recorder = None
+            self._recorded.clear()
+            return _Recorded(numbers, None, None)
+        return _Recorded(numbers, out, repeat)
