@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RESERVED_NODES = 256
 """Nodes that a target is asked to make room for; the cache grows where a policy sends a larger tree."""
 
-NOWHERE: IntArray = read_only(np.empty(0, dtype=np.int64))
+NOWHERE: IntArray = np.empty(0, dtype=np.int64)
 """The path of a sequence that is over."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import DrafterSpec
 from talon_core.drafting import checked_budget
 from talon_core.errors import blaming_bugs
@@ -28,8 +28,8 @@ AUTO = "auto"
 DEFAULT_DRAFTER = AUTO
 DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.15,least=0.03"
 DEFAULT_RULE = "match"
-ATTENTION_BACKENDS = ("native", "sdpa", "reference")
-"""Backends in the order in which they are tried when none is asked for, before those of other plugins."""
+ATTENTION_BACKENDS = {"cpu": ("native", "sdpa", "reference"), "cuda": ("triton", "sdpa", "reference")}
+"""By kind of device the backends in the order in which they are tried when none is asked for, before all others."""
 
 
 @attrs.frozen
@@ -42,6 +42,7 @@ class Parts:
         rule: for example `match`.
         attention: an attention backend; None takes the first that can run.
         accelerate: use an accelerator where one can run.
+        graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it.
     """
 
     drafter: str | DrafterSpec = DEFAULT_DRAFTER
@@ -49,6 +50,7 @@ class Parts:
     rule: str | AcceptanceRule = DEFAULT_RULE
     attention: str | AttentionBackend | None = None
     accelerate: bool = True
+    graphs: bool = True
 
 
 def load(
@@ -59,6 +61,7 @@ def load(
     rule: str | AcceptanceRule = DEFAULT_RULE,
     attention: str | AttentionBackend | None = None,
     accelerate: bool = True,
+    graphs: bool = True,
     tokenizer: Any = None,
     **model_options: Any,
 ) -> "Decoder":
@@ -73,6 +76,8 @@ def load(
         rule: a spec such as `match`, or an `AcceptanceRule`.
         attention: an attention backend's name; None takes the fastest that can run.
         accelerate: make the model's own layers faster where that is possible without changing what they compute.
+        graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it; the output is
+            the same without.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
         model_options: passed to `AutoModelForCausalLM.from_pretrained`, so none for a `model` that is an object;
             `dtype` is float32 on a CPU by default and the checkpoint's own elsewhere.
@@ -82,7 +87,7 @@ def load(
         ValueError: for a bad option, a model that cannot be loaded or cannot verify trees, or a drafter that does
             not fit it.
     """
-    parts = Parts(drafter, policy, rule, attention, accelerate)
+    parts = Parts(drafter, policy, rule, attention, accelerate, graphs)
     check_parts(parts, load_registry())
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
@@ -129,6 +134,7 @@ def check_parts(parts: Parts, registry: Registry) -> None:
 def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     """A decoder for a loaded transformers model; see `load`."""
     from talon_core.decoder import Decoder
+    from talon_core.hf.device import CudaGraphs
     from talon_core.hf.frontend import HFFrontend
     from talon_core.hf.target import HFTarget
 
@@ -144,7 +150,8 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     if drafter is not None:
         with blaming_bugs("drafter", drafter, "features"):
             features = tuple(drafter.features(layers))
-    target = HFTarget(model, attention, accelerator, features, tokenizer)
+    recorded = parts.graphs and model.device.type == "cuda" and isinstance(attention, DeviceBackend)
+    target = HFTarget(model, attention, accelerator, features, tokenizer, CudaGraphs if recorded else None)
     return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer))
 
 
@@ -207,7 +214,7 @@ def choose_attention(
             raise ValueError(f"attention backend '{asked}' cannot be used here: {why}")
         return backend
     names = registry.names("attention backend")
-    ours = [name for name in ATTENTION_BACKENDS if name in names]
+    ours = [name for name in ATTENTION_BACKENDS.get(device.type, ("sdpa", "reference")) if name in names]
     reasons = []
     for name in [*ours, *(name for name in names if name not in ours)]:
         backend = registry.get("attention backend", name).cls()

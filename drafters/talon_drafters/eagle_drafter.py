@@ -89,7 +89,9 @@ def _drafter(
     select: Select = lambda features: features,
 ) -> FeatureDrafter:
     session = accelerated(target, head)
-    return FeatureDrafter(head, embed, target.vocab_size, target.attention, session, select, described)
+    return FeatureDrafter(
+        head, embed, target.vocab_size, target.attention, session, select, described, target.recorder()
+    )
 
 
 def embedding_of(head: nn.Module, width: int, target: HFTarget, checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:

@@ -32,11 +32,14 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     target = transformers_target(target, spec.name)
     if spec.model is None:
         # the target's own layers are accelerated already while the target runs
-        return ModelDrafter(ModelRunner(without_layers(target.model, spec.skip), target.attention), target.vocab_size)
+        part = ModelRunner(without_layers(target.model, spec.skip), target.attention, recorder=target.recorder())
+        return ModelDrafter(part, target.vocab_size)
     model, tokenizer = load_model(spec.model)
     _check_vocabulary(spec.model, model, tokenizer, target)
     accelerator = choose_accelerator(load_registry(), model.device, model.dtype) if target.accelerator else None
-    return ModelDrafter(ModelRunner(model, target.attention, accelerator), target.vocab_size)
+    return ModelDrafter(
+        ModelRunner(model, target.attention, accelerator, recorder=target.recorder()), target.vocab_size
+    )
 
 
 def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: HFTarget) -> None:
@@ -172,6 +175,5 @@ class ModelDrafter(Drafter):
             for place, tree, frontier, width, choice in zip(places[:-1], trees, frontiers, widths, choices, strict=True)
         ]
 
-    @torch.inference_mode()
     def commit(self, committed: Sequence[Committed]) -> None:
-        self._runner.cache.commit([row.commit(one) for row, one in zip(self._rows, committed, strict=True)])
+        self._runner.commit([row.commit(one) for row, one in zip(self._rows, committed, strict=True)])

@@ -1,19 +1,26 @@
 """TALON's kernels, a plugin like anybody's: each operation beside its plain PyTorch reference.
 
-An operation is a folder: `talon_kernels.skinny_linear`, `rms_norm`, `gated_unit`, `gated_mlp` and `tree_attention`.
+An operation is a folder: `talon_kernels.skinny_linear`, `rms_norm`, `gated_unit`, `gated_mlp`, `tree_attention`,
+`greedy_walk` and `commit_path`.
 Importing this module loads no torch.
 """
 
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.hookspecs import hookimpl
-from talon_kernels.backends import NativeAccelerator, NativeAttention, ReferenceAttention, SdpaAttention
+from talon_kernels.backends import (
+    NativeAccelerator,
+    NativeAttention,
+    ReferenceAttention,
+    SdpaAttention,
+    TritonAttention,
+)
 
-__all__ = ["NativeAccelerator", "NativeAttention", "ReferenceAttention", "SdpaAttention"]
+__all__ = ["NativeAccelerator", "NativeAttention", "ReferenceAttention", "SdpaAttention", "TritonAttention"]
 
 
 @hookimpl
 def talon_attention() -> list[type[AttentionBackend]]:
-    return [NativeAttention, SdpaAttention, ReferenceAttention]
+    return [NativeAttention, TritonAttention, SdpaAttention, ReferenceAttention]
 
 
 @hookimpl

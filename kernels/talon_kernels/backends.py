@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
+from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend, PackedLayout, TreeLayout
 
 if TYPE_CHECKING:
     from torch import Tensor, device, dtype, nn
@@ -66,6 +67,48 @@ class ReferenceAttention(_Attention):
 
     def unavailable(self, device: device, dtype: dtype) -> str | None:
         return None
+
+
+class TritonAttention(DeviceBackend):
+    """Triton, for GPUs: reads the layout on the device, so that CUDA graphs can hold a whole round of verification."""
+
+    name = "triton"
+
+    def unavailable(self, device: device, dtype: dtype) -> str | None:
+        from talon_kernels.tree_attention import triton_cannot
+
+        return triton_cannot(device, dtype)
+
+    def attend_packed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layout: PackedLayout,
+        *,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        from talon_kernels.tree_attention.triton import tree_attention_triton
+
+        return tree_attention_triton(
+            query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks
+        )
+
+    def greedy_walk(
+        self, best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
+    ) -> Tensor:
+        from talon_kernels.greedy_walk import greedy_walk
+
+        return greedy_walk(best, tokens, parents, rows, ends, longest, backend="triton")
+
+    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
+        from talon_kernels.commit_path import BufferTable, commit_path
+
+        table = BufferTable(buffers)
+        return lambda rows, walks: commit_path(table, rows, walks, backend="triton")
 
 
 class NativeAccelerator(Accelerator):

@@ -170,6 +170,11 @@ class ModelRunner:
         return Ran(logits[0], features[0] if features is not None else None, inputs.layout.starts)
 
     @property
+    def not_recorded(self) -> str | None:
+        """Why passes are not recorded any more, if recording one has failed."""
+        return self._device_passes.failure if self._device_passes is not None else None
+
+    @property
     def walks(self) -> bool:
         """Whether `walk` can be called."""
         return self._device_passes is not None
@@ -196,6 +201,22 @@ class ModelRunner:
             places = [path + start for path, start in zip(paths, inputs.layout.starts, strict=False)]
             features = features.index_select(0, torch.from_numpy(np.concatenate(places)).to(self.device))
         return WalkedAll(paths, found[:, 1].tolist(), features)
+
+    @torch.inference_mode()
+    def commit(self, paths: Sequence[IntArray]) -> None:
+        """Keep these of the staged nodes of each sequence, ascending, and forget the others."""
+        if self._device_passes is None or all(np.array_equal(path, np.arange(len(path))) for path in paths):
+            self.cache.commit(paths)
+            return
+        rows = np.zeros((len(paths), 4), dtype=np.int32)
+        rows[:, 0] = self.cache.lengths
+        walks = np.full((len(paths), 2 + max(map(len, paths))), -1, dtype=np.int32)
+        for walk, path in zip(walks, paths, strict=True):
+            walk[0] = len(path)
+            walk[2 : 2 + len(path)] = path
+        numbers = torch.from_numpy(np.concatenate([rows.ravel(), walks.ravel()])).to(self.device)
+        self._move(numbers[: rows.size].reshape(rows.shape), numbers[rows.size :].reshape(walks.shape))
+        self.cache.committed([len(path) for path in paths])
 
     def _outputs(self, device_pass: DevicePass) -> tuple[Tensor, Tensor | None]:
         """A pass over trees: logits and features of the nodes, `(queries, ..)`, padding at the end."""

@@ -1,6 +1,6 @@
 """`HFTarget`: any unforked transformers causal LM as a target, checked before the first token."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
@@ -33,7 +33,8 @@ class HFTarget(GreedyTarget):
         features: which hidden states `verify` and `prefill` return, concatenated: 0 is what enters the first layer,
             `i` what layer `i - 1` returns, `FINAL_STATE` what enters the LM head.
         tokenizer: the model's tokenizer, which drafters compare theirs with; None if there is none.
-        recorder: records passes over trees, so that they are repeated without Python; None runs them as they are.
+        graphs: makes what records passes over trees, so that they are repeated without Python, the drafters' too; None
+            runs them as they are.
         probe: check on a few tokens that a tree's logits are those of the plain model, before anything is decoded.
 
     Raises:
@@ -48,7 +49,7 @@ class HFTarget(GreedyTarget):
         accelerator: Accelerator | None = None,
         features: Sequence[int] = (),
         tokenizer: Any = None,
-        recorder: Recorder | None = None,
+        graphs: Callable[[], Recorder] | None = None,
         probe: bool = True,
     ) -> None:
         config = model.config.get_text_config()
@@ -63,9 +64,14 @@ class HFTarget(GreedyTarget):
         self.attention = attention
         self.accelerator = accelerator
         self.tokenizer = tokenizer
-        self.runner = ModelRunner(model, attention, accelerator, features, recorder)
+        self.graphs = graphs
+        self.runner = ModelRunner(model, attention, accelerator, features, self.recorder())
         if probe:
             self._probe(config)
+
+    def recorder(self) -> Recorder | None:
+        """A new one, for whoever runs passes of his own; None if nothing is to be recorded."""
+        return self.graphs() if self.graphs is not None else None
 
     def session(self) -> AbstractContextManager[object]:
         return self.runner.session()
@@ -96,9 +102,8 @@ class HFTarget(GreedyTarget):
             for path, token, own in zip(walked.paths, walked.tokens, features, strict=True)
         ]
 
-    @torch.inference_mode()
     def commit(self, paths: Sequence[IntArray]) -> None:
-        self.runner.cache.commit(paths)
+        self.runner.commit(paths)
 
     def _probe(self, config: Any) -> None:
         """Compare a small tree's logits with those of the plain model, path by path."""

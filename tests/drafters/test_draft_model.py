@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import talon_core
 from talon_core import SeededChoices, TableTarget, TokenTree
 from talon_core.drafter import Committed, Prompt
-from talon_core.hf.runner import ModelRunner, decoder_layers
+from talon_core.hf.model import decoder_layers
+from talon_core.hf.runner import ModelRunner
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.draft_model import DraftModel

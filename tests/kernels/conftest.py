@@ -1,5 +1,6 @@
 """What the tests of kernels share: outputs that start as NaN, the native library, the law of errors."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -29,6 +30,23 @@ def library() -> Library:
             pytest.skip(f"no native kernels here: {why}")
         pytest.fail(why)
     return loaded
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """Where triton runs: on the CPU by its interpreter, and on a GPU. One process does one or the other."""
+    pytest.importorskip("triton")
+    gpu = torch.cuda.is_available()
+    if request.param == "cuda":
+        if not gpu or os.environ.get("TRITON_INTERPRET"):
+            pytest.skip("TRITON_INTERPRET is set" if gpu else "no GPU here")
+        yield torch.device("cuda")
+        return
+    if gpu and not os.environ.get("TRITON_INTERPRET"):
+        pytest.skip("triton compiles in this process; set TRITON_INTERPRET=1 to test its interpreter")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        yield torch.device("cpu")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Accepted rows move to the end of the prefix, bit for bit, and nothing else moves."""
 
-import os
 import subprocess
 import sys
 
@@ -12,23 +11,6 @@ from hypothesis import strategies as st
 from talon_kernels.commit_path import BufferTable, commit_path
 
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float64]
-
-
-@pytest.fixture(scope="module", params=["cpu", "cuda"])
-def device(request):
-    """Where triton runs: on the CPU by its interpreter, and on a GPU. One process does one or the other."""
-    pytest.importorskip("triton")
-    gpu = torch.cuda.is_available()
-    if request.param == "cuda":
-        if not gpu or os.environ.get("TRITON_INTERPRET"):
-            pytest.skip("TRITON_INTERPRET is set" if gpu else "no GPU here")
-        yield torch.device("cuda")
-        return
-    if gpu and not os.environ.get("TRITON_INTERPRET"):
-        pytest.skip("triton compiles in this process; set TRITON_INTERPRET=1 to test its interpreter")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield torch.device("cpu")
 
 
 def contiguous(batch, heads, capacity, dim):
@@ -109,7 +91,7 @@ def buffers(case, device):
 def numbers(case, device):
     """`rows` and `walks`; what is not read holds nonsense."""
     rows = [[prefix, nodes, 7, -5] for prefix, nodes in zip(case["prefixes"], case["nodes"], strict=True)]
-    walks = [[len(path), 99, *path, *[-1] * (case["longest"] - len(path))] for path in case["paths"]]
+    walks = [[len(path), 99, *path, *[63] * (case["longest"] - len(path))] for path in case["paths"]]
     return (
         torch.tensor(rows, dtype=torch.int32, device=device),
         torch.tensor(walks, dtype=torch.int32, device=device).reshape(len(walks), 2 + case["longest"]),
@@ -236,9 +218,7 @@ def test_words_are_as_wide_as_all_rows_allow(buffer, word):
 
 
 def test_the_cpu_takes_the_reference_and_says_so_where_triton_is_asked_for(monkeypatch, device):
-    from talon_kernels.commit_path import triton
-
-    monkeypatch.setattr(triton, "INTERPRETED", False)
+    monkeypatch.delenv("TRITON_INTERPRET")
     arguments = (
         [torch.zeros(1, 1, 5, 3)],
         *numbers({"prefixes": [1], "nodes": [2], "paths": [[0]], "longest": 1}, "cpu"),
@@ -248,7 +228,7 @@ def test_the_cpu_takes_the_reference_and_says_so_where_triton_is_asked_for(monke
         ValueError, match=r"'triton' cannot be used here: it runs on GPUs, not on cpu.*TRITON_INTERPRET"
     ):
         commit_path(*arguments, backend="triton")
-    monkeypatch.setattr("talon_kernels.commit_path.find_spec", lambda _: None)
+    monkeypatch.setattr("talon_kernels.triton_runtime.find_spec", lambda _: None)
     commit_path(*arguments)
     with pytest.raises(ValueError, match="triton is not installed"):
         commit_path(*arguments, backend="triton")

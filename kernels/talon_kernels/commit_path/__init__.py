@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from talon_kernels.commit_path.buffers import BufferTable
 from talon_kernels.commit_path.reference import commit_path_reference
+from talon_kernels.triton_runtime import triton_cannot
 
 __all__ = ["BufferTable", "commit_path"]
 
@@ -56,7 +56,7 @@ def commit_path(
     if backend not in (None, *BACKENDS):
         raise ValueError(f"no backend '{backend}' of commit_path; there are: {', '.join(BACKENDS)}")
     if backend == "triton" or (backend is None and rows.device.type == "cuda"):
-        why = _triton_cannot(rows.device)
+        why = triton_cannot(rows.device)
         if why is None:
             from talon_kernels.commit_path.triton import commit_path_triton
 
@@ -64,16 +64,3 @@ def commit_path(
         if backend == "triton":
             raise ValueError(f"backend 'triton' cannot be used here: {why}")
     return commit_path_reference(table.buffers, rows, walks)
-
-
-def _triton_cannot(device: torch.device) -> str | None:
-    """Why triton cannot run on such tensors, as the end of a sentence, or None if it can."""
-    if find_spec("triton") is None:
-        return "triton is not installed"
-    from talon_kernels.commit_path.triton import INTERPRETED
-
-    if device.type == "cuda" and INTERPRETED:
-        return "TRITON_INTERPRET makes it run on the CPU, which cannot follow addresses in a GPU's memory"
-    if device.type == "cuda" or (device.type == "cpu" and INTERPRETED):
-        return None
-    return f"it runs on GPUs, not on {device}; on the CPU only if TRITON_INTERPRET=1 is set before it is first used"

@@ -60,10 +60,6 @@ def _move(
         tl.store(base + place[:, None] * step + column[None, :], kept, mask=moves)
 
 
-INTERPRETED = not isinstance(_move, triton.JITFunction)
-"""Whether TRITON_INTERPRET was set when this was imported."""
-
-
 def commit_path_triton(slabs: Tensor, word: int, rows: Tensor, walks: Tensor) -> None:
     """Move rows; `slabs` and `word` as in `BufferTable`, the others as in `commit_path`."""
     grid = (slabs.shape[0], rows.shape[0])

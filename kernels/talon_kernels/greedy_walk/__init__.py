@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
 from talon_kernels.greedy_walk.reference import greedy_walk_reference
+from talon_kernels.triton_runtime import triton_cannot
 
 __all__ = ["greedy_walk"]
 
@@ -79,7 +78,7 @@ def greedy_walk(
     if backend not in (None, *BACKENDS):
         raise ValueError(f"no backend '{backend}' of greedy_walk; there are: {', '.join(BACKENDS)}")
     if backend == "triton" or (backend is None and best.device.type == "cuda"):
-        why = _triton_cannot(best.device)
+        why = triton_cannot(best.device)
         if why is None:
             from talon_kernels.greedy_walk.triton import greedy_walk_triton
 
@@ -87,13 +86,3 @@ def greedy_walk(
         if backend == "triton":
             raise ValueError(f"backend 'triton' cannot be used here: {why}")
     return greedy_walk_reference(best, tokens, parents, rows, ends, longest)
-
-
-def _triton_cannot(device: torch.device) -> str | None:
-    if find_spec("triton") is None:
-        return "triton is not installed"
-    from talon_kernels.greedy_walk.triton import INTERPRETED
-
-    if device.type == "cuda" or (device.type == "cpu" and INTERPRETED):
-        return None
-    return f"it runs on GPUs, not on {device}; on the CPU only if TRITON_INTERPRET=1 is set before it is first used"

@@ -74,10 +74,6 @@ def _walk(
         tl.store(walk + 2 + place, -1, mask=(place >= length) & (place < longest))
 
 
-INTERPRETED = not isinstance(_walk, triton.JITFunction)
-"""Whether TRITON_INTERPRET was set when this was imported."""
-
-
 def greedy_walk_triton(
     best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
 ) -> Tensor:

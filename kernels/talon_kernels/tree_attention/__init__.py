@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,10 +13,11 @@ from talon_kernels.tree_attention.layout import PerLayout
 from talon_kernels.tree_attention.native import tree_attention_native
 from talon_kernels.tree_attention.reference import tree_attention_reference
 from talon_kernels.tree_attention.sdpa import tree_attention_sdpa
+from talon_kernels.triton_runtime import triton_cannot
 
-__all__ = ["tree_attention"]
+__all__ = ["native_cannot", "tree_attention", "triton_cannot"]
 
-BACKENDS = ("native", "sdpa", "reference")
+BACKENDS = ("native", "triton", "sdpa", "reference")
 
 
 def tree_attention(
@@ -44,8 +47,9 @@ def tree_attention(
         softcap: scores become `softcap * tanh(score / softcap)`.
         window: a key is visible only if its position is less than `window` behind the query's.
         sinks: one more score for each head, shape `(heads,)`, in the denominator only.
-        backend: "native" (float32 on the CPU), "sdpa" (no softcap, no sinks) or "reference"; None takes the first
-            of them that can run.
+        backend: "native" (float32 on the CPU), "triton" (on GPUs; on the CPU if TRITON_INTERPRET=1 is set before it is
+            first used), "sdpa" (no softcap, no sinks) or "reference"; None takes the first of them that can run, but
+            never triton on the CPU.
 
     Returns:
         Shape `(heads, queries, value_dim)`, not contiguous in general.
@@ -60,25 +64,36 @@ def tree_attention(
         passed.add(asked)
     if backend not in (None, *BACKENDS):
         raise ValueError(f"no backend '{backend}' of tree_attention; there are: {', '.join(BACKENDS)}")
-    if backend in (None, "native"):
-        why = native_cannot(query.device, query.dtype)
+    options: dict[str, Any] = {"scale": scale, "softcap": softcap, "window": window, "sinks": sinks}
+    for name, cannot, compute in (("native", native_cannot, _native), ("triton", triton_cannot, _triton)):
+        if backend not in (None, name) or (backend is None and name == "triton" and query.device.type == "cpu"):
+            continue
+        why = cannot(query.device, query.dtype)
         learns = query.requires_grad or key.requires_grad or value.requires_grad
         if why is None and learns and torch.is_grad_enabled():
             why = "it has no gradient; use torch.no_grad()"
         if why is None:
-            library = load()
-            assert library is not None
-            return tree_attention_native(
-                library, query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks
-            )
-        if backend == "native":
-            raise ValueError(f"backend 'native' cannot be used here: {why}")
+            return compute(query, key, value, layout, **options)
+        if backend == name:
+            raise ValueError(f"backend '{name}' cannot be used here: {why}")
     if backend in (None, "sdpa"):
         if softcap is None and sinks is None:
             return tree_attention_sdpa(query, key, value, layout, scale=scale, window=window)
         if backend == "sdpa":
             raise ValueError("backend 'sdpa' cannot be used here: it knows neither softcap nor sinks; use 'reference'")
     return tree_attention_reference(query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks)
+
+
+def _native(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, **options: Any) -> Tensor:
+    library = load()
+    assert library is not None
+    return tree_attention_native(library, query, key, value, layout, **options)
+
+
+def _triton(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, **options: Any) -> Tensor:
+    from talon_kernels.tree_attention.triton import tree_attention_triton
+
+    return tree_attention_triton(query, key, value, layout.packed(query.device), **options)
 
 
 _passed: PerLayout[set[tuple[object, ...]]] = PerLayout(lambda _: set())

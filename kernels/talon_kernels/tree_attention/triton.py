@@ -1,12 +1,15 @@
-"""Tree attention in Triton: split over the keys by a schedule that each program works out on the device.
+"""Tree attention in Triton: the keys are divided by a schedule that every program works out on the device.
 
-The queries of one key/value head, all its heads' rows together, are cut into tiles of `BLOCK_M` rows: row `m` of a
-sequence is query `m // group`, head `m % group`. The keys of a sequence are cut into tiles too, first the prefix, then
-the tree, so that a tile is of one kind. A program attends from one tile of queries to some consecutive tiles of keys,
-its *split*; the splits of one tile of queries stand in consecutive *slots*, and a second kernel merges them. How many
-splits there are follows from the layout's numbers in device memory, never from the host: launches depend on shapes
-alone, and can be captured.
+The rows of a key/value head are the queries of its heads: row `m` of a sequence is query `m // GROUP` and head
+`m % GROUP` of them. They are cut into tiles of `ROWS`. The keys of a sequence are cut into tiles too, the prefix and
+the tree apart, so that a tile is of one kind. A program attends from one tile of rows to consecutive tiles of keys.
+If these are all that the sequence has, it writes the result; otherwise they are a share, and a second kernel merges the
+shares of a tile. How many there are follows from numbers of the layout, which the host does not know: launches depend
+on shapes alone, so they can be captured.
 """
+
+# The body of a kernel is in Triton's language, with types of its own.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from torch import Tensor
 
 from talon_core.attention import PackedLayout
 
-LOG2E = 1.4426950408889634
+LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @attrs.frozen
@@ -31,297 +34,350 @@ class Blocks:
     """How the work is cut.
 
     Attributes:
-        m: rows of a tile of queries.
-        n: keys of a tile; 32 or 64.
-        merged: rows that one program of the second kernel merges, and
-        slots: how many splits at a time.
-        warps: of the first kernel.
-        stages: tiles of keys in flight.
+        rows: of a tile of queries.
+        keys: of a tile of keys; 16, 32 or 64.
+        warps: of a program.
+        stages: tiles of keys on their way, and one.
     """
 
-    m: int
-    n: int
-    merged: int
-    slots: int
+    rows: int
+    keys: int
     warps: int
     stages: int
 
 
-def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype) -> Blocks:
-    """How to cut the work if a sequence has about `rows` rows of queries for each key/value head."""
-    wide = max(16, triton.next_power_of_2(max(head_dim, value_dim)))
-    m = min(max(16, triton.next_power_of_2(rows)), 128)
-    n = 64
-    warps = 4 if m <= 64 else 8
-    stages = 2
-    return Blocks(m, n, 4, 8, warps, stages)
+def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype, amd: bool) -> Blocks:
+    """How to cut the work if a sequence has about `rows` rows: no register spills, and shared memory suffices.
+
+    AMD's GPUs have less shared memory than others; their programs of four warps have twice the registers.
+    """
+    exact, wide = dtype == torch.float32, max(head_dim, value_dim) > 128
+    tile = min(_width(rows), 32 if exact else 64 if wide or amd else 128)
+    warps = 8 if not amd and tile > (16 if exact else 32) else 4
+    return Blocks(tile, 64 >> exact + wide, warps, 2 if amd or tile == 128 else 3)
+
+
+def _width(dim: int) -> int:
+    """The least block that holds `dim` numbers: a power of two, and 16 at least."""
+    return max(16, 1 << (dim - 1).bit_length())
 
 
 @triton.jit
 def _tanh(x):
-    """To a few rounding steps of the result itself, near 0 too."""
-    size = tl.abs(x)
+    """To about a rounding step of the result, near 0 too."""
     square = x * x
     near = -5.70498872745e-3 * square + 2.06390887954e-2  # the polynomial of Cephes' tanhf
     near = near * square - 5.37397155531e-2
     near = near * square + 1.33314422036e-1
     near = near * square - 3.33332819422e-1
     near = near * square * x + x
-    far = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
-    return tl.where(size < 0.625, near, tl.where(x < 0, -far, far))
+    far = 1.0 - 2.0 / (tl.exp(2.0 * tl.minimum(tl.abs(x), 10.0)) + 1.0)
+    return tl.where(tl.abs(x) < 0.625, near, tl.where(x < 0, -far, far))
+
+
+INTERPRETED = tl.constexpr(not isinstance(_tanh, triton.JITFunction))
 
 
 @triton.jit
-def _tiles(prefix, nodes, window, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr):
-    """Tiles of keys of a sequence, or of each: the first one, the end of the prefix's, the end of all."""
+def _dot(a, b, c):
+    """`a @ b + c`, in float32."""
+    if INTERPRETED:  # it would take bfloat16 for integers
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, c, input_precision="ieee")
+
+
+@triton.jit
+def _tiles(prefix, nodes, window, KEYS: tl.constexpr, WINDOWED: tl.constexpr):
+    """The tiles of keys of a sequence: the first that is seen, the end of the prefix's, the end of all."""
     first = prefix * 0
-    if WINDOWED:  # the last key that no query sees is `window` behind a root
-        first = tl.maximum(prefix - window + 1, 0) // BLOCK_N
-    middle = tl.cdiv(prefix, BLOCK_N)
-    return first, middle, middle + tl.cdiv(nodes, BLOCK_N)
+    if WINDOWED:  # no query stands before `prefix`
+        first = tl.maximum(prefix - window + 1, 0) // KEYS
+    middle = tl.cdiv(prefix, KEYS)
+    return first, middle, middle + tl.cdiv(nodes, KEYS)
 
 
 @triton.jit
 def _schedule(
-    rows,
-    batch,
-    programs,
-    window,
-    GROUP: tl.constexpr,
-    BATCH: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    WINDOWED: tl.constexpr,
-):
-    """For each sequence its tiles of queries, and in how many splits they attend to its keys, both `(BATCH,)`."""
-    row = tl.arange(0, BATCH)
-    prefix = tl.load(rows + row * 4, mask=row < batch, other=0)
-    nodes = tl.load(rows + row * 4 + 1, mask=row < batch, other=0)
-    first_query = tl.load(rows + row * 4 + 2, mask=row < batch, other=0)
-    first, _, end = _tiles(prefix, nodes, window, BLOCK_N, WINDOWED)
-    query_tiles = tl.cdiv((nodes - first_query) * GROUP, BLOCK_M)
-    share = tl.maximum(tl.cdiv(tl.sum(query_tiles * (end - first), 0), programs), 1)
-    return query_tiles, tl.cdiv(end - first, share)
+    layout, batch, programs, window,
+    GROUP: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
+):  # fmt: skip
+    """For each sequence its tiles of rows, and in how many shares they read the keys, both `(BATCH,)`.
+
+    A share is about what there is to do, over `programs`. All shares of all tiles are no more than `programs` and one
+    for each tile; those of the sequences that have more than one share are no more than twice `programs`.
+    """
+    sequence = tl.arange(0, BATCH)
+    prefix = tl.load(layout + sequence * 4, mask=sequence < batch, other=0)
+    nodes = tl.load(layout + sequence * 4 + 1, mask=sequence < batch, other=0)
+    first_query = tl.load(layout + sequence * 4 + 2, mask=sequence < batch, other=0)
+    first, _, end = _tiles(prefix, nodes, window, KEYS, WINDOWED)
+    tiles = tl.cdiv((nodes - first_query) * GROUP, ROWS)
+    share = tl.maximum(tl.cdiv(tl.sum(tiles * (end - first), 0), programs), 1)
+    return tiles, tl.cdiv(end - first, share)
 
 
 @triton.jit
-def _place(counts, item, BATCH: tl.constexpr):
-    """Which sequence has the `item`-th of all `counts` things (BATCH: none), and which of its own that is."""
+def _find(counts, item, BATCH: tl.constexpr):
+    """Which sequence the `item`-th of all `counts` things belongs to (`BATCH`: none), and the how manieth it is of it."""
     sequence = tl.sum((tl.cumsum(counts, 0) <= item).to(tl.int32), 0)
     return sequence, item - tl.sum(tl.where(tl.arange(0, BATCH) < sequence, counts, 0), 0)
 
 
 @triton.jit
-def _read(start, row, seen, stride, DIM: tl.constexpr, BLOCK: tl.constexpr):
-    """Some rows of a matrix, `(rows, BLOCK)`: zeros beyond `DIM`, and where a row is not `seen`."""
-    at = tl.arange(0, BLOCK)
-    where = start + (row.to(tl.int64) * stride)[:, None] + at[None, :]
-    return tl.load(where, mask=seen[:, None] & (at < DIM)[None, :], other=0.0)
+def _read(start, row, inside, stride, UNIT: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows of a matrix, `(rows, WIDTH)`: zeros beyond `DIM`, and where a row is not `inside`."""
+    column = tl.arange(0, WIDTH)
+    where = start + (row.to(tl.int64) * stride * UNIT)[:, None] + column[None, :]
+    return tl.load(where, mask=inside[:, None] & (column < DIM)[None, :], other=0.0)
 
 
 @triton.jit
-def _step(query, key, value, seen, top, total, out, factor, cap, CAPPED: tl.constexpr):
-    """One tile of keys joins the online softmax.
+def _attend(query, key, value, seen, top, total, out, factor, cap, CAPPED: tl.constexpr):
+    """One more tile of keys: `top` is the largest score so far, to base 2, and `total` and `out` are relative to it.
 
-    `query` is `(BLOCK_M, head_dim)`, `key` `(BLOCK_N, head_dim)`, `value` `(BLOCK_N, value_dim)`, `seen`
-    `(BLOCK_M, BLOCK_N)`; `top` is each row's largest score in powers of 2, `total` and `out` are relative to it.
+    Shapes: `query` `(ROWS, head_dim)`, `key` `(KEYS, head_dim)`, `value` `(KEYS, value_dim)`, `seen` `(ROWS, KEYS)`.
     """
-    score = tl.dot(query, tl.trans(key), input_precision="ieee") * factor
+    score = _dot(query, tl.trans(key), None) * factor
     if CAPPED:
         score = _tanh(score) * cap
     score = tl.where(seen, score, -float("inf"))
     higher = tl.maximum(top, tl.max(score, 1))
-    base = tl.where(higher == -float("inf"), 0.0, higher)  # nothing seen so far: no -inf - -inf
+    base = tl.where(higher == -float("inf"), 0.0, higher)  # nothing was seen so far
     weight = tl.exp2(score - base[:, None])
     fade = tl.exp2(top - base)
-    out = tl.dot(weight.to(value.dtype), value, out * fade[:, None], input_precision="ieee")
+    out = _dot(weight.to(value.dtype), value, out * fade[:, None])
     return higher, total * fade + tl.sum(weight, 1), out
 
 
+@triton.jit
+def _finish(result, sinks, top, total, out, place, head, live, heads, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Divide, and write rows of `result`, `(queries, heads, DIM)`: row `m` is query `place[m]` of all, and `head[m]`."""
+    if sinks is not None:
+        sink = tl.load(sinks + head).to(tl.float32) * LOG2E
+        higher = tl.maximum(top, sink)
+        fade = tl.exp2(top - higher)
+        total = total * fade + tl.exp2(sink - higher)
+        out = out * fade[:, None]
+    column = tl.arange(0, WIDTH)
+    where = (place.to(tl.int64) * heads + head)[:, None] * DIM + column[None, :]
+    out = out / tl.where(live, total, 1.0)[:, None]
+    tl.store(result + where, out.to(result.dtype.element_ty), mask=live[:, None] & (column < DIM)[None, :])
+
+
+# What varies from call to call is not specialised, and would be compiled anew for each divisor.
 @triton.jit(
-    do_not_specialize=(
-        *("rows", "depths", "bits", "batch", "programs", "nodes_stride", "words", "window"),
+    do_not_specialize=[
+        *("layout", "depths", "bits", "batch", "programs", "window", "nodes_stride", "words"),
         *("query_head", "query_row", "key_batch", "key_head", "key_row", "value_batch", "value_head", "value_row"),
-    )
+    ]
 )
 def attend(
-    query,
-    key,
-    value,
-    outs,
-    tops,
-    totals,
-    rows,
-    depths,
-    bits,
-    batch,
-    programs,
-    nodes_stride,
-    words,
-    window,
-    query_head,
-    query_row,
-    key_batch,
-    key_head,
-    key_row,
-    value_batch,
-    value_head,
-    value_row,
-    factor,
-    cap,
-    HEAD_DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr,
-    VALUE_BLOCK: tl.constexpr,
-    UNIT: tl.constexpr,
-    GROUP: tl.constexpr,
-    BATCH: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    CAPPED: tl.constexpr,
-):
-    """One split: grid `(slots, kv_heads)`. Strides are in units of `UNIT` elements.
+    query, key, value, sinks, result, outs, tops, totals,
+    layout, depths, bits, batch, programs, window, nodes_stride, words,
+    query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row, factor, cap,
+    HEAD_DIM: tl.constexpr, HEAD_WIDTH: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    GROUP: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
+    UNIT: tl.constexpr, CAPPED: tl.constexpr,
+):  # fmt: skip
+    """One share of the keys, for one tile of rows; grid `(shares, kv_heads)`.
 
-    Writes `outs` `(slots, kv_heads, BLOCK_M, VALUE_DIM)`, relative to `tops` and not divided by `totals`, both
-    `(slots, kv_heads, BLOCK_M)`.
+    Strides are in units of `UNIT` numbers. Where a sequence has several shares, writes `outs`
+    `(shares, kv_heads, ROWS, VALUE_DIM)`, relative to `tops` and not divided by `totals`, both `(shares, kv_heads, ROWS)`.
     """
-    slot, kv_head = tl.program_id(0), tl.program_id(1)
-    query_tiles, splits = _schedule(rows, batch, programs, window, GROUP, BATCH, BLOCK_M, BLOCK_N, WINDOWED)
-    sequence, own = _place(query_tiles * splits, slot, BATCH)
+    kv_head, kv_heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    tiles, shares = _schedule(layout, batch, programs, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
+    sequence, own = _find(tiles * shares, tl.program_id(0), BATCH)
     if sequence >= BATCH:
         return
-    own_splits = tl.sum(tl.where(tl.arange(0, BATCH) == sequence, splits, 0), 0)
-    split = own % own_splits
-    prefix = tl.load(rows + sequence * 4)
-    nodes = tl.load(rows + sequence * 4 + 1)
-    first_query = tl.load(rows + sequence * 4 + 2)
-    start = tl.load(rows + sequence * 4 + 3)
+    others = tl.arange(0, BATCH)
+    own_shares = tl.sum(tl.where(others == sequence, shares, 0), 0)
+    prefix = tl.load(layout + sequence * 4)
+    nodes = tl.load(layout + sequence * 4 + 1)
+    first_query = tl.load(layout + sequence * 4 + 2)
+    start = tl.load(layout + sequence * 4 + 3)
 
-    m = tl.arange(0, BLOCK_M)
-    row = own // own_splits * BLOCK_M + m
-    index = row // GROUP
-    live = index < nodes - first_query
-    flat = (start + index).to(tl.int64)
+    m = tl.arange(0, ROWS)
+    row = own // own_shares * ROWS + m
+    node = first_query + row // GROUP
+    live = node < nodes
+    place = (start + row // GROUP).to(tl.int64)
     head = kv_head * GROUP + row % GROUP
-    query += (head.to(tl.int64) * query_head * UNIT)[:, None]
-    q = _read(query, flat, live, query_row * UNIT, HEAD_DIM, HEAD_BLOCK)
-    key += (sequence.to(tl.int64) * key_batch + kv_head.to(tl.int64) * key_head) * UNIT
-    value += (sequence.to(tl.int64) * value_batch + kv_head.to(tl.int64) * value_head) * UNIT
+    q = _read(query + (head * query_head * UNIT)[:, None], place, live, query_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+    key += (sequence.to(tl.int64) * key_batch + kv_head * key_head) * UNIT
+    value += (sequence.to(tl.int64) * value_batch + kv_head * value_head) * UNIT
     depths += sequence.to(tl.int64) * nodes_stride
-    position = prefix
+    oldest = prefix - window + 1  # position of the first key that the row sees
     if WINDOWED:
-        position += tl.load(depths + first_query + index, mask=live, other=0)
+        oldest += tl.load(depths + node, mask=live, other=0)
 
-    first, middle, end = _tiles(prefix, nodes, window, BLOCK_N, WINDOWED)
-    count = end - first
-    last_query = first_query + tl.minimum((own // own_splits * BLOCK_M + BLOCK_M - 1) // GROUP, nodes - 1)
-    begin = first + split * count // own_splits
-    end = first + (split + 1) * count // own_splits
-    end = tl.minimum(end, middle + last_query // BLOCK_N + 1)  # behind a query there are no ancestors
+    first, middle, end = _tiles(prefix, nodes, window, KEYS, WINDOWED)
+    share, count = own % own_shares, end - first
+    begin = first + share * count // own_shares
+    end = first + (share + 1) * count // own_shares
+    last = tl.minimum(first_query + (own // own_shares * ROWS + ROWS - 1) // GROUP, nodes - 1)
+    end = tl.minimum(end, middle + last // KEYS + 1)  # a node's ancestors stand before it
 
-    n = tl.arange(0, BLOCK_N)
-    top = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    out = tl.zeros([BLOCK_M, VALUE_BLOCK], tl.float32)
+    n = tl.arange(0, KEYS)
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    out = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
     for tile in range(begin, tl.minimum(middle, end)):
-        at = tile * BLOCK_N + n
+        at = tile * KEYS + n
         inside = at < prefix
-        k = _read(key, at, inside, key_row * UNIT, HEAD_DIM, HEAD_BLOCK)
-        v = _read(value, at, inside, value_row * UNIT, VALUE_DIM, VALUE_BLOCK)
+        k = _read(key, at, inside, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+        v = _read(value, at, inside, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
         seen = inside[None, :]
         if WINDOWED:
-            seen = seen & (position[:, None] - at[None, :] < window)
-        top, total, out = _step(q, k, v, seen, top, total, out, factor, cap, CAPPED)
+            seen = seen & (at[None, :] >= oldest[:, None])
+        top, total, out = _attend(q, k, v, seen, top, total, out, factor, cap, CAPPED)
     for tile in range(tl.maximum(begin, middle), end):
-        node = (tile - middle) * BLOCK_N + n
-        inside = node < nodes
-        k = _read(key, prefix + node, inside, key_row * UNIT, HEAD_DIM, HEAD_BLOCK)
-        v = _read(value, prefix + node, inside, value_row * UNIT, VALUE_DIM, VALUE_BLOCK)
-        word = (tile - middle) * (BLOCK_N // 32)
-        ancestors = tl.load(bits + flat * words + word, mask=live, other=0)[:, None]
-        if BLOCK_N == 64:
-            high = tl.load(bits + flat * words + word + 1, mask=live & (word + 1 < words), other=0)
-            ancestors = tl.where(n[None, :] < 32, ancestors, high[:, None])
-        seen = ((ancestors >> (n % 32)[None, :]) & 1 != 0) & inside[None, :]
+        at = (tile - middle) * KEYS + n
+        inside = at < nodes
+        k = _read(key, prefix + at, inside, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+        v = _read(value, prefix + at, inside, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
+        word = (tile - middle) * KEYS // 32
+        ancestors = tl.load(bits + place * words + word, mask=live, other=0)[:, None]
+        if KEYS == 64:  # two words; if there is no second, what is behind the nodes is not inside
+            second = tl.load(bits + place * words + tl.minimum(word + 1, words - 1), mask=live, other=0)
+            ancestors = tl.where(n[None, :] < 32, ancestors, second[:, None])
+        seen = ((ancestors >> (at % 32)[None, :]) & 1 == 1) & inside[None, :]
         if WINDOWED:
-            depth = tl.load(depths + node, mask=inside, other=0)
-            seen = seen & (position[:, None] - (prefix + depth)[None, :] < window)
-        top, total, out = _step(q, k, v, seen, top, total, out, factor, cap, CAPPED)
+            depth = tl.load(depths + at, mask=inside, other=0)
+            seen = seen & (depth[None, :] >= (oldest - prefix)[:, None])
+        top, total, out = _attend(q, k, v, seen, top, total, out, factor, cap, CAPPED)
 
-    where = (slot.to(tl.int64) * tl.num_programs(1) + kv_head) * BLOCK_M + m
-    tl.store(tops + where, top)
-    tl.store(totals + where, total)
-    d = tl.arange(0, VALUE_BLOCK)
-    tl.store(outs + where[:, None] * VALUE_DIM + d[None, :], out, mask=(d < VALUE_DIM)[None, :])
+    row = own // own_shares * ROWS + m + tl.minimum(prefix, 0)
+    live = first_query + row // GROUP < nodes
+    place = start + row // GROUP
+    head = kv_head * GROUP + row % GROUP
+    if own_shares == 1:
+        _finish(result, sinks, top, total, out, place, head, live, kv_heads * GROUP, VALUE_DIM, VALUE_WIDTH)
+    else:
+        slot = own + tl.sum(tl.where((others < sequence) & (shares > 1), tiles * shares, 0), 0)
+        where = (slot.to(tl.int64) * kv_heads + kv_head) * ROWS + m
+        column = tl.arange(0, VALUE_WIDTH)
+        tl.store(tops + where, top)
+        tl.store(totals + where, total)
+        tl.store(outs + where[:, None] * VALUE_DIM + column[None, :], out, mask=(column < VALUE_DIM)[None, :])
 
 
-@triton.jit(do_not_specialize=("rows", "batch", "programs", "window"))
+@triton.jit(do_not_specialize=["layout", "batch", "programs", "window"])
 def merge(
-    result,
-    outs,
-    tops,
-    totals,
-    sinks,
-    rows,
-    batch,
-    programs,
-    window,
-    VALUE_DIM: tl.constexpr,
-    VALUE_BLOCK: tl.constexpr,
-    GROUP: tl.constexpr,
-    BATCH: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    MERGED: tl.constexpr,
-    SLOTS: tl.constexpr,
-):
-    """Some rows of a tile of queries: grid `(tiles * BLOCK_M // MERGED, kv_heads)`.
-
-    Writes `result`, `(queries, heads, VALUE_DIM)`; what stands in `outs`, `tops` and `totals`, `attend` says.
-    """
-    kv_head, kv_heads = tl.program_id(1), tl.num_programs(1)
-    query_tiles, splits = _schedule(rows, batch, programs, window, GROUP, BATCH, BLOCK_M, BLOCK_N, WINDOWED)
-    sequence, tile = _place(query_tiles, tl.program_id(0) // (BLOCK_M // MERGED), BATCH)
+    sinks, result, outs, tops, totals, layout, batch, programs, window,
+    VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    GROUP: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
+    SOME: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
+    """The shares of `SOME` rows of a tile, `SHARES` at a time; grid `(tiles * ROWS // SOME, kv_heads)`."""
+    kv_head, kv_heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    tiles, shares = _schedule(layout, batch, programs, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
+    tiles = tl.where(shares > 1, tiles, 0)
+    sequence, tile = _find(tiles, tl.program_id(0) // (ROWS // SOME), BATCH)
     if sequence >= BATCH:
         return
-    b = tl.arange(0, BATCH)
-    own_splits = tl.sum(tl.where(b == sequence, splits, 0), 0)
-    first_slot = tl.sum(tl.where(b < sequence, query_tiles * splits, 0), 0) + tile * own_splits
-    queries = tl.load(rows + sequence * 4 + 1) - tl.load(rows + sequence * 4 + 2)
-    start = tl.load(rows + sequence * 4 + 3)
+    others = tl.arange(0, BATCH)
+    own_shares = tl.sum(tl.where(others == sequence, shares, 0), 0)
+    slot = tl.sum(tl.where(others < sequence, tiles * shares, 0), 0) + tile * own_shares
+    queries = tl.load(layout + sequence * 4 + 1) - tl.load(layout + sequence * 4 + 2)
+    start = tl.load(layout + sequence * 4 + 3)
 
-    m = tl.program_id(0) % (BLOCK_M // MERGED) * MERGED + tl.arange(0, MERGED)
-    row = tile * BLOCK_M + m
+    m = tl.program_id(0) % (ROWS // SOME) * SOME + tl.arange(0, SOME)
+    row = tile * ROWS + m
     live = row // GROUP < queries
-    head = kv_head * GROUP + row % GROUP
-    d = tl.arange(0, VALUE_BLOCK)
-    top = tl.full([MERGED], -float("inf"), tl.float32)
-    total = tl.zeros([MERGED], tl.float32)
-    if sinks is not None:
-        top = tl.load(sinks + head).to(tl.float32) * 1.4426950408889634
-        total += 1.0
-    out = tl.zeros([MERGED, VALUE_BLOCK], tl.float32)
-    for begin in range(0, own_splits, SLOTS):
-        slot = first_slot + begin + tl.arange(0, SLOTS)
-        some = (slot < first_slot + own_splits)[:, None] & live[None, :]
-        where = (slot.to(tl.int64) * kv_heads + kv_head)[:, None] * BLOCK_M + m[None, :]  # (SLOTS, MERGED)
-        tops_here = tl.load(tops + where, mask=some, other=-float("inf"))
-        totals_here = tl.load(totals + where, mask=some, other=0.0)
-        outs_here = tl.load(
-            outs + where[:, :, None] * VALUE_DIM + d[None, None, :],
-            mask=some[:, :, None] & (d < VALUE_DIM)[None, None, :],
-            other=0.0,
-        )
-        higher = tl.maximum(top, tl.max(tops_here, 0))
+    column = tl.arange(0, VALUE_WIDTH)
+    top = tl.full([SOME], -float("inf"), tl.float32)
+    total = tl.zeros([SOME], tl.float32)
+    out = tl.zeros([SOME, VALUE_WIDTH], tl.float32)
+    for begin in range(0, own_shares, SHARES):
+        share = begin + tl.arange(0, SHARES)
+        where = ((slot + share).to(tl.int64) * kv_heads + kv_head)[:, None] * ROWS + m[None, :]
+        inside = (share < own_shares)[:, None] & live[None, :]  # (SHARES, SOME)
+        its_top = tl.load(tops + where, mask=inside, other=-float("inf"))
+        its_total = tl.load(totals + where, mask=inside, other=0.0)
+        inside = inside[:, :, None] & (column < VALUE_DIM)[None, None, :]
+        its_out = tl.load(outs + where[:, :, None] * VALUE_DIM + column[None, None, :], mask=inside, other=0.0)
+        higher = tl.maximum(top, tl.max(its_top, 0))
         base = tl.where(higher == -float("inf"), 0.0, higher)
-        weight = tl.exp2(tops_here - base[None, :])
+        weight = tl.exp2(its_top - base[None, :])
         fade = tl.exp2(top - base)
-        total = total * fade + tl.sum(weight * totals_here, 0)
-        out = out * fade[:, None] + tl.sum(weight[:, :, None] * outs_here, 0)
+        total = total * fade + tl.sum(weight * its_total, 0)
+        out = out * fade[:, None] + tl.sum(weight[:, :, None] * its_out, 0)
         top = higher
-    where = (start + row // GROUP).to(tl.int64) * (kv_heads * GROUP) + head
-    out = out / tl.where(live, total, 1.0)[:, None]
-    mask = live[:, None] & (d < VALUE_DIM)[None, :]
-    tl.store(result + where[:, None] * VALUE_DIM + d[None, :], out.to(result.dtype.element_ty), mask=mask)
+    place, head = start + row // GROUP, kv_head * GROUP + row % GROUP
+    _finish(result, sinks, top, total, out, place, head, live, kv_heads * GROUP, VALUE_DIM, VALUE_WIDTH)
+
+
+def tree_attention_triton(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: PackedLayout,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    programs: int | None = None,
+) -> Tensor:
+    """Shapes as in `tree_attention`; head dimensions up to 256.
+
+    Nothing is read from the device, and what is launched depends on shapes alone.
+
+    Args:
+        query: behind the queries of the layout there may be others; their output is zero.
+        key: as in `tree_attention`, like all that follow.
+        value: .
+        layout: on the same device.
+        scale: .
+        softcap: .
+        window: .
+        sinks: .
+        programs: among how many to divide the work; None is twice as many as the GPU has multiprocessors.
+
+    Returns:
+        Shape `(heads, queries, value_dim)`; in memory the heads stand last but one, as the output projection reads them.
+    """
+    heads, queries, head_dim = query.shape
+    batch, kv_heads, _, value_dim = value.shape
+    result = query.new_zeros((queries, heads, value_dim))
+    if not result.numel() or not batch:
+        return result.transpose(0, 1)
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    group = heads // kv_heads
+    cut = blocks(head_dim, value_dim, triton.cdiv(queries, batch) * group, query.dtype, torch.version.hip is not None)
+    tiles = triton.cdiv(queries * group, cut.rows) + batch  # no fewer than there are
+    programs = max(1, (programs or _programs(query.device)) // kv_heads)
+    outs = query.new_empty((2 * programs, kv_heads, cut.rows, value_dim), dtype=torch.float32)
+    tops, totals = query.new_empty((2, 2 * programs, kv_heads, cut.rows), dtype=torch.float32)
+    strides = *query.stride()[:2], *key.stride()[:3], *value.stride()[:3]
+    unit = _unit(head_dim, value_dim)
+    if any(stride % unit for stride in strides):
+        unit = 1
+    constants, options = _constants(head_dim, value_dim, group, batch, cut, window is not None)
+    capped = softcap is not None
+    factor, cap = (scale / softcap, softcap * LOG2E.value) if capped else (scale * LOG2E.value, 0.0)
+    work = layout.rows, batch, programs, window or 0
+    with torch.cuda.device_of(query):
+        attend[programs + tiles, kv_heads](
+            query, key, value, sinks, result, outs, tops, totals,
+            layout.rows, layout.depths, layout.bits, batch, programs, window or 0, layout.depths.stride(0), layout.bits.stride(0),
+            *(stride // unit for stride in strides), factor, cap,
+            HEAD_DIM=head_dim, HEAD_WIDTH=_width(head_dim), UNIT=unit, CAPPED=capped, **constants, **options)
+        merge[min(tiles, programs) * cut.rows // MERGED["SOME"], kv_heads](
+            sinks, result, outs, tops, totals, layout.rows, batch, programs, window or 0, **constants, **MERGED, **OPTIONS)
+    return result.transpose(0, 1)
+
+
+@cache
+def _programs(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 8
+    return 2 * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _unit(head_dim, value_dim): return gcd(16, head_dim, value_dim)
+MERGED = {"SOME": 4, "SHARES": 8}
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
+def _constants(head_dim, value_dim, group, batch, cut, windowed):
+    c = dict(VALUE_DIM=value_dim, VALUE_WIDTH=_width(value_dim), GROUP=group, BATCH=triton.next_power_of_2(batch), ROWS=cut.rows, KEYS=cut.keys, WINDOWED=windowed)
+    return c, dict(num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=True)

@@ -1,0 +1,30 @@
+"""Whether Triton can run: on GPUs, or, slowly, on the CPU."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def triton_cannot(device: torch.device, dtype: torch.dtype | None = None) -> str | None:
+    """Why Triton's kernels cannot run on such tensors, as the end of a sentence, or None if they can.
+
+    Args:
+        device: where the tensors are.
+        dtype: their type, for kernels that compute; None for those that only move numbers.
+    """
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    from triton import knobs
+
+    interpreted: bool = knobs.runtime.interpret
+    if device.type == "cuda" and interpreted:
+        return "TRITON_INTERPRET makes it run on the CPU, which cannot follow addresses in a GPU's memory"
+    if device.type != "cuda" and not (device.type == "cpu" and interpreted):
+        return f"it runs on GPUs, not on {device}; on the CPU only if TRITON_INTERPRET=1 is set before it is first used"
+    if dtype is not None and dtype not in TYPES:
+        return f"it computes in float32, bfloat16 and float16, not in {dtype}"
+    return None

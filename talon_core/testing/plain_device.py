@@ -1,0 +1,85 @@
+"""A device backend by the definitions, in plain PyTorch and slow, for tests on a CPU."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_core.attention import DeviceBackend, PackedLayout
+
+
+class PlainDevice(DeviceBackend):
+    """Computes what its docstrings say, one sequence after the other."""
+
+    name = "plain-device"
+
+    def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        return None
+
+    def attend_packed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layout: PackedLayout,
+        *,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        out = query.new_zeros((*query.shape[:2], value.shape[3]))
+        group = query.shape[0] // key.shape[1]
+        for row, (_, nodes, first, start) in enumerate(layout.rows.tolist()):
+            own = slice(start, start + nodes - first)
+            seen = _visible(layout, row, window)  # (queries, rows)
+            rows = seen.shape[1]
+            score = query[:, own] @ key[row, :, :rows].repeat_interleave(group, 0).transpose(1, 2) * scale
+            if softcap is not None:
+                score = softcap * torch.tanh(score / softcap)
+            score = score.masked_fill(~seen, -torch.inf)
+            if sinks is not None:
+                score = torch.cat([score, sinks[:, None, None].expand(-1, len(seen), 1)], dim=-1)
+            prob = torch.softmax(score, dim=-1)[..., :rows]
+            out[:, own] = prob @ value[row, :, :rows].repeat_interleave(group, 0)
+        return out
+
+    def greedy_walk(
+        self, best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
+    ) -> Tensor:
+        walks = torch.full((len(rows), 2 + longest), -1, dtype=torch.int32)
+        for walk, (_, nodes, _, start) in zip(walks, rows.tolist(), strict=True):
+            own = slice(start, start + nodes)
+            path = [0] if nodes else []
+            token = -1
+            while path:
+                token = int(best[own][path[-1]])
+                children = torch.nonzero((parents[own] == path[-1]) & (tokens[own] == token))
+                if token in ends.tolist() or not len(children) or len(path) == longest:
+                    break
+                path.append(int(children[0]))
+            walk[: 2 + len(path)] = torch.tensor([len(path), token, *path])
+        return walks
+
+    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
+        def move(rows: Tensor, walks: Tensor) -> None:
+            for row, (walk, prefix) in enumerate(zip(walks.tolist(), rows[:, 0].tolist(), strict=True)):
+                path = torch.tensor(walk[2 : 2 + walk[0]], dtype=torch.int64)
+                for buffer in buffers:
+                    buffer[row, :, prefix : prefix + len(path)] = buffer[row, :, prefix + path]
+
+        return move
+
+
+def _visible(layout: PackedLayout, row: int, window: int | None) -> Tensor:
+    """Which rows of the buffers each query of one sequence sees, from the packed numbers alone."""
+    prefix, nodes, first, start = layout.rows[row].tolist()
+    words = np.ascontiguousarray(layout.bits[start : start + nodes - first].numpy())
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :nodes].astype(bool)
+    seen = np.concatenate([np.ones((len(bits), prefix), dtype=bool), bits], axis=1)
+    depths = layout.depths[row, :nodes].numpy()
+    at = np.concatenate([np.arange(prefix), prefix + depths])
+    if window is not None:
+        seen &= (prefix + depths[first:])[:, None] - at < window
+    return torch.from_numpy(seen)

@@ -1,0 +1,105 @@
+"""Passes that are recorded once and repeated: the output is the one of plain decoding, whatever the round brings."""
+
+import pytest
+import torch
+
+from talon_core import load
+from talon_core.decoder import Decoder
+from talon_core.hf.device import bucket
+from talon_core.hf.frontend import HFFrontend
+from talon_core.hf.target import HFTarget
+from talon_core.loading import load_registry
+from talon_core.specs import build
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
+from talon_core.testing.tiny_models import tiny_model
+from talon_kernels import TritonAttention
+from talon_strategies import Match
+
+PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
+DRAFTERS = {
+    "none": (None, None),
+    "ngram": ("ngram", "talon:budget=8,top_k=3"),
+    "draft model": ("draft-model:skip=1+2", "talon:budget=12,top_k=3"),
+}
+
+
+def decoder_of(model, drafter, policy, backend=None, recorded=True):
+    """A decoder whose target and drafter record what they do; and the recorders, in the order of their making."""
+    registry, recorders = load_registry(), []
+
+    def recorder():
+        recorders.append(TapeRecorder())
+        return recorders[-1]
+
+    drafter = build(registry, "drafter", drafter) if drafter else None
+    features = drafter.features(model.config.num_hidden_layers) if drafter else ()
+    target = HFTarget(
+        model, TapedBackend(backend or PlainDevice()), None, features, graphs=recorder if recorded else None
+    )
+    policy = build(registry, "tree policy", policy) if policy else None
+    return Decoder(target, Match(), policy, drafter, HFFrontend(model)), recorders
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("what", DRAFTERS)
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt-oss", "gpt2"])
+def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, recorded):
+    model = tiny_model(architecture)
+    plain = load(model, policy=None, attention="sdpa" if architecture in ("llama", "gpt2") else "reference")
+    decoder, recorders = decoder_of(model, *DRAFTERS[what], recorded=recorded)
+    together = decoder.generate(PROMPTS, max_new_tokens=20)
+    for prompt, result in zip(PROMPTS, together, strict=True):
+        alone = decoder.generate(prompt, max_new_tokens=20)
+        assert result.token_ids == alone.token_ids == plain.generate(prompt, max_new_tokens=20).token_ids
+    if recorded:
+        assert len(recorders) == (2 if what == "draft model" else 1)
+        assert all(one.repeated > 2 * one.recorded > 0 for one in recorders)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt-oss"])
+def test_tritons_kernels_decode_what_plain_decoding_does(architecture):
+    model = tiny_model(architecture)
+    backend = TritonAttention()
+    why = backend.unavailable(torch.device("cpu"), torch.float32)
+    if why is not None:
+        pytest.skip(why)
+    decoder, (recorder,) = decoder_of(model, "ngram", "talon:budget=6,top_k=2", backend=backend)
+    plain = load(model, policy=None, attention="reference")
+    for prompt, result in zip(PROMPTS[:3], decoder.generate(PROMPTS[:3], max_new_tokens=5), strict=True):
+        assert result.token_ids == plain.generate(prompt, max_new_tokens=5).token_ids
+    assert recorder.repeated > recorder.recorded > 0
+
+
+def test_a_model_that_asks_its_device_for_something_is_run_without_recording():
+    model = tiny_model("llama")
+
+    def ask(_module, _args, out):
+        return out * float(out.abs().max() >= 0)
+
+    handle = model.model.layers[1].register_forward_hook(ask)
+    decoder, (recorder,) = decoder_of(model, *DRAFTERS["ngram"])
+    result = decoder.generate(PROMPTS[0], max_new_tokens=12)
+    handle.remove()
+    assert result.token_ids == load(model, policy=None).generate(PROMPTS[0], max_new_tokens=12).token_ids
+    assert recorder.repeated == 0
+    assert "asks the device" in decoder.target.runner.not_recorded
+
+
+def test_buckets_are_few_and_at_most_as_much_again_is_padding():
+    sizes = {count: bucket(count) for count in range(1, 1000)}
+    assert all(count <= size < 2 * count for count, size in sizes.items())
+    assert all(size <= 1.5 * count for count, size in sizes.items() if count > 32)
+    assert sorted(set(sizes.values())) == [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
+
+
+@pytest.mark.parametrize("what", ["none", "ngram"])
+def test_sampling_goes_through_recorded_passes(what):
+    model = tiny_model("llama")
+    drafter, policy = DRAFTERS[what]
+    plain = load(model, drafter=drafter or "ngram", policy=policy, attention="sdpa")
+    decoder, (recorder,) = decoder_of(model, drafter, policy)
+    options = {"max_new_tokens": 20, "do_sample": True, "temperature": 0.7, "seed": 3}
+    for prompt in PROMPTS:
+        assert decoder.generate(prompt, **options).token_ids == plain.generate(prompt, **options).token_ids
+    assert recorder.repeated > recorder.recorded > 0
