@@ -15,10 +15,10 @@ export PIP_NO_INPUT = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models demo test test-all lint bench speed build clean
+.PHONY: help setup models demo test test-all lint bench speed gpu gpu-speed build clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with the pinned dependencies and TALON in it
 
@@ -56,6 +56,12 @@ bench: models ## time the parts on this machine (pytest-benchmark)
 
 speed: models ## the figures of docs/performance.md on this machine, from one interleaved run
 	$(BIN)/python tests/benchmarks/cpu_speed.py $(SPEED_ARGS)
+
+gpu: models ## on a machine with a GPU: the kernels and the engine against their references there
+	$(BIN)/python -m pytest tests/kernels tests/integration/test_gpu.py -m "not matrix" $(PYTEST_ARGS)
+
+gpu-speed: models ## the figures of docs/performance.md that need a GPU
+	$(BIN)/python tests/benchmarks/gpu_speed.py $(SPEED_ARGS)
 
 build: setup ## build the wheel and the source distribution into dist/
 	$(BIN)/python -m build --no-isolation

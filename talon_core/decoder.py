@@ -1,6 +1,6 @@
 """The decoder: a target, a drafter, a tree policy and an acceptance rule, put together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
@@ -111,15 +111,24 @@ class Decoder:
             return generation.result()
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
-        seed = options.pop("seed", None)
+        requests = self.requests(cast("list[OnePrompt]", prompt), options)
+        parts = [requests[at : at + batch_size] for at in range(0, len(requests), batch_size)]
+        return [result for part in parts for result in self.run_all(part)]
+
+    def requests(self, prompts: Sequence[OnePrompt], options: Mapping[str, Any]) -> list[Request]:
+        """What is to be decoded for a list of prompts, with a seed of its own each; arguments as for `generate`.
+
+        Raises:
+            ValueError: for a bad prompt or option.
+        """
+        seed = options.get("seed")
         requests = [
             self.frontend.request(one, options if seed is None else {**options, "seed": seed + at})
-            for at, one in enumerate(cast("list[OnePrompt]", prompt))
+            for at, one in enumerate(prompts)
         ]
         for request in requests:
             request.limit(self.target)  # a prompt that is too long is found before another is decoded
-        parts = [requests[at : at + batch_size] for at in range(0, len(requests), batch_size)]
-        return [result for part in parts for result in self.run_all(part)]
+        return requests
 
     def stream(self, prompt: OnePrompt, **options: Any) -> StreamedGeneration:
         """Decode a prompt, giving text as soon as it is accepted; options as for `generate`.

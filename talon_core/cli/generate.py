@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talon_core.cli import many
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, nothing_on_stdout, print_json, stderr, summary
 from talon_core.loading import Parts
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
     from talon_core.request import Result
 
 
+DEFAULT_BATCH = 8
+
+
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; put through the model's chat template.")] = None,
     prompt_file: Annotated[
-        str | None, typer.Option("--prompt-file", help="Read the prompt from this UTF-8 text file; - is stdin.")
+        str | None,
+        typer.Option(
+            "--prompt-file",
+            help="Read the prompt from this UTF-8 text file; - is stdin. A .jsonl file holds several, one a line.",
+        ),
     ] = None,
+    batch_size: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Of several prompts, how many at a time.")
+    ] = DEFAULT_BATCH,
     model: opts.Model = opts.DEFAULT_MODEL,
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     policy: opts.Policy = opts.DEFAULT_POLICY,
@@ -53,7 +64,7 @@ def generate(
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show text as soon as it is accepted.")] = True,
     as_json: opts.Json = False,
 ) -> None:
-    """Continue a prompt, and stream the text to stdout.
+    """Continue a prompt, and stream the text to stdout; or several prompts, in batches.
 
     The text is the target model's own, whatever the drafter and the policy are; they decide how soon it is there.
     With --policy none the same model decodes without them. Figures and drawings go to stderr.
@@ -65,7 +76,12 @@ def generate(
         if not all(stop):
             raise ValueError("--stop is empty; it must be a text of at least one character")
         generation_options["stop_strings"] = stop
-    text = read_prompt(prompt, prompt_file)
+    if batch_size < 1:
+        raise ValueError(f"--batch-size is {batch_size}; it must be at least 1")
+    several = prompt is None and prompt_file is not None and prompt_file.endswith(many.ENDING)
+    if several and (show_tree or tree_svg is not None):
+        raise ValueError("--show-tree and --tree-svg draw a tree of one prompt; the prompt file holds several")
+    prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
     parts = opts.checked_parts(drafter, policy, rule, attention)
     _check_picture(tree_svg)
     with nothing_on_stdout(as_json):
@@ -74,10 +90,21 @@ def generate(
         session = open_session(model)
         parts = session.settled(parts)
         decoder = session.decoder(parts)
-        if stream and not as_json:
-            result = stream_text(decoder, text, raw=raw, **generation_options)
+        if several:
+            answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
+        elif stream and not as_json:
+            result = stream_text(decoder, prompts[0], raw=raw, **generation_options)
         else:
-            result = decoder.generate(text, raw=raw, **generation_options)
+            result = decoder.generate(prompts[0], raw=raw, **generation_options)
+    if several:
+        if as_json:
+            results = [_result(one) for one in answers.results]
+            print_json({**_made_of(model, parts), "results": results, "stats": answers.stats()})
+        else:
+            many.show_all(prompts, answers)
+        if answers.interrupted:
+            raise typer.Exit(130)
+        return
     if as_json:
         print_json(as_object(model, parts, result))
     elif not stream:
@@ -131,13 +158,24 @@ def stream_text(decoder: "Decoder", prompt: str, **options: Any) -> "Result":
 
 
 def as_object(model: str, parts: Parts, result: "Result") -> dict[str, Any]:
-    """What `--json` prints."""
+    """What `--json` prints for one prompt."""
+    return {**_made_of(model, parts), **_result(result)}
+
+
+def _made_of(model: str, parts: Parts) -> dict[str, Any]:
+    """What `--json` says of the decoder."""
     drafting = parts.policy not in (None, "none")
     return {
         "model": model,
         "drafter": parts.drafter if drafting else None,
         "policy": parts.policy,
         "rule": parts.rule,
+    }
+
+
+def _result(result: "Result") -> dict[str, Any]:
+    """What it says of one prompt."""
+    return {
         "prompt_tokens": len(result.prompt_ids),
         "token_ids": result.token_ids,
         "text": result.text,

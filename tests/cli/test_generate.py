@@ -1,5 +1,6 @@
 """`talon generate`: what it prints, where, and what bad input gets."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,3 +212,55 @@ def test_a_broken_policy_is_named(talon, model, monkeypatch):
     ran = talon("generate", SENTENCE, "--model", model, "--policy", "chain")
     assert ran.status == 2
     assert "talon: tree policy 'chain' (talon_strategies.chain.Chain) raised RuntimeError in grow: lost" in ran.err
+
+
+def lines(file, *values):
+    file.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return str(file)
+
+
+@pytest.mark.parametrize("size", ["1", "2", "8"])
+def test_a_file_of_prompts_is_decoded_in_batches(talon, model, tmp_path, size):
+    prompts = [SENTENCE, "ab", "xyz" * 5]
+    file = lines(tmp_path / "prompts.jsonl", {"prompt": prompts[0]}, {"turns": [prompts[1], "more"]}, prompts[2])
+    arguments = ("--model", model, "--max-new-tokens", "13", "--json")
+    together = talon("generate", "--prompt-file", file, "--batch-size", size, *arguments)
+    assert together.status == 0
+    assert set(together.answer) == {"model", "drafter", "policy", "rule", "results", "stats"}
+    for prompt, result in zip(prompts, together.answer["results"], strict=True):
+        alone = talon("generate", prompt, *arguments).answer
+        assert set(result) == FIELDS - {"model", "drafter", "policy", "rule"}
+        assert (result["token_ids"], result["text"]) == (alone["token_ids"], alone["text"])
+    stats = together.answer["stats"]
+    assert (stats["sequences"], stats["new_tokens"]) == (3, 39)
+    assert stats["target_passes"] <= stats["rounds"]
+
+
+def test_answers_to_several_prompts_are_printed_in_their_order(talon, model, tmp_path):
+    file = lines(tmp_path / "prompts.jsonl", "ab\ncd", SENTENCE)
+    ran = talon("generate", "--prompt-file", file, "--model", model, "--max-new-tokens", "8")
+    assert ran.status == 0
+    expected = [
+        talon("generate", prompt, "--model", model, "--max-new-tokens", "8").out for prompt in ("ab\ncd", SENTENCE)
+    ]
+    assert ran.out == "".join(expected)
+    assert "[1/2] ab" in ran.err
+    assert "16 tokens of 2 sequences" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "sentence"),
+    [
+        ("", [], "is empty"),
+        ('{"prompt": ""}\n', [], "holds no prompt"),
+        ("oops\n", [], "is not JSON"),
+        ('"a"\n', ["--batch-size", "0"], "--batch-size is 0"),
+        ('"a"\n', ["--show-tree"], "holds several"),
+    ],
+)
+def test_a_bad_file_of_prompts_gets_a_sentence(talon, model, tmp_path, content, arguments, sentence):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(content)
+    ran = talon("generate", "--prompt-file", str(file), "--model", model, *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert sentence in ran.err

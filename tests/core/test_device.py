@@ -57,18 +57,20 @@ def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, rec
         assert all(one.repeated > 2 * one.recorded > 0 for one in recorders)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt-oss"])
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["gemma2", "gpt-oss"])
 def test_tritons_kernels_decode_what_plain_decoding_does(architecture):
+    """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two."""
+    pytest.importorskip("triton")
     model = tiny_model(architecture)
     backend = TritonAttention()
     why = backend.unavailable(torch.device("cpu"), torch.float32)
     if why is not None:
         pytest.skip(why)
-    decoder, (recorder,) = decoder_of(model, "ngram", "talon:budget=6,top_k=2", backend=backend)
+    decoder, _ = decoder_of(model, "draft-model:skip=1", "talon:budget=5,top_k=2", backend=backend, recorded=False)
     plain = load(model, policy=None, attention="reference")
-    for prompt, result in zip(PROMPTS[:3], decoder.generate(PROMPTS[:3], max_new_tokens=5), strict=True):
-        assert result.token_ids == plain.generate(prompt, max_new_tokens=5).token_ids
-    assert recorder.repeated > recorder.recorded > 0
+    for prompt, result in zip(PROMPTS[:2], decoder.generate(PROMPTS[:2], max_new_tokens=4), strict=True):
+        assert result.token_ids == plain.generate(prompt, max_new_tokens=4).token_ids
 
 
 def test_a_model_that_asks_its_device_for_something_is_run_without_recording():

@@ -1,0 +1,107 @@
+"""`talon generate` with several prompts: batches, a bar while they run, and the answers in the order of the prompts."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from talon_core.bench.prompts import read_set
+from talon_core.cli.output import stderr
+
+if TYPE_CHECKING:
+    from talon_core.decoder import Decoder
+    from talon_core.request import Result
+
+ENDING = ".jsonl"
+"""Files of this kind hold several prompts."""
+
+
+@attrs.frozen(eq=False)
+class Answers:
+    """What came out of several prompts.
+
+    Attributes:
+        results: one for each prompt, in their order; prompts that were never begun have none.
+        seconds: from the first prefill to the last token.
+        target_passes: forward passes over trees, each of a whole batch.
+        interrupted: the user has stopped it.
+    """
+
+    results: "list[Result]"
+    seconds: float
+    target_passes: int
+    interrupted: bool
+
+    def stats(self) -> dict[str, Any]:
+        """Totals; `mean_accepted_tokens` is per sequence and pass, and `tokens_per_second` of all together."""
+        new_tokens = sum(result.stats.new_tokens for result in self.results)
+        rounds = sum(result.stats.rounds for result in self.results)
+        return {
+            "sequences": len(self.results),
+            "new_tokens": new_tokens,
+            "rounds": rounds,
+            "target_passes": self.target_passes,
+            "mean_accepted_tokens": new_tokens / rounds if rounds else 0.0,
+            "nodes_verified": sum(result.stats.nodes_verified for result in self.results),
+            "seconds": self.seconds,
+            "tokens_per_second": new_tokens / self.seconds if self.seconds else 0.0,
+        }
+
+
+def read_prompts(file: str) -> list[str]:
+    """The prompts of a file, the first turn of each.
+
+    Raises:
+        ValueError: if there are none, or a line is none.
+        OSError: if the file cannot be read.
+    """
+    return [prompt.turns[0] for prompt in read_set(Path(file)).prompts]
+
+
+def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, options: Mapping[str, Any]) -> Answers:
+    """Decode prompts in batches; Ctrl-C ends it and keeps what there is."""
+    from talon_core.generation import BatchGeneration
+
+    requests = decoder.requests(prompts, options)
+    results: list[Result] = []
+    passes, started, interrupted = decoder.target.passes, perf_counter(), False
+    with _bar() as bar:
+        task = bar.add_task("decoding", total=len(requests))
+        for at in range(0, len(requests), batch_size):
+            generation = BatchGeneration(decoder, requests[at : at + batch_size])
+            try:
+                for _ in generation:
+                    bar.update(task, completed=at + sum(one.over for one in generation.sequences))
+            except KeyboardInterrupt:
+                generation.close()
+                interrupted = True
+            results += generation.results()
+            if interrupted:
+                break
+    return Answers(results, perf_counter() - started, decoder.target.passes - passes, interrupted)
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=stderr(), transient=True)
+
+
+def show_all(prompts: Sequence[str], answers: Answers) -> None:
+    """The texts on stdout, each behind its prompt's first line on stderr; the totals on stderr."""
+    for at, result in enumerate(answers.results):
+        first_line = prompts[at].strip().splitlines()[0]
+        stderr().print(f"\n[{at + 1}/{len(prompts)}] {first_line}", style="bold", markup=False, soft_wrap=True)
+        sys.stdout.write((result.text or "") + "\n")
+        sys.stdout.flush()
+    total = answers.stats()
+    stderr().print(
+        f"\n{total['new_tokens']} tokens of {total['sequences']} sequences in {total['seconds']:.2f} s: "
+        f"{total['tokens_per_second']:.1f} tokens/s, {total['mean_accepted_tokens']:.2f} tokens per sequence and pass",
+        style="dim",
+        markup=False,
+        soft_wrap=True,
+    )

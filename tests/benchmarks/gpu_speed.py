@@ -1,0 +1,312 @@
+"""The figures of docs/performance.md that need a GPU, in one command: `make gpu-speed`.
+
+Attention: the time of 64 tree nodes over long prefixes, as a share of the bandwidth that a copy reaches on the same
+card, beside PyTorch's attention with a mask and, where it is installed, FlashInfer's. Model: a Llama of the shape of
+Llama-3-8B with random weights; verifying 64 nodes and a pass of an EAGLE-3 head, over one autoregressive step, and how
+much of a round the GPU waits for the host. Batches: tokens per second of 1 to 64 sequences, drafting and not, from one
+interleaved run. With --prompts also `talon bench run` over prompt sets. Prints tables and writes JSON.
+
+`--smoke` goes through all of it in miniature, on the CPU where there is no GPU: it shows that the script works and says
+nothing about speed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+if "--smoke" in sys.argv and not any(Path("/dev").glob("nvidia[0-9]*")):
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from talon_core.attention import TreeLayout
+from talon_core.bench.environment import describe_environment, describe_session
+from talon_core.choices import SeededChoices
+from talon_core.decoder import Decoder
+from talon_core.drafter import Prompt
+from talon_core.hf.device import CudaGraphs
+from talon_core.hf.target import HFTarget
+from talon_core.loading import Parts, decoder_for_model, load_model
+from talon_core.tree import TokenTree
+from talon_drafters.feature_drafter import FeatureDrafter
+from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
+from talon_kernels import TritonAttention
+from talon_kernels.tree_attention.triton import tree_attention_triton
+
+PROMPT = "Write a short story about a lighthouse keeper who finds a message in a bottle."
+
+
+@attrs.frozen
+class Sizes:
+    """What is measured.
+
+    Attributes:
+        contexts: committed tokens, for attention alone.
+        nodes: of a tree.
+        llama: changes to a `LlamaConfig`.
+        draft_vocab: of the EAGLE-3 head.
+        prefix: committed tokens, for the model.
+        batches: sequences at a time.
+        new: tokens of each sequence.
+        repetitions: how often everything is timed.
+    """
+
+    contexts: tuple[int, ...] = (8192, 32768)
+    nodes: int = 64
+    llama: dict[str, Any] = attrs.field(
+        factory=lambda: {
+            "vocab_size": 128256,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 8192,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        }
+    )
+    draft_vocab: int = 32000
+    prefix: int = 2048
+    batches: tuple[int, ...] = (1, 4, 16, 64)
+    new: int = 128
+    repetitions: int = 15
+
+
+SMOKE = Sizes(
+    (100,),
+    9,
+    {
+        "vocab_size": 128,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+    32,
+    20,
+    (1, 2),
+    4,
+    1,
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="in miniature, to see that it works")
+    parser.add_argument("--model", default="smollm2-135m", help="for the batches and the prompt sets")
+    parser.add_argument("--drafter", default="eagle3")
+    parser.add_argument("--policy", default="talon:budget=24,top_k=6,mu=0.05")
+    parser.add_argument("--prompts", type=Path, default=None, help="a folder of prompt sets, for talon bench run")
+    parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
+    options = parser.parse_args()
+    if not options.smoke and not torch.cuda.is_available():
+        parser.error("there is no GPU here; --smoke goes through everything in miniature on the CPU")
+    bench = Bench(SMOKE if options.smoke else Sizes())
+    model, tokenizer = load_model(options.model)
+    plain = decoder_for_model(model, tokenizer, Parts(policy="none"))
+    fast = decoder_for_model(model, tokenizer, Parts(options.drafter, options.policy))
+    figures = {
+        "manifest": {
+            "smoke": options.smoke,
+            "model": options.model,
+            "methods": {"plain": "policy none", "fast": f"{options.drafter} {options.policy}"},
+            **describe_environment(model, tokenizer, plain.target),
+            **describe_session(),
+        },
+        "attention": [bench.attention(context) for context in bench.sizes.contexts],
+        "model": bench.model(),
+        "batches": bench.batches(plain, fast),
+        "waiting": {"plain": bench.waiting(plain), "fast": bench.waiting(fast)},
+    }
+    show(figures)
+    if options.out is not None:
+        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if options.prompts is not None:
+        methods = ["--method", f"fast={options.drafter} {options.policy}"]
+        command = [str(Path(sys.executable).parent / "talon"), "bench", "run", "--model", options.model]
+        subprocess.run([*command, "--prompts", str(options.prompts), *methods], check=True)
+
+
+def random_tree(rng: np.random.Generator, nodes: int, vocab: int) -> TokenTree:
+    """A tree in which each node hangs from a random one before it."""
+    parents = np.array([-1, *(int(rng.integers(0, node)) for node in range(1, nodes))])
+    return TokenTree(rng.integers(0, vocab, nodes), parents, np.zeros(nodes))
+
+
+class Bench:
+    """The measurements, on the GPU if there is one."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.on_gpu = torch.cuda.is_available()
+        self.device = torch.device("cuda" if self.on_gpu else "cpu")
+        self.dtype = torch.bfloat16 if self.on_gpu else torch.float32
+        self.rng = np.random.default_rng(0)
+
+    def seconds(self, functions: dict[str, Callable[[], Any]], recorded: bool = False) -> dict[str, float]:
+        """Median seconds of each, in turn, each time with a cold L2 cache; `recorded` as a captured graph."""
+        trash = torch.empty(2**28 if self.on_gpu else 1, dtype=torch.int8, device=self.device)
+        if recorded and self.on_gpu:
+            functions = {name: CudaGraphs().record(function)[1] for name, function in functions.items()}
+        times: dict[str, list[float]] = {name: [] for name in functions}
+        for repetition in range(-2, self.sizes.repetitions):
+            for name, function in functions.items():
+                trash.zero_()
+                seconds = self._one(function)
+                if repetition >= 0:
+                    times[name].append(seconds)
+        return {name: statistics.median(of) for name, of in times.items()}
+
+    def _one(self, function: Callable[[], Any]) -> float:
+        if not self.on_gpu:
+            started = time.perf_counter()
+            function()
+            return time.perf_counter() - started
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        begin.record()
+        function()
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    @torch.inference_mode()
+    def attention(self, context: int) -> dict[str, float]:
+        """One layer's attention of one tree, in the head layout of Llama-3-8B."""
+        nodes = self.sizes.nodes
+        heads, kv_heads, dim = (32, 8, 128) if self.on_gpu else (4, 2, 16)
+        tree, scale = random_tree(self.rng, nodes, 100), dim**-0.5
+        query = torch.randn(nodes, heads, dim, device=self.device, dtype=self.dtype).transpose(0, 1)
+        key, value = torch.randn(2, 1, kv_heads, context + nodes, dim, device=self.device, dtype=self.dtype)
+        packed = TreeLayout.of([tree], [context]).packed(self.device)
+        mask = torch.ones(nodes, context + nodes, dtype=torch.bool, device=self.device)
+        mask[:, context:] = torch.from_numpy(tree.ancestor_mask()).to(self.device)
+        source = torch.empty(2**30 if self.on_gpu else 2**20, dtype=torch.int8, device=self.device)
+        target = torch.empty_like(source)
+        functions: dict[str, Callable[[], Any]] = {
+            "copy": lambda: target.copy_(source),
+            "triton": lambda: tree_attention_triton(query, key, value, packed, scale=scale),
+            "sdpa": lambda: F.scaled_dot_product_attention(
+                query[None], key, value, attn_mask=mask, scale=scale, enable_gqa=True
+            ),
+        }
+        if find_spec("flashinfer") is not None and self.on_gpu:
+            import flashinfer
+
+            rows = query.transpose(0, 1)
+            functions["flashinfer"] = lambda: flashinfer.single_prefill_with_kv_cache(
+                rows, key[0], value[0], custom_mask=mask, kv_layout="HND", sm_scale=scale
+            )
+        times = self.seconds(functions, recorded=True)
+        read, bandwidth = key.nbytes + value.nbytes, 2 * source.nbytes / times["copy"]
+        return {
+            "context": context,
+            "megabytes_read": read / 1e6,
+            "copy_gigabytes_per_second": bandwidth / 1e9,
+            **{f"{name}_microseconds": 1e6 * of for name, of in times.items() if name != "copy"},
+            "share_of_copy_bandwidth": read / times["triton"] / bandwidth,
+            "sdpa_over_triton": times["sdpa"] / times["triton"],
+            "teraflops": 4e-12 * heads * nodes * (context + nodes) * dim / times["triton"],
+        }
+
+    @torch.inference_mode()
+    def model(self) -> dict[str, float]:
+        """Verifying, and drafting a layer, over an autoregressive step, all through the same cache and graphs."""
+        config = LlamaConfig(**self.sizes.llama)
+        with self.device:
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=self.dtype).eval()
+        attention, graphs = TritonAttention(), CudaGraphs if self.on_gpu else None
+        states = (1, config.num_hidden_layers // 2, config.num_hidden_layers)
+        target = HFTarget(model, attention, None, states, graphs=graphs, probe=False)
+        head_config = Eagle3Config(config, config.hidden_size, self.sizes.draft_vocab)
+        target_ids = torch.arange(self.sizes.draft_vocab)
+        with self.device:
+            head = Eagle3Head(head_config, target_ids.to(self.device)).to(self.dtype)
+        embed = model.get_input_embeddings()
+        drafter = FeatureDrafter(head, embed, target.vocab_size, attention, recorder=target.recorder())
+        prompt = self.rng.integers(0, target.vocab_size, self.sizes.prefix + 1)
+        trees = {"step": TokenTree.root(1), "verify": random_tree(self.rng, self.sizes.nodes, target.vocab_size)}
+        choices = [SeededChoices(0)]
+        with target.session(), drafter.session():
+            (features,) = target.prefill([prompt], [len(prompt) + 256])
+            drafter.begin([Prompt(prompt, features)])
+            drafter.propose([trees["step"]], [np.array([0])], [8], choices)  # the prompt's last pair
+            chain = [trees["step"]]
+
+            def verify(tree: TokenTree) -> None:
+                target.verify([tree])
+                target.runner.cache.staged = [0]
+
+            def draft() -> None:
+                chain.append(chain[-1].extend(np.array([1]), np.array([len(chain) - 1]), np.zeros(1)))
+                drafter.propose([chain[-1]], [np.array([len(chain) - 1])], [8], choices)
+
+            functions = {name: lambda tree=tree: verify(tree) for name, tree in trees.items()}
+            times = self.seconds({**functions, "draft": draft})
+        return {
+            **{f"{name}_milliseconds": 1e3 * of for name, of in times.items()},
+            "verify_over_step": times["verify"] / times["step"],
+            "draft_over_step": times["draft"] / times["step"],
+        }
+
+    def batches(self, plain: Decoder, fast: Decoder) -> list[dict[str, float]]:
+        """Tokens per second of all sequences together, prefill included, methods in turn."""
+        found = []
+        for batch in self.sizes.batches:
+            prompts: list[Any] = [f"{PROMPT} Its number is {number}." for number in range(batch)]
+            speeds: dict[str, list[float]] = {"plain": [], "fast": []}
+            for repetition in range(-1, max(1, self.sizes.repetitions // 3)):
+                for name, decoder in (("plain", plain), ("fast", fast)):
+                    started = time.perf_counter()
+                    results = decoder.generate(prompts, max_new_tokens=self.sizes.new)
+                    seconds = time.perf_counter() - started
+                    if repetition >= 0:
+                        speeds[name].append(sum(result.stats.new_tokens for result in results) / seconds)
+            ratio = statistics.median(a / b for a, b in zip(speeds["fast"], speeds["plain"], strict=True))
+            medians = {f"{name}_tokens_per_second": statistics.median(of) for name, of in speeds.items()}
+            found.append({"batch": batch, **medians, "ratio": ratio})
+        return found
+
+    def waiting(self, decoder: Decoder) -> float | None:
+        """The share of a generation's rounds in which the GPU has nothing to do; None without one."""
+        if not self.on_gpu:
+            return None
+        decoder.generate(PROMPT, max_new_tokens=self.sizes.new)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            result = decoder.generate(PROMPT, max_new_tokens=self.sizes.new)
+        busy = sum(event.self_device_time_total for event in profile.key_averages()) / 1e6
+        return 1 - busy / result.stats.seconds
+
+
+def show(figures: dict[str, Any]) -> None:
+    console = Console()
+    console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
+    for part in ("attention", "batches"):
+        table = Table(*figures[part][0], title=part)
+        for row in figures[part]:
+            table.add_row(*(f"{value:.4g}" for value in row.values()))
+        console.print(table)
+    for part in ("model", "waiting"):
+        table = Table(*figures[part], title=part)
+        table.add_row(*("" if value is None else f"{value:.4g}" for value in figures[part].values()))
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()
