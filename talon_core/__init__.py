@@ -87,7 +87,7 @@ def as_generate(
     policy: Any = None,
     rule: Any = None,
     attention: Any = None,
-    accelerate: bool = True,
+    accelerate: bool | str = True,
     seed: int | None = None,
     stop_strings: str | list[str] | None = None,
     tokenizer: Any = None,

@@ -293,6 +293,9 @@ class Accelerator(ABC):
     name: ClassVar[str]
     """What the accelerator is called in the registry."""
 
+    automatic: ClassVar[bool] = True
+    """Whether it is taken where it can run and none is asked for; False for one that must be asked for by name."""
+
     @abstractmethod
     def unavailable(self, device: "device", dtype: "dtype") -> str | None:
         """Why it cannot run on such a model, as the end of a sentence, or None if it can."""

@@ -41,7 +41,7 @@ class Parts:
         policy: for example `talon:budget=12`; "none" or None decodes one token per pass.
         rule: for example `match`.
         attention: an attention backend; None takes the first that can run.
-        accelerate: use an accelerator where one can run.
+        accelerate: use an accelerator where one can run; or the name of one.
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it.
     """
 
@@ -49,7 +49,7 @@ class Parts:
     policy: str | TreePolicy | None = DEFAULT_POLICY
     rule: str | AcceptanceRule = DEFAULT_RULE
     attention: str | AttentionBackend | None = None
-    accelerate: bool = True
+    accelerate: bool | str = True
     graphs: bool = True
 
 
@@ -60,7 +60,7 @@ def load(
     policy: str | TreePolicy | None = DEFAULT_POLICY,
     rule: str | AcceptanceRule = DEFAULT_RULE,
     attention: str | AttentionBackend | None = None,
-    accelerate: bool = True,
+    accelerate: bool | str = True,
     graphs: bool = True,
     tokenizer: Any = None,
     **model_options: Any,
@@ -75,7 +75,8 @@ def load(
         policy: a spec such as `talon:budget=12,mu=0.05`, or a `TreePolicy`; None or "none" decodes without drafting.
         rule: a spec such as `match`, or an `AcceptanceRule`.
         attention: an attention backend's name; None takes the fastest that can run.
-        accelerate: make the model's own layers faster where that is possible without changing what they compute.
+        accelerate: make the model's own layers faster where that is possible without changing what they compute; or
+            the name of the accelerator that is to do it, such as "compile".
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it; the output is
             the same without.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
@@ -129,6 +130,8 @@ def check_parts(parts: Parts, registry: Registry) -> None:
         registry.get("attention backend", parts.attention)
     elif parts.attention is not None:
         _built(registry, "attention backend", parts.attention)
+    if isinstance(parts.accelerate, str):
+        registry.get("accelerator", parts.accelerate)
 
 
 def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
@@ -144,7 +147,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     rule = _built(registry, "rule", parts.rule)
     drafter = _built(registry, "drafter", parts.drafter) if policy is not None else None
     attention = choose_attention(registry, parts.attention, model.device, model.dtype)
-    accelerator = choose_accelerator(registry, model.device, model.dtype) if parts.accelerate else None
+    accelerator = choose_accelerator(registry, parts.accelerate, model.device, model.dtype)
     layers = model.config.get_text_config().num_hidden_layers
     features: tuple[int, ...] = ()
     if drafter is not None:
@@ -228,12 +231,22 @@ def choose_attention(
     )
 
 
-def choose_accelerator(registry: Registry, device: "device", dtype: "dtype") -> Accelerator | None:
-    """The first accelerator that can run on such a model, or None."""
-    for name in registry.names("accelerator"):
+def choose_accelerator(registry: Registry, asked: bool | str, device: "device", dtype: "dtype") -> Accelerator | None:
+    """The accelerator that was asked for by name, or the first automatic one that can run on such a model, or None.
+
+    Raises:
+        LookupError: if the one asked for is unknown.
+        ValueError: if the one asked for cannot run.
+    """
+    if asked is False:
+        return None
+    for name in registry.names("accelerator") if asked is True else [asked]:
         accelerator: Accelerator = registry.get("accelerator", name).cls()
-        if accelerator.unavailable(device, dtype) is None:
+        why = accelerator.unavailable(device, dtype)
+        if why is None and (accelerator.automatic or asked is not True):
             return accelerator
+        if asked is not True:
+            raise ValueError(f"accelerator '{name}' cannot be used here: {why}")
     return None
 
 

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from talon_core.hf.target import HFTarget
-from talon_core.loading import choose_accelerator
-from talon_core.registry import load_registry
 from talon_core.target import Target
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
 from talon_drafters.checkpoints.heads import Sizes
@@ -73,8 +71,7 @@ def shared_output(target: HFTarget, vocabulary: Tensor | None) -> nn.Module:
 
 def accelerated(target: HFTarget, heads: nn.Module, output: nn.Module | None = None) -> AbstractContextManager[object]:
     """A context in which heads and their output matrix run faster, if the target does."""
-    chosen = choose_accelerator(load_registry(), target.device, target.model.dtype) if target.accelerator else None
     own = nn.ModuleList([heads])
     if output is not None and output is not target.model.get_output_embeddings():  # which its session accelerates
         own.append(output)
-    return chosen.prepare(own) if chosen is not None else nullcontext()
+    return target.accelerator.prepare(own) if target.accelerator is not None else nullcontext()

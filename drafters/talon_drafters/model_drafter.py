@@ -15,8 +15,7 @@ from talon_core.drafter import Committed, Drafter, Prompt
 from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.hf.target import HFTarget
-from talon_core.loading import choose_accelerator, load_model
-from talon_core.registry import load_registry
+from talon_core.loading import load_model
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.best import Best, nothing
@@ -36,7 +35,9 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
         return ModelDrafter(part, target.vocab_size)
     model, tokenizer = load_model(spec.model)
     _check_vocabulary(spec.model, model, tokenizer, target)
-    accelerator = choose_accelerator(load_registry(), model.device, model.dtype) if target.accelerator else None
+    accelerator = target.accelerator
+    if accelerator is not None and accelerator.unavailable(model.device, model.dtype) is not None:
+        accelerator = None
     return ModelDrafter(
         ModelRunner(model, target.attention, accelerator, recorder=target.recorder()), target.vocab_size
     )

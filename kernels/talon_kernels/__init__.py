@@ -8,6 +8,7 @@ Importing this module loads no torch.
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.hookspecs import hookimpl
 from talon_kernels.backends import (
+    CompileAccelerator,
     NativeAccelerator,
     NativeAttention,
     ReferenceAttention,
@@ -15,7 +16,14 @@ from talon_kernels.backends import (
     TritonAttention,
 )
 
-__all__ = ["NativeAccelerator", "NativeAttention", "ReferenceAttention", "SdpaAttention", "TritonAttention"]
+__all__ = [
+    "CompileAccelerator",
+    "NativeAccelerator",
+    "NativeAttention",
+    "ReferenceAttention",
+    "SdpaAttention",
+    "TritonAttention",
+]
 
 
 @hookimpl
@@ -25,4 +33,4 @@ def talon_attention() -> list[type[AttentionBackend]]:
 
 @hookimpl
 def talon_accelerators() -> list[type[Accelerator]]:
-    return [NativeAccelerator]
+    return [NativeAccelerator, CompileAccelerator]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, device, dtype, nn
 
     from talon_kernels.acceleration import Acceleration
+    from talon_kernels.compiled import Compiled
 
 # Everything is imported where it is used: naming the backends must not load torch.
 
@@ -125,3 +126,18 @@ class NativeAccelerator(Accelerator):
         from talon_kernels.acceleration import accelerate
 
         return accelerate(model)
+
+
+class CompileAccelerator(Accelerator):
+    """`torch.compile` for norms and MLPs, which fuses their small kernels; compiling takes its time at first use."""
+
+    name = "compile"
+    automatic = False
+
+    def unavailable(self, device: device, dtype: dtype) -> str | None:
+        return None
+
+    def prepare(self, model: nn.Module) -> Compiled:
+        from talon_kernels.compiled import Compiled
+
+        return Compiled(model)
