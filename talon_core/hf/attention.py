@@ -124,6 +124,7 @@ class PromptPass(Pass):
         super().__init__()
         self.start = start
         self._chain = TreeLayout.chain(start, count)
+        self._masks: dict[int | None, Tensor] = {}
         self._backend = backend
 
     def attend(
@@ -138,7 +139,12 @@ class PromptPass(Pass):
     ) -> Tensor:
         self.windows.append(window)
         if softcap is None and sinks is None:
-            return _causal(query, key, value, self.start, scale, window)
+            mask = self._mask(key.shape[2], window, query.device)
+            grouped = key.shape[1] != query.shape[1]
+            causal = mask is None and query.shape[2] > 1
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+            )
         rows = [
             self._backend.attend(
                 query[row], key[row, None], value[row, None], self._chain,
@@ -148,24 +154,14 @@ class PromptPass(Pass):
         ]  # fmt: skip
         return torch.stack(rows)
 
-
-def _causal(query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int | None) -> Tensor:
-    """Causal attention of queries at positions `start`, `start + 1`, ... over all positions before them."""
-    queries = query.shape[2]
-    end = start + queries
-    mask = None
-    if start or (window is not None and window < end):
-        position = start + _arange(queries, query)[:, None]
-        behind = position - _arange(end, query)[None, :]  # (queries, end)
-        mask = behind >= 0 if window is None else (behind >= 0) & (behind < window)
-    grouped = key.shape[1] != query.shape[1]
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None and queries > 1, scale=scale, enable_gqa=grouped
-    )
-
-
-def _arange(count: int, like: Tensor) -> Tensor:
-    return torch.arange(count, device=like.device)
+    def _mask(self, end: int, window: int | None, device: torch.device) -> Tensor | None:
+        """Which of the positions up to `end` each query sees, made once for all layers; None where causality is all."""
+        if not self.start and (window is None or window >= end):
+            return None
+        if window not in self._masks:
+            behind = torch.arange(self.start, end, device=device)[:, None] - torch.arange(end, device=device)
+            self._masks[window] = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
+        return self._masks[window]
 
 
 def _talon_attention(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from talon_core import TokenTree
+from talon_core.hf.inputs import prompt_passes
 from talon_core.hf.target import HFTarget
 from talon_core.registry import load_registry
 from talon_core.testing.tiny_models import tiny_model
@@ -130,6 +131,25 @@ def test_logits_are_the_plain_models(architecture: str) -> None:
                     plain = model(input_ids=ids, use_cache=False).logits[0, -1]
                 check_close(logits[node], plain)
             prefix = np.concatenate([prefix, tree.tokens[path]])
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gemma2", "gpt-oss"])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_prompts_may_run_together_and_in_parts(architecture: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = HFTarget(tiny_model(architecture), backend("reference"), features=(0, 3))
+    expected = outputs(target, [0, 1, 2], 64)
+    monkeypatch.setattr("talon_core.hf.runner.PREFILL_CHUNK", 5)
+    monkeypatch.setattr(target.runner, "_prefill_rows", rows)
+    for row, one in zip(outputs(target, [0, 1, 2], 64), expected, strict=True):
+        for (logits, features), (expected_logits, expected_features) in zip(row, one, strict=True):
+            check_close(features, expected_features)
+            if logits is not None:
+                check_close(logits, expected_logits)
+
+
+def test_prompts_of_similar_length_run_together() -> None:
+    passes = list(prompt_passes([7, 0, 3, 12, 4], chunk=5, rows=2))
+    assert passes == [(0, [2]), (0, [4, 0]), (5, [0]), (0, [3]), (5, [3]), (10, [3])]
 
 
 def test_another_batch_can_follow() -> None:

@@ -285,7 +285,9 @@ def test_a_backend_that_cannot_serve_a_model_is_named_with_the_model_and_a_way_o
 
 
 def test_every_backend_that_is_tried_is_registered() -> None:
-    assert {name for names in ATTENTION_BACKENDS.values() for name in names} <= set(load_registry().names("attention backend"))
+    assert {name for names in ATTENTION_BACKENDS.values() for name in names} <= set(
+        load_registry().names("attention backend")
+    )
 
 
 # Models
