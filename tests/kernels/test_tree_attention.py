@@ -103,14 +103,15 @@ def test_who_sees_whom_in_the_tree_of_seven():
     assert windowed[6, 2:].tolist() == [False, True, False, True, False, False, True]
 
 
-def run(case, backend, seed=0):
+def run(case, backend, device="cpu"):
     layout = case["layout"]
     query, key, value = buffers(
         layout, case["heads"], case["kv_heads"], case["head_dim"], case["seed"], value_dim=case.get("value_dim")
     )
     sinks = torch.linspace(-1, 2, case["heads"]) if case["sinks"] else None
     options = {"scale": 1.7 * case["head_dim"] ** -0.5, "window": case["window"], "softcap": case["softcap"]}
-    got = tree_attention(query, key, value, layout, sinks=sinks, backend=backend, **options)
+    there = [None if tensor is None else tensor.to(device) for tensor in (query, key, value, sinks)]
+    got = tree_attention(*there[:3], layout, sinks=there[3], backend=backend, **options).cpu()
     low = tree_attention_reference(query, key, value, layout, sinks=sinks, **options)
     truth = tree_attention_reference(
         query.double(), key.double(), value.double(), layout, sinks=double(sinks), **options
@@ -131,6 +132,12 @@ def test_native_has_the_error_of_float32(library, check_error, case):
 @given(case=cases())
 def test_sdpa_has_the_error_of_float32(check_error, case):
     check_error(*run({**case, "softcap": None, "sinks": False}, "sdpa"))
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases())
+def test_triton_has_the_error_of_float32(device, check_error, case):
+    check_error(*run(case, "triton", device))
 
 
 def test_native_is_right_over_several_parts_of_a_long_prefix(library, check_error):

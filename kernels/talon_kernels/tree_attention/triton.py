@@ -1,20 +1,22 @@
 """Tree attention in Triton: the keys are divided by a schedule that every program works out on the device.
 
-The rows of a key/value head are the queries of its heads: row `m` of a sequence is query `m // GROUP` and head
-`m % GROUP` of them. They are cut into tiles of `ROWS`. The keys of a sequence are cut into tiles too, the prefix and
-the tree apart, so that a tile is of one kind. A program attends from one tile of rows to consecutive tiles of keys.
-If these are all that the sequence has, it writes the result; otherwise they are a share, and a second kernel merges the
-shares of a tile. How many there are follows from numbers of the layout, which the host does not know: launches depend
-on shapes alone, so they can be captured.
+The rows of a key/value head are the queries of its `GROUP` heads: row `m` of a sequence is query `m // GROUP`, head
+`m % GROUP` of them. They are cut into tiles of `ROWS`. The keys of a sequence are cut into tiles of `KEYS`, the prefix
+and the tree apart, so that a tile is of one kind. A program attends from one tile of rows to consecutive tiles of keys.
+If these are all that the sequence has, it writes the result; otherwise they are a share of them, and a second kernel
+merges the shares. How many there are follows from numbers of the layout that the host need not know: launches depend on
+shapes alone, so they can be captured.
 """
 
 # The body of a kernel is in Triton's language, with types of its own.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from math import gcd
 from typing import Any
 
@@ -27,6 +29,8 @@ from torch import Tensor
 from talon_core.attention import PackedLayout
 
 LOG2E = tl.constexpr(1.4426950408889634)
+MERGED = {"SOME": 4, "SHARES": 8}
+MERGING = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 @attrs.frozen
@@ -46,15 +50,18 @@ class Blocks:
     stages: int
 
 
-def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype, amd: bool) -> Blocks:
+def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype, kind: str) -> Blocks:
     """How to cut the work if a sequence has about `rows` rows: no register spills, and shared memory suffices.
 
-    AMD's GPUs have less shared memory than others; their programs of four warps have twice the registers.
+    Kinds of GPUs are "hopper", whose tensor cores read queries from shared memory, "amd", which has little of it and
+    most registers in programs of four warps, and "other", some of which have 99 KiB.
     """
     exact, wide = dtype == torch.float32, max(head_dim, value_dim) > 128
-    tile = min(_width(rows), 32 if exact else 64 if wide or amd else 128)
-    warps = 8 if not amd and tile > (16 if exact else 32) else 4
-    return Blocks(tile, 64 >> exact + wide, warps, 2 if amd or tile == 128 else 3)
+    most = 128 >> 2 * exact + wide
+    tile = min(_width(rows), most, 128 if kind == "hopper" else 64)
+    keys = 16 if exact else 32 if wide else 64
+    warps = 8 if 2 * tile >= most and kind != "amd" else 4
+    return Blocks(tile, keys, warps, 2 if kind == "amd" or (kind == "other" and wide) else 3)
 
 
 def _width(dim: int) -> int:
@@ -65,7 +72,7 @@ def _width(dim: int) -> int:
 @triton.jit
 def _tanh(x):
     """To about a rounding step of the result, near 0 too."""
-    square = x * x
+    square = tl.minimum(x * x, 1.0)  # further out the polynomial is not taken, and would overflow
     near = -5.70498872745e-3 * square + 2.06390887954e-2  # the polynomial of Cephes' tanhf
     near = near * square - 5.37397155531e-2
     near = near * square + 1.33314422036e-1
@@ -80,8 +87,8 @@ INTERPRETED = tl.constexpr(not isinstance(_tanh, triton.JITFunction))
 
 @triton.jit
 def _dot(a, b, c):
-    """`a @ b + c`, in float32."""
-    if INTERPRETED:  # it would take bfloat16 for integers
+    """`a @ b + c` in float32."""
+    if INTERPRETED:  # which takes bfloat16 for integers
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, c, input_precision="ieee")
 
@@ -101,10 +108,10 @@ def _schedule(
     layout, batch, programs, window,
     GROUP: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """For each sequence its tiles of rows, and in how many shares they read the keys, both `(BATCH,)`.
+    """For each sequence its tiles of rows, and into how many shares its tiles of keys are divided, both `(BATCH,)`.
 
-    A share is about what there is to do, over `programs`. All shares of all tiles are no more than `programs` and one
-    for each tile; those of the sequences that have more than one share are no more than twice `programs`.
+    A share is what there is to do over `programs`, rounded up. So all shares of all tiles of rows are no more than
+    `programs` and one for each tile; those of sequences that have more than one share, no more than twice `programs`.
     """
     sequence = tl.arange(0, BATCH)
     prefix = tl.load(layout + sequence * 4, mask=sequence < batch, other=0)
@@ -118,7 +125,7 @@ def _schedule(
 
 @triton.jit
 def _find(counts, item, BATCH: tl.constexpr):
-    """Which sequence the `item`-th of all `counts` things belongs to (`BATCH`: none), and the how manieth it is of it."""
+    """Which sequence has the `item`-th of all `counts` things (`BATCH`: none), and which of its own things it is."""
     sequence = tl.sum((tl.cumsum(counts, 0) <= item).to(tl.int32), 0)
     return sequence, item - tl.sum(tl.where(tl.arange(0, BATCH) < sequence, counts, 0), 0)
 
@@ -132,10 +139,10 @@ def _read(start, row, inside, stride, UNIT: tl.constexpr, DIM: tl.constexpr, WID
 
 
 @triton.jit
-def _attend(query, key, value, seen, top, total, out, factor, cap, CAPPED: tl.constexpr):
-    """One more tile of keys: `top` is the largest score so far, to base 2, and `total` and `out` are relative to it.
+def _join(query, key, value, seen, top, total, out, factor, cap, CAPPED: tl.constexpr):
+    """One more tile of keys: `top` is a row's largest score so far, to base 2; `total` and `out` are relative to it.
 
-    Shapes: `query` `(ROWS, head_dim)`, `key` `(KEYS, head_dim)`, `value` `(KEYS, value_dim)`, `seen` `(ROWS, KEYS)`.
+    `query` is `(ROWS, head_dim)`, `key` `(KEYS, head_dim)`, `value` `(KEYS, value_dim)`, `seen` `(ROWS, KEYS)`.
     """
     score = _dot(query, tl.trans(key), None) * factor
     if CAPPED:
@@ -143,46 +150,44 @@ def _attend(query, key, value, seen, top, total, out, factor, cap, CAPPED: tl.co
     score = tl.where(seen, score, -float("inf"))
     higher = tl.maximum(top, tl.max(score, 1))
     base = tl.where(higher == -float("inf"), 0.0, higher)  # nothing was seen so far
-    weight = tl.exp2(score - base[:, None])
-    fade = tl.exp2(top - base)
+    weight, fade = tl.exp2(score - base[:, None]), tl.exp2(top - base)
     out = _dot(weight.to(value.dtype), value, out * fade[:, None])
     return higher, total * fade + tl.sum(weight, 1), out
 
 
 @triton.jit
-def _finish(result, sinks, top, total, out, place, head, live, heads, DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Divide, and write rows of `result`, `(queries, heads, DIM)`: row `m` is query `place[m]` of all, and `head[m]`."""
+def _finish(top, total, out, sinks, result, place, head, live, heads, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Divide, and write rows of `result`, `(queries, heads, DIM)`: row `m` is of query `place[m]` and of `head[m]`."""
     if sinks is not None:
         sink = tl.load(sinks + head).to(tl.float32) * LOG2E
         higher = tl.maximum(top, sink)
-        fade = tl.exp2(top - higher)
-        total = total * fade + tl.exp2(sink - higher)
-        out = out * fade[:, None]
+        total = total * tl.exp2(top - higher) + tl.exp2(sink - higher)
+        out = out * tl.exp2(top - higher)[:, None]
+    out = out / tl.where(live, total, 1.0)[:, None]
     column = tl.arange(0, WIDTH)
     where = (place.to(tl.int64) * heads + head)[:, None] * DIM + column[None, :]
-    out = out / tl.where(live, total, 1.0)[:, None]
     tl.store(result + where, out.to(result.dtype.element_ty), mask=live[:, None] & (column < DIM)[None, :])
 
 
-# What varies from call to call is not specialised, and would be compiled anew for each divisor.
+# What varies from call to call is not specialised: it would be compiled anew.
 @triton.jit(
     do_not_specialize=[
-        *("layout", "depths", "bits", "batch", "programs", "window", "nodes_stride", "words"),
+        *("depths", "bits", "layout", "batch", "programs", "window", "nodes_stride", "words"),
         *("query_head", "query_row", "key_batch", "key_head", "key_row", "value_batch", "value_head", "value_row"),
     ]
 )
 def attend(
-    query, key, value, sinks, result, outs, tops, totals,
-    layout, depths, bits, batch, programs, window, nodes_stride, words,
+    query, key, value, depths, bits, nodes_stride, words,
     query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row, factor, cap,
-    HEAD_DIM: tl.constexpr, HEAD_WIDTH: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    GROUP: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
-    UNIT: tl.constexpr, CAPPED: tl.constexpr,
+    sinks, result, outs, tops, totals, layout, batch, programs, window,
+    HEAD_DIM: tl.constexpr, HEAD_WIDTH: tl.constexpr, UNIT: tl.constexpr, CAPPED: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """One share of the keys, for one tile of rows; grid `(shares, kv_heads)`.
+    """A share of the keys for a tile of rows; grid `(shares, kv_heads)`. Strides are in units of `UNIT` numbers.
 
-    Strides are in units of `UNIT` numbers. Where a sequence has several shares, writes `outs`
-    `(shares, kv_heads, ROWS, VALUE_DIM)`, relative to `tops` and not divided by `totals`, both `(shares, kv_heads, ROWS)`.
+    If a sequence has several shares, writes `outs`, `(shares, kv_heads, ROWS, VALUE_DIM)`: relative to `tops` and not
+    yet divided by `totals`, both `(shares, kv_heads, ROWS)`.
     """
     kv_head, kv_heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     tiles, shares = _schedule(layout, batch, programs, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
@@ -191,69 +196,68 @@ def attend(
         return
     others = tl.arange(0, BATCH)
     own_shares = tl.sum(tl.where(others == sequence, shares, 0), 0)
+    slot = own + tl.sum(tl.where((others < sequence) & (shares > 1), tiles * shares, 0), 0)
+    first_row = own // own_shares * ROWS
     prefix = tl.load(layout + sequence * 4)
     nodes = tl.load(layout + sequence * 4 + 1)
     first_query = tl.load(layout + sequence * 4 + 2)
     start = tl.load(layout + sequence * 4 + 3)
 
     m = tl.arange(0, ROWS)
-    row = own // own_shares * ROWS + m
-    node = first_query + row // GROUP
-    live = node < nodes
-    place = (start + row // GROUP).to(tl.int64)
-    head = kv_head * GROUP + row % GROUP
+    index = (first_row + m) // GROUP
+    live = first_query + index < nodes
+    place = (start + index).to(tl.int64)
+    head = kv_head * GROUP + (first_row + m) % GROUP
     q = _read(query + (head * query_head * UNIT)[:, None], place, live, query_row, UNIT, HEAD_DIM, HEAD_WIDTH)
     key += (sequence.to(tl.int64) * key_batch + kv_head * key_head) * UNIT
     value += (sequence.to(tl.int64) * value_batch + kv_head * value_head) * UNIT
     depths += sequence.to(tl.int64) * nodes_stride
-    oldest = prefix - window + 1  # position of the first key that the row sees
+    oldest = prefix - window + 1  # the first position that a row sees
     if WINDOWED:
-        oldest += tl.load(depths + node, mask=live, other=0)
+        oldest += tl.load(depths + first_query + index, mask=live, other=0)
 
     first, middle, end = _tiles(prefix, nodes, window, KEYS, WINDOWED)
-    share, count = own % own_shares, end - first
+    count, share = end - first, own % own_shares
     begin = first + share * count // own_shares
     end = first + (share + 1) * count // own_shares
-    last = tl.minimum(first_query + (own // own_shares * ROWS + ROWS - 1) // GROUP, nodes - 1)
+    last = tl.minimum(first_query + (first_row + ROWS - 1) // GROUP, nodes - 1)
     end = tl.minimum(end, middle + last // KEYS + 1)  # a node's ancestors stand before it
 
     n = tl.arange(0, KEYS)
     top = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
+    # What is `seen` is said in terms of `n`, as loads run ahead and what they share with it is kept in registers.
     for tile in range(begin, tl.minimum(middle, end)):
         at = tile * KEYS + n
-        inside = at < prefix
-        k = _read(key, at, inside, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
-        v = _read(value, at, inside, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
-        seen = inside[None, :]
+        k = _read(key, at, at < prefix, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+        v = _read(value, at, at < prefix, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
+        seen = (n < prefix - tile * KEYS)[None, :]
         if WINDOWED:
-            seen = seen & (at[None, :] >= oldest[:, None])
-        top, total, out = _attend(q, k, v, seen, top, total, out, factor, cap, CAPPED)
-    for tile in range(tl.maximum(begin, middle), end):
-        at = (tile - middle) * KEYS + n
-        inside = at < nodes
-        k = _read(key, prefix + at, inside, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
-        v = _read(value, prefix + at, inside, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
-        word = (tile - middle) * KEYS // 32
-        ancestors = tl.load(bits + place * words + word, mask=live, other=0)[:, None]
-        if KEYS == 64:  # two words; if there is no second, what is behind the nodes is not inside
+            seen = seen & (n[None, :] >= (oldest - tile * KEYS)[:, None])
+        top, total, out = _join(q, k, v, seen, top, total, out, factor, cap, CAPPED)
+    for tile in range(tl.maximum(begin, middle) - middle, end - middle):
+        at = tile * KEYS + n
+        k = _read(key, prefix + at, at < nodes, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+        v = _read(value, prefix + at, at < nodes, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
+        word = tile * KEYS // 32
+        ancestors = tl.load(bits + place * words + word, mask=live, other=0)[:, None] >> tile * KEYS % 32
+        if KEYS == 64:  # two words; where there is no second one, there are no nodes for it either
             second = tl.load(bits + place * words + tl.minimum(word + 1, words - 1), mask=live, other=0)
             ancestors = tl.where(n[None, :] < 32, ancestors, second[:, None])
-        seen = ((ancestors >> (at % 32)[None, :]) & 1 == 1) & inside[None, :]
+        seen = ((ancestors >> (n % 32)[None, :]) & 1 == 1) & (n < nodes - tile * KEYS)[None, :]
         if WINDOWED:
-            depth = tl.load(depths + at, mask=inside, other=0)
+            depth = tl.load(depths + at, mask=at < nodes, other=0)
             seen = seen & (depth[None, :] >= (oldest - prefix)[:, None])
-        top, total, out = _attend(q, k, v, seen, top, total, out, factor, cap, CAPPED)
+        top, total, out = _join(q, k, v, seen, top, total, out, factor, cap, CAPPED)
 
-    row = own // own_shares * ROWS + m + tl.minimum(prefix, 0)
-    live = first_query + row // GROUP < nodes
-    place = start + row // GROUP
-    head = kv_head * GROUP + row % GROUP
+    # Rows anew: told apart by a 0, as some thirty registers would keep the others through the loops.
+    index = (first_row + m + tl.minimum(prefix, 0)) // GROUP
+    head = kv_head * GROUP + (first_row + m + tl.minimum(prefix, 0)) % GROUP
     if own_shares == 1:
-        _finish(result, sinks, top, total, out, place, head, live, kv_heads * GROUP, VALUE_DIM, VALUE_WIDTH)
+        live = first_query + index < nodes
+        _finish(top, total, out, sinks, result, start + index, head, live, kv_heads * GROUP, VALUE_DIM, VALUE_WIDTH)
     else:
-        slot = own + tl.sum(tl.where((others < sequence) & (shares > 1), tiles * shares, 0), 0)
         where = (slot.to(tl.int64) * kv_heads + kv_head) * ROWS + m
         column = tl.arange(0, VALUE_WIDTH)
         tl.store(tops + where, top)
@@ -264,8 +268,8 @@ def attend(
 @triton.jit(do_not_specialize=["layout", "batch", "programs", "window"])
 def merge(
     sinks, result, outs, tops, totals, layout, batch, programs, window,
-    VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    GROUP: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
     SOME: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """The shares of `SOME` rows of a tile, `SHARES` at a time; grid `(tiles * ROWS // SOME, kv_heads)`."""
@@ -282,8 +286,8 @@ def merge(
     start = tl.load(layout + sequence * 4 + 3)
 
     m = tl.program_id(0) % (ROWS // SOME) * SOME + tl.arange(0, SOME)
-    row = tile * ROWS + m
-    live = row // GROUP < queries
+    index, head = (tile * ROWS + m) // GROUP, kv_head * GROUP + (tile * ROWS + m) % GROUP
+    live = index < queries
     column = tl.arange(0, VALUE_WIDTH)
     top = tl.full([SOME], -float("inf"), tl.float32)
     total = tl.zeros([SOME], tl.float32)
@@ -298,13 +302,11 @@ def merge(
         its_out = tl.load(outs + where[:, :, None] * VALUE_DIM + column[None, None, :], mask=inside, other=0.0)
         higher = tl.maximum(top, tl.max(its_top, 0))
         base = tl.where(higher == -float("inf"), 0.0, higher)
-        weight = tl.exp2(its_top - base[None, :])
-        fade = tl.exp2(top - base)
+        weight, fade = tl.exp2(its_top - base[None, :]), tl.exp2(top - base)
         total = total * fade + tl.sum(weight * its_total, 0)
         out = out * fade[:, None] + tl.sum(weight[:, :, None] * its_out, 0)
         top = higher
-    place, head = start + row // GROUP, kv_head * GROUP + row % GROUP
-    _finish(result, sinks, top, total, out, place, head, live, kv_heads * GROUP, VALUE_DIM, VALUE_WIDTH)
+    _finish(top, total, out, sinks, result, start + index, head, live, kv_heads * GROUP, VALUE_DIM, VALUE_WIDTH)
 
 
 def tree_attention_triton(
@@ -319,23 +321,24 @@ def tree_attention_triton(
     sinks: Tensor | None = None,
     programs: int | None = None,
 ) -> Tensor:
-    """Shapes as in `tree_attention`; head dimensions up to 256.
+    """Shapes as in `tree_attention`, of one type; head dimensions up to 256.
 
-    Nothing is read from the device, and what is launched depends on shapes alone.
+    Nothing is read from the device, and what is launched depends on shapes alone. Behind the layout's queries there may
+    be others, whose output is zero.
 
     Args:
-        query: behind the queries of the layout there may be others; their output is zero.
-        key: as in `tree_attention`, like all that follow.
-        value: .
-        layout: on the same device.
-        scale: .
-        softcap: .
-        window: .
-        sinks: .
-        programs: among how many to divide the work; None is twice as many as the GPU has multiprocessors.
+        query: as there, and so are the others that nothing is said of.
+        key: as there.
+        value: as there.
+        layout: who may attend to whom, on the device of the tensors.
+        scale: as there.
+        softcap: as there.
+        window: as there.
+        sinks: as there.
+        programs: among how many to divide the work; None is two for each multiprocessor.
 
     Returns:
-        Shape `(heads, queries, value_dim)`; in memory the heads stand last but one, as the output projection reads them.
+        Shape `(heads, queries, value_dim)`. In memory the heads stand last but one, as an output projection reads them.
     """
     heads, queries, head_dim = query.shape
     batch, kv_heads, _, value_dim = value.shape
@@ -343,41 +346,73 @@ def tree_attention_triton(
     if not result.numel() or not batch:
         return result.transpose(0, 1)
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    group = heads // kv_heads
-    cut = blocks(head_dim, value_dim, triton.cdiv(queries, batch) * group, query.dtype, torch.version.hip is not None)
-    tiles = triton.cdiv(queries * group, cut.rows) + batch  # no fewer than there are
-    programs = max(1, (programs or _programs(query.device)) // kv_heads)
+    group, (multiprocessors, kind) = heads // kv_heads, _device(query.device)
+    cut = blocks(head_dim, value_dim, triton.cdiv(queries, batch) * group, query.dtype, kind)
+    tiles = triton.cdiv(queries * group, cut.rows) + batch  # at most
+    programs = max(1, (programs or 2 * multiprocessors) // kv_heads)
     outs = query.new_empty((2 * programs, kv_heads, cut.rows, value_dim), dtype=torch.float32)
     tops, totals = query.new_empty((2, 2 * programs, kv_heads, cut.rows), dtype=torch.float32)
-    strides = *query.stride()[:2], *key.stride()[:3], *value.stride()[:3]
-    unit = _unit(head_dim, value_dim)
+    strides = (*query.stride()[:2], *key.stride()[:3], *value.stride()[:3])
+    unit = gcd(16, head_dim, value_dim)
     if any(stride % unit for stride in strides):
         unit = 1
-    constants, options = _constants(head_dim, value_dim, group, batch, cut, window is not None)
-    capped = softcap is not None
-    factor, cap = (scale / softcap, softcap * LOG2E.value) if capped else (scale * LOG2E.value, 0.0)
-    work = layout.rows, batch, programs, window or 0
+    factor, cap = (scale * LOG2E.value, 0.0) if softcap is None else (scale / softcap, softcap * LOG2E.value)
+    numbers = (layout.depths.stride(0), layout.bits.stride(0), *(stride // unit for stride in strides), factor, cap)
+    own = (query, key, value, layout.depths, layout.bits, *numbers)
+    shared = (sinks, result, outs, tops, totals, layout.rows, batch, programs, 0 if window is None else window)
+    constants = _constants(value_dim, group, batch, cut, window is not None)
+    own_constants = _own_constants(head_dim, unit, softcap is not None)
     with torch.cuda.device_of(query):
-        attend[programs + tiles, kv_heads](
-            query, key, value, sinks, result, outs, tops, totals,
-            layout.rows, layout.depths, layout.bits, batch, programs, window or 0, layout.depths.stride(0), layout.bits.stride(0),
-            *(stride // unit for stride in strides), factor, cap,
-            HEAD_DIM=head_dim, HEAD_WIDTH=_width(head_dim), UNIT=unit, CAPPED=capped, **constants, **options)
-        merge[min(tiles, programs) * cut.rows // MERGED["SOME"], kv_heads](
-            sinks, result, outs, tops, totals, layout.rows, batch, programs, window or 0, **constants, **MERGED, **OPTIONS)
+        attend[programs + tiles, kv_heads](*own, *shared, **own_constants, **constants, **_options(cut, kind))
+        merge[min(tiles, programs) * cut.rows // MERGED["SOME"], kv_heads](*shared, **constants, **MERGED, **MERGING)
     return result.transpose(0, 1)
 
 
 @cache
-def _programs(device: torch.device) -> int:
+def _device(device: torch.device) -> tuple[int, str]:
+    """How many multiprocessors it has, and of which kind it is; without a GPU, something to test with."""
     if device.type != "cuda":
-        return 8
-    return 2 * torch.cuda.get_device_properties(device).multi_processor_count
+        return 4, "other"
+    properties = torch.cuda.get_device_properties(device)
+    kind = "amd" if torch.version.hip else "hopper" if properties.major in (9, 10) else "other"
+    return properties.multi_processor_count, kind
 
 
-def _unit(head_dim, value_dim): return gcd(16, head_dim, value_dim)
-MERGED = {"SOME": 4, "SHARES": 8}
-OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
-def _constants(head_dim, value_dim, group, batch, cut, windowed):
-    c = dict(VALUE_DIM=value_dim, VALUE_WIDTH=_width(value_dim), GROUP=group, BATCH=triton.next_power_of_2(batch), ROWS=cut.rows, KEYS=cut.keys, WINDOWED=windowed)
-    return c, dict(num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=True)
+def _own_constants(head_dim: int, unit: int, capped: bool) -> dict[str, Any]:
+    """Those of `attend` alone."""
+    return {"HEAD_DIM": head_dim, "HEAD_WIDTH": _width(head_dim), "UNIT": unit, "CAPPED": capped}
+
+
+def _constants(value_dim: int, group: int, batch: int, cut: Blocks, windowed: bool) -> dict[str, Any]:
+    """Those of both kernels."""
+    dims = {"VALUE_DIM": value_dim, "VALUE_WIDTH": _width(value_dim), "GROUP": group}
+    return dims | {"BATCH": triton.next_power_of_2(batch), "ROWS": cut.rows, "KEYS": cut.keys, "WINDOWED": windowed}
+
+
+def _options(cut: Blocks, kind: str) -> dict[str, Any]:
+    # Without a limit, NVIDIA's assembler spills registers to make room for one more program.
+    limit = {} if kind == "amd" else {"maxnreg": 255}
+    return {"num_warps": cut.warps, "num_stages": cut.stages, "enable_fp_fusion": True, **limit}
+
+
+def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
+    """What stands for all that is compiled: name, function, signature, constants and options of each."""
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    targets = {"other": "cuda:80", "hopper": "cuda:90", "amd": "hip:gfx942"}
+    for (kind, target), (name, dtype), dim in product(targets.items(), dtypes.items(), (64, 80, 128, 256)):
+        if name == "fp16" and dim != 128:
+            continue  # as bf16
+        types = dict.fromkeys(("query", "key", "value", "sinks", "result"), f"*{name}")
+        types |= dict.fromkeys(("outs", "tops", "totals"), "*fp32") | {"factor": "fp32", "cap": "fp32"}
+        types |= dict.fromkeys(("depths", "bits", "layout"), "*i32")
+        cuts = dict.fromkeys(blocks(dim, dim, rows, dtype, kind) for rows in (16, 32, 64, 128))
+        for cut, plain in product(cuts, (False, True) if dim == 128 else (False,)):
+            constants = _constants(dim, 4, 1 if plain else 8, cut, not plain) | ({"sinks": None} if plain else {})
+            for function, own, options in (
+                (attend, _own_constants(dim, gcd(16, dim), not plain), _options(cut, kind)),
+                (merge, MERGED, MERGING),
+            ):
+                known = constants | own
+                signature = {n: "constexpr" if n in known else types.get(n, "i32") for n in function.arg_names}
+                title = f"{function.__name__} {name} {dim} rows={cut.rows}{' plain' if plain else ''}"
+                yield title, function, signature, known, options | {"target": target}

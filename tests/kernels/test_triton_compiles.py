@@ -1,0 +1,101 @@
+"""Triton's kernels without a GPU: compiled for GPUs that are not here, and launched at none."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+COMPILING = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+"""The environment of a process in which Triton compiles."""
+
+KEYS = """
+import sys
+
+import numpy as np
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from talon_core.attention import PackedShape, TreeLayout
+from talon_kernels.commit_path import BufferTable
+from talon_kernels.commit_path.triton import commit_path_triton
+from talon_kernels.greedy_walk.triton import greedy_walk_triton
+from talon_kernels.tree_attention.triton import tree_attention_triton
+
+
+class NoDevice:
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+keys = {}
+
+
+def note(key, fn, **_):
+    keys.setdefault(fn.name, set()).add(str(key))
+    return True  # neither compile nor launch
+
+
+triton.runtime.driver.set_active(NoDevice())
+triton.knobs.runtime.jit_cache_hook = note
+rng = np.random.default_rng(0)
+for prefix, nodes, capacity, room in ((0, 1, 16, 1), (1, 14, 100, 16), (16, 15, 8192, 15), (5000, 9, 70000, 11)):
+    layout = TreeLayout(np.array([prefix, 3]), (np.arange(-1, nodes - 1), np.array([-1])), np.array([0, 0]))
+    shape = PackedShape(2, max(nodes, room), 16)
+    numbers = np.zeros(shape.size, dtype=np.int32)
+    shape.write(layout, numbers)
+    packed = shape.views(torch.from_numpy(numbers))
+    query = torch.empty(16, 8, 64, dtype=torch.bfloat16).transpose(0, 1)
+    key = torch.empty((2, 2, capacity, 64), dtype=torch.bfloat16)
+    tree_attention_triton(query, key, key, packed, scale=0.1 * nodes, window=prefix + 1, softcap=1.0 + nodes)
+    table = BufferTable([key, key.clone()][: 1 + nodes % 2])
+    walks = torch.zeros(2, 2 + nodes, dtype=torch.int32)
+    commit_path_triton(table.slabs, table.word, packed.rows, walks)
+    flat = torch.zeros(2 * nodes, dtype=torch.int32)
+    greedy_walk_triton(flat.long(), flat, flat, packed.rows, torch.zeros(nodes, dtype=torch.int32), nodes)
+for name, found in keys.items():
+    print(name, len(found))
+assert len(keys) == 4, keys
+sys.exit(any(len(found) > 1 for found in keys.values()))
+"""
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_every_target_without_spilling():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-m", "talon_kernels.compiling", "--json"], capture_output=True, env=COMPILING, timeout=1500
+    )
+    usages = json.loads(done.stdout)
+    assert [usage for usage in usages if usage["broken"]] == [], done.stderr.decode()
+    assert done.returncode == 0
+    assert {usage["target"] for usage in usages} == {"cuda:80", "cuda:90", "hip:gfx942"}
+    assert {usage["operation"] for usage in usages} == {"commit_path", "greedy_walk", "tree_attention"}
+    for usage in usages:
+        assert usage["spilled"] == 0
+        assert 0 < usage["registers"] <= 512
+        assert usage["shared"] <= {"cuda:80": 163, "cuda:90": 227, "hip:gfx942": 64}[usage["target"]] * 1024
+
+
+def test_sizes_that_change_from_round_to_round_need_no_new_variant():
+    pytest.importorskip("triton")
+    done = subprocess.run([sys.executable, "-c", KEYS], capture_output=True, text=True, env=COMPILING, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_where_triton_interprets_it_does_not_compile():
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "talon_kernels.compiling"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**COMPILING, "TRITON_INTERPRET": "1"}, timeout=300
+    )
+    assert done.returncode != 0
+    assert "TRITON_INTERPRET is set" in done.stderr
