@@ -30,16 +30,20 @@ class Sampling:
 
 
 class TokenBuffer:
-    """A sequence's committed tokens on the target's device, with room behind them for the path under test."""
+    """A sequence's committed tokens on the target's device, with room behind them for the path under test.
+
+    Tokens go to the device when somebody looks at them, so that greedy decoding without processors sends none.
+    """
 
     def __init__(self, ids: IntArray, capacity: int, device: torch.device) -> None:
         self._ids = torch.zeros((1, max(capacity, len(ids))), dtype=torch.int64, device=device)
-        self._ids[0, : len(ids)] = torch.as_tensor(ids, device=device)
+        self._sent = 0  # so many of the committed tokens are on the device
+        self._unsent = [ids]
         self.length = len(ids)
 
     def append(self, tokens: IntArray) -> None:
         """Commit tokens."""
-        self.with_path(tokens)
+        self._unsent.append(tokens)
         self.length += len(tokens)
 
     def with_path(self, tokens: IntArray) -> Tensor:
@@ -47,10 +51,12 @@ class TokenBuffer:
         end = self.length + len(tokens)
         if end > self._ids.shape[1]:
             grown = torch.zeros((1, 2 * end), dtype=torch.int64, device=self._ids.device)
-            grown[:, : self.length] = self._ids[:, : self.length]
+            grown[:, : self._sent] = self._ids[:, : self._sent]
             self._ids = grown
-        if len(tokens):
-            self._ids[0, self.length : end] = torch.as_tensor(tokens, device=self._ids.device)
+        if self._sent < end:
+            new = np.concatenate([*self._unsent, tokens])
+            self._ids[0, self._sent : end] = torch.as_tensor(new, device=self._ids.device)
+            self._sent, self._unsent = self.length, []
         return self._ids[:, :end]
 
 

@@ -136,6 +136,8 @@ class ModelRunner:
     def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
         """Start new sequences and run all tokens of each prompt; returns as `Target.prefill` does."""
         self.cache.reset(len(prompts), max(max_lengths))
+        if self._mover is not None and self._mover[0] != self.cache.generation:
+            self._mover = None  # it would keep the old buffers alive beside the new ones
         parts: list[list[Tensor]] = [[] for _ in prompts]
         chunk = PREFILL_CHUNK if self.device.type == "cpu" else GPU_PREFILL_CHUNK
         for start, group in prompt_passes([len(ids) for ids in prompts], chunk, self._prefill_rows):
