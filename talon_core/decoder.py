@@ -1,5 +1,6 @@
 """The decoder: a target, a drafter, a tree policy and an acceptance rule, put together."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.errors import blaming_bugs, naming
 from talon_core.generation import BatchGeneration, Generation, StreamedGeneration
+from talon_core.loading import BATCH_SIZE
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 OnePrompt = str | list[dict[str, str]] | IntArray | Tensor
 """Text, chat messages, or token ids of shape `(prompt,)`."""
 
-MOST_SEQUENCES = 64
-"""Sequences that `generate` decodes at a time, if it is not told otherwise."""
+STATEFUL = ("logits_processor", "stopping_criteria")
+"""Options of a user's own objects, of which each prompt of a list gets a copy."""
 
 
 class Decoder:
@@ -85,18 +87,19 @@ class Decoder:
     def generate(self, prompt: list[OnePrompt], *, batch_size: int = ..., **options: Any) -> list[Result]: ...
 
     def generate(
-        self, prompt: OnePrompt | list[OnePrompt], *, batch_size: int = MOST_SEQUENCES, **options: Any
+        self, prompt: OnePrompt | list[OnePrompt], *, batch_size: int = BATCH_SIZE, **options: Any
     ) -> Result | list[Result]:
         """Decode a prompt, or a list of prompts, to the end.
 
-        Sequences of a batch are verified together, each with its own tree; each comes out as it would alone.
+        Sequences of a batch are verified together, each with its own tree; each comes out as it would alone. In half
+        precision, where a product depends on how many rows there are, that is up to rounding.
 
         Args:
             prompt: text, chat messages, or token ids of shape `(prompt,)`; or a list of such.
             batch_size: of a list, how many are decoded at a time.
             options: `max_new_tokens`, `temperature`, `seed`, `raw` and every option of
                 `transformers.GenerationConfig`; see `Frontend.request`. Of a list, the prompt of index `i` is decoded
-                with the seed `seed + i`.
+                with the seed `seed + i` and with copies of the `logits_processor` and `stopping_criteria`.
 
         Returns:
             The result, or a list of results in the order of the prompts.
@@ -122,10 +125,12 @@ class Decoder:
             ValueError: for a bad prompt or option.
         """
         seed = options.get("seed")
-        requests = [
-            self.frontend.request(one, options if seed is None else {**options, "seed": seed + at})
-            for at, one in enumerate(prompts)
-        ]
+        requests = []
+        for at, one in enumerate(prompts):
+            # what keeps state must not be shared: sequences are decoded at the same time
+            own = {name: copy.deepcopy(options[name]) for name in STATEFUL if options.get(name) is not None}
+            seeded = {} if seed is None else {"seed": seed + at}
+            requests.append(self.frontend.request(one, {**options, **own, **seeded}))
         for request in requests:
             request.limit(self.target)  # a prompt that is too long is found before another is decoded
         return requests

@@ -16,6 +16,7 @@ from talon_core.choices import Choices, SeededChoices
 from talon_core.drafter import Committed, Prompt
 from talon_core.drafting import Drafted, checked_budget, draft_trees
 from talon_core.errors import blaming
+from talon_core.policy import TreePolicy
 from talon_core.request import Chunk, Request, Result
 from talon_core.rounds import Round
 from talon_core.rule import Accepted
@@ -55,7 +56,7 @@ class BatchGeneration:
         self.decoder = decoder
         given = choices if choices is not None else [SeededChoices(request.seed) for request in requests]
         # A policy serves one sequence at a time; the decoder's own is the one of a sequence that is decoded alone.
-        policies = [copy.deepcopy(decoder.policy) if row else decoder.policy for row in range(len(requests))]
+        policies = [decoder.policy, *(_copied(decoder.policy) for _ in requests[1:])]
         limits = [request.limit(decoder.target) for request in requests]
         self.sequences = [Sequence(*of) for of in zip(requests, given, limits, policies, strict=True)]
         self._greedy = decoder.rule.follows_argmax and all(request.greedy for request in requests)
@@ -203,6 +204,11 @@ class _Verified:
     committed: bool
     verify_seconds: float
     accept_seconds: float
+
+
+def _copied(policy: TreePolicy | None) -> TreePolicy | None:
+    with blaming("tree policy", policy, "copy.deepcopy"):
+        return copy.deepcopy(policy)
 
 
 class Generation:

@@ -28,6 +28,9 @@ AUTO = "auto"
 DEFAULT_DRAFTER = AUTO
 DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.15,least=0.03"
 DEFAULT_RULE = "match"
+BATCH_SIZE = 8
+"""Of several prompts, how many are decoded at a time where nothing is said."""
+
 ATTENTION_BACKENDS = {"cpu": ("native", "sdpa", "reference"), "cuda": ("triton", "sdpa", "reference")}
 """By kind of device the backends in the order in which they are tried when none is asked for, before all others."""
 
@@ -139,7 +142,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     from talon_core.decoder import Decoder
     from talon_core.hf.device import CudaGraphs
     from talon_core.hf.frontend import HFFrontend
-    from talon_core.hf.target import HFTarget
+    from talon_core.hf.target import BackendError, HFTarget
 
     registry = load_registry()
     parts = settled(parts, model)
@@ -153,8 +156,18 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     if drafter is not None:
         with blaming_bugs("drafter", drafter, "features"):
             features = tuple(drafter.features(layers))
-    recorded = parts.graphs and model.device.type == "cuda" and isinstance(attention, DeviceBackend)
-    target = HFTarget(model, attention, accelerator, features, tokenizer, CudaGraphs if recorded else None)
+    whole = len({parameter.device for parameter in model.parameters()}) == 1
+    graphs = CudaGraphs if parts.graphs and model.device.type == "cuda" and whole else None
+    while True:
+        own = graphs if isinstance(attention, DeviceBackend) else None
+        try:
+            target = HFTarget(model, attention, accelerator, features, tokenizer, own)
+            break
+        except BackendError:
+            if parts.attention is not None or not isinstance(attention, DeviceBackend):
+                raise
+            # nobody has asked for it, and it may lack what this model needs
+            attention = choose_attention(registry, None, model.device, model.dtype, without=attention.name)
     return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer))
 
 
@@ -200,9 +213,13 @@ def _built(registry: Registry, kind: str, spec: Any) -> Any:
 
 
 def choose_attention(
-    registry: Registry, asked: "str | AttentionBackend | None", device: "device", dtype: "dtype"
+    registry: Registry,
+    asked: "str | AttentionBackend | None",
+    device: "device",
+    dtype: "dtype",
+    without: str | None = None,
 ) -> AttentionBackend:
-    """The attention backend that was asked for, or else the first that can run.
+    """The attention backend that was asked for, or else the first that can run, except the one named `without`.
 
     Raises:
         LookupError: if the one asked for is unknown, or none can run; the sentence says why not.
@@ -220,6 +237,8 @@ def choose_attention(
     ours = [name for name in ATTENTION_BACKENDS.get(device.type, ("sdpa", "reference")) if name in names]
     reasons = []
     for name in [*ours, *(name for name in names if name not in ours)]:
+        if name == without:
+            continue
         backend = registry.get("attention backend", name).cls()
         why = backend.unavailable(device, dtype)
         if why is None:

@@ -42,7 +42,7 @@ class TreePolicy(ABC):
 
     Subclasses are `attrs.frozen` classes whose fields are their options; they set `name` and say their `budget`. What a
     policy remembers from round to round is in an object of its own, in a field with `init=False, eq=False` and a
-    `factory`. One policy object serves one sequence at a time.
+    `factory`. One policy object serves one sequence at a time; the sequences of a batch get copies (`copy.deepcopy`).
     """
 
     name: ClassVar[str]

@@ -14,7 +14,7 @@ from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
 from talon_core.hf.attention import PackedPass, Pass, TreePass
 from talon_core.hf.cache import TreeCache
-from talon_core.hf.device import DevicePass, DevicePasses, Recorder
+from talon_core.hf.device import GRANULE, DevicePass, DevicePasses, Recorder
 from talon_core.hf.inputs import PassInputs, fed, pass_inputs
 from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.tree import IntArray, TokenTree
@@ -96,7 +96,7 @@ class FeatureDrafter(Drafter):
         self._session: AbstractContextManager[object] = session if session is not None else nullcontext()
         self._select = select
         self._described = described or {}
-        self._cache = TreeCache()
+        self._cache = TreeCache(GRANULE if isinstance(attention, DeviceBackend) else 1)
         self._rows: list[_Row] = []
         self._device = next(head.parameters()).device
         self._states = torch.empty((0, 0), device=self._device)  # pending ones, then what was made; `_Row` says where
@@ -108,6 +108,11 @@ class FeatureDrafter(Drafter):
 
     def describe(self) -> Mapping[str, object]:
         return self._described
+
+    @property
+    def not_recorded(self) -> str | None:
+        """Why passes are not recorded any more, if recording one has failed."""
+        return self._passes.failure if self._passes is not None else None
 
     def session(self) -> AbstractContextManager[object]:
         return self._session
@@ -148,6 +153,8 @@ class FeatureDrafter(Drafter):
             grown = self._states.new_empty((max(2 * need, 256), self._states.shape[1]))
             grown[: self._filled] = self._states[: self._filled]
             self._states = grown
+            if self._passes is not None:
+                self._passes.forget()
 
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
@@ -188,7 +195,7 @@ class FeatureDrafter(Drafter):
         starts = np.cumsum([0, *asked])
         return [
             best.candidates(np.arange(start, start + count), tree, frontier, width, choice)
-            if count
+            if count == len(frontier)
             else nothing(frontier, choice)
             for start, count, tree, frontier, width, choice in zip(
                 starts[:-1], asked, trees, frontiers, widths, choices, strict=True
@@ -209,9 +216,8 @@ class FeatureDrafter(Drafter):
             asked = np.zeros(counts, dtype=np.int64)
             asked[: len(ends)] = ends
             more = {"sources": sources, "made": made, "ends": asked}
-            kind = (width, self._states.data_ptr())
             fill = {"sources": 0, "made": len(self._states) - 1, "ends": 0}
-            numbers, scores = self._passes.run(inputs, partial(self._drafted, width), kind, more, fill)
+            numbers, scores = self._passes.run(inputs, partial(self._drafted, width), width, more, fill)
             numbers, scores = numbers[: len(ends)], scores[: len(ends)].clone()  # laws may be asked for later
             self._cache.staged_now(inputs.counts)
             return Best.read(numbers, scores, self._vocabulary, self._vocab_size)

@@ -155,25 +155,35 @@ class ModelDrafter(Drafter):
         widths: Sequence[int],
         choices: Sequence[Choices],
     ) -> list[Candidates]:
-        deepest = max(self._deepest(row, *of) for row, of in enumerate(zip(trees, frontiers, strict=True)))
-        if not self._fits(deepest):
-            return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
-        if not any(map(len, frontiers)):
+        asked = [
+            len(frontier) if self._fits(self._deepest(row, tree, frontier)) else 0
+            for row, (tree, frontier) in enumerate(zip(trees, frontiers, strict=True))
+        ]
+        if not any(asked):
             return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
         staged = [
-            row.stage(tree, frontier) if len(frontier) else (None, 0)
-            for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)
+            row.stage(tree, frontier) if count else (None, 0)
+            for row, tree, frontier, count in zip(self._rows, trees, frontiers, asked, strict=True)
         ]
         ran = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
         self.passes += 1
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
-        ends = [np.arange(end - len(frontier), end) for end, frontier in zip(ran.starts[1:], frontiers, strict=True)]
-        scores = ran.logits[torch.from_numpy(np.concatenate(ends)).to(ran.logits.device), : self._vocab_size]
+        ends = np.concatenate([np.arange(end - n, end) for end, n in zip(ran.starts[1:], asked, strict=True)])
+        first, last = int(ends[0]), int(ends[-1]) + 1
+        alone = last - first == len(ends)
+        chosen = slice(first, last) if alone else torch.from_numpy(ends).to(ran.logits.device)
+        scores = ran.logits[chosen, : self._vocab_size]
+        if alone and self._runner.walks:  # the next pass may overwrite them, and laws may be asked for later
+            scores = scores.clone()
         best = Best.of(scores, max(widths), None, self._vocab_size)
-        places = np.cumsum([0, *map(len, frontiers)])
+        places = np.cumsum([0, *asked])
         return [
-            best.candidates(np.arange(place, place + len(frontier)), tree, frontier, width, choice)
-            for place, tree, frontier, width, choice in zip(places[:-1], trees, frontiers, widths, choices, strict=True)
+            best.candidates(np.arange(place, place + count), tree, frontier, width, choice)
+            if count == len(frontier)
+            else nothing(frontier, choice)
+            for place, count, tree, frontier, width, choice in zip(
+                places[:-1], asked, trees, frontiers, widths, choices, strict=True
+            )
         ]
 
     def commit(self, committed: Sequence[Committed]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from importlib.metadata import version
 from importlib.util import find_spec
+from shutil import which
 
 import torch
 
@@ -18,13 +21,17 @@ def triton_cannot(device: torch.device, dtype: torch.dtype | None = None) -> str
     """
     if find_spec("triton") is None:
         return "triton is not installed"
-    from triton import knobs
-
+    try:
+        from triton import knobs
+    except ImportError:
+        return f"triton {version('triton')} is too old; 3.4 or newer is needed"
     interpreted: bool = knobs.runtime.interpret
     if device.type == "cuda" and interpreted:
         return "TRITON_INTERPRET makes it run on the CPU, which cannot follow addresses in a GPU's memory"
     if device.type != "cuda" and not (device.type == "cpu" and interpreted):
         return f"it runs on GPUs, not on {device}; on the CPU only if TRITON_INTERPRET=1 is set before it is first used"
+    if not interpreted and not any(map(which, [os.environ.get("CC") or "cc", "gcc", "clang"])):
+        return "triton needs a C compiler for its launches, and there is none"
     if dtype is not None and dtype not in TYPES:
         return f"it computes in float32, bfloat16 and float16, not in {dtype}"
     return None

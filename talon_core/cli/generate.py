@@ -9,16 +9,13 @@ import typer
 from talon_core.cli import many
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, nothing_on_stdout, print_json, stderr, summary
-from talon_core.loading import Parts
+from talon_core.loading import BATCH_SIZE, Parts
 from talon_core.paths import utf8, write_whole
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
     from talon_core.decoder import Decoder
     from talon_core.request import Result
-
-
-DEFAULT_BATCH = 8
 
 
 def generate(
@@ -32,7 +29,7 @@ def generate(
     ] = None,
     batch_size: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Of several prompts, how many at a time.")
-    ] = DEFAULT_BATCH,
+    ] = BATCH_SIZE,
     model: opts.Model = opts.DEFAULT_MODEL,
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     policy: opts.Policy = opts.DEFAULT_POLICY,

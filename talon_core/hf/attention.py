@@ -142,6 +142,9 @@ class PromptPass(Pass):
             mask = self._mask(key.shape[2], window, query.device)
             grouped = key.shape[1] != query.shape[1]
             causal = mask is None and query.shape[2] > 1
+            if mask is not None and grouped and query.is_cuda:  # of grouped heads, only plain causality has a kernel
+                group = query.shape[1] // key.shape[1]
+                key, value, grouped = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), False
             return F.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
             )

@@ -19,13 +19,17 @@ class TreeCache:
     when the layer first writes, so layers may differ in heads and head size. Layers are told apart by their index,
     which may have gaps.
 
+    Args:
+        granule: buffers have a multiple of so many rows.
+
     Attributes:
         lengths: committed rows of each sequence.
         staged: rows of its tree.
         generation: counts how often the buffers were given up for others; who keeps their addresses looks here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, granule: int = 1) -> None:
+        self._granule = granule
         self.lengths: list[int] = []
         self.staged: list[int] = []
         self.generation = 0
@@ -36,6 +40,7 @@ class TreeCache:
 
     def reset(self, batch: int, capacity: int) -> None:
         """Forget everything and make room for `capacity` rows a sequence, committed and staged together."""
+        capacity = self._rounded(capacity)
         self.lengths = [0] * batch
         self.staged = [0] * batch
         some = next(iter(self._keys.values()), None)
@@ -78,7 +83,7 @@ class TreeCache:
         """
         start = self.lengths[rows[0]]
         self.make_room(start + count)
-        self._writes = partial(_write_block, list(rows), start, count)
+        self._writes = _Block(list(rows), start, count)
 
     def staged_now(self, counts: Sequence[int]) -> None:
         """A pass over trees is over: its `counts[b]` rows are part of the tree of sequence `b`."""
@@ -88,7 +93,7 @@ class TreeCache:
         """Let each sequence have at least `capacity` rows, committed and staged together; nothing is lost."""
         if capacity <= self._capacity:
             return
-        capacity = max(capacity, self._capacity + self._capacity // 2)
+        capacity = self._rounded(max(capacity, self._capacity + self._capacity // 2))
         for buffers in (self._keys, self._values):
             for layer, old in buffers.items():
                 new = old.new_empty((*old.shape[:2], capacity, old.shape[3]))
@@ -96,6 +101,9 @@ class TreeCache:
                 buffers[layer] = new
         self._capacity = capacity
         self.generation += 1
+
+    def _rounded(self, capacity: int) -> int:
+        return -(-capacity // self._granule) * self._granule
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write a pass's rows, as a model's attention layer asks for it.
@@ -168,15 +176,25 @@ def _write_run(row: int, start: int, count: int, buffer: Tensor, new: Tensor) ->
     return buffer
 
 
-def _write_block(rows: list[int], start: int, count: int, buffer: Tensor, new: Tensor) -> Tensor:
-    end = start + count
-    if len(rows) == 1:
-        own = buffer.narrow(0, rows[0], 1)
-        own.narrow(2, start, count).copy_(new)
-        return own.narrow(2, 0, end)
-    at = torch.tensor(rows, device=buffer.device)
-    buffer[at, :, start:end] = new
-    return buffer[at, :, :end] if start else new
+class _Block:
+    """Writes the same rows of several sequences."""
+
+    def __init__(self, rows: list[int], start: int, count: int) -> None:
+        self._rows = rows
+        self._start = start
+        self._count = count
+        self._at: Tensor | None = None
+
+    def __call__(self, buffer: Tensor, new: Tensor) -> Tensor:
+        start, end = self._start, self._start + self._count
+        if len(self._rows) == 1:
+            own = buffer.narrow(0, self._rows[0], 1)
+            own.narrow(2, start, self._count).copy_(new)
+            return own.narrow(2, 0, end)
+        if self._at is None:  # once for all layers
+            self._at = torch.tensor(self._rows, device=buffer.device)
+        buffer[self._at, :, start:end] = new
+        return buffer[self._at, :, :end] if start else new
 
 
 class _Scattered:

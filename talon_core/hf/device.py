@@ -1,7 +1,9 @@
 """Passes over trees as a device runs them: inputs come in one copy, memory stays, what can be recorded is repeated."""
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import attrs
@@ -16,6 +18,9 @@ from talon_core.hf.inputs import PassInputs
 from talon_core.tree import IntArray
 
 T = TypeVar("T")
+
+GRANULE = 1024
+"""Caches that recorded passes write to have a multiple of so many rows: other buffers would need other recordings."""
 
 FEWEST_NODES = 32
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
@@ -37,7 +42,7 @@ class Recorder(ABC):
         """Record one call.
 
         Args:
-            function: works on device memory alone. It may be called several times before.
+            function: works on device memory alone. It may be called several times before it is recorded.
 
         Returns:
             What the recorded call returned, and what repeats it: the same work on the same memory, the returned
@@ -49,23 +54,44 @@ class Recorder(ABC):
 
 
 class CudaGraphs(Recorder):
-    """CUDA graphs, which share one pool of memory: what one of them returns is lost when another is repeated."""
+    """CUDA graphs, which share one pool of memory: what one of them returns may be lost when another is repeated."""
 
     def __init__(self) -> None:
-        self._pool: Any = None
+        self._stream: Any = None  # one for warming up and for capturing, so that libraries have their memory by then
+        self._last: Any = None  # keeps the pool alive where all other graphs are given up
 
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # kernels are compiled and libraries take their memory now, not while recording
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
+        before = torch.cuda.current_stream()
+        self._stream.wait_stream(before)
+        with torch.cuda.stream(self._stream):
+            function()  # kernels are compiled and buffers made
+            with _asking_raises():  # found here, it does no harm; a capture that breaks off may
                 function()
-        torch.cuda.current_stream().wait_stream(stream)
+        before.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            out = function()
-        self._pool = graph.pool()
+        pool = self._last.pool() if self._last is not None else None
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+                out = function()
+        finally:
+            torch.cuda.set_stream(before)  # a capture that breaks off leaves its own
+        self._last = graph
         return out, graph.replay
+
+
+@contextmanager
+def _asking_raises() -> Iterator[None]:
+    """While entered, an operation that waits for the device is a RuntimeError."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is called a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 @attrs.frozen(eq=False)
@@ -184,7 +210,7 @@ class DevicePasses:
         ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
         self._cache.make_room(max(ends) + 1)  # one row for what is padding
         if self._generation != self._cache.generation:
-            self._recorded.clear()
+            self.forget()
             self._generation = self._cache.generation
         nodes = max(FEWEST_NODES, bucket(int(inputs.layout.nodes.max())))
         shape = PackedShape(len(starts), nodes, bucket(inputs.layout.queries))
@@ -205,6 +231,10 @@ class DevicePasses:
         out: T = found.out
         return out
 
+    def forget(self) -> None:
+        """Give up what was recorded, because memory that it uses is given up."""
+        self._recorded.clear()
+
     def _work(self, numbers: _Numbers, work: Callable[[DevicePass], T]) -> T:
         self._cache.stage_at(numbers.rows.long(), numbers.slots.long())
         return work(numbers.on_device)
@@ -221,6 +251,9 @@ class DevicePasses:
         except RuntimeError as error:  # the model asks its device for something; it runs, but not as a graph
             self.failure = " ".join(str(error).split())
             self._recorder = None
-            self._recorded.clear()
+            self.forget()
+            warnings.warn(
+                f"passes run without CUDA graphs, which is slower: {self.failure}", RuntimeWarning, stacklevel=2
+            )
             return _Recorded(numbers, None, None)
         return _Recorded(numbers, out, repeat)

@@ -216,7 +216,10 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
     config: GenerationConfig = prepared["generation_config"]
     mask = prepared.get("attention_mask")
     if input_ids.shape[0] != 1:
-        raise ValueError(f"got a batch of {input_ids.shape[0]} prompts; TALON decodes one prompt at a time for now")
+        raise ValueError(
+            f"got a batch of {input_ids.shape[0]} prompts; inside `generate` TALON decodes one prompt, "
+            "and a list of them by its own Decoder.generate"
+        )
     if mask is not None and not bool(mask.bool().all()):
         raise ValueError("the attention mask hides part of the prompt; give the prompt without padding")
     for option, only in UNSUPPORTED.items():

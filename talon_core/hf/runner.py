@@ -14,7 +14,7 @@ from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import FINAL_STATE
 from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, PackedPass, Pass, TreePass
 from talon_core.hf.cache import TreeCache
-from talon_core.hf.device import DevicePass, DevicePasses, Recorder
+from talon_core.hf.device import GRANULE, DevicePass, DevicePasses, Recorder
 from talon_core.hf.inputs import fed, pass_inputs, prompt_passes
 from talon_core.hf.model import (
     captured_states,
@@ -92,7 +92,7 @@ class ModelRunner:
         self.model = model
         self.attention = attention
         self.features = tuple(features)
-        self.cache = TreeCache()
+        self.cache = TreeCache(GRANULE if isinstance(attention, DeviceBackend) else 1)
         self.device: torch.device = model.device
         self._device_passes: DevicePasses | None = None
         if isinstance(attention, DeviceBackend):

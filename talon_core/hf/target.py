@@ -1,7 +1,7 @@
 """`HFTarget`: any unforked transformers causal LM as a target, checked before the first token."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,10 @@ from talon_core.target import GreedyTarget, NodeOutputs, Walked
 from talon_core.tree import IntArray, TokenTree
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
+
+
+class BackendError(ValueError):
+    """A model cannot be run with this attention backend; perhaps it can with another."""
 
 
 class HFTarget(GreedyTarget):
@@ -73,8 +77,11 @@ class HFTarget(GreedyTarget):
         """A new one, for whoever runs passes of his own; None if nothing is to be recorded."""
         return self.graphs() if self.graphs is not None else None
 
-    def session(self) -> AbstractContextManager[object]:
-        return self.runner.session()
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        # streams and captures are those of the current device
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext(), self.runner.session():
+            yield
 
     def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
         return self.runner.prefill([prompt[:-1] for prompt in prompts], max_lengths)
@@ -123,8 +130,8 @@ class HFTarget(GreedyTarget):
                 (outputs,) = self.verify([tree])
             except torch.OutOfMemoryError:
                 raise  # nothing is wrong with the model
-            except (TypeError, AttributeError, RuntimeError, ValueError, LookupError) as error:
-                raise ValueError(
+            except Exception as error:  # Triton has errors of its own, for a kernel that a GPU has no room for
+                raise BackendError(
                     f"{type(self.model).__name__} cannot verify a tree with attention backend '{self.attention.name}' "
                     f"({' '.join(str(error).split())}); choose another target, or another backend"
                 ) from error

@@ -75,6 +75,7 @@ class TapeRecorder(Recorder):
     def __init__(self) -> None:
         self.recorded = 0
         self.repeated = 0
+        self._results: list[list[Tensor]] = []
 
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
         for _ in range(2):
@@ -82,15 +83,23 @@ class TapeRecorder(Recorder):
         with Tape() as tape:
             out = function()
         self.recorded += 1
-        for one in tree_iter(out):  # a graph has computed nothing when it is recorded
-            if isinstance(one, Tensor):
-                one.fill_(float("nan") if one.is_floating_point() else -(2**30))
+        own = [one for one in tree_iter(out) if isinstance(one, Tensor)]
+        _poison(own)  # a graph has computed nothing when it is recorded
+        self._results.append(own)
 
         def repeat() -> None:
             self.repeated += 1
+            for others in self._results:  # graphs share their memory
+                if others is not own:
+                    _poison(others)
             tape.repeat()
 
         return out, repeat
+
+
+def _poison(results: list[Tensor]) -> None:
+    for one in results:
+        one.fill_(float("nan") if one.is_floating_point() else -(2**30))
 
 
 class TapedBackend(DeviceBackend):

@@ -1,7 +1,7 @@
 """The figures of docs/performance.md that need a GPU, in one command: `make gpu-speed`.
 
 Attention: the time of 64 tree nodes over long prefixes, as a share of the bandwidth that a copy reaches on the same
-card, beside PyTorch's attention with a mask and, where it is installed, FlashInfer's. Model: a Llama of the shape of
+card, beside PyTorch's attention with a mask. Model: a Llama of the shape of
 Llama-3-8B with random weights; verifying 64 nodes and a pass of an EAGLE-3 head, over one autoregressive step, and how
 much of a round the GPU waits for the host. Batches: tokens per second of 1 to 64 sequences, drafting and not, from one
 interleaved run. With --prompts also `talon bench run` over prompt sets. Prints tables and writes JSON.
@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +166,9 @@ class Bench:
         times: dict[str, list[float]] = {name: [] for name in functions}
         for repetition in range(-2, self.sizes.repetitions):
             for name, function in functions.items():
-                trash.zero_()
+                if self.on_gpu:
+                    torch.cuda.synchronize()
+                trash.zero_()  # also hides how long the launch takes that follows
                 seconds = self._one(function)
                 if repetition >= 0:
                     times[name].append(seconds)
@@ -179,7 +180,6 @@ class Bench:
             function()
             return time.perf_counter() - started
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
         begin.record()
         function()
         end.record()
@@ -206,13 +206,6 @@ class Bench:
                 query[None], key, value, attn_mask=mask, scale=scale, enable_gqa=True
             ),
         }
-        if find_spec("flashinfer") is not None and self.on_gpu:
-            import flashinfer
-
-            rows = query.transpose(0, 1)
-            functions["flashinfer"] = lambda: flashinfer.single_prefill_with_kv_cache(
-                rows, key[0], value[0], custom_mask=mask, kv_layout="HND", sm_scale=scale
-            )
         times = self.seconds(functions, recorded=True)
         read, bandwidth = key.nbytes + value.nbytes, 2 * source.nbytes / times["copy"]
         return {
@@ -259,6 +252,9 @@ class Bench:
 
             functions = {name: lambda tree=tree: verify(tree) for name, tree in trees.items()}
             times = self.seconds({**functions, "draft": draft})
+        failed = target.runner.not_recorded or drafter.not_recorded
+        if failed:
+            raise RuntimeError(f"passes were not captured, so these are no figures of captured passes: {failed}")
         return {
             **{f"{name}_milliseconds": 1e3 * of for name, of in times.items()},
             "verify_over_step": times["verify"] / times["step"],

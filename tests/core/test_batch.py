@@ -1,18 +1,23 @@
 """Several sequences at a time: each comes out as it does alone, whatever its neighbours do."""
 
+import threading
+
 import attrs
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LogitsProcessor
 
-from talon_core import Request, TableTarget, TreePolicy, load
+from talon_core import PluginError, Request, TableTarget, TreePolicy, load
 from talon_core.choices import SeededChoices
 from talon_core.decoder import Decoder, is_batch
 from talon_core.generation import BatchGeneration
+from talon_core.loading import load_registry
 from talon_core.policy import Growth
 from talon_core.sampling import Sampling
+from talon_core.specs import build
 from talon_core.testing.exact import Given
 from talon_core.testing.odd_policies import Erratic
 from talon_core.testing.strategies import laws, table_drafters
@@ -130,3 +135,49 @@ def test_a_bad_prompt_of_a_list_is_found_before_another_is_decoded(monkeypatch):
             decoder.generate([[1, 2], wrong])
     with pytest.raises(ValueError, match="batch_size is 0"):
         decoder.generate([[1, 2]], batch_size=0)
+
+
+class Counted(LogitsProcessor):
+    """Forbids a token that depends on how often it was asked: it must be of one sequence."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, ids, scores):
+        self.calls += 1
+        scores[:, self.calls % 97] = -torch.inf
+        scores[:, (5 * self.calls + int(ids[0, -1])) % 97] += 9.0
+        return scores
+
+
+def test_each_sequence_has_processors_and_criteria_of_its_own():
+    decoder = load(tiny_model("llama"), policy=None)
+    together = decoder.generate(PROMPTS, max_new_tokens=12, logits_processor=[Counted()])
+    for prompt, result in zip(PROMPTS, together, strict=True):
+        alone = decoder.generate(prompt, max_new_tokens=12, logits_processor=[Counted()])
+        assert result.token_ids == alone.token_ids
+
+
+def test_one_prompt_beyond_a_draft_models_context_leaves_the_others_drafted():
+    model = tiny_model("llama")
+    drafter = build(load_registry(), "drafter", "draft-model:skip=1")
+    decoder = load(model, drafter=drafter, policy="talon:budget=8,top_k=3")
+    decoder.drafter._context = 20
+    long, short = decoder.generate([[7] * 30, [5, 6, 7]], max_new_tokens=10)
+    assert {len(one.tree) for one in long.rounds} == {1}
+    assert max(len(one.tree) for one in short.rounds) > 1
+
+
+@attrs.frozen
+class Locked(Counting):
+    """Cannot be copied."""
+
+    name = "locked"
+    _lock: object = attrs.field(factory=threading.Lock, init=False, eq=False)
+
+
+def test_a_policy_that_cannot_be_copied_is_named():
+    decoder = load(tiny_model("llama"), policy=Locked())
+    with pytest.raises(PluginError, match="'locked'"):
+        decoder.generate(PROMPTS, max_new_tokens=4)
+    assert len(decoder.generate(PROMPTS[0], max_new_tokens=4).token_ids) == 4

@@ -1,9 +1,10 @@
 """Passes that are recorded once and repeated: the output is the one of plain decoding, whatever the round brings."""
 
+import numpy as np
 import pytest
 import torch
 
-from talon_core import load
+from talon_core import Accepted, load
 from talon_core.decoder import Decoder
 from talon_core.hf.device import bucket
 from talon_core.hf.frontend import HFFrontend
@@ -80,12 +81,36 @@ def test_a_model_that_asks_its_device_for_something_is_run_without_recording():
         return out * float(out.abs().max() >= 0)
 
     handle = model.model.layers[1].register_forward_hook(ask)
-    decoder, (recorder,) = decoder_of(model, *DRAFTERS["ngram"])
+    with pytest.warns(RuntimeWarning, match="without CUDA graphs"):
+        decoder, (recorder,) = decoder_of(model, *DRAFTERS["ngram"])
     result = decoder.generate(PROMPTS[0], max_new_tokens=12)
     handle.remove()
     assert result.token_ids == load(model, policy=None).generate(PROMPTS[0], max_new_tokens=12).token_ids
     assert recorder.repeated == 0
     assert "asks the device" in decoder.target.runner.not_recorded
+
+
+def test_processors_and_rules_of_ones_own_are_asked_on_a_device_too():
+    model = tiny_model("llama")
+    decoder, _ = decoder_of(model, *DRAFTERS["ngram"])
+    plain = load(model, policy=None)
+    options = {"max_new_tokens": 24, "repetition_penalty": 1.8}
+    for prompt in PROMPTS:
+        expected = plain.generate(prompt, **options).token_ids
+        assert decoder.generate(prompt, **options).token_ids == expected
+        assert expected != plain.generate(prompt, max_new_tokens=24).token_ids
+
+    class Shy(Match):
+        follows_argmax = False
+
+        def walk(self, tree, laws, choices):
+            return Accepted(np.array([0]), laws.draw(0, choices))
+
+    decoder.rule = Shy()
+    result = decoder.generate(PROMPTS[0], max_new_tokens=12)
+    assert result.token_ids == plain.generate(PROMPTS[0], max_new_tokens=12).token_ids
+    assert all(len(one.path) == 1 for one in result.rounds)
+    assert any(len(one.tree) > 1 for one in result.rounds)
 
 
 def test_buckets_are_few_and_at_most_as_much_again_is_padding():

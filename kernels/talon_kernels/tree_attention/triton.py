@@ -53,15 +53,15 @@ class Blocks:
 def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype, kind: str) -> Blocks:
     """How to cut the work if a sequence has about `rows` rows: no register spills, and shared memory suffices.
 
-    Kinds of GPUs are "hopper", whose tensor cores read queries from shared memory, "amd", which has little of it and
-    most registers in programs of four warps, and "other", some of which have 99 KiB.
+    Kinds of GPUs are "hopper", whose tensor cores read queries from shared memory; "amd", which has little of it, and
+    most registers in programs of four warps; and "other".
     """
     exact, wide = dtype == torch.float32, max(head_dim, value_dim) > 128
     most = 128 >> 2 * exact + wide
-    tile = min(_width(rows), most, 128 if kind == "hopper" else 64)
+    tile = max(16, min(_width(rows), most if kind == "hopper" else most // 2))
     keys = 16 if exact else 32 if wide else 64
     warps = 8 if 2 * tile >= most and kind != "amd" else 4
-    return Blocks(tile, keys, warps, 2 if kind == "amd" or (kind == "other" and wide) else 3)
+    return Blocks(tile, keys, warps, 2 if kind == "amd" else 3)
 
 
 def _width(dim: int) -> int:
@@ -408,10 +408,9 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
         cuts = dict.fromkeys(blocks(dim, dim, rows, dtype, kind) for rows in (16, 32, 64, 128))
         for cut, plain in product(cuts, (False, True) if dim == 128 else (False,)):
             constants = _constants(dim, 4, 1 if plain else 8, cut, not plain) | ({"sinks": None} if plain else {})
-            for function, own, options in (
-                (attend, _own_constants(dim, gcd(16, dim), not plain), _options(cut, kind)),
-                (merge, MERGED, MERGING),
-            ):
+            parts = [(attend, _own_constants(dim, gcd(16, dim), not plain), _options(cut, kind))]
+            parts += [(merge, MERGED, MERGING)] if cut.rows == 16 else []
+            for function, own, options in parts:
                 known = constants | own
                 signature = {n: "constexpr" if n in known else types.get(n, "i32") for n in function.arg_names}
                 title = f"{function.__name__} {name} {dim} rows={cut.rows}{' plain' if plain else ''}"

@@ -1,0 +1,352 @@
+"""Tree attention in Triton, by its interpreter or on a GPU: against a softmax over the keys that each query sees."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from talon_core.attention import PackedShape, TreeLayout
+from talon_kernels.tree_attention.reference import tree_attention_reference
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+kernels = pytest.importorskip("talon_kernels.tree_attention.triton")
+tree_attention_triton, tanh = kernels.tree_attention_triton, kernels._tanh
+
+#   0
+#   |- 1
+#   |  |- 3
+#   |  `- 4
+#   `- 2
+#      `- 5
+#         `- 6
+SEVEN = [-1, 0, 0, 1, 1, 2, 5]
+SEEN = """
+    11 1......
+    11 11.....
+    11 1.1....
+    11 11.1...
+    11 11..1..
+    11 1.1..1.
+    11 1.1..11
+"""
+
+DIMS = [1, 7, 16, 63, 64, 80, 96, 100, 128, 256]
+
+
+def layout_of(prefixes, trees, firsts=None):
+    parents = tuple(np.array(tree, dtype=np.int64) for tree in trees)
+    return TreeLayout(np.array(prefixes), parents, np.array(firsts or [0] * len(trees)))
+
+
+def packed(layout, device, batch=0, nodes=0, queries=0):
+    """The layout in a shape that is larger by so many."""
+    shape = PackedShape(layout.shape.batch + batch, layout.shape.nodes + nodes, layout.shape.queries + queries)
+    numbers = np.zeros(shape.size, dtype=np.int32)
+    shape.write(layout, numbers)
+    return shape.views(torch.from_numpy(numbers).to(device))
+
+
+def truth_of(query, key, value, layout, *, scale, softcap=None, window=None, sinks=None):
+    """One query of one head at a time, in float64; shapes as in `tree_attention`."""
+    group = len(query) // key.shape[1]
+    out = torch.zeros(*query.shape[:2], value.shape[3], dtype=torch.float64)
+    for row, parents in enumerate(layout.parents):
+        prefix, first, start = (int(x[row]) for x in (layout.prefix_lengths, layout.first_queries, layout.starts))
+        for node in range(first, len(parents)):
+            path = [node]
+            while parents[path[0]] >= 0:
+                path.insert(0, int(parents[path[0]]))
+            rows = torch.tensor([*range(prefix), *(prefix + step for step in path)])
+            positions = torch.arange(prefix + len(path))
+            if window is not None:
+                rows = rows[positions[-1] - positions < window]
+            for head in range(len(query)):
+                at = start + node - first
+                score = scale * key[row, head // group, rows].double() @ query[head, at].double()
+                if softcap is not None:
+                    score = softcap * torch.tanh(score / softcap)
+                if sinks is not None:
+                    score = torch.cat([score, sinks[head : head + 1].double()])
+                prob = score.softmax(0)[: len(rows)]
+                out[head, at] = prob @ value[row, head // group, rows].double()
+    return out
+
+
+def check(got, query, key, value, layout, **options):
+    """Twice the error of the reference in its type, and one rounding step of what is added up."""
+    queries = layout.queries
+    here = [x.cpu() for x in (query[:, :queries], key, value)]
+    if options.get("sinks") is not None:
+        options["sinks"] = options["sinks"].cpu()
+    truth = truth_of(*here, layout, **options)
+    low = tree_attention_reference(*here, layout, **options)
+    assert got.dtype == low.dtype == query.dtype
+    assert got.shape == (*query.shape[:2], value.shape[3])
+    got = got.cpu().double()
+    assert (got[:, queries:] == 0).all()
+    # A score is rounded relative to its own size, and this absolute error is the weight's relative error.
+    score = 0.0
+    if query.dtype == torch.float32:
+        score = abs(options["scale"]) * query[:, :queries].norm(dim=2).max() * key.nan_to_num().norm(dim=3).max()
+    step = torch.finfo(query.dtype).eps * (1 + float(score)) * value.nan_to_num().abs().max().item()
+    allowed = 2 * (low.double() - truth).abs().max().item() + step
+    assert (got[:, :queries] - truth).abs().max().item() <= allowed
+
+
+def buffers(layout, heads, kv_heads, head_dim, value_dim, dtype, device="cpu", spare=2, seed=0, strided=False, more=0):
+    """Query, key and value; NaN where nobody wrote, in `more` sequences and behind the queries too."""
+    random = torch.Generator().manual_seed(seed)
+    batch, capacity = len(layout.parents) + more, int((layout.prefix_lengths + layout.nodes).max()) + spare
+
+    def filled(*shape):
+        return torch.randn(shape, generator=random).to(dtype).to(device)
+
+    if strided:  # rows before heads, and a little beside them
+        query = filled(layout.queries + more, heads, head_dim + 3)[:, :, 3:].transpose(0, 1)
+        key = filled(batch, capacity, kv_heads, head_dim).transpose(1, 2)
+        value = filled(batch, kv_heads, value_dim, capacity).transpose(2, 3)
+    else:
+        query = filled(heads, layout.queries + more, head_dim)
+        key, value = filled(batch, kv_heads, capacity, head_dim), filled(batch, kv_heads, capacity, value_dim)
+    query[:, layout.queries :] = torch.nan
+    used = [*(layout.prefix_lengths + layout.nodes), *[0] * more]
+    for row, end in enumerate(used):
+        key[row, :, end:] = value[row, :, end:] = torch.nan
+    return query, key, value
+
+
+@st.composite
+def cases(draw):
+    rows = []
+    for _ in range(draw(st.integers(1, 3))):
+        nodes = draw(st.integers(0, 12) | st.sampled_from([31, 33, 64, 70]))
+        reach = draw(st.sampled_from([1, 3, 100]))  # from chains to bushes
+        random = np.random.default_rng(draw(st.integers(0, 99)))
+        tree = [int(random.integers(max(-1, i - reach), i)) if random.random() > 0.05 else -1 for i in range(nodes)]
+        rows.append((draw(st.integers(0, 3) | st.integers(0, 300)), tree, draw(st.integers(0, nodes) | st.just(0))))
+    prefixes, trees, firsts = zip(*rows, strict=True)
+    kv_heads, head_dim = draw(st.integers(1, 2)), draw(st.sampled_from(DIMS))
+    return SimpleNamespace(
+        layout=layout_of(prefixes, trees, list(firsts)),
+        heads=kv_heads * draw(st.integers(1, 5)),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=draw(st.just(head_dim) | st.sampled_from(DIMS)),
+        dtype=draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16])),
+        window=draw(st.none() | st.integers(1, 5) | st.integers(1, 300)),
+        softcap=draw(st.none() | st.sampled_from([0.5, 30.0])),
+        sinks=draw(st.booleans()),
+        programs=draw(st.integers(1, 40)),
+        more=draw(st.sampled_from([0, 0, 3])),
+        strided=draw(st.booleans()),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+def run(case, device):
+    query, key, value = buffers(
+        case.layout, case.heads, case.kv_heads, case.head_dim, case.value_dim, case.dtype, device,
+        seed=case.seed, strided=case.strided, more=case.more,
+    )  # fmt: skip
+    options = {"scale": 1.7 * case.head_dim**-0.5, "window": case.window, "softcap": case.softcap}
+    if case.sinks:
+        options["sinks"] = torch.linspace(-1, 2, case.heads).to(case.dtype).to(device)
+    layout = packed(case.layout, device, case.more, 5 * case.more, case.more)
+    got = tree_attention_triton(query, key, value, layout, programs=case.programs, **options)
+    check(got, query, key, value, case.layout, **options)
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases())
+def test_it_has_the_error_of_its_type(device, case):
+    assume(case.layout.queries)
+    run(case, device)
+
+
+def case_of(layout, **options):
+    plain = {"heads": 4, "kv_heads": 2, "head_dim": 16, "value_dim": 16, "dtype": torch.float32, "window": None}
+    rest = {"softcap": None, "sinks": False, "programs": 8, "more": 0, "strided": False, "seed": 1}
+    return SimpleNamespace(layout=layout, **{**plain, **rest, **options})
+
+
+@pytest.mark.parametrize("programs", [1, 20])
+def test_the_tree_of_seven_sees_what_is_drawn(device, programs):
+    layout = layout_of([2], [SEVEN])
+    query = torch.zeros(3, 7, 16, device=device)  # all scores alike
+    key, value = torch.full((1, 1, 11, 16), torch.nan), torch.full((1, 1, 11, 9), torch.nan)
+    key[:, :, :9], value[:, :, :9] = 5.0, torch.eye(9)
+    out = tree_attention_triton(
+        query, key.to(device), value.to(device), packed(layout, device), scale=1.0, programs=programs
+    ).cpu()
+    drawn = [[mark == "1" for mark in line.replace(" ", "")] for line in SEEN.split("\n") if line.strip()]
+    mask = torch.tensor(drawn, dtype=torch.float32)
+    torch.testing.assert_close(out, (mask / mask.sum(1, keepdim=True)).expand(3, 7, 9))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "tree", "options"),
+    [
+        (0, [-1], {"head_dim": 1, "value_dim": 1}),
+        (3, list(range(-1, 99)), {"window": 7}),  # the deepest
+        (3, [-1, *[0] * 99], {"programs": 20}),  # the widest
+        (3, [-1] * 100, {"window": 3}),
+        (2500, SEVEN, {"programs": 40, "heads": 8}),
+        (2500, SEVEN, {"programs": 40, "window": 1000, "sinks": True}),
+        (100, list(range(-1, 299)), {"softcap": 20.0, "dtype": torch.bfloat16, "head_dim": 64}),  # a prompt
+    ],
+)
+def test_extreme_trees_and_prefixes(device, prefix, tree, options):
+    run(case_of(layout_of([prefix], [tree]), **options), device)
+
+
+def test_a_node_alone_gets_its_own_value(device):
+    layout = layout_of([0], [[-1]])
+    query, key, value = buffers(layout, 2, 2, 7, 5, torch.float16, device)
+    out = tree_attention_triton(query, key, value, packed(layout, device), scale=0.3)
+    assert torch.equal(out[:, 0], value[0, :, 0])
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scores_of_any_size_stay_finite(device, dtype, sinks):
+    layout = layout_of([150], [SEVEN])
+    query, key, value = buffers(layout, 2, 1, 64, 64, dtype, device)
+    query *= 1e4
+    options = {"scale": 0.125, "sinks": torch.tensor([-1e4, 2e4], device=device) if sinks else None}
+    out = tree_attention_triton(query, key, value, packed(layout, device), programs=5, **options)
+    assert out.isfinite().all()
+    check(out, query, key, value, layout, **options)
+
+
+def test_in_memory_heads_stand_last_but_one(device):
+    layout = layout_of([5], [SEVEN])
+    query, key, value = buffers(layout, 4, 2, 16, 7, torch.float32, device)
+    out = tree_attention_triton(query, key, value, packed(layout, device), scale=0.25)
+    assert out.shape == (4, 7, 7)
+    assert out.transpose(0, 1).is_contiguous()
+
+
+def test_without_nodes_the_output_is_zero(device):
+    nobody = layout_of([5, 0], [[], []])
+    key = torch.full((2, 2, 9, 16), torch.nan, device=device)
+    for room in (0, 1, 6):
+        layout = packed(nobody, device, nodes=room, queries=room)
+        query = torch.full((4, room, 16), torch.nan, device=device)
+        out = tree_attention_triton(query, key, key, layout, scale=0.25)
+        assert torch.equal(out, torch.zeros(4, room, 16, device=device))
+
+
+LAYOUTS = [
+    layout_of([90, 7], [SEVEN, [-1, 0, 0]]),
+    layout_of([0, 200], [[-1], []]),
+    layout_of([3, 130], [SEVEN, SEVEN], [4, 2]),
+    layout_of([5], [list(range(-1, 11))]),
+]
+
+
+def test_memory_written_anew_gives_the_answer_of_the_new_layout(device):
+    """What replaying a CUDA graph relies on: all arguments are as before, the numbers in device memory are others."""
+    shape = PackedShape(2, 12, 16)
+    numbers, there = np.zeros(shape.size, dtype=np.int32), torch.zeros(shape.size, dtype=torch.int32, device=device)
+    layout = shape.views(there)
+    query = torch.empty(4, 16, 16, device=device)
+    key, value = torch.empty(2, 2, 210, 16, device=device), torch.empty(2, 2, 210, 16, device=device)
+    for step, now in enumerate(LAYOUTS):
+        shape.write(now, numbers)
+        there.copy_(torch.from_numpy(numbers))
+        filled = buffers(now, 4, 2, 16, 16, torch.float32, seed=step, more=16)
+        query.copy_(filled[0][:, :16])
+        for buffer, new in zip((key, value), filled[1:], strict=True):
+            buffer.fill_(torch.nan)
+            buffer[:, :, : new.shape[2]].copy_(new[:2])
+        out = tree_attention_triton(query, key, value, layout, scale=0.3, window=150, programs=12)
+        check(out, query, key, value, now, scale=0.3, window=150)
+
+
+def test_on_a_gpu_a_captured_graph_follows_the_layout(device):
+    if device.type != "cuda":
+        pytest.skip("no GPU here")
+    shape = PackedShape(2, 12, 16)
+    numbers, there = np.zeros(shape.size, dtype=np.int32), torch.zeros(shape.size, dtype=torch.int32, device=device)
+    query = torch.randn(4, 16, 16, device=device)
+    key, value = torch.randn(2, 2, 210, 16, device=device), torch.randn(2, 2, 210, 16, device=device)
+
+    def attend():
+        return tree_attention_triton(query, key, value, shape.views(there), scale=0.3)
+
+    attend()  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attend()
+    for now in LAYOUTS:
+        shape.write(now, numbers)
+        there.copy_(torch.from_numpy(numbers))
+        graph.replay()
+        check(out, query, key, value, now, scale=0.3)
+
+
+def test_what_is_launched_depends_on_shapes_alone(monkeypatch):
+    launched = []
+
+    def note(name):
+        def launch(*arguments, **constants):
+            sizes = [tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in arguments]
+            launched[-1] += [name, sizes, constants]
+
+        class Noted:
+            def __getitem__(self, grid):
+                launched[-1].append(grid)
+                return launch
+
+        return Noted()
+
+    for name in ("attend", "merge"):
+        monkeypatch.setattr(kernels, name, note(name))
+    query, key = torch.zeros(4, 16, 16), torch.zeros(2, 2, 210, 16)
+    for layout in LAYOUTS:
+        launched.append([])
+        shape = PackedShape(2, 12, 16)
+        here = packed(
+            layout, "cpu", *(getattr(shape, n) - getattr(layout.shape, n) for n in ("batch", "nodes", "queries"))
+        )
+        tree_attention_triton(query, key, key, here, scale=0.3, programs=30)
+    assert len(launched[0]) == 8
+    assert all(launch == launched[0] for launch in launched)
+
+
+@given(
+    sequences=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3000)), min_size=1, max_size=20),
+    programs=st.integers(1, 300),
+)
+def test_the_shares_fit_the_launch_and_the_scratch_memory(sequences, programs):
+    """The arithmetic of `_schedule`, of sequences with so many tiles of rows and of keys."""
+    share = max(1, triton.cdiv(sum(tiles * keys for tiles, keys in sequences), programs))
+    shares = [(tiles, triton.cdiv(keys, share)) for tiles, keys in sequences]
+    several = [(tiles, count) for tiles, count in shares if count > 1]
+    assert sum(tiles * count for tiles, count in shares) <= programs + sum(tiles for tiles, _ in shares)
+    assert sum(tiles * count for tiles, count in several) <= 2 * programs
+    assert sum(tiles for tiles, _ in several) <= programs
+
+
+@triton.jit
+def _tanh_of(numbers, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(numbers + at, tanh(tl.load(numbers + at)))
+
+
+def test_tanh_is_right_relative_to_itself(device):
+    numbers = torch.cat([torch.logspace(-30, 1.5, 500), torch.linspace(0.5, 0.8, 500), torch.tensor([0.0, 1e15])])
+    numbers = torch.nn.functional.pad(torch.cat([numbers, -numbers]), (0, 44))
+    expected, got = numbers.double().tanh(), numbers.to(device)
+    _tanh_of[(1,)](got, SIZE=2048, enable_fp_fusion=True)
+    assert ((got.cpu().double() - expected).abs() <= 4 * torch.finfo(torch.float32).eps * expected.abs()).all()
+
+
+def test_plain_decoding_takes_the_smallest_tiles_and_trees_larger_ones():
+    for kind in ("hopper", "amd", "other"):
+        sizes = [kernels.blocks(128, 128, rows, torch.bfloat16, kind).rows for rows in (1, 16, 17, 60, 240)]
+        assert sizes == [16, 16, 32, 64, 128 if kind == "hopper" else 64]
