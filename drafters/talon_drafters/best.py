@@ -21,11 +21,15 @@ def best_numbers(scores: Tensor, width: int) -> Tensor:
         scores: shape `(rows, draft vocab)`, float32.
         width: how many, best first; all if there are fewer.
     """
+    tokens, logp = _best(scores, width)
+    return torch.cat([tokens.float(), logp], dim=-1)
+
+
+def _best(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
     best = scores.topk(min(width, scores.shape[-1]), dim=-1)
     top = best.values[..., :1]
     # relative to the best, so that large scores lose no digits
-    logp = (best.values - top) - (scores - top).exp().sum(-1, keepdim=True).log()
-    return torch.cat([best.indices.float(), logp], dim=-1)
+    return best.indices, (best.values - top) - (scores - top).exp().sum(-1, keepdim=True).log()
 
 
 @attrs.frozen(eq=False)
@@ -50,7 +54,11 @@ class Best:
     def of(cls, scores: Tensor, width: int, vocabulary: IntArray | None, vocab_size: int) -> "Best":
         """The best `width` tokens of each row, or all if there are fewer."""
         scores = scores.float()
-        return cls.read(best_numbers(scores, width), scores, vocabulary, vocab_size)
+        if scores.device.type != "cpu":
+            return cls.read(best_numbers(scores, width), scores, vocabulary, vocab_size)
+        tokens, logp = (found.numpy() for found in _best(scores, width))
+        named = tokens if vocabulary is None else vocabulary[tokens]
+        return cls(vocab_size, scores, vocabulary, named, logp.astype(np.float64))
 
     @classmethod
     def read(cls, numbers: Tensor, scores: Tensor, vocabulary: IntArray | None, vocab_size: int) -> "Best":

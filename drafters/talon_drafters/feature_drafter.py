@@ -227,9 +227,12 @@ class FeatureDrafter(Drafter):
         states, hidden = self._forward(inputs.ids[None], states[None], inputs.positions[None], this_pass)
         self._cache.staged_now(inputs.counts)
         self._states[made[0] : made[0] + counts] = states[0]
-        if len(ends) < counts:
-            hidden = hidden[:, torch.from_numpy(ends).to(self._device)]
-        return Best.of(self.head.logits(hidden[0]), width, self._vocabulary, self._vocab_size)
+        hidden = hidden[0]
+        if ends[-1] - ends[0] + 1 == len(ends):  # those of one sequence: no copy
+            hidden = hidden[ends[0] : ends[-1] + 1]
+        else:
+            hidden = hidden.index_select(0, torch.from_numpy(ends).to(self._device))
+        return Best.of(self.head.logits(hidden), width, self._vocabulary, self._vocab_size)
 
     def _drafted(self, width: int, device_pass: DevicePass) -> tuple[Tensor, Tensor]:
         """The same on the device: what `best_numbers` gives, and the scores; rows behind the `ends` are padding."""

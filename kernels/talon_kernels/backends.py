@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from talon_kernels.acceleration import Acceleration
     from talon_kernels.compiled import Compiled
 
-MOST_DIMS = 256
-"""Size of a head that the Triton kernel has room for."""
-
 # Everything is imported where it is used: naming the backends must not load torch.
 
 
@@ -97,8 +94,6 @@ class TritonAttention(DeviceBackend):
     ) -> Tensor:
         from talon_kernels.tree_attention.triton import tree_attention_triton
 
-        if max(query.shape[-1], value.shape[-1]) > MOST_DIMS:
-            raise ValueError(f"triton's heads have up to {MOST_DIMS} dimensions, not {query.shape[-1]}")
         return tree_attention_triton(
             query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks
         )

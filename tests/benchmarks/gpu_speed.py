@@ -1,7 +1,7 @@
 """The figures of docs/performance.md that need a GPU, in one command: `make gpu-speed`.
 
 Attention: the time of 64 tree nodes over long prefixes, as a share of the bandwidth that a copy reaches on the same
-card, beside PyTorch's attention with a mask. Model: a Llama of the shape of
+card, beside PyTorch's attention with a mask and, where it is installed, FlashInfer's. Model: a Llama of the shape of
 Llama-3-8B with random weights; verifying 64 nodes and a pass of an EAGLE-3 head, over one autoregressive step, and how
 much of a round the GPU waits for the host. Batches: tokens per second of 1 to 64 sequences, drafting and not, from one
 interleaved run. With --prompts also `talon bench run` over prompt sets. Prints tables and writes JSON.
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,13 @@ class Bench:
                 query[None], key, value, attn_mask=mask, scale=scale, enable_gqa=True
             ),
         }
+        if self.on_gpu and find_spec("flashinfer") is not None:
+            import flashinfer
+
+            rows, bits = query.transpose(0, 1), flashinfer.packbits(mask.flatten(), bitorder="little")
+            functions["flashinfer"] = lambda: flashinfer.single_prefill_with_kv_cache(
+                rows, key[0], value[0], packed_custom_mask=bits, kv_layout="HND", sm_scale=scale
+            )
         times = self.seconds(functions, recorded=True)
         read, bandwidth = key.nbytes + value.nbytes, 2 * source.nbytes / times["copy"]
         return {

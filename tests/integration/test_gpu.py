@@ -61,8 +61,9 @@ def test_the_output_is_plain_greedy_decoding(exact, architecture, way, graphs):
 
 
 def test_a_model_that_asks_its_device_for_something_is_decoded_without_graphs(exact):
-    """In float32 the experts of gpt-oss are; what is found out must leave nothing behind."""
-    model = on_gpu("gpt-oss")
+    """What is found out must leave nothing behind."""
+    model = on_gpu("llama")
+    model.model.layers[1].register_forward_hook(lambda _module, _args, out: out * float(out.abs().max() >= 0))
     before = torch.cuda.current_stream()
     with pytest.warns(RuntimeWarning, match="without CUDA graphs"):
         decoder = load(model, drafter="ngram")

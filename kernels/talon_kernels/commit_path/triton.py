@@ -17,7 +17,7 @@ from talon_kernels.commit_path.buffers import SLAB
 
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 TILE = {"ROWS": 16, "COLUMNS": SLAB}  # hardly a path is longer than 16
-OPTIONS = {"num_warps": 1, "num_stages": 1}
+OPTIONS = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": True}
 
 
 # Nothing is specialised: sizes, and where a tensor starts, vary from call to call, and each would be compiled anew.

@@ -14,7 +14,11 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = {"BLOCK": 128}  # most trees are smaller
-OPTIONS = {"num_warps": 1, "num_stages": 1}  # one warp finds the lowest child without shared memory or barriers
+OPTIONS = {
+    "num_warps": 1,
+    "num_stages": 1,
+    "enable_fp_fusion": True,
+}  # one warp finds the lowest child without shared memory or barriers
 
 
 # Not `tl.min`: the interpreter could not call it if triton had been imported before TRITON_INTERPRET was set.

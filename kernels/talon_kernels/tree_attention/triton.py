@@ -28,6 +28,9 @@ from torch import Tensor
 
 from talon_core.attention import PackedLayout
 
+MOST_DIMS = 256
+"""The largest size of a head that there is room for."""
+
 LOG2E = tl.constexpr(1.4426950408889634)
 MERGED = {"SOME": 4, "SHARES": 8}
 MERGING = {"num_warps": 4, "enable_fp_fusion": True}
@@ -342,6 +345,8 @@ def tree_attention_triton(
     """
     heads, queries, head_dim = query.shape
     batch, kv_heads, _, value_dim = value.shape
+    if max(head_dim, value_dim) > MOST_DIMS:
+        raise ValueError(f"triton's heads have up to {MOST_DIMS} dimensions, not {max(head_dim, value_dim)}")
     result = query.new_zeros((queries, heads, value_dim))
     if not result.numel() or not batch:
         return result.transpose(0, 1)
