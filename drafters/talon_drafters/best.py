@@ -1,6 +1,6 @@
 """Candidates out of rows of scores: the best tokens on the host, whole laws on demand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import attrs
 import numpy as np
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.hf.device import RecordedFunctions
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
@@ -68,6 +69,16 @@ class Best:
         named = own if vocabulary is None else vocabulary[own]
         return cls(vocab_size, scores, vocabulary, named, logp.astype(np.float64))
 
+    @classmethod
+    def joined(cls, parts: Sequence["Best"], order: IntArray) -> "Best":
+        """All rows of several, in this order; as many tokens a row as all of them have."""
+        width = min(part.width for part in parts)
+        tokens, logp = (
+            np.concatenate([getattr(part, name)[:, :width] for part in parts])[order] for name in ("tokens", "logp")
+        )
+        scores = torch.cat([part.scores for part in parts])[torch.from_numpy(order)]
+        return cls(parts[0].vocab_size, scores, parts[0].vocabulary, tokens, logp)
+
     @property
     def width(self) -> int:
         """Tokens a row."""
@@ -100,3 +111,39 @@ def nothing(frontier: IntArray, choices: Choices) -> Candidates:
     shape = (len(frontier), 1)
     impossible = np.full(shape, -np.inf)
     return Candidates(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible, choices)
+
+
+def recorded_best(
+    functions: RecordedFunctions,
+    kind: Hashable,
+    scored: Callable[..., Tensor],
+    inputs: tuple[Tensor, ...],
+    heads: int,
+    width: int,
+    vocabulary: IntArray | None,
+    vocab_size: int,
+) -> Best:
+    """The best tokens by a function's scores, through a recording of it where there is one.
+
+    Args:
+        functions: records.
+        kind: tells different functions apart.
+        scored: from the inputs to scores of shape `(rows * heads, draft vocab)`.
+        inputs: each of shape `(rows, ..)`.
+        heads: rows of scores for each row of the inputs.
+        width: how many tokens, best first.
+        vocabulary: as in `Best`.
+        vocab_size: the target's.
+    """
+    if functions.records:
+        width = 1 << (width - 1).bit_length()  # few different ones
+
+        def found(*own: Tensor) -> tuple[Tensor, Tensor]:
+            scores = scored(*own).float()
+            return best_numbers(scores, width), scores
+
+        numbers, scores = functions((kind, width), found, *inputs)
+        count = heads * len(inputs[0])
+        # laws may be asked for when the next recording has been repeated
+        return Best.read(numbers[:count], scores[:count].clone(), vocabulary, vocab_size)
+    return Best.of(scored(*inputs), width, vocabulary, vocab_size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
 from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
 from talon_core.hf.cache import TreeCache
+from talon_core.hf.device import RecordedFunctions
 from talon_core.hf.inputs import fed
 from talon_core.hf.model import set_implementation
 from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, nothing
+from talon_drafters.best import Best, nothing, recorded_best
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.hydra import STEM, ReadHydra, hydra_of
 from talon_drafters.head_drafter import (
@@ -119,6 +121,7 @@ class HydraDrafter(Drafter):
         self._vocab_size = target.vocab_size
         self._device = target.device
         self._states = _States(read.heads, target.attention)
+        self._functions = RecordedFunctions(target.recorder())
 
     def session(self) -> AbstractContextManager[object]:
         return self._session
@@ -139,7 +142,7 @@ class HydraDrafter(Drafter):
         if not asked:
             return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
         paths = [(row, trees[row].tokens[trees[row].path(int(node))]) for row in asked for node in frontiers[row]]
-        best = Best.of(self._scores(states, paths), max(widths), self._vocabulary, self._vocab_size)
+        best = self._best(states, paths, max(widths))
         self.passes += 1
         proposed, first = [], 0
         for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
@@ -151,20 +154,29 @@ class HydraDrafter(Drafter):
             first += asked[row]
         return proposed
 
-    def _scores(self, states: dict[int, Tensor], paths: list[tuple[int, IntArray]]) -> Tensor:
-        """Scores after each sequence's path of tokens, the root first; shape `(paths, draft vocab)`."""
+    def _best(self, states: dict[int, Tensor], paths: list[tuple[int, IntArray]], width: int) -> Best:
+        """The best tokens after each sequence's path of tokens, the root first; a row for each path."""
         lengths = [len(tokens) for _, tokens in paths]
-        logits: list[Tensor] = []
+        found: list[Best] = []
         order: list[int] = []
         for length in sorted(set(lengths)):
-            group = [i for i, found in enumerate(lengths) if found == length]
-            read = torch.stack([states[paths[i][0]] for i in group])  # (group, hidden)
+            group = [i for i, own in enumerate(lengths) if own == length]
+            inputs = [torch.stack([states[paths[i][0]] for i in group])]  # (group, hidden)
             if self._heads.config.grounded:
-                tokens = torch.as_tensor(np.stack([paths[i][1] for i in group]), device=self._device)
-                read = torch.cat([read, self._embed(tokens).flatten(1)], dim=-1)
-            logits.append(self._heads.logits(length - 1, read, self._output))
+                inputs.append(torch.as_tensor(np.stack([paths[i][1] for i in group]), device=self._device))
+            scored = partial(self._scores, length - 1)
+            found.append(
+                recorded_best(
+                    self._functions, length, scored, tuple(inputs), 1, width, self._vocabulary, self._vocab_size
+                )
+            )
             order += group
-        return logits[0] if len(logits) == 1 else torch.cat(logits)[torch.as_tensor(np.argsort(order))]
+        return found[0] if len(found) == 1 else Best.joined(found, np.argsort(order))
+
+    def _scores(self, head: int, states: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """One head's scores, shape `(paths, draft vocab)`."""
+        read = states if tokens is None else torch.cat([states, self._embed(tokens).flatten(1)], dim=-1)
+        return self._heads.logits(head, read, self._output)
 
     def commit(self, committed: Sequence[Committed]) -> None:
         self._states.add([one.features for one in committed])

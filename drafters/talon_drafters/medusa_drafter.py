@@ -10,10 +10,11 @@ from torch import Tensor
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.hf.device import RecordedFunctions
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, nothing
+from talon_drafters.best import Best, nothing, recorded_best
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.medusa import STEM, ReadMedusa, medusa_of
 from talon_drafters.head_drafter import accelerated, checkpoint_for, shared_output, transformers_target
@@ -44,6 +45,7 @@ class MedusaDrafter(Drafter):
         self._session = accelerated(target, read.heads, self._output)
         self._vocabulary = None if read.vocabulary is None else read.vocabulary.numpy()
         self._vocab_size = target.vocab_size
+        self._functions = RecordedFunctions(target.recorder())
         self._states: list[Tensor | None] = []  # by sequence: the state of the token before the root, (hidden,)
         self._best: Best | None = None  # this round's, a row for each head of each sequence that is drafted for
         self._first: dict[int, int] = {}  # by sequence: the first of its rows
@@ -67,9 +69,9 @@ class MedusaDrafter(Drafter):
             asked = [row for row, state in enumerate(self._states) if state is not None and len(frontiers[row])]
             self._first = {row: place * len(self._heads.blocks) for place, row in enumerate(asked)}
             if asked:
-                self._best = self._best_of(self._scores(asked), widths)
+                self._best = self._run(asked, max(widths))
         elif self._best.width < min(max(widths), self._best.scores.shape[1]):
-            self._best = self._best_of(self._best.scores, widths)
+            self._best = Best.of(self._best.scores, max(widths), self._vocabulary, self._vocab_size)
         proposed = []
         for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
             if self._best is None or row not in self._first:
@@ -80,14 +82,18 @@ class MedusaDrafter(Drafter):
             proposed.append(self._best.candidates(self._first[row] + depths, tree, frontier, width, choice))
         return proposed
 
-    def _best_of(self, scores: Tensor, widths: Sequence[int]) -> Best:
-        return Best.of(scores, max(widths), self._vocabulary, self._vocab_size)
-
-    def _scores(self, rows: Sequence[int]) -> Tensor:
-        """All heads' scores for these sequences, shape `(rows * heads, draft vocab)`."""
-        states = [state for state in (self._states[row] for row in rows) if state is not None]
-        logits: Tensor = self._heads(torch.stack(states), self._output)  # (heads, rows, draft vocab)
+    def _run(self, rows: Sequence[int], width: int) -> Best:
+        """All heads' best tokens for these sequences, a row for each head of each."""
+        states = torch.stack([state for state in (self._states[row] for row in rows) if state is not None])
         self.passes += 1
+        return recorded_best(
+            self._functions, None, self._scores, (states,), len(self._heads.blocks), width, self._vocabulary,
+            self._vocab_size,
+        )  # fmt: skip
+
+    def _scores(self, states: Tensor) -> Tensor:
+        """All heads' scores, shape `(sequences * heads, draft vocab)`."""
+        logits: Tensor = self._heads(states, self._output)  # (heads, sequences, draft vocab)
         return logits.transpose(0, 1).flatten(0, 1)
 
     def commit(self, committed: Sequence[Committed]) -> None:

@@ -171,18 +171,19 @@ class DevicePasses:
         cache: the keys and values that the passes write to.
         device: where it is.
         recorder: records passes, each shape once; None runs them as they are.
-
-    Attributes:
-        failure: why nothing is recorded any more, if recording has failed.
     """
 
     def __init__(self, cache: TreeCache, device: torch.device, recorder: Recorder | None = None) -> None:
-        self.failure: str | None = None
+        self._recording = _Recording(recorder)
         self._cache = cache
         self._device = device
-        self._recorder = recorder
         self._recorded: dict[Hashable, _Recorded] = {}
         self._generation = cache.generation
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is recorded any more, if recording has failed."""
+        return self._recording.failure
 
     def run(
         self,
@@ -225,7 +226,7 @@ class DevicePasses:
         found.numbers.wait()
         found.numbers.write(inputs, {"rows": rows, "slots": slots, **more})
         found.numbers.send()
-        if found.repeat is None:
+        if found.repeat is None or self.failure is not None:
             return self._work(found.numbers, work)
         found.repeat()
         out: T = found.out
@@ -240,20 +241,91 @@ class DevicePasses:
         return work(numbers.on_device)
 
     def _made(self, numbers: _Numbers, work: Callable[[DevicePass], Any]) -> _Recorded:
-        if self._recorder is None:
-            return _Recorded(numbers, None, None)
         numbers.clear()
         numbers.send()
+        recorded = self._recording.record(lambda: self._work(numbers, work))
+        if recorded is None:
+            return _Recorded(numbers, None, None)
+        return _Recorded(numbers, *recorded)
+
+
+class _Recording:
+    """A recorder for as long as it works.
+
+    Attributes:
+        failure: why it does not any more.
+    """
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self.failure: str | None = None
+        self._recorder = recorder
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is recorded."""
+        return self._recorder is not None
+
+    def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]] | None:
+        """As `Recorder.record`; None where nothing is recorded, or no more."""
+        if self._recorder is None:
+            return None
         try:
-            out, repeat = self._recorder.record(lambda: self._work(numbers, work))
+            return self._recorder.record(function)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # the model asks its device for something; it runs, but not as a graph
             self.failure = " ".join(str(error).split())
             self._recorder = None
-            self.forget()
-            warnings.warn(
-                f"passes run without CUDA graphs, which is slower: {self.failure}", RuntimeWarning, stacklevel=2
-            )
-            return _Recorded(numbers, None, None)
-        return _Recorded(numbers, out, repeat)
+            why = f"passes run without CUDA graphs, which is slower: {self.failure}"
+            warnings.warn(why, RuntimeWarning, stacklevel=2)
+            return None
+
+
+class RecordedFunctions:
+    """Runs functions of tensors, row by row the same, each recorded once for a number of rows.
+
+    Args:
+        recorder: None runs them as they are.
+    """
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        self._recording = _Recording(recorder)
+        self._recorded: dict[Hashable, tuple[tuple[Tensor, ...], Any, Callable[[], None]] | None] = {}
+
+    @property
+    def records(self) -> bool:
+        """Whether functions are recorded."""
+        return self._recording.active
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is recorded any more, if recording has failed."""
+        return self._recording.failure
+
+    def __call__(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
+        """Call a function.
+
+        Args:
+            kind: tells different functions apart.
+            function: reads beside its arguments only what stays where it is.
+            inputs: each of shape `(rows, ..)`, those of one kind with the same further sizes.
+
+        Returns:
+            What the function returns for these rows, and behind them perhaps for others; where it was recorded,
+            memory that the next call overwrites.
+        """
+        rows = len(inputs[0])
+        key = (kind, bucket(rows))
+        if key not in self._recorded:
+            own = tuple(tensor.new_zeros((bucket(rows), *tensor.shape[1:])) for tensor in inputs)
+            made = self._recording.record(lambda: function(*own))
+            self._recorded[key] = None if made is None else (own, *made)
+        recorded = self._recorded[key]
+        if recorded is None or self.failure is not None:
+            return function(*inputs)
+        own, out, repeat = recorded
+        for room, tensor in zip(own, inputs, strict=True):
+            room[:rows].copy_(tensor)
+        repeat()
+        found: T = out
+        return found

@@ -80,6 +80,16 @@ def test_a_list_of_prompts_is_decoded_as_each_of_them(architecture, drafter, do_
     assert [result.token_ids for result in two] == [result.token_ids for result in results]
 
 
+def test_sixty_four_sequences_of_all_lengths_at_once():
+    decoder = load(tiny_model("llama"), drafter="ngram", policy="talon:budget=6,top_k=2")
+    rng = np.random.default_rng(7)
+    prompts = [rng.integers(3, 20, int(rng.integers(1, 90))).tolist() for _ in range(64)]
+    together = decoder.generate(prompts, batch_size=64, max_new_tokens=12)
+    assert len(decoder.target.runner.cache.lengths) == 64
+    for prompt, result in zip(prompts, together, strict=True):
+        assert result.token_ids == decoder.generate(prompt, max_new_tokens=12).token_ids
+
+
 def test_a_sequence_that_is_over_is_not_verified_any_more(monkeypatch):
     decoder = load(tiny_model("llama"), policy=None)
     seen = []

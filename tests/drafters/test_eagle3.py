@@ -12,17 +12,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core import TableTarget
 from talon_core.decoder import Decoder
-from talon_core.hf.frontend import HFFrontend
-from talon_core.hf.target import HFTarget
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.registry import load_registry
 from talon_core.request import Request
 from talon_core.sampling import Sampling
-from talon_core.specs import build, describe_options
+from talon_core.specs import describe_options
 from talon_core.target import NodeOutputs
 from talon_core.testing.exact import Given, ancestral_law, distance, emitted_law
-from talon_core.testing.plain_device import PlainDevice
-from talon_core.testing.tape import TapedBackend, TapeRecorder
+from talon_core.testing.on_device import check_on_device
 from talon_core.testing.tiny_models import SMALL, tiny_model
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.eagle3 import Eagle3Files
@@ -479,28 +476,8 @@ def test_greedy_output_is_the_plain_models(architecture, policy, shared, tmp_pat
 @pytest.mark.parametrize("case", ["native", "SpecForge, maps untouched"])
 def test_on_a_device_the_same_trees_are_drafted(case, recorded, shared, tmp_path):
     path = written_case(shared, tmp_path, CASES[case])
-    policy, prompts = "talon:budget=20,mu=0.01", [[5, 6, 7, 8, 9], [5], [9, 8, 7, 6], [1, 2, 3]]
-    expected = decoder_of(path, policy).generate(prompts, max_new_tokens=15)
-    recorders = []
-
-    def recorder():
-        recorders.append(TapeRecorder())
-        return recorders[-1]
-
-    spec = Eagle3(path)
-    graphs = recorder if recorded else None
-    target = HFTarget(target_model(), TapedBackend(PlainDevice()), None, spec.features(LAYERS), graphs=graphs)
-    decoder = Decoder(target, Match(), build(load_registry(), "tree policy", policy), spec, HFFrontend(target.model))
-    together = decoder.generate(prompts, max_new_tokens=15)
-    alone = [decoder.generate(prompt, max_new_tokens=15) for prompt in prompts]
-    for results in (together, alone):
-        for one, other in zip(results, expected, strict=True):
-            assert one.token_ids == other.token_ids
-            for mine, theirs in zip(one.rounds, other.rounds, strict=True):
-                assert mine.tree.tokens.tolist() == theirs.tree.tokens.tolist()
-                np.testing.assert_allclose(mine.tree.path_logp, theirs.tree.path_logp, rtol=0, atol=1e-4)
-    assert len(recorders) == 2 * recorded
-    assert all(one.repeated > one.recorded > 0 for one in recorders)
+    usual = decoder_of(path, "talon:budget=20,mu=0.01")
+    check_on_device(Eagle3(path), usual, [[5, 6, 7, 8, 9], [5], [9, 8, 7, 6], [1, 2, 3]], recorded)
 
 
 class StatefulTable(TableTarget):

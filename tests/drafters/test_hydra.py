@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from talon_core import SeededChoices, TableTarget, TokenTree
 from talon_core.drafter import FINAL_STATE, Committed, Prompt
 from talon_core.loading import Parts, decoder_for_model
+from talon_core.testing.on_device import check_on_device
 from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.checkpoints.heads import Sizes
@@ -374,6 +375,14 @@ def test_greedy_output_is_the_plain_models(architecture, name, policy, tmp_path)
         plain = decoder_for_model(model, None, Parts(policy=None)).generate(np.array(prompt), max_new_tokens=15)
         drafted = decoder_of(path, policy, model).generate(np.array(prompt), max_new_tokens=15)
         assert drafted.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", ["prefix-mlp, another layer", "mlp, not grounded"])
+def test_on_a_device_the_same_trees_are_drafted(name, recorded, tmp_path):
+    path = written_layout(tmp_path, LAYOUTS[name])
+    usual = decoder_of(path, "talon:budget=20,mu=0.01")
+    check_on_device(Hydra(path), usual, [[5, 6, 7, 8, 9], [5], [9, 8, 7, 6], [1, 2, 3]], recorded)
 
 
 @pytest.mark.parametrize("prefix", [None, {**OTHER_PREFIX, "hidden_size": HIDDEN, "intermediate_size": INNER}])

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from talon_core import SeededChoices, TableTarget, TokenTree
 from talon_core.drafter import FINAL_STATE, Committed, Prompt
 from talon_core.loading import Parts, decoder_for_model
+from talon_core.testing.on_device import check_on_device
 from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint, shipped_for
@@ -273,6 +274,14 @@ def test_greedy_output_is_the_plain_models(architecture, policy, tmp_path):
         drafted = decoder_of(path, policy, model).generate(np.array(prompt), max_new_tokens=15)
         assert drafted.token_ids == plain.token_ids
         assert drafted.stats.draft_passes <= drafted.stats.rounds
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", ["original", "sharing, own vocabulary"])
+def test_on_a_device_the_same_trees_are_drafted(name, recorded, tmp_path):
+    path = written_layout(tmp_path, LAYOUTS[name])
+    usual = decoder_of(path, "talon:budget=20,mu=0.01")
+    check_on_device(Medusa(path), usual, [[5, 6, 7, 8, 9], [5], [9, 8, 7, 6], [1, 2, 3]], recorded)
 
 
 def test_heads_can_be_trained_and_then_guess_well(tmp_path):
