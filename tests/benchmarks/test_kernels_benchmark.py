@@ -48,7 +48,7 @@ def test_tree_attention(benchmark, way, rows):
         pytest.skip("no native kernels here")
     parents = np.array([-1] + [(node - 1) // 2 for node in range(1, rows)])
     layout = TreeLayout(np.array([PREFIX]), (parents,), np.array([0]))
-    query = torch.randn(1, HEADS, rows, HEAD_DIM)
+    query = torch.randn(HEADS, rows, HEAD_DIM)
     key = torch.randn(1, KV_HEADS, 512, HEAD_DIM)
     benchmark(tree_attention, query, key, key.clone(), layout, scale=0.125, backend=way)
 

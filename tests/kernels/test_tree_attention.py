@@ -272,7 +272,7 @@ def test_what_was_asked_for_is_never_replaced(library):
         tree_attention(query.double(), key.double(), value.double(), layout, scale=0.25, backend="native")
     with pytest.raises(ValueError, match="gradient"):
         tree_attention(query.clone().requires_grad_(), key, value, layout, scale=0.25, backend="native")
-    with pytest.raises(ValueError, match="there are: native, sdpa, reference"):
+    with pytest.raises(ValueError, match="there are: native, triton, sdpa, reference"):
         tree_attention(query, key, value, layout, scale=0.25, backend="magic")
 
 
