@@ -87,13 +87,14 @@ def generate(
         session = open_session(model)
         parts = session.settled(parts)
         decoder = session.decoder(parts)
+        answers = result = None
         if several:
             answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
         elif stream and not as_json:
             result = stream_text(decoder, prompts[0], raw=raw, **generation_options)
         else:
             result = decoder.generate(prompts[0], raw=raw, **generation_options)
-    if several:
+    if answers is not None:
         if as_json:
             results = [_result(one) for one in answers.results]
             print_json({**_made_of(model, parts), "results": results, "stats": answers.stats()})
@@ -102,6 +103,7 @@ def generate(
         if answers.interrupted:
             raise typer.Exit(130)
         return
+    assert result is not None
     if as_json:
         print_json(as_object(model, parts, result))
     elif not stream:

@@ -32,12 +32,13 @@ def check_on_device(
         return recorders[-1]
 
     assert isinstance(usual.target, HFTarget)
-    expected = usual.generate(list(prompts), max_new_tokens=max_new_tokens)
+    requests = usual.requests(prompts, {"max_new_tokens": max_new_tokens})
+    expected = usual.run_all(requests)
     features, graphs = usual.target.runner.features, recorder if recorded else None
     target = HFTarget(usual.target.model, TapedBackend(PlainDevice()), None, features, graphs=graphs)
     decoder = Decoder(target, usual.rule, usual.policy, spec, usual.frontend)
-    together = decoder.generate(list(prompts), max_new_tokens=max_new_tokens)
-    alone = [decoder.generate(prompt, max_new_tokens=max_new_tokens) for prompt in prompts]
+    together = decoder.run_all(requests)
+    alone = [decoder.run_all([request])[0] for request in requests]
     for results in (together, alone):
         for one, other in zip(results, expected, strict=True):
             assert one.token_ids == other.token_ids

@@ -116,8 +116,10 @@ class TapedBackend(DeviceBackend):
     def attend_packed(self, query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, **options: Any) -> Tensor:
         return _step(self._backend.attend_packed, query, key, value, layout, **options)
 
-    def greedy_walk(self, *args: Any) -> Tensor:
-        return _step(self._backend.greedy_walk, *args)
+    def greedy_walk(
+        self, best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
+    ) -> Tensor:
+        return _step(self._backend.greedy_walk, best, tokens, parents, rows, ends, longest)
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
         move = self._backend.mover(buffers)
