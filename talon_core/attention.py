@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 import numpy as np
 
-from talon_core.tree import BitArray, IntArray, TokenTree, ancestor_bits
+from talon_core.tree import BitArray, IntArray, TokenTree, ancestor_bits, node_depths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,13 +70,7 @@ class TreeLayout:
     @cached_property
     def depths(self) -> tuple[IntArray, ...]:
         """For each tree the depth of each node, shape `(nodes,)`, int64; 0 for roots."""
-        found = []
-        for parents in self.parents:
-            depths: list[int] = []
-            for parent in parents.tolist():
-                depths.append(depths[parent] + 1 if parent >= 0 else 0)
-            found.append(np.array(depths, dtype=np.int64))
-        return tuple(found)
+        return tuple(node_depths(parents) for parents in self.parents)
 
     @cached_property
     def bits(self) -> tuple[BitArray, ...]:
@@ -225,20 +219,8 @@ class DeviceBackend(AttentionBackend):
     one another on the device.
     """
 
-    def attend(
-        self,
-        query: "Tensor",
-        key: "Tensor",
-        value: "Tensor",
-        layout: TreeLayout,
-        *,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        sinks: "Tensor | None" = None,
-    ) -> "Tensor":
-        packed = layout.packed(query.device)
-        return self.attend_packed(query, key, value, packed, scale=scale, softcap=softcap, window=window, sinks=sinks)
+    def attend(self, query: "Tensor", key: "Tensor", value: "Tensor", layout: TreeLayout, **options: Any) -> "Tensor":
+        return self.attend_packed(query, key, value, layout.packed(query.device), **options)
 
     @abstractmethod
     def attend_packed(

@@ -1,7 +1,7 @@
 """The decoder: a target, a drafter, a tree policy and an acceptance rule, put together."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
@@ -115,8 +115,8 @@ class Decoder:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
         requests = self.requests(cast("list[OnePrompt]", prompt), options)
-        parts = [requests[at : at + batch_size] for at in range(0, len(requests), batch_size)]
-        return [result for part in parts for result in self.run_all(part)]
+        batches = self.batches(requests, batch_size)
+        return [result for batch in batches for result in _finished(batch)]
 
     def requests(self, prompts: Sequence[OnePrompt], options: Mapping[str, Any]) -> list[Request]:
         """What is to be decoded for a list of prompts, with a seed of its own each; arguments as for `generate`.
@@ -144,14 +144,22 @@ class Decoder:
 
     def run_all(self, requests: Sequence[Request]) -> list[Result]:
         """Decode prepared requests together, to the end of each."""
-        generation = BatchGeneration(self, requests)
-        for _ in generation:
-            pass
-        return generation.results()
+        return _finished(BatchGeneration(self, requests))
+
+    def batches(self, requests: Sequence[Request], batch_size: int) -> Iterator[BatchGeneration]:
+        """Prepared requests as generations of so many at a time, each to be run before the next."""
+        for at in range(0, len(requests), batch_size):
+            yield BatchGeneration(self, requests[at : at + batch_size])
 
     def run(self, request: Request) -> Generation:
         """Decode a prepared request; iterate over the result for its rounds."""
         return Generation(self, request)
+
+
+def _finished(generation: BatchGeneration) -> list[Result]:
+    for _ in generation:
+        pass
+    return generation.results()
 
 
 def is_batch(prompt: Any) -> bool:

@@ -35,6 +35,14 @@ def _floats(values: Any) -> FloatArray:
     return array
 
 
+def node_depths(parents: IntArray) -> IntArray:
+    """The depth of each node, as in `TokenTree.depths`; there may be several roots, or no nodes."""
+    depths: list[int] = []  # a list: touching single entries of an array would take five times as long
+    for parent in parents.tolist():
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return _ints(depths)
+
+
 def ancestor_bits(parents: IntArray) -> BitArray:
     """The ancestor mask of trees, as in `TokenTree.ancestor_bits`; there may be several roots, or no nodes."""
     words = (len(parents) + 31) // 32
@@ -102,10 +110,7 @@ class TokenTree:
     @cached_property
     def depths(self) -> IntArray:
         """Distance from the root, shape `(nodes,)`, int64; the root has depth 0."""
-        depths = [0]  # a list: touching single entries of an array would take five times as long
-        for parent in self.parents[1:].tolist():
-            depths.append(depths[parent] + 1)
-        return _ints(depths)
+        return node_depths(self.parents)
 
     @cached_property
     def ancestor_bits(self) -> BitArray:

@@ -70,6 +70,12 @@ class Best:
         return cls(vocab_size, scores, vocabulary, named, logp.astype(np.float64))
 
     @classmethod
+    def recorded(cls, found: tuple[Tensor, Tensor], rows: int, vocabulary: IntArray | None, vocab_size: int) -> "Best":
+        """As `read`, of the first rows of numbers and scores that a recording left, and will overwrite."""
+        numbers, scores = found
+        return cls.read(numbers[:rows], scores[:rows].clone(), vocabulary, vocab_size)  # laws may be asked for later
+
+    @classmethod
     def joined(cls, parts: Sequence["Best"], order: IntArray) -> "Best":
         """All rows of several, in this order; as many tokens a row as all of them have."""
         width = min(part.width for part in parts)
@@ -105,6 +111,51 @@ class Best:
             law=lambda row: self.law(int(rows[row])),
         )
 
+    def shared_out(
+        self,
+        counts: Sequence[int],
+        trees: Sequence[TokenTree],
+        frontiers: Sequence[IntArray],
+        widths: Sequence[int],
+        choices: Sequence[Choices],
+    ) -> list[Candidates]:
+        """Each sequence's candidates, out of rows that speak about the frontiers one after another.
+
+        Args:
+            counts: rows of each sequence; 0 for one whose frontier nothing is known about.
+            trees: as in `Drafter.propose`, and so are the others.
+            frontiers: as there.
+            widths: as there.
+            choices: as there.
+        """
+        ends = np.cumsum(counts).tolist()
+        return [
+            self.candidates(np.arange(end - count, end), tree, frontier, width, choice)
+            if count == len(frontier)
+            else nothing(frontier, choice)
+            for end, count, tree, frontier, width, choice in zip(
+                ends, counts, trees, frontiers, widths, choices, strict=True
+            )
+        ]
+
+
+def few_widths(width: int) -> int:
+    """At least `width`, and one of few: each is recorded by itself."""
+    return 1 << (width - 1).bit_length()
+
+
+def last_rows(starts: IntArray, counts: Sequence[int]) -> IntArray:
+    """The last `counts[b]` rows of each sequence, where its rows end at `starts[b + 1]`; ascending, int64."""
+    return np.concatenate([np.arange(end - count, end) for end, count in zip(starts[1:], counts, strict=True)])
+
+
+def taken(rows: Tensor, places: IntArray) -> Tensor:
+    """Rows at ascending places, at least one; a view where they stand together, as those of one sequence do."""
+    first, last = int(places[0]), int(places[-1])
+    if last - first + 1 == len(places):
+        return rows[first : last + 1]
+    return rows.index_select(0, torch.from_numpy(places).to(rows.device))
+
 
 def nothing(frontier: IntArray, choices: Choices) -> Candidates:
     """Rows that hold padding alone: the drafter knows nothing here."""
@@ -136,14 +187,12 @@ def recorded_best(
         vocab_size: the target's.
     """
     if functions.records:
-        width = 1 << (width - 1).bit_length()  # few different ones
+        width = few_widths(width)
 
         def found(*own: Tensor) -> tuple[Tensor, Tensor]:
             scores = scored(*own).float()
             return best_numbers(scores, width), scores
 
-        numbers, scores = functions((kind, width), found, *inputs)
-        count = heads * len(inputs[0])
-        # laws may be asked for when the next recording has been repeated
-        return Best.read(numbers[:count], scores[:count].clone(), vocabulary, vocab_size)
+        made = functions((kind, width), found, *inputs)
+        return Best.recorded(made, heads * len(inputs[0]), vocabulary, vocab_size)
     return Best.of(scored(*inputs), width, vocabulary, vocab_size)

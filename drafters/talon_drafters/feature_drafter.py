@@ -12,13 +12,12 @@ from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
-from talon_core.hf.attention import PackedPass, Pass, TreePass
-from talon_core.hf.cache import TreeCache
-from talon_core.hf.device import GRANULE, DevicePass, DevicePasses, Recorder
+from talon_core.hf.attention import Pass, TreePass
+from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import PassInputs, fed, pass_inputs
 from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, best_numbers, nothing
+from talon_drafters.best import Best, best_numbers, few_widths, last_rows, nothing, taken
 from talon_drafters.heads.layers import FeatureHead
 from talon_drafters.staging import StagedRow
 
@@ -96,14 +95,11 @@ class FeatureDrafter(Drafter):
         self._session: AbstractContextManager[object] = session if session is not None else nullcontext()
         self._select = select
         self._described = described or {}
-        self._cache = TreeCache(GRANULE if isinstance(attention, DeviceBackend) else 1)
         self._rows: list[_Row] = []
         self._device = next(head.parameters()).device
         self._states = torch.empty((0, 0), device=self._device)  # pending ones, then what was made; `_Row` says where
         self._filled = 0
-        self._passes: DevicePasses | None = None
-        if isinstance(attention, DeviceBackend):
-            self._passes = DevicePasses(self._cache, self._device, recorder)
+        self._cache, self._passes = cache_for(attention, self._device, recorder)
         self._vocabulary: IntArray | None = head.target_ids.cpu().numpy() if head.target_ids is not None else None
 
     def describe(self) -> Mapping[str, object]:
@@ -189,18 +185,9 @@ class FeatureDrafter(Drafter):
         inputs = pass_inputs([tree for tree, _ in staged], [first for _, first in staged], self._cache.lengths)
         asked = [len(of) if tree is not None else 0 for (tree, _), of in zip(staged, frontiers, strict=True)]
         # before a frontier's rows, pairs that were only pending
-        ends = [np.arange(end - count, end) for end, count in zip(inputs.layout.starts[1:], asked, strict=True)]
-        best = self._run(inputs, np.concatenate(ends), max(widths))
+        best = self._run(inputs, last_rows(inputs.layout.starts, asked), max(widths))
         self.passes += 1
-        starts = np.cumsum([0, *asked])
-        return [
-            best.candidates(np.arange(start, start + count), tree, frontier, width, choice)
-            if count == len(frontier)
-            else nothing(frontier, choice)
-            for start, count, tree, frontier, width, choice in zip(
-                starts[:-1], asked, trees, frontiers, widths, choices, strict=True
-            )
-        ]
+        return best.shared_out(asked, trees, frontiers, widths, choices)
 
     def _run(self, inputs: PassInputs, ends: IntArray, width: int) -> Best:
         """Run the new pairs, keep the states that come out, and find the best tokens after the pairs `ends`."""
@@ -212,34 +199,29 @@ class FeatureDrafter(Drafter):
             row.note(places)
         self._filled += counts
         if self._passes is not None:
-            width = 1 << (width - 1).bit_length()  # few different ones
+            width = few_widths(width)
             asked = np.zeros(counts, dtype=np.int64)
             asked[: len(ends)] = ends
             more = {"sources": sources, "made": made, "ends": asked}
             fill = {"sources": 0, "made": len(self._states) - 1, "ends": 0}
-            numbers, scores = self._passes.run(inputs, partial(self._drafted, width), width, more, fill)
-            numbers, scores = numbers[: len(ends)], scores[: len(ends)].clone()  # laws may be asked for later
+            found = self._passes.run(inputs, partial(self._drafted, width), width, more, fill)
             self._cache.staged_now(inputs.counts)
-            return Best.read(numbers, scores, self._vocabulary, self._vocab_size)
+            return Best.recorded(found, len(ends), self._vocabulary, self._vocab_size)
         self._cache.stage(inputs.counts)
         states = self._states.index_select(0, torch.from_numpy(sources).to(self._device))
-        this_pass = TreePass(inputs.layout, self._attention)
+        this_pass = TreePass(inputs.layout, self._attention.attend)
         states, hidden = self._forward(inputs.ids[None], states[None], inputs.positions[None], this_pass)
         self._cache.staged_now(inputs.counts)
         self._states[made[0] : made[0] + counts] = states[0]
-        hidden = hidden[0]
-        if ends[-1] - ends[0] + 1 == len(ends):  # those of one sequence: no copy
-            hidden = hidden[ends[0] : ends[-1] + 1]
-        else:
-            hidden = hidden.index_select(0, torch.from_numpy(ends).to(self._device))
-        return Best.of(self.head.logits(hidden), width, self._vocabulary, self._vocab_size)
+        scores = self.head.logits(taken(hidden[0], ends))
+        return Best.of(scores, width, self._vocabulary, self._vocab_size)
 
     def _drafted(self, width: int, device_pass: DevicePass) -> tuple[Tensor, Tensor]:
         """The same on the device: what `best_numbers` gives, and the scores; rows behind the `ends` are padding."""
         assert isinstance(self._attention, DeviceBackend)
         more = {name: numbers.long() for name, numbers in device_pass.more.items()}
         states = self._states.index_select(0, more["sources"])
-        this_pass = PackedPass(device_pass.layout, self._attention)
+        this_pass = TreePass(device_pass.layout, self._attention.attend_packed)
         states, hidden = self._forward(
             device_pass.ids.long()[None], states[None], device_pass.positions.long()[None], this_pass
         )

@@ -138,21 +138,17 @@ class HydraDrafter(Drafter):
         choices: Sequence[Choices],
     ) -> list[Candidates]:
         states = self._states.last()
-        asked = {row: len(frontiers[row]) for row in states if len(frontiers[row])}
-        if not asked:
+        asked = [len(frontier) if row in states else 0 for row, frontier in enumerate(frontiers)]
+        if not any(asked):
             return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
-        paths = [(row, trees[row].tokens[trees[row].path(int(node))]) for row in asked for node in frontiers[row]]
+        paths = [
+            (row, tree.tokens[tree.path(int(node))])
+            for row, (tree, frontier) in enumerate(zip(trees, frontiers, strict=True))
+            for node in frontier[: asked[row]]
+        ]
         best = self._best(states, paths, max(widths))
         self.passes += 1
-        proposed, first = [], 0
-        for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
-            if row not in asked:
-                proposed.append(nothing(frontier, choice))
-                continue
-            rows = np.arange(first, first + asked[row])
-            proposed.append(best.candidates(rows, tree, frontier, width, choice))
-            first += asked[row]
-        return proposed
+        return best.shared_out(asked, trees, frontiers, widths, choices)
 
     def _best(self, states: dict[int, Tensor], paths: list[tuple[int, IntArray]], width: int) -> Best:
         """The best tokens after each sequence's path of tokens, the root first; a row for each path."""

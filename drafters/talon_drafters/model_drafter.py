@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from talon_core.candidates import Candidates
@@ -18,7 +17,7 @@ from talon_core.hf.target import HFTarget
 from talon_core.loading import load_model
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, nothing
+from talon_drafters.best import Best, last_rows, nothing, taken
 from talon_drafters.head_drafter import transformers_target
 from talon_drafters.staging import StagedRow
 
@@ -168,23 +167,11 @@ class ModelDrafter(Drafter):
         ran = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
         self.passes += 1
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
-        ends = np.concatenate([np.arange(end - n, end) for end, n in zip(ran.starts[1:], asked, strict=True)])
-        first, last = int(ends[0]), int(ends[-1]) + 1
-        alone = last - first == len(ends)
-        chosen = slice(first, last) if alone else torch.from_numpy(ends).to(ran.logits.device)
-        scores = ran.logits[chosen, : self._vocab_size]
-        if alone and self._runner.walks:  # the next pass may overwrite them, and laws may be asked for later
+        scores = taken(ran.logits, last_rows(ran.starts, asked))[:, : self._vocab_size]
+        if self._runner.walks:  # the next pass may overwrite them, and laws may be asked for later
             scores = scores.clone()
         best = Best.of(scores, max(widths), None, self._vocab_size)
-        places = np.cumsum([0, *asked])
-        return [
-            best.candidates(np.arange(place, place + count), tree, frontier, width, choice)
-            if count == len(frontier)
-            else nothing(frontier, choice)
-            for place, count, tree, frontier, width, choice in zip(
-                places[:-1], asked, trees, frontiers, widths, choices, strict=True
-            )
-        ]
+        return best.shared_out(asked, trees, frontiers, widths, choices)
 
     def commit(self, committed: Sequence[Committed]) -> None:
         self._runner.commit([row.commit(one) for row, one in zip(self._rows, committed, strict=True)])

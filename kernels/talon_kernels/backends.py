@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend, PackedLayout, TreeLayout
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from torch import Tensor, device, dtype, nn
 
     from talon_kernels.acceleration import Acceleration
-    from talon_kernels.compiled import Compiled
 
 # Everything is imported where it is used: naming the backends must not load torch.
 
@@ -80,23 +79,10 @@ class TritonAttention(DeviceBackend):
 
         return triton_cannot(device, dtype)
 
-    def attend_packed(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        layout: PackedLayout,
-        *,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend_packed(self, query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, **options: Any) -> Tensor:
         from talon_kernels.tree_attention.triton import tree_attention_triton
 
-        return tree_attention_triton(
-            query, key, value, layout, scale=scale, softcap=softcap, window=window, sinks=sinks
-        )
+        return tree_attention_triton(query, key, value, layout, **options)
 
     def greedy_walk(
         self, best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
@@ -137,7 +123,7 @@ class CompileAccelerator(Accelerator):
     def unavailable(self, device: device, dtype: dtype) -> str | None:
         return None
 
-    def prepare(self, model: nn.Module) -> Compiled:
-        from talon_kernels.compiled import Compiled
+    def prepare(self, model: nn.Module) -> Acceleration:
+        from talon_kernels.compiled import compile_layers
 
-        return Compiled(model)
+        return compile_layers(model)

@@ -35,3 +35,24 @@ def triton_cannot(device: torch.device, dtype: torch.dtype | None = None) -> str
     if dtype is not None and dtype not in TYPES:
         return f"it computes in float32, bfloat16 and float16, not in {dtype}"
     return None
+
+
+def takes_triton(operation: str, backend: str | None, device: torch.device) -> bool:
+    """Whether an operation that has a Triton kernel and a reference is to be done by the kernel.
+
+    Args:
+        operation: its name.
+        backend: what was asked for; None takes triton for tensors on a GPU, if it can run.
+        device: where the tensors are.
+
+    Raises:
+        ValueError: if the backend asked for is unknown or cannot run; it is never replaced in silence.
+    """
+    if backend not in (None, "triton", "reference"):
+        raise ValueError(f"no backend '{backend}' of {operation}; there are: triton, reference")
+    if backend == "reference" or (backend is None and device.type != "cuda"):
+        return False
+    why = triton_cannot(device)
+    if why is not None and backend == "triton":
+        raise ValueError(f"backend 'triton' cannot be used here: {why}")
+    return why is None

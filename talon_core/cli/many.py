@@ -64,18 +64,15 @@ def read_prompts(file: str) -> list[str]:
 
 def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, options: Mapping[str, Any]) -> Answers:
     """Decode prompts in batches; Ctrl-C ends it and keeps what there is."""
-    from talon_core.generation import BatchGeneration
-
     requests = decoder.requests(prompts, options)
     results: list[Result] = []
     passes, started, interrupted = decoder.target.passes, perf_counter(), False
     with _bar() as bar:
         task = bar.add_task("decoding", total=len(requests))
-        for at in range(0, len(requests), batch_size):
-            generation = BatchGeneration(decoder, requests[at : at + batch_size])
+        for generation in decoder.batches(requests, batch_size):
             try:
                 for _ in generation:
-                    bar.update(task, completed=at + sum(one.over for one in generation.sequences))
+                    bar.update(task, completed=len(results) + sum(one.over for one in generation.sequences))
             except KeyboardInterrupt:
                 generation.close()
                 interrupted = True

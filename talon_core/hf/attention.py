@@ -1,6 +1,7 @@
 """How TALON's attention reaches an unforked transformers model: one registered function, one keyword."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, TreeLayout
+from talon_core.attention import AttentionBackend, PackedLayout, TreeLayout
 
 ATTENTION_NAME = "talon"
 """The name in transformers' `AttentionInterface`. No mask function goes with it: no mask is ever made."""
@@ -27,7 +28,6 @@ class Pass(ABC):
     def __init__(self) -> None:
         self.windows: list[int | None] = []
 
-    @abstractmethod
     def attend(
         self,
         query: Tensor,
@@ -49,6 +49,12 @@ class Pass(ABC):
         Returns:
             The query's shape, but for the values' head size.
         """
+        self.windows.append(window)
+        return self._attend(query, key, value, scale=scale, softcap=softcap, window=window, sinks=sinks)
+
+    @abstractmethod
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        """What `attend` returns; the options are those of `AttentionBackend.attend`, all of them."""
 
 
 class TreePass(Pass):
@@ -56,59 +62,16 @@ class TreePass(Pass):
 
     Args:
         layout: who may attend to whom.
-        backend: computes tree attention.
+        compute: a backend's `attend`, or for a layout in device memory its `attend_packed`.
     """
 
-    def __init__(self, layout: TreeLayout, backend: AttentionBackend) -> None:
-        super().__init__()
-        self.layout = layout
-        self.backend = backend
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        self.windows.append(window)
-        out = self.backend.attend(
-            query[0], key, value, self.layout, scale=scale, softcap=softcap, window=window, sinks=sinks
-        )
-        return out[None]
-
-
-class PackedPass(Pass):
-    """A pass over trees that are known on the device alone.
-
-    Args:
-        layout: who may attend to whom.
-        backend: computes tree attention.
-    """
-
-    def __init__(self, layout: PackedLayout, backend: DeviceBackend) -> None:
+    def __init__(self, layout: TreeLayout | PackedLayout, compute: Callable[..., Tensor]) -> None:
         super().__init__()
         self._layout = layout
-        self._backend = backend
+        self._compute = compute
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        self.windows.append(window)
-        out = self._backend.attend_packed(
-            query[0], key, value, self._layout, scale=scale, softcap=softcap, window=window, sinks=sinks
-        )
-        return out[None]
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        return self._compute(query[0], key, value, self._layout, **options)[None]
 
 
 class PromptPass(Pass):
@@ -122,47 +85,31 @@ class PromptPass(Pass):
 
     def __init__(self, start: int, count: int, backend: AttentionBackend) -> None:
         super().__init__()
-        self.start = start
+        self._start = start
         self._chain = TreeLayout.chain(start, count)
         self._masks: dict[int | None, Tensor] = {}
         self._backend = backend
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        self.windows.append(window)
-        if softcap is None and sinks is None:
-            mask = self._mask(key.shape[2], window, query.device)
-            grouped = key.shape[1] != query.shape[1]
-            causal = mask is None and query.shape[2] > 1
-            if mask is not None and grouped and query.is_cuda:  # of grouped heads, only plain causality has a kernel
-                group = query.shape[1] // key.shape[1]
-                key, value, grouped = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), False
-            return F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
-            )
-        rows = [
-            self._backend.attend(
-                query[row], key[row, None], value[row, None], self._chain,
-                scale=scale, softcap=softcap, window=window, sinks=sinks,
-            )
-            for row in range(len(query))
-        ]  # fmt: skip
-        return torch.stack(rows)
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        if options["softcap"] is not None or options["sinks"] is not None:
+            rows = zip(query, key, value, strict=True)
+            return torch.stack([self._backend.attend(q, k[None], v[None], self._chain, **options) for q, k, v in rows])
+        mask = self._mask(key.shape[2], options["window"], query.device)
+        grouped = key.shape[1] != query.shape[1]
+        causal = mask is None and query.shape[2] > 1
+        if mask is not None and grouped and query.is_cuda:  # of grouped heads, only plain causality has a kernel
+            group = query.shape[1] // key.shape[1]
+            key, value, grouped = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), False
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, scale=options["scale"], enable_gqa=grouped
+        )
 
     def _mask(self, end: int, window: int | None, device: torch.device) -> Tensor | None:
         """Which of the positions up to `end` each query sees, made once for all layers; None where causality is all."""
-        if not self.start and (window is None or window >= end):
+        if not self._start and (window is None or window >= end):
             return None
         if window not in self._masks:
-            behind = torch.arange(self.start, end, device=device)[:, None] - torch.arange(end, device=device)
+            behind = torch.arange(self._start, end, device=device)[:, None] - torch.arange(end, device=device)
             self._masks[window] = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
         return self._masks[window]
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from talon_core.attention import PackedLayout, PackedShape
+from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
 from talon_core.hf.cache import TreeCache
 from talon_core.hf.inputs import PassInputs
 from talon_core.tree import IntArray
@@ -247,6 +247,16 @@ class DevicePasses:
         if recorded is None:
             return _Recorded(numbers, None, None)
         return _Recorded(numbers, *recorded)
+
+
+def cache_for(
+    attention: AttentionBackend, device: torch.device, recorder: Recorder | None
+) -> tuple[TreeCache, DevicePasses | None]:
+    """A cache for a backend, and what runs passes over it on the device; None where the backend needs the host."""
+    if not isinstance(attention, DeviceBackend):
+        return TreeCache(), None
+    cache = TreeCache(GRANULE)
+    return cache, DevicePasses(cache, device, recorder)
 
 
 class _Recording:

@@ -87,9 +87,11 @@ def fed(
     """
     start, count = cache.lengths[rows[0]], max(counts)
     cache.stage_prompts(rows, count)
-    this_pass: Pass = PromptPass(start, count, attention)
-    if not prompt:
-        this_pass = TreePass(TreeLayout.chain(start, count), attention)
+    this_pass: Pass
+    if prompt:
+        this_pass = PromptPass(start, count, attention)
+    else:
+        this_pass = TreePass(TreeLayout.chain(start, count), attention.attend)
     yield torch.arange(start, start + count).expand(len(rows), count), this_pass
     for row, own in zip(rows, counts, strict=True):
         cache.lengths[row] += own

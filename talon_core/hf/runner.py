@@ -12,9 +12,8 @@ from torch import Tensor
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import FINAL_STATE
-from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, PackedPass, Pass, TreePass
-from talon_core.hf.cache import TreeCache
-from talon_core.hf.device import GRANULE, DevicePass, DevicePasses, Recorder
+from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, Pass, TreePass
+from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import fed, pass_inputs, prompt_passes
 from talon_core.hf.model import (
     captured_states,
@@ -92,11 +91,8 @@ class ModelRunner:
         self.model = model
         self.attention = attention
         self.features = tuple(features)
-        self.cache = TreeCache(GRANULE if isinstance(attention, DeviceBackend) else 1)
         self.device: torch.device = model.device
-        self._device_passes: DevicePasses | None = None
-        if isinstance(attention, DeviceBackend):
-            self._device_passes = DevicePasses(self.cache, self.device, recorder)
+        self.cache, self._device_passes = cache_for(attention, self.device, recorder)
         self._ends: dict[frozenset[int], Tensor] = {}
         self._mover: tuple[int, Callable[[Tensor, Tensor], None]] | None = None
         self._captured: dict[int, Tensor] = {}
@@ -170,7 +166,7 @@ class ModelRunner:
             count = inputs.layout.queries
             return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
         self.cache.stage(inputs.counts)
-        logits = self._forward(inputs.ids[None], inputs.positions[None], TreePass(inputs.layout, self.attention))
+        logits = self._forward(inputs.ids[None], inputs.positions[None], TreePass(inputs.layout, self.attention.attend))
         self.cache.staged_now(inputs.counts)
         features = self._kept()
         return Ran(logits[0], features[0] if features is not None else None, inputs.layout.starts)
@@ -227,7 +223,7 @@ class ModelRunner:
     def _outputs(self, device_pass: DevicePass) -> tuple[Tensor, Tensor | None]:
         """A pass over trees: logits and features of the nodes, `(queries, ..)`, padding at the end."""
         assert isinstance(self.attention, DeviceBackend)
-        this_pass = PackedPass(device_pass.layout, self.attention)
+        this_pass = TreePass(device_pass.layout, self.attention.attend_packed)
         logits = self._forward(device_pass.ids.long()[None], device_pass.positions.long()[None], this_pass)
         features = self._kept()
         return logits[0], features[0] if features is not None else None

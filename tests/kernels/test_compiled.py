@@ -7,7 +7,7 @@ from talon_core import load
 from talon_core.loading import choose_accelerator, load_registry
 from talon_core.testing.tiny_models import tiny_model
 from talon_kernels import CompileAccelerator
-from talon_kernels.compiled import Compiled
+from talon_kernels.compiled import compile_layers
 
 CPU = torch.device("cpu")
 
@@ -25,12 +25,12 @@ def patched(model):
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
 def test_inside_the_numbers_are_the_same_and_outside_nothing_is_left(architecture):
     model = tiny_model(architecture)
-    compiled = Compiled(model, backend="eager")
+    compiled = compile_layers(model, backend="eager")
     ids = torch.arange(3, 12)[None]
     with torch.inference_mode():
         expected = model(input_ids=ids, use_cache=False).logits
         with compiled, compiled:
-            assert len(patched(model)) == len(compiled) > 4
+            assert len(patched(model)) == sum(compiled.summary().values()) > 4
             got = model(input_ids=ids, use_cache=False).logits
         assert patched(model) == []
     torch.testing.assert_close(got, expected)
@@ -48,7 +48,7 @@ def test_it_is_taken_by_name_only():
 
 
 def test_a_generation_with_it_emits_the_same_tokens(monkeypatch):
-    monkeypatch.setattr(CompileAccelerator, "prepare", lambda _self, model: Compiled(model, backend="eager"))
+    monkeypatch.setattr(CompileAccelerator, "prepare", lambda _self, model: compile_layers(model, backend="eager"))
     model = tiny_model("llama")
     options = {"drafter": "draft-model:skip=1", "policy": "talon:budget=6"}
     plain, fast = load(model, accelerate=False, **options), load(model, accelerate="compile", **options)

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from talon_kernels.commit_path.buffers import BufferTable
 from talon_kernels.commit_path.reference import commit_path_reference
-from talon_kernels.triton_runtime import triton_cannot
+from talon_kernels.triton_runtime import takes_triton
 
 __all__ = ["BufferTable", "commit_path"]
-
-BACKENDS = ("triton", "reference")
 
 
 def commit_path(
@@ -53,14 +51,8 @@ def commit_path(
                 f"{name} must be contiguous int32 on {table.slabs.device}, where the buffers are; "
                 f"got {tensor.dtype} on {tensor.device} with strides {tensor.stride()}"
             )
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of commit_path; there are: {', '.join(BACKENDS)}")
-    if backend == "triton" or (backend is None and rows.device.type == "cuda"):
-        why = triton_cannot(rows.device)
-        if why is None:
-            from talon_kernels.commit_path.triton import commit_path_triton
+    if takes_triton("commit_path", backend, rows.device):
+        from talon_kernels.commit_path.triton import commit_path_triton
 
-            return commit_path_triton(table.slabs, table.word, rows, walks)
-        if backend == "triton":
-            raise ValueError(f"backend 'triton' cannot be used here: {why}")
+        return commit_path_triton(table.slabs, table.word, rows, walks)
     return commit_path_reference(table.buffers, rows, walks)

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from talon_kernels.greedy_walk.reference import greedy_walk_reference
-from talon_kernels.triton_runtime import triton_cannot
+from talon_kernels.triton_runtime import takes_triton
 
 __all__ = ["greedy_walk"]
 
-BACKENDS = ("triton", "reference")
 TOKEN_TYPES = (torch.int32, torch.int64)
 
 
@@ -75,14 +74,8 @@ def greedy_walk(
             )
     if longest < 1:
         raise ValueError(f"longest is {longest}; it must be at least 1, for the root")
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of greedy_walk; there are: {', '.join(BACKENDS)}")
-    if backend == "triton" or (backend is None and best.device.type == "cuda"):
-        why = triton_cannot(best.device)
-        if why is None:
-            from talon_kernels.greedy_walk.triton import greedy_walk_triton
+    if takes_triton("greedy_walk", backend, best.device):
+        from talon_kernels.greedy_walk.triton import greedy_walk_triton
 
-            return greedy_walk_triton(best, tokens, parents, rows, ends, longest)
-        if backend == "triton":
-            raise ValueError(f"backend 'triton' cannot be used here: {why}")
+        return greedy_walk_triton(best, tokens, parents, rows, ends, longest)
     return greedy_walk_reference(best, tokens, parents, rows, ends, longest)
