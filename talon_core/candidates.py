@@ -6,13 +6,17 @@ import attrs
 import numpy as np
 
 from talon_core.choices import Choices
+from talon_core.drawn import Drawn, without
 from talon_core.tree import FloatArray, IntArray
 
 LOWEST = float(np.finfo(np.float64).min)  # the least score that is not minus infinity
 
 
 def _no_law(row: int) -> FloatArray:
-    raise ValueError(f"these candidates carry no full law (asked for frontier row {row})")
+    raise ValueError(
+        f"these candidates carry no full law (asked for frontier row {row}); a policy that draws needs a drafter that "
+        "gives one"
+    )
 
 
 @attrs.frozen(eq=False)
@@ -68,3 +72,30 @@ class Candidates:
             found = found[passing >= np.partition(passing, -count)[-count]]
         order = np.argsort(-ranked[found], kind="stable")[: max(count, 0)]
         return found[order]
+
+    def draw(
+        self,
+        row: int,
+        count: int = 1,
+        *,
+        law: FloatArray | None = None,
+        replacement: bool = False,
+        logp: FloatArray | None = None,
+    ) -> Drawn:
+        """Draw children for one frontier node; for `Growth.drawn`.
+
+        Args:
+            row: the frontier row.
+            count: how many draws, at least 1; without replacement no more than tokens that can come out.
+            law: what to draw from, shape `(vocab,)`, float64, summing to 1; the drafter's whole law by default.
+            replacement: draw each from the whole law, independently.
+            logp: see `Drawn`.
+        """
+        law = self.law(row) if law is None else law
+        tokens: list[int] = []
+        rest = law
+        while len(tokens) < count and rest.any():
+            tokens.append(self.choices.pick(rest))
+            if not replacement:
+                rest = without(rest, tokens[-1])
+        return Drawn(tokens, law, replacement, logp)

@@ -1,7 +1,8 @@
 """The only source of randomness for policies and acceptance rules."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -32,21 +33,36 @@ class SeededChoices(Choices):
     def pick(self, law: FloatArray) -> int:
         cumulated = np.cumsum(law)
         threshold = self._generator.random() * cumulated[-1]
-        return int(np.searchsorted(cumulated, threshold, side="right"))
+        drawn = int(np.searchsorted(cumulated, threshold, side="right"))
+        return drawn if drawn < len(law) else int(np.flatnonzero(law)[-1])  # rounding has made it the total
 
 
 class ScriptedChoices(Choices):
-    """Replays a script of outcomes and, past its end, takes the first possible one; `enumerate_outcomes` uses it."""
+    """Replays a script of outcomes and, past its end, takes the first possible one; `enumerate_outcomes` uses it.
 
-    def __init__(self, script: list[int]) -> None:
+    Args:
+        script: the outcomes.
+        laws: for each step of the script the law that was met there before.
+    """
+
+    def __init__(self, script: list[int], laws: Sequence[FloatArray] = ()) -> None:
         self.script = script
         self.laws: list[FloatArray] = []
         self.taken: list[int] = []
+        self._before = laws
 
     def pick(self, law: FloatArray) -> int:
-        law = np.asarray(law, dtype=np.float64)
+        law = np.array(law, dtype=np.float64)
         step = len(self.taken)
-        outcome = self.script[step] if step < len(self.script) else int(np.flatnonzero(law > 0)[0])
+        if step < len(self.script):
+            outcome = self.script[step]
+            if step < len(self._before) and not np.array_equal(law, self._before[step]):
+                raise ValueError(
+                    f"draw {step + 1} was from another law when everything drawn before was the same; "
+                    "what is random must come from Choices alone"
+                )
+        else:
+            outcome = int(np.flatnonzero(law > 0)[0])
         self.laws.append(law)
         self.taken.append(outcome)
         return outcome
@@ -54,7 +70,7 @@ class ScriptedChoices(Choices):
     @property
     def prob(self) -> float:
         """Probability of the outcomes taken so far, in [0, 1]."""
-        return float(np.prod([law[outcome] for law, outcome in zip(self.laws, self.taken, strict=True)]))
+        return math.prod(float(law[outcome]) for law, outcome in zip(self.laws, self.taken, strict=True))
 
 
 def enumerate_outcomes(experiment: Callable[[Choices], T]) -> Iterator[tuple[float, T]]:
@@ -65,13 +81,17 @@ def enumerate_outcomes(experiment: Callable[[Choices], T]) -> Iterator[tuple[flo
 
     Yields:
         Each outcome's probability and the experiment's result. The probabilities sum to 1.
+
+    Raises:
+        ValueError: in a draw of `experiment`, if it does not do the same whenever the choices are the same.
     """
     script: list[int] | None = []
+    laws: list[FloatArray] = []
     while script is not None:
-        choices = ScriptedChoices(script)
+        choices = ScriptedChoices(script, laws)
         result = experiment(choices)
         yield choices.prob, result
-        script = _next_script(choices)
+        script, laws = _next_script(choices), choices.laws
 
 
 def _next_script(choices: ScriptedChoices) -> list[int] | None:

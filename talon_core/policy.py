@@ -1,11 +1,13 @@
 """The interface of tree policies: which candidates join the draft tree."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from talon_core.candidates import Candidates
+from talon_core.drawn import Drawn
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -19,13 +21,18 @@ class Growth:
     Attributes:
         chosen: the candidates that join the tree, as indices into the flattened `(frontier, width)` rectangle, shape
             `(chosen,)`, integer, without repetition. They become the nodes `len(tree)`, `len(tree) + 1`, ... in this
-            order. Choosing nothing ends the drafting.
+            order.
         frontier: the nodes to draft from next, as indices into the grown tree; each node at most once a round. None
             (the default) means all nodes that have just joined; an empty array ends the drafting.
+        drawn: children that were drawn, by frontier row, see `Candidates.draw`. They become the nodes after the chosen
+            ones: row by row in the order of this mapping, each different token once, in the order of the draws.
+
+    Choosing and drawing nothing ends the drafting.
     """
 
     chosen: IntArray
     frontier: IntArray | None = None
+    drawn: Mapping[int, Drawn] = attrs.field(factory=dict)
 
 
 class TreePolicy(ABC):
@@ -38,7 +45,8 @@ class TreePolicy(ABC):
     the target. Between rounds `observe` tells what became of it. `begin` opens a new sequence.
 
     A policy sees small NumPy arrays, never a model. It cannot change what is decoded, only how fast: the decoder
-    checks every answer and refuses a wrong one with an error that names the policy.
+    checks every answer and refuses a wrong one with an error that names the policy. One thing it cannot see: whether a
+    policy that draws kept its draws for what came out of them. `talon certify` does.
 
     Subclasses are `attrs.frozen` classes whose fields are their options; they set `name` and say their `budget`. What a
     policy remembers from round to round is in an object of its own, in a field with `init=False, eq=False` and a
@@ -49,7 +57,10 @@ class TreePolicy(ABC):
     """What the policy is called in the registry: lower case, with dashes."""
 
     children: ClassVar[str] = "deterministic"
-    """How children are chosen: "deterministic" if the drafter's laws alone decide, "sampled" if they are drawn."""
+    """How children come about, a key of `talon_core.drawn.KINDS`: "deterministic" if the drafter's laws decide."""
+
+    suits: ClassVar[str] = "match"
+    """The registered rule to use with these trees where the user names none."""
 
     budget: int
     """Most nodes of a finished tree, the root included, at most 65,536; an attrs field or a property."""

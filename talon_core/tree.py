@@ -1,6 +1,6 @@
 """The draft tree: flat NumPy arrays, parents before children, the last committed token as root."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -8,10 +8,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BitArray = NDArray[np.uint32]
+from talon_core.drawn import Drawn
+from talon_core.tree_arrays import BitArray, FloatArray, IntArray, floats, ints
 
+__all__ = ["BitArray", "FloatArray", "IntArray", "TokenTree", "ancestor_bits", "node_depths", "read_only"]
 
 AnyArray = TypeVar("AnyArray", bound=NDArray[Any])
 
@@ -23,24 +23,12 @@ def read_only(array: AnyArray) -> AnyArray:
     return view
 
 
-def _ints(values: Any) -> IntArray:
-    array: IntArray = np.array(values, dtype=np.int64, ndmin=1)
-    array.flags.writeable = False
-    return array
-
-
-def _floats(values: Any) -> FloatArray:
-    array: FloatArray = np.array(values, dtype=np.float64, ndmin=1)
-    array.flags.writeable = False
-    return array
-
-
 def node_depths(parents: IntArray) -> IntArray:
     """The depth of each node, as in `TokenTree.depths`; there may be several roots, or no nodes."""
     depths: list[int] = []  # a list: touching single entries of an array would take five times as long
     for parent in parents.tolist():
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    return _ints(depths)
+    return ints(depths)
 
 
 def ancestor_bits(parents: IntArray) -> BitArray:
@@ -66,16 +54,19 @@ class TokenTree:
         tokens: token ids, shape `(nodes,)`, int64.
         parents: index of each node's parent, shape `(nodes,)`, int64; -1 for the root.
         path_logp: the drafter's natural log-probability of the path from the root, shape `(nodes,)`, float64;
-            0 for the root.
+            0 for the root. For a drawn node it is what its policy put in this place (`Drawn.logp`).
+        drawn: for each node whose children were drawn, all of them or some, how they were; empty for trees of fixed
+            children. Each drawn token is a child, and siblings hold different tokens.
 
     Raises:
-        ValueError: if the arrays differ in length, are empty or have several axes, or a parent does not stand before
-            its child.
+        ValueError: if the arrays differ in length, are empty or have several axes, a parent does not stand before
+            its child, or a drawn token has no node.
     """
 
-    tokens: IntArray = attrs.field(converter=_ints)
-    parents: IntArray = attrs.field(converter=_ints)
-    path_logp: FloatArray = attrs.field(converter=_floats)
+    tokens: IntArray = attrs.field(converter=ints)
+    parents: IntArray = attrs.field(converter=ints)
+    path_logp: FloatArray = attrs.field(converter=floats)
+    drawn: Mapping[int, Drawn] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         if not self.tokens.ndim == self.parents.ndim == self.path_logp.ndim == 1:
@@ -98,6 +89,15 @@ class TokenTree:
                 f"node {node} has parent {self.parents[node]}: a parent must stand before its child, "
                 f"so it would have to be between 0 and {node - 1}"
             )
+        if self.drawn:
+            self._check_drawn()
+
+    def _check_drawn(self) -> None:
+        held = set(zip(self.parents.tolist(), self.tokens.tolist(), strict=True))
+        for node, drawn in self.drawn.items():
+            for token in drawn.tokens.tolist():
+                if (node, token) not in held:
+                    raise ValueError(f"token {token} was drawn under node {node}, and no child of that node holds it")
 
     @classmethod
     def root(cls, token: int) -> "TokenTree":
@@ -149,12 +149,19 @@ class TokenTree:
             nodes.append(child)
         return np.array(nodes, dtype=np.int64)
 
-    def extend(self, tokens: IntArray, parents: IntArray, path_logp: FloatArray) -> "TokenTree":
-        """This tree with nodes added at its end; the arguments have shape `(added,)`."""
+    def extend(
+        self,
+        tokens: IntArray,
+        parents: IntArray,
+        path_logp: FloatArray,
+        drawn: Mapping[int, Drawn] | None = None,
+    ) -> "TokenTree":
+        """This tree with nodes added at its end; the arrays have shape `(added,)`, `drawn` is by parent."""
         return TokenTree(
             tokens=np.concatenate([self.tokens, tokens]),
             parents=np.concatenate([self.parents, parents]),
             path_logp=np.concatenate([self.path_logp, path_logp]),
+            drawn={**self.drawn, **drawn} if drawn else self.drawn,
         )
 
     def best(self, count: int) -> IntArray:
@@ -172,11 +179,16 @@ class TokenTree:
     def keep(self, nodes: Sequence[int] | IntArray) -> "TokenTree":
         """The sub-tree of `nodes`, in the order in which they stand in this tree.
 
+        Of a node's drawn children only the first so many draws can be kept, or of draws with replacement all or none:
+        what is left is then still drawn in the way that `drawn` says, if how many are kept was not decided by what came
+        out.
+
         Args:
             nodes: indices without repetition, shape `(kept,)`; the root and every kept node's parent among them.
 
         Raises:
-            ValueError: if a node is kept without its parent, or twice, or does not exist, or the root is not kept.
+            ValueError: if a node is kept without its parent, or twice, or does not exist, or the root is not kept, or
+                a drawn child is kept without those that were drawn before it.
         """
         kept = np.sort(np.asarray(nodes, dtype=np.int64))
         if len(kept) and (kept[0] < 0 or kept[-1] >= len(self)):
@@ -194,4 +206,27 @@ class TokenTree:
         if len(orphans):
             node = int(kept[orphans[0] + 1])
             raise ValueError(f"node {node} is kept without its parent, node {self.parents[node]}")
-        return TokenTree(tokens=self.tokens[kept], parents=parents, path_logp=self.path_logp[kept])
+        drawn = {}
+        for node, own in self.drawn.items():
+            fewer = self._kept_draws(node, own, renumbered)
+            if fewer is not None:
+                drawn[int(renumbered[node])] = fewer
+        return TokenTree(self.tokens[kept], parents, self.path_logp[kept], drawn)
+
+    def _kept_draws(self, node: int, drawn: Drawn, renumbered: IntArray) -> Drawn | None:
+        """What is left of the draws under a node; None if nothing is."""
+        kept = [renumbered[self.child(node, token)] >= 0 for token in drawn.nodes.tolist()]
+        count = sum(kept)
+        if drawn.replacement and 0 < count < len(kept):
+            raise ValueError(
+                f"of the tokens {drawn.tokens.tolist()}, drawn with replacement under node {node}, some are kept and some "
+                "are not; keep all or none, as nodes do not tell how many of the draws are meant"
+            )
+        if not all(kept[:count]):
+            raise ValueError(
+                f"of the tokens {drawn.tokens.tolist()}, drawn in this order under node {node}, a later one is kept "
+                "and an earlier one is not; keep the first ones"
+            )
+        if count == len(kept):
+            return drawn
+        return drawn.first(count) if count else None

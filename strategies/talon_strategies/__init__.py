@@ -4,33 +4,60 @@ from talon_core.hookspecs import hookimpl
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 from talon_strategies.chain import Chain
+from talon_strategies.dyspec import DySpec
 from talon_strategies.eagle2 import Eagle2
-from talon_strategies.match import Match
+from talon_strategies.rules.block import Block
+from talon_strategies.rules.hybrid import Hybrid
+from talon_strategies.rules.match import Match
+from talon_strategies.rules.rrs import RecursiveRejection
+from talon_strategies.rules.rrsw import RejectionWithoutReplacement
+from talon_strategies.rules.traversal import Traversal
+from talon_strategies.rules.typical import Typical
+from talon_strategies.sampled_chain import SampledChain
+from talon_strategies.sequoia import Sequoia
+from talon_strategies.specinfer import SpecInfer
 from talon_strategies.static import StaticTree
 from talon_strategies.talon import Talon
 from talon_strategies.talon_absolute import TalonAbsolute
 from talon_strategies.talon_gate_only import TalonGateOnly
 from talon_strategies.talon_local import TalonLocal
+from talon_strategies.talon_sampled import TalonSampled
 from talon_strategies.talon_topk_layers import TalonTopkLayers
 
 __all__ = [
+    "Block",
     "Chain",
+    "DySpec",
     "Eagle2",
+    "Hybrid",
     "Match",
+    "RecursiveRejection",
+    "RejectionWithoutReplacement",
+    "SampledChain",
+    "Sequoia",
+    "SpecInfer",
     "StaticTree",
     "Talon",
     "TalonAbsolute",
     "TalonGateOnly",
     "TalonLocal",
+    "TalonSampled",
     "TalonTopkLayers",
+    "Traversal",
+    "Typical",
 ]
+
+FIXED: list[type[TreePolicy]] = [
+    *(Chain, Eagle2, StaticTree, Talon, TalonAbsolute, TalonGateOnly, TalonLocal, TalonTopkLayers),
+]
+DRAWN: list[type[TreePolicy]] = [DySpec, SampledChain, Sequoia, SpecInfer, TalonSampled]
 
 
 @hookimpl
 def talon_policies() -> list[type[TreePolicy]]:
-    return [Chain, Eagle2, StaticTree, Talon, TalonAbsolute, TalonGateOnly, TalonLocal, TalonTopkLayers]
+    return [*FIXED, *DRAWN]
 
 
 @hookimpl
 def talon_rules() -> list[type[AcceptanceRule]]:
-    return [Match]
+    return [Block, Hybrid, Match, RecursiveRejection, RejectionWithoutReplacement, Traversal, Typical]

@@ -1,14 +1,12 @@
 """Chains: no branching at all."""
 
-from numbers import Integral
-
 import attrs
 from attrs.validators import ge
 
 from talon_core.candidates import Candidates
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
-from talon_strategies.options import whole_number
+from talon_strategies.options import plus_one, whole_number
 
 
 @attrs.frozen
@@ -21,10 +19,7 @@ class Chain(TreePolicy):
 
     name = "chain"
     length: int = attrs.field(default=5, validator=[whole_number, ge(1)])
-    budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: self._nodes(), takes_self=True))
-
-    def _nodes(self) -> int:
-        return 1 + self.length if isinstance(self.length, Integral) else 1  # what is no number is refused after this
+    budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
 
     def width(self, tree: TokenTree) -> int:
         return 1

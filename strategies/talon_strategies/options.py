@@ -1,5 +1,6 @@
 """Checks of options that are given from Python, where anything may be given; ranges are checked by attrs' own."""
 
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -16,3 +17,25 @@ def number(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
     """Refuse what is no number."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{option.name} is {value!r}; it must be a number")  # noqa: TRY004 - as for every option
+
+
+def plus_one(number: object) -> int:
+    """One node more than a number of drafted tokens: the root; 1 for what is no number, which is refused after this."""
+    return 1 + int(number) if isinstance(number, Integral) else 1
+
+
+def numbers_of(given: Any, kind: type, what: str, example: str) -> Any:
+    """An option that is a list of numbers, written with `;` between them.
+
+    Returns:
+        The numbers as a tuple; what is neither text nor a list as it is, for a validator to refuse.
+
+    Raises:
+        ValueError: if text is given that does not say numbers.
+    """
+    if not isinstance(given, str):
+        return tuple(given) if isinstance(given, Iterable) else given
+    try:
+        return tuple(kind(part) for part in given.split(";"))
+    except ValueError:
+        raise ValueError(f"{what} is '{given}'; it must be numbers with ; between them, as in {example}") from None

@@ -9,12 +9,14 @@ import pytest
 from talon_core.candidates import Candidates
 from talon_core.choices import SeededChoices
 from talon_core.drafting import DraftLimits, checked_budget, draft_tree, draft_trees
+from talon_core.drawn import Drawn, without
 from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import TableDrafter
 from talon_core.tree import TokenTree
 
 VOCAB = 4
+NOTHING = np.zeros(0, dtype=np.int64)
 LIMITS = DraftLimits(VOCAB, max_depth=6)
 DRAFTER = TableDrafter([[0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.1], [0.0, 0.0, 1.0, 0.0]])
 
@@ -177,6 +179,201 @@ def test_a_hostile_policy_is_named_with_what_it_did(case):
     policy, complaint = HOSTILE_POLICIES[case]
     with pytest.raises(PluginError, match=rf"^tree policy 'hostile' \({__name__}\.\w+\) .*{complaint}"):
         draft(policy)
+
+
+def kinded(kind, **methods):
+    """A policy whose trees are of some kind."""
+    return attrs.frozen(type("Kinded", (Policy,), {"children": kind, "__module__": __name__}))(**methods)
+
+
+def draws(*of, chosen=(), row=0, **fields):
+    """Chooses the candidates `chosen` and draws `of` for a frontier row, from DRAFTER's law if no other is given."""
+
+    def grow(tree, candidates):
+        law = candidates.law(0) if row else candidates.law(row)
+        return Growth(np.array(chosen, dtype=np.int64), drawn={row: Drawn(of, **{"law": law, **fields})})
+
+    return grow
+
+
+def returned(drawn):
+    return lambda tree, candidates: Growth(NOTHING, drawn=drawn)
+
+
+def both(tree, candidates):
+    """The best candidate, and a draw from what is left."""
+    law = without(candidates.law(0), candidates.tokens[0, 0])
+    return Growth(np.array([0]), frontier=[], drawn={0: Drawn([int(law.argmax())], law)})
+
+
+def once(grow):
+    """Grows one layer only."""
+    return lambda tree, candidates: grow(tree, candidates) if len(tree) == 1 else Growth(NOTHING)
+
+
+def redrawn(**changes):
+    """Finishes the tree with its root's draws changed."""
+
+    def finish(tree):
+        drawn = {**tree.drawn, 0: attrs.evolve(tree.drawn[0], **changes)}
+        return TokenTree(tree.tokens, tree.parents, tree.path_logp, drawn)
+
+    return finish
+
+
+def undrawn(tree):
+    return TokenTree(tree.tokens, tree.parents, tree.path_logp)
+
+
+def moved(tree):
+    """What was drawn under the root now stands under its first child as well."""
+    drawn = tree.drawn[0]
+    return tree.extend(drawn.nodes, np.ones(len(drawn.nodes), dtype=np.int64), np.zeros(len(drawn.nodes)), {1: drawn})
+
+
+LAW = DRAFTER.law_after([0])  # .7, .1, .1, .1
+ONE = once(draws(0))
+TWO = once(draws(0, 3))
+HOSTILE_DRAWERS = {
+    "unknown kind": (kinded("wild"), "says that its children are 'wild'; kinds are deterministic, sampled, iid, with"),
+    "kind that is no text": (kinded(["iid"]), r"says that its children are \['iid'\]; kinds are"),
+    "deterministic and draws": (Policy(grows=ONE), "drew 1 children of one node; its children are deterministic"),
+    "sampled and says how": (kinded("sampled", grows=ONE), "drew 1 children of one node; its children are sampled"),
+    "two draws in a hybrid group": (kinded("hybrid", grows=TWO), "drew 2 children of one node; its children are hybr"),
+    "two draws in a chain": (kinded("sampled-chain", grows=TWO), "drew 2 children of one node; its children are samp"),
+    "fixed in a chain": (kinded("sampled-chain", grows=both), "chose fixed candidates; its children are sampled-chain"),
+    "fixed beside i.i.d.": (kinded("iid"), "chose fixed candidates; its children are iid, so all of them are drawn"),
+    "fixed beside others": (kinded("without-replacement", grows=both), "chose fixed candidates; .* so all of them are"),
+    "i.i.d. without replacement": (kinded("iid", grows=TWO), "drew without replacement; its children are iid"),
+    "without replacement, but with": (
+        kinded("without-replacement", grows=once(draws(0, 0, replacement=True))),
+        "drew with replacement; its children are without-replacement",
+    ),
+    "law of another vocabulary": (
+        kinded("iid", grows=draws(0, law=[0.5, 0.5])),
+        "drew from a law of 2 tokens; the vocabulary has 4",
+    ),
+    "law of less than 1": (
+        kinded("iid", grows=draws(0, law=LAW / 2)),
+        "drew from a law that sums to 0.5; laws are not",
+    ),
+    "law below 0": (kinded("iid", grows=draws(0, law=[1.5, -0.5, 0, 0])), "drew from a law that sums to 1; laws are n"),
+    "law of NaN": (
+        kinded("iid", grows=draws(0, law=[1.0, np.nan, 0, 0])),
+        "drew from a law that sums to nan; laws are",
+    ),
+    "law that gives a fixed child something": (
+        kinded("hybrid", grows=draws(3, chosen=[0])),
+        "drew from a law that gives token 0, a fixed child of the same node, 0.7; take fixed children out of the law",
+    ),
+    "score that is not finite": (
+        kinded("iid", grows=draws(0, logp=[-np.inf])),
+        "gave a drawn child a score that is not finite",
+    ),
+    "row past the frontier": (kinded("iid", grows=draws(0, row=1)), "drew for frontier row 1; there are rows 0 to 0"),
+    "row below 0": (kinded("iid", grows=draws(0, row=-1)), "drew for frontier row -1; there are rows 0 to 0"),
+    "draws as a list": (kinded("iid", grows=returned([])), "returned draws as list; they are a mapping from frontier"),
+    "draws that are none": (
+        kinded("iid", grows=returned({0: [1]})),
+        "returned a draw 0: list; it must be a frontier ro",
+    ),
+    "row that is no number": (
+        kinded("iid", grows=returned({"0": Drawn([0], LAW)})),
+        "returned a draw '0': Drawn; it must be a frontier row and a Drawn",
+    ),
+    "more draws than its budget": (
+        kinded("without-replacement", budget=2, grows=TWO),
+        "grew its tree to 3 nodes, the root included; its draft_budget is 2",
+    ),
+    "impossible draw": (
+        kinded("iid", grows=draws(1, law=np.eye(4)[0])),
+        "raised ValueError in grow: token 1 cannot be",
+    ),
+    "finish forgets the draws": (
+        kinded("without-replacement", grows=TWO, finishes=undrawn),
+        "finished a tree that does not say how its children were drawn; use TokenTree.keep",
+    ),
+    "finish forgets a chain's": (
+        kinded("sampled-chain", grows=ONE, finishes=undrawn),
+        "finished a tree that does not say how its children were drawn",
+    ),
+    "finish changes the law": (
+        kinded("without-replacement", grows=TWO, finishes=redrawn(law=[0.25] * 4)),
+        "finished a tree with draws that it had not made; select nodes with TokenTree.keep",
+    ),
+    "finish changes the order": (
+        kinded("without-replacement", grows=TWO, finishes=redrawn(tokens=[3, 0])),
+        "finished a tree with draws that it had not made",
+    ),
+    "finish keeps the last": (
+        kinded("without-replacement", grows=TWO, finishes=redrawn(tokens=[3], logp=[0.0])),
+        "finished a tree with draws that it had not made",
+    ),
+    "finish moves draws": (
+        kinded("without-replacement", grows=TWO, finishes=moved),
+        "finished a tree with draws that it had not made",
+    ),
+    "finish makes up draws": (
+        kinded("hybrid", finishes=lambda tree: attrs.evolve(tree, drawn={0: Drawn(tree.tokens[[1]], LAW)})),
+        "finished a tree with draws that it had not made",
+    ),
+    "finish keeps a later draw alone": (
+        kinded("without-replacement", grows=TWO, finishes=lambda tree: tree.keep([0, 2])),
+        r"raised ValueError in finish: of the tokens \[0, 3\], drawn in this order under node 0, a later one is kept",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_DRAWERS)
+def test_a_policy_that_does_not_draw_as_its_kind_does_is_named_with_what_it_did(case):
+    policy, complaint = HOSTILE_DRAWERS[case]
+    with pytest.raises(PluginError, match=rf"^tree policy 'hostile' \({__name__}\.\w+\) .*{complaint}"):
+        draft(policy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "grow", "tokens"),
+    [
+        ("deterministic", once(lambda tree, candidates: Growth(np.array([1, 0]))), [0, 1, 0]),
+        ("sampled", once(lambda tree, candidates: Growth(np.array([1, 0]))), [0, 1, 0]),
+        ("hybrid", both, [0, 0, 1]),
+        ("hybrid", ONE, [0, 0]),
+        ("hybrid", once(draws(0, replacement=True)), [0, 0]),
+        ("sampled-chain", ONE, [0, 0]),
+        ("without-replacement", TWO, [0, 0, 3]),
+        ("without-replacement", once(draws(0, replacement=True)), [0, 0]),  # of a single draw it makes no difference
+        ("iid", once(draws(3, 0, 3, replacement=True)), [0, 3, 0]),
+        ("iid", ONE, [0, 0]),
+    ],
+)
+def test_a_policy_that_draws_as_its_kind_does_gets_its_tree(kind, grow, tokens):
+    tree = draft(kinded(kind, grows=grow)).tree
+    assert tree.tokens.tolist() == tokens
+    assert tree.parents.tolist() == [-1] + [0] * (len(tokens) - 1)
+
+
+def test_drawn_children_come_after_the_chosen_ones_row_by_row_with_the_scores_they_were_given():
+    def grow(tree, candidates):
+        if len(tree) == 1:
+            return Growth(np.array([0, 1]))
+        drawn = {1: Drawn([3], np.eye(4)[3], logp=[-5.0]), 0: Drawn([2], np.eye(4)[2])}
+        return Growth(np.array([2]), frontier=[], drawn=drawn)
+
+    tree = draft(kinded("hybrid", grows=grow)).tree
+    assert tree.parents.tolist() == [-1, 0, 0, 2, 2, 1]
+    assert tree.tokens[4:].tolist() == [3, 2]
+    assert tree.path_logp[4:].tolist() == [tree.path_logp[2] - 5.0, tree.path_logp[1]]
+    assert sorted(tree.drawn) == [1, 2]
+
+
+def test_finish_may_keep_the_first_draws_of_a_node():
+    tree = draft(kinded("without-replacement", grows=TWO, finishes=lambda tree: tree.keep([0, 1]))).tree
+    assert tree.drawn[0].tokens.tolist() == [0]
+
+
+def test_finish_may_make_a_drawn_child_a_fixed_one_where_fixed_ones_are_allowed():
+    tree = draft(kinded("hybrid", grows=both, finishes=undrawn)).tree
+    assert (len(tree), tree.drawn) == (3, {})
 
 
 def test_padding_cannot_be_chosen():

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from talon_core import hookspecs
+from talon_core.drawn import KINDS as TREE_KINDS
 from talon_core.registry import KINDS, load_registry
 from talon_core.specs import describe_options
 
@@ -62,13 +63,17 @@ def policy_sections() -> dict[str, str]:
     return sections("policies.md")
 
 
+def rule_sections() -> dict[str, str]:
+    return sections("rules.md")
+
+
 def drafter_pages() -> dict[str, str]:
     """The text of each drafter's page, under its title."""
     pages = (page.read_text() for page in DOCS.glob("drafters/*.md"))
     return {text.partition("\n")[0].removeprefix("# "): text.partition("\n")[2] for text in pages}
 
 
-DESCRIBED = [("tree policy", policy_sections), ("drafter", drafter_pages)]
+DESCRIBED = [("tree policy", policy_sections), ("rule", rule_sections), ("drafter", drafter_pages)]
 
 
 @pytest.mark.parametrize(("kind", "described"), DESCRIBED)
@@ -84,6 +89,20 @@ def test_what_is_said_of_every_built_in_begins_with_its_options_and_defaults(kin
 @pytest.mark.parametrize(("kind", "described"), DESCRIBED)
 def test_everything_that_is_described_is_registered(kind, described):
     assert set(described()) - {"none"} <= set(load_registry().names(kind))
+
+
+def test_a_policy_that_suits_another_rule_than_match_links_to_it_and_the_rule_names_the_kind():
+    rules = load_registry().entries["rule"]
+    for name, entry in load_registry().entries["tree policy"].items():
+        if entry.plugin.startswith("talon-core:") and entry.cls.suits != "match":
+            suits = entry.cls.suits
+            assert f"[`{suits}`](rules.md#{suits})" in " ".join(policy_sections()[name].split())
+            assert all(f"`{kind}`" in rule_sections()[suits] for kind in rules[suits].cls.exact_for)
+
+
+def test_the_hooks_page_tells_of_every_kind_of_tree():
+    table = sections("hooks.md")["talon_rules() -> list[type[AcceptanceRule]]"]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == list(TREE_KINDS)
 
 
 def test_the_drafters_page_links_to_the_page_of_each():

@@ -1,12 +1,12 @@
-"""Sample-and-match, the acceptance rule for trees of any kind."""
+"""Sample and match: the rule for trees of any kind."""
 
 import attrs
-import numpy as np
 
 from talon_core.choices import Choices
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import TokenTree
+from talon_strategies.rules.descent import descend
 
 
 @attrs.frozen
@@ -17,6 +17,8 @@ class Match(AcceptanceRule):
     however it was made, as long as the draws know nothing of it. At temperature 0 the walk accepts the longest path of
     argmax tokens. EAGLE-2's test of its children one after the other, with the drafter's probability taken as 1, has
     the same law and accepts as much.
+
+        y ~ p(. | node);  go to the child that holds y, or emit y and stop
     """
 
     name = "match"
@@ -24,10 +26,4 @@ class Match(AcceptanceRule):
     follows_argmax = True
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
-        path = [0]
-        while True:
-            token = laws.draw(path[-1], choices)
-            child = tree.child(path[-1], token)
-            if child is None or laws.ends(token):
-                return Accepted(np.array(path, dtype=np.int64), token)
-            path.append(child)
+        return descend(tree, laws, lambda node: laws.draw(node, choices))

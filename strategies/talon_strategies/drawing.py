@@ -1,0 +1,25 @@
+"""What policies that draw have in common."""
+
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.tree import FloatArray, IntArray
+
+NOTHING: IntArray = np.empty(0, dtype=np.int64)
+"""No fixed candidates."""
+
+
+def known_rows(candidates: Candidates) -> list[int]:
+    """Frontier rows of which the drafter knows something, and so has a law."""
+    return [int(row) for row in np.flatnonzero(candidates.tokens[:, 0] >= 0)]
+
+
+def sharpened(law: FloatArray, temperature: float) -> FloatArray:
+    """A law, shape `(vocab,)`, at a temperature: in proportion to `law ** (1 / temperature)`."""
+    if temperature == 1.0:
+        return law
+    some = law > 0  # often few of the vocabulary, and powers are slow
+    sharp: FloatArray = np.zeros_like(law)
+    sharp[some] = (law[some] / law.max()) ** (1.0 / temperature)
+    sharp /= sharp.sum()
+    return sharp

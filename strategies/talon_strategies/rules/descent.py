@@ -1,0 +1,56 @@
+"""What the rules share: the way down from the root, and what a rejection leaves of the laws."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from talon_core.laws import Laws
+from talon_core.rule import Accepted
+from talon_core.tree import FloatArray, TokenTree
+
+
+def descend(tree: TokenTree, laws: Laws, draw: Callable[[int], int]) -> Accepted:
+    """Draw the next token at a node, go to the child that holds it, and so on until there is none.
+
+    Args:
+        tree: the verified tree.
+        laws: says which tokens end the text.
+        draw: `draw(node)` draws the token after `node`. If its law is the target's at that node, given all that was
+            drawn before, the output keeps the target's law.
+    """
+    path = [0]
+    while True:
+        token = draw(path[-1])
+        child = tree.child(path[-1], token)
+        if child is None or laws.ends(token):
+            return Accepted(np.array(path, dtype=np.int64), token)
+        path.append(child)
+
+
+def leftover(p: FloatArray, q: FloatArray) -> FloatArray:
+    """What p has more than q, as a law: (p - q)+ by its sum. Shapes `(vocab,)`.
+
+    Where p and q agree to the last digit nothing is left. That is reached with the probability of a rounding error
+    alone; p is returned, which is as good as any law.
+    """
+    rest = np.maximum(p - q, 0.0)
+    total = rest.sum()
+    return rest / total if total > 0 else p
+
+
+def ratio(p: float, q: float) -> float:
+    """min(1, p/q), for a token that was drawn, so that q > 0."""
+    return 1.0 if p >= q else p / q  # a division could overflow where q is hardly more than 0
+
+
+def staying(prob: float, left: float) -> float:
+    """s / (s + 1 - P): with which probability a node is accepted after its child was rejected.
+
+    Args:
+        prob: P, the probability of accepting something in the node's sub-tree, before its child was tested.
+        left: s, the sum of (P p - q)+.
+
+    Returns:
+        The probability; 1 where P is 1, also if rounding has left nothing of s.
+    """
+    return 1.0 if prob >= 1.0 else left / (left + (1.0 - prob))

@@ -1,0 +1,41 @@
+"""Recursive rejection sampling, for children drawn independently."""
+
+import attrs
+
+from talon_core.choices import Choices
+from talon_core.laws import Laws
+from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.tree import TokenTree
+from talon_strategies.rules.descent import descend, leftover, ratio
+
+
+@attrs.frozen
+class RecursiveRejection(AcceptanceRule):
+    """Tests i.i.d. children in the order of their draws (SpecInfer, arXiv 2305.09781, multi-step speculative sampling).
+
+        r = p(. | node)
+        for c in children, as drawn from q:
+            with probability min(1, r(c) / q(c)):  go to c
+            r = norm((r - q)+)
+        emit a draw from r
+
+    A token that was drawn twice is tested twice.
+    """
+
+    name = "rrs"
+    exact_for = frozenset({"iid", "sampled-chain"})
+    follows_argmax = True
+
+    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
+        def draw(node: int) -> int:
+            drawn = tree.drawn.get(node)
+            if drawn is None:
+                return laws.draw(node, choices)
+            r, q = laws.at(node), drawn.law
+            for c in drawn.tokens.tolist():
+                if choices.coin(ratio(float(r[c]), float(q[c]))):
+                    return int(c)
+                r = leftover(r, q)
+            return choices.pick(r)
+
+        return descend(tree, laws, draw)

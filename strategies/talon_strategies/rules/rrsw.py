@@ -1,0 +1,42 @@
+"""Recursive rejection sampling, for children drawn without replacement."""
+
+import attrs
+
+from talon_core.choices import Choices
+from talon_core.drawn import without
+from talon_core.laws import Laws
+from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.tree import TokenTree
+from talon_strategies.rules.descent import descend, leftover, ratio
+
+
+@attrs.frozen
+class RejectionWithoutReplacement(AcceptanceRule):
+    """Tests children that were drawn without replacement, in the order of their draws (Sequoia, arXiv 2402.12374).
+
+        r = p(. | node)
+        for c in children, as drawn from q:
+            with probability min(1, r(c) / q(c)):  go to c
+            r = norm((r - q)+);  q(c) = 0;  q = norm(q)
+        emit a draw from r
+
+    What is left of q is what the next child was drawn from.
+    """
+
+    name = "rrsw"
+    exact_for = frozenset({"without-replacement", "sampled-chain"})
+    follows_argmax = True
+
+    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
+        def draw(node: int) -> int:
+            drawn = tree.drawn.get(node)
+            if drawn is None:
+                return laws.draw(node, choices)
+            r, q = laws.at(node), drawn.law
+            for c in drawn.tokens.tolist():
+                if choices.coin(ratio(float(r[c]), float(q[c]))):
+                    return int(c)
+                r, q = leftover(r, q), without(q, c)
+            return choices.pick(r)
+
+        return descend(tree, laws, draw)

@@ -1,0 +1,34 @@
+"""Chains whose tokens are drawn."""
+
+import attrs
+from attrs.validators import ge, gt
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import TokenTree
+from talon_strategies.drawing import NOTHING, sharpened
+from talon_strategies.options import number, plus_one, whole_number
+
+
+@attrs.frozen
+class SampledChain(TreePolicy):
+    """Draws `length` tokens one after the other from the drafter's laws (Leviathan et al., arXiv 2211.17192).
+
+    Attributes:
+        length: drafted tokens, at least 1; one draft pass each. Their gamma.
+        temperature: tokens are drawn from the drafter's law at this temperature, more than 0; best near the request's.
+    """
+
+    name = "sampled-chain"
+    children = "sampled-chain"
+    suits = "block"
+    length: int = attrs.field(default=5, validator=[whole_number, ge(1)])
+    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
+
+    def width(self, tree: TokenTree) -> int:
+        return 1
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        law = sharpened(candidates.law(0), self.temperature)
+        return Growth(NOTHING, drawn={0: candidates.draw(0, law=law)})

@@ -1,0 +1,68 @@
+"""SpecInfer's trees of independent draws."""
+
+import math
+from numbers import Integral
+from typing import Any
+
+import attrs
+from attrs.validators import gt
+
+from talon_core.candidates import Candidates
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import IntArray, TokenTree
+from talon_strategies.drawing import NOTHING, known_rows, sharpened
+from talon_strategies.options import number, numbers_of
+
+THREE_THEN_ONE: Any = "3;1;1;1"  # text, as users write it and `talon list` shows it; the converter makes it numbers
+
+
+def _widths(given: Any) -> Any:
+    return numbers_of(given, int, "widths", "3;1;1")
+
+
+def _usable(widths: Any) -> bool:
+    return isinstance(widths, tuple) and bool(widths) and all(isinstance(w, Integral) and int(w) >= 1 for w in widths)
+
+
+def _positive(_: object, __: object, widths: Any) -> None:
+    if not _usable(widths):
+        raise ValueError(f"widths is {widths}; it must be one or more whole numbers, each at least 1, as in 3;1;1")
+
+
+def _nodes(widths: Any) -> int:
+    """Most nodes of the tree; 1 for what are no widths, which is refused after this."""
+    if not _usable(widths):
+        return 1
+    return 1 + sum(math.prod(int(width) for width in widths[: depth + 1]) for depth in range(len(widths)))
+
+
+@attrs.frozen
+class SpecInfer(TreePolicy):
+    """Draws a fixed number of independent children for each node of a layer (SpecInfer, arXiv 2305.09781, section 3).
+
+    A token that is drawn twice under one node is one node.
+
+    Attributes:
+        widths: draws under each node, layer by layer from the first; their expansion configuration. As text, numbers
+            with `;` between them.
+        temperature: tokens are drawn from the drafter's law at this temperature, more than 0; best near the request's.
+    """
+
+    name = "specinfer"
+    children = "iid"
+    suits = "rrs"
+    widths: tuple[int, ...] = attrs.field(default=THREE_THEN_ONE, converter=_widths, validator=_positive)
+    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: _nodes(self.widths), takes_self=True))
+
+    def width(self, tree: TokenTree) -> int:
+        return 1
+
+    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+        depth = int(tree.depths[candidates.frontier[0]])
+        drawn = {}
+        for row in known_rows(candidates):
+            law = sharpened(candidates.law(row), self.temperature)
+            drawn[row] = candidates.draw(row, self.widths[depth], law=law, replacement=True)
+        last: IntArray | None = NOTHING if depth + 1 == len(self.widths) else None
+        return Growth(NOTHING, last, drawn)

@@ -1,0 +1,120 @@
+"""Drawn children: which of a node's children came out of a draw, from which law, and in which order."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from talon_core.tree_arrays import FloatArray, IntArray, floats, ints
+
+
+@attrs.frozen(eq=False)
+class Drawn:
+    """How children of one node were drawn. Its other children are fixed: chosen, whatever is drawn.
+
+    A rule that tests a drawn child by p/q is exact only if the child follows the law that is written here. So whatever
+    decides that a draw is made, or kept, must not look at what comes out of it, nor of later draws under the same node,
+    nor at what stands below.
+
+    Attributes:
+        tokens: what was drawn, in this order, shape `(draws,)`, int64, at least one; with replacement a token may
+            come several times, and is one node nevertheless.
+        law: the law of the first draw, shape `(vocab,)`, float64, summing to 1.
+        replacement: every draw is from `law` and independent (i.i.d.). Otherwise each is from `law` without the
+            tokens before it, renormalised.
+        logp: by how much `path_logp` of each draw's node differs from its parent's, shape `(draws,)`, float64; by
+            default the natural logarithm of its probability under `law`.
+
+    Raises:
+        ValueError: if nothing was drawn, the shapes do not fit, or a token could not be drawn.
+    """
+
+    tokens: IntArray = attrs.field(converter=ints)
+    law: FloatArray = attrs.field(converter=floats)
+    replacement: bool = False
+    logp: FloatArray = attrs.field(converter=attrs.converters.optional(floats), default=None)
+
+    def __attrs_post_init__(self) -> None:
+        if self.tokens.ndim != 1 or self.law.ndim != 1 or not len(self.tokens):
+            raise ValueError(
+                f"drawn tokens and their law have one axis each, and there is at least one token; "
+                f"got shapes {self.tokens.shape} and {self.law.shape}"
+            )
+        if self.tokens.min() < 0 or self.tokens.max() >= len(self.law):
+            raise ValueError(f"drawn tokens {self.tokens.tolist()} are not all among the law's {len(self.law)} tokens")
+        prob = self.law[self.tokens]
+        if not (prob > 0).all():
+            raise ValueError(
+                f"token {self.tokens[int((prob <= 0).argmax())]} cannot be drawn: its law gives it nothing"
+            )
+        if not self.replacement and len(np.unique(self.tokens)) != len(self.tokens):
+            raise ValueError(f"tokens {self.tokens.tolist()} were drawn without replacement, and one of them twice")
+        if self.logp is None:
+            object.__setattr__(self, "logp", floats(np.log(prob)))
+        elif self.logp.shape != self.tokens.shape:
+            raise ValueError(f"logp has shape {self.logp.shape} for {len(self.tokens)} drawn tokens")
+
+    @property
+    def nodes(self) -> IntArray:
+        """The tokens that become nodes: each once, at its first draw; shape `(nodes,)`, int64."""
+        return self.tokens[self.firsts]
+
+    @property
+    def firsts(self) -> IntArray:
+        """At which draw each of `nodes` came out first, ascending, shape `(nodes,)`, int64."""
+        return np.sort(np.unique(self.tokens, return_index=True)[1])
+
+    def first(self, draws: int) -> "Drawn":
+        """The first so many draws alone."""
+        return attrs.evolve(self, tokens=self.tokens[:draws], logp=self.logp[:draws])
+
+
+def without(law: FloatArray, tokens: Any) -> FloatArray:
+    """A law given that none of some tokens comes out.
+
+    Args:
+        law: shape `(vocab,)`, float64.
+        tokens: one token, or an array of them.
+
+    Returns:
+        The law, shape `(vocab,)`, summing to 1; all zeros if nothing else can come out.
+    """
+    rest = law.copy()
+    rest[tokens] = 0.0
+    total = rest.sum()
+    return rest / total if total > 0 else rest
+
+
+@attrs.frozen
+class ChildrenKind:
+    """What trees of one kind may hold.
+
+    Attributes:
+        fixed: whether a node may have fixed children beside drawn ones, or alone.
+        most: most draws under one node; None for any number.
+        replacement: whether draws are with replacement; None where it makes no difference.
+    """
+
+    fixed: bool
+    most: int | None
+    replacement: bool | None = None
+
+
+KINDS: Mapping[str, ChildrenKind] = {
+    "deterministic": ChildrenKind(fixed=True, most=0),
+    "sampled": ChildrenKind(fixed=True, most=0),
+    "iid": ChildrenKind(fixed=False, most=None, replacement=True),
+    "without-replacement": ChildrenKind(fixed=False, most=None, replacement=False),
+    "hybrid": ChildrenKind(fixed=True, most=1),
+    "sampled-chain": ChildrenKind(fixed=False, most=1),
+}
+"""Kinds of trees by how children came about (`TreePolicy.children`, `AcceptanceRule.exact_for`).
+
+- "deterministic": fixed by the drafter's laws.
+- "sampled": drawn, but the tree does not say how.
+- "iid": all children of a node drawn independently from one law.
+- "without-replacement": all drawn, none twice.
+- "hybrid": fixed children, and at most one drawn from the law without them.
+- "sampled-chain": one drawn child.
+"""
