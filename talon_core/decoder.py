@@ -9,6 +9,7 @@ from torch import Tensor
 
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.errors import blaming_bugs, naming
+from talon_core.fitting import check_processors, check_rule
 from talon_core.generation import BatchGeneration, Generation, StreamedGeneration
 from talon_core.loading import BATCH_SIZE
 from talon_core.policy import TreePolicy
@@ -30,7 +31,8 @@ STATEFUL = ("logits_processor", "stopping_criteria")
 class Decoder:
     """Decodes with a target, a drafter, a tree policy and an acceptance rule; the output is the target's own.
 
-    A decoder is made by `talon_core.load`. It runs one generation at a time.
+    A decoder is made by `talon_core.load`. It runs one generation at a time. With a lossy rule the output is not the
+    target's, and every result says so.
 
     Args:
         target: the model whose output is wanted.
@@ -38,10 +40,11 @@ class Decoder:
         policy: the tree policy; None decodes one token per pass, without drafting.
         drafter: the drafter's options; needed with a policy.
         frontend: turns prompts and options into requests, and tokens into text.
+        lossy: allow a rule that changes the law of the output.
 
     Raises:
         ValueError: if there is a policy but no drafter, the drafter does not fit the target, or the rule is not
-            exact for the policy's trees.
+            exact for the policy's trees, or is lossy where that is not allowed.
     """
 
     def __init__(
@@ -51,14 +54,12 @@ class Decoder:
         policy: TreePolicy | None = None,
         drafter: DrafterSpec | None = None,
         frontend: "Frontend | None" = None,
+        *,
+        lossy: bool = False,
     ) -> None:
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
-        if policy is not None and not {policy.children, "any"} & rule.exact_for:
-            raise ValueError(
-                f"{naming('rule', rule)} is not exact for the {policy.children} trees of "
-                f"{naming('tree policy', policy)}; it is exact for {', '.join(sorted(rule.exact_for)) or 'none'}"
-            )
+        check_rule(rule, policy, lossy)
         self.target = target
         self.rule = rule
         self.policy = policy
@@ -70,6 +71,11 @@ class Decoder:
         self._frontend = frontend
 
     @property
+    def lossless(self) -> bool:
+        """Whether the output has the target's law: False with a lossy rule."""
+        return not self.rule.lossy
+
+    @property
     def frontend(self) -> "Frontend":
         """What prepares requests.
 
@@ -79,6 +85,16 @@ class Decoder:
         if self._frontend is None:
             raise ValueError("this decoder has no frontend: give it token ids through `run`, as a Request")
         return self._frontend
+
+    def limit(self, request: Request) -> int:
+        """Most new tokens of a request, which is checked before anything is decoded.
+
+        Raises:
+            ValueError: if the prompt is empty, leaves no room in the target's context, or has tokens outside the
+                vocabulary; or the rule looks ahead and a logits processor remembers what it was called with.
+        """
+        check_processors(self.rule, self.policy, request.sampling.processors)
+        return request.limit(self.target)
 
     @overload
     def generate(self, prompt: OnePrompt, **options: Any) -> Result: ...
@@ -132,7 +148,7 @@ class Decoder:
             seeded = {} if seed is None else {"seed": seed + at}
             requests.append(self.frontend.request(one, {**options, **own, **seeded}))
         for request in requests:
-            request.limit(self.target)  # a prompt that is too long is found before another is decoded
+            self.limit(request)  # a prompt that is too long is found before another is decoded
         return requests
 
     def stream(self, prompt: OnePrompt, **options: Any) -> StreamedGeneration:

@@ -47,7 +47,7 @@ class BatchGeneration:
         choices: for each sequence the randomness of the rule and the policy; seeded from the requests by default.
 
     Raises:
-        ValueError: if a prompt is empty, leaves no room in the target's context, or has tokens outside the vocabulary.
+        ValueError: if a request cannot be served, see `Decoder.limit`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BatchGeneration:
         given = choices if choices is not None else [SeededChoices(request.seed) for request in requests]
         # A policy serves one sequence at a time; the decoder's own is the one of a sequence that is decoded alone.
         policies = [decoder.policy, *(_copied(decoder.policy) for _ in requests[1:])]
-        limits = [request.limit(decoder.target) for request in requests]
+        limits = [decoder.limit(request) for request in requests]
         self.sequences = [Sequence(*of) for of in zip(requests, given, limits, policies, strict=True)]
         self._greedy = decoder.rule.follows_argmax and all(request.greedy for request in requests)
         self._greedy &= len({request.eos for request in requests}) == 1
@@ -76,8 +76,8 @@ class BatchGeneration:
 
     def results(self) -> list[Result]:
         """What has come out so far, one for each request."""
-        frontend = self.decoder._frontend
-        return [sequence.result(frontend, self._prefill_seconds) for sequence in self.sequences]
+        decoder = self.decoder
+        return [one.result(decoder._frontend, decoder.lossless, self._prefill_seconds) for one in self.sequences]
 
     def _run(self) -> Generator[list[Round | None], None, None]:
         drafter = self.decoder.drafter

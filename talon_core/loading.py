@@ -7,32 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
+from talon_core.attention import AttentionBackend, DeviceBackend
+from talon_core.backends import choose_accelerator, choose_attention
 from talon_core.drafter import DrafterSpec
 from talon_core.drafting import checked_budget
 from talon_core.errors import blaming_bugs
+from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy
 from talon_core.registry import KINDS, Registry, load_registry
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import build
 
 if TYPE_CHECKING:
-    from torch import device, dtype
-
     from talon_core.decoder import Decoder
 
 DEFAULT_MODEL = "smollm2-135m"
 AUTO = "auto"
-"""In the place of a drafter: the best that is ready for the model, see `choose_drafter`."""
+"""In the place of a drafter: the best that is ready for the model, see `choose_drafter`. In the place of a rule: the
+one that the policy suits, see `with_rule`."""
 
 DEFAULT_DRAFTER = AUTO
 DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.15,least=0.03"
-DEFAULT_RULE = "match"
+DEFAULT_RULE = AUTO
 BATCH_SIZE = 8
 """Of several prompts, how many are decoded at a time where nothing is said."""
-
-ATTENTION_BACKENDS = {"cpu": ("native", "sdpa", "reference"), "cuda": ("triton", "sdpa", "reference")}
-"""By kind of device the backends in the order in which they are tried when none is asked for, before all others."""
 
 
 @attrs.frozen
@@ -42,10 +40,11 @@ class Parts:
     Attributes:
         drafter: for example `ngram`, or "auto" for the best that is ready for the model; ignored without a policy.
         policy: for example `talon:budget=12`; "none" or None decodes one token per pass.
-        rule: for example `match`.
+        rule: for example `match`, or "auto" for the one that the policy suits.
         attention: an attention backend; None takes the first that can run.
         accelerate: use an accelerator where one can run; or the name of one.
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it.
+        lossy: allow a rule that changes the law of the output.
     """
 
     drafter: str | DrafterSpec = DEFAULT_DRAFTER
@@ -54,6 +53,7 @@ class Parts:
     attention: str | AttentionBackend | None = None
     accelerate: bool | str = True
     graphs: bool = True
+    lossy: bool = False
 
 
 def load(
@@ -65,6 +65,7 @@ def load(
     attention: str | AttentionBackend | None = None,
     accelerate: bool | str = True,
     graphs: bool = True,
+    lossy: bool = False,
     tokenizer: Any = None,
     **model_options: Any,
 ) -> "Decoder":
@@ -76,22 +77,23 @@ def load(
         drafter: a spec such as `ngram` or `draft-model:model=...`, or a `DrafterSpec`; "auto" takes the best that is
             ready for the model.
         policy: a spec such as `talon:budget=12,mu=0.05`, or a `TreePolicy`; None or "none" decodes without drafting.
-        rule: a spec such as `match`, or an `AcceptanceRule`.
+        rule: a spec such as `match`, or an `AcceptanceRule`; "auto" takes the one that the policy suits.
         attention: an attention backend's name; None takes the fastest that can run.
         accelerate: make the model's own layers faster where that is possible without changing what they compute; or
             the name of the accelerator that is to do it, such as "compile".
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it; the output is
             the same without.
+        lossy: allow a rule that changes the law of the output; every `Result` says then that it is not `lossless`.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
         model_options: passed to `AutoModelForCausalLM.from_pretrained`, so none for a `model` that is an object;
             `dtype` is float32 on a CPU by default and the checkpoint's own elsewhere.
 
     Raises:
         LookupError: for an unknown name.
-        ValueError: for a bad option, a model that cannot be loaded or cannot verify trees, or a drafter that does
-            not fit it.
+        ValueError: for a bad option, a model that cannot be loaded or cannot verify trees, a drafter that does not
+            fit it, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
-    parts = Parts(drafter, policy, rule, attention, accelerate, graphs)
+    parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy)
     check_parts(parts, load_registry())
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
@@ -124,11 +126,16 @@ def _check_model(model: Any) -> None:
 
 
 def check_parts(parts: Parts, registry: Registry) -> None:
-    """Look every spec up and build it, so that a typing error is found before a model is loaded."""
-    policy = _built(registry, "tree policy", parts.policy) if parts.policy not in ("none", None) else None
+    """Look every spec up and build it, so that a typing error is found before a model is loaded.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
+    """
+    policy = _policy(registry, parts)
     if parts.drafter != AUTO and (policy is not None or parts.drafter not in ("none", None)):
         _built(registry, "drafter", parts.drafter)
-    _built(registry, "rule", parts.rule)
+    check_rule(_built(registry, "rule", with_rule(parts, registry).rule), policy, parts.lossy)
     if isinstance(parts.attention, str):
         registry.get("attention backend", parts.attention)
     elif parts.attention is not None:
@@ -146,7 +153,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
 
     registry = load_registry()
     parts = settled(parts, model)
-    policy = _built(registry, "tree policy", parts.policy) if parts.policy not in ("none", None) else None
+    policy = _policy(registry, parts)
     rule = _built(registry, "rule", parts.rule)
     drafter = _built(registry, "drafter", parts.drafter) if policy is not None else None
     attention = choose_attention(registry, parts.attention, model.device, model.dtype)
@@ -168,14 +175,32 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
                 raise
             # nobody has asked for it, and it may lack what this model needs
             attention = choose_attention(registry, None, model.device, model.dtype, without=attention.name)
-    return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer))
+    return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer), lossy=parts.lossy)
 
 
 def settled(parts: Parts, model: Any) -> Parts:
-    """The parts as they are for a loaded model: with the name of the drafter that "auto" stands for."""
+    """The parts as they are for a loaded model: with the names of the drafter and the rule that "auto" stands for."""
+    parts = with_rule(parts, load_registry())
     if parts.drafter != AUTO or parts.policy in ("none", None):
         return parts
     return attrs.evolve(parts, drafter=choose_drafter(load_registry(), model))
+
+
+def with_rule(parts: Parts, registry: Registry) -> Parts:
+    """The parts with the name of the rule that "auto" stands for; that takes no model.
+
+    Raises:
+        LookupError: if the policy suits a rule that is not registered.
+    """
+    if parts.rule != AUTO:
+        return parts
+    return attrs.evolve(parts, rule=suited_rule(registry, _policy(registry, parts)))
+
+
+def is_lossless(parts: Parts, registry: Registry) -> bool:
+    """Whether what these parts decode has the target's law."""
+    rule: AcceptanceRule = _built(registry, "rule", with_rule(parts, registry).rule)
+    return not rule.lossy
 
 
 def choose_drafter(registry: Registry, model: Any) -> str:
@@ -197,6 +222,10 @@ def choose_drafter(registry: Registry, model: Any) -> str:
     return best[1]
 
 
+def _policy(registry: Registry, parts: Parts) -> TreePolicy | None:
+    return None if parts.policy in ("none", None) else _built(registry, "tree policy", parts.policy)
+
+
 def _built(registry: Registry, kind: str, spec: Any) -> Any:
     """What a spec describes, or the object that was given in its place."""
     interface = KINDS[kind][1]
@@ -210,63 +239,6 @@ def _built(registry: Registry, kind: str, spec: Any) -> Any:
         for which in ("budget", "draft_budget"):
             checked_budget(built, which)
     return built
-
-
-def choose_attention(
-    registry: Registry,
-    asked: "str | AttentionBackend | None",
-    device: "device",
-    dtype: "dtype",
-    without: str | None = None,
-) -> AttentionBackend:
-    """The attention backend that was asked for, or else the first that can run, except the one named `without`.
-
-    Raises:
-        LookupError: if the one asked for is unknown, or none can run; the sentence says why not.
-        ValueError: if the one asked for cannot run; it is never replaced in silence.
-    """
-    if isinstance(asked, AttentionBackend):
-        return asked
-    if asked is not None:
-        backend: AttentionBackend = registry.get("attention backend", asked).cls()
-        why = backend.unavailable(device, dtype)
-        if why is not None:
-            raise ValueError(f"attention backend '{asked}' cannot be used here: {why}")
-        return backend
-    names = registry.names("attention backend")
-    ours = [name for name in ATTENTION_BACKENDS.get(device.type, ("sdpa", "reference")) if name in names]
-    reasons = []
-    for name in [*ours, *(name for name in names if name not in ours)]:
-        if name == without:
-            continue
-        backend = registry.get("attention backend", name).cls()
-        why = backend.unavailable(device, dtype)
-        if why is None:
-            return backend
-        reasons.append(f"{name}: {why}")
-    raise LookupError(
-        f"no attention backend can run in {dtype} on {device} ({'; '.join(reasons) or 'none is registered'})"
-        f"{registry.failed}"
-    )
-
-
-def choose_accelerator(registry: Registry, asked: bool | str, device: "device", dtype: "dtype") -> Accelerator | None:
-    """The accelerator that was asked for by name, or the first automatic one that can run on such a model, or None.
-
-    Raises:
-        LookupError: if the one asked for is unknown.
-        ValueError: if the one asked for cannot run.
-    """
-    if asked is False:
-        return None
-    for name in registry.names("accelerator") if asked is True else [asked]:
-        accelerator: Accelerator = registry.get("accelerator", name).cls()
-        why = accelerator.unavailable(device, dtype)
-        if why is None and (accelerator.automatic or asked is not True):
-            return accelerator
-        if asked is not True:
-            raise ValueError(f"accelerator '{name}' cannot be used here: {why}")
-    return None
 
 
 def load_model(name: str, **options: Any) -> tuple[Any, Any]:

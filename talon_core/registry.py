@@ -30,7 +30,7 @@ KINDS: Mapping[str, tuple[str, type]] = {
 WITHOUT_OPTIONS = (AttentionBackend, Accelerator)
 """Interfaces whose classes are made without options, and so need not be attrs classes."""
 
-RESERVED = {"none": "there is none", "auto": "one is chosen for the model"}
+RESERVED = {"none": "there is none", "auto": "one is chosen"}
 """Names that no plugin can have, and what they mean where a part is asked for."""
 
 

@@ -76,6 +76,7 @@ class Result:
         token_ids: the new tokens.
         text: the new tokens as text, special tokens left out; None if the decoder has no tokenizer.
         finish_reason: "eos", "length" (`max_new_tokens` or the target's context) or "stop" (another condition).
+        lossless: whether the tokens have the target's law; False from a decoder with a lossy rule.
         rounds: one record per round.
         stats: totals.
     """
@@ -84,6 +85,7 @@ class Result:
     token_ids: list[int]
     text: str | None
     finish_reason: str
+    lossless: bool
     rounds: list[Round]
     stats: Stats
 

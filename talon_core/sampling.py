@@ -65,7 +65,8 @@ class WarpedLaws(Laws):
     """The target's laws at a verified tree, warped with the true prefix of each node that is visited.
 
     Processors are called once per visited node, in the order of the walk, with exactly the token ids that plain
-    decoding would show them there; so processors that look at the prefix, or keep state, work as they do there.
+    decoding would show them there; so processors that look at the prefix work as they do there. So do those that
+    remember their calls, if the rule does not look ahead.
 
     Attributes:
         tree: the verified tree.

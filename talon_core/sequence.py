@@ -126,13 +126,14 @@ class Sequence:
         answers = [criterion(ids) for criterion in self.request.criteria]  # all are asked: some keep state
         return any(answers)
 
-    def result(self, frontend: "Frontend | None", prefill_seconds: float) -> Result:
+    def result(self, frontend: "Frontend | None", lossless: bool, prefill_seconds: float) -> Result:
         """What has come out so far; `finish_reason` is "interrupted" if it is not over."""
         return Result(
             prompt_ids=self.request.ids,
             token_ids=self.token_ids,
             text=frontend.text(self.token_ids) if frontend is not None else None,
             finish_reason=self.finish_reason or "interrupted",
+            lossless=lossless,
             rounds=self.rounds,
             stats=Stats.of(self.rounds, self.seconds, prefill_seconds),
         )

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 import attrs
 
-from talon_core.loading import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
+from talon_core.loading import (
+    DEFAULT_DRAFTER,
+    DEFAULT_POLICY,
+    DEFAULT_RULE,
+    Parts,
+    check_parts,
+    is_lossless,
+    with_rule,
+)
 from talon_core.registry import Registry, load_registry
 
 PLAIN = "none"
@@ -24,12 +32,14 @@ class Method:
     Attributes:
         name: as it was written, without the space around it.
         parts: what TALON's engine decodes with; None is transformers' own `generate`.
+        lossless: whether what it decodes has the target's law.
     """
 
     name: str
     parts: Parts | None
+    lossless: bool = True
 
-    def as_dict(self) -> dict[str, str | None]:
+    def as_dict(self) -> dict[str, str | bool | None]:
         """Its name and its parts with the defaults filled in, as the manifest has them."""
         parts = self.parts
         drafting = parts is not None and parts.policy != PLAIN
@@ -38,10 +48,13 @@ class Method:
             "drafter": str(parts.drafter) if parts is not None and drafting else None,
             "policy": str(parts.policy) if parts is not None else None,
             "rule": str(parts.rule) if parts is not None else None,
+            "lossless": self.lossless,
         }
 
 
-def parse_method(spec: str, attention: str | None = None, registry: Registry | None = None) -> Method:
+def parse_method(
+    spec: str, attention: str | None = None, registry: Registry | None = None, lossy: bool = False
+) -> Method:
     """Read a method, and look its parts up.
 
     Parts are separated by `/`, or by ` / ` with space around it: where that occurs, other slashes belong to the
@@ -51,17 +64,20 @@ def parse_method(spec: str, attention: str | None = None, registry: Registry | N
         spec: for example `ngram/talon:budget=12,mu=0.1`, `none` or `generate`.
         attention: an attention backend's name; None takes the first that can run.
         registry: where to look names up; everything that is installed by default.
+        lossy: allow a rule that changes the law of the output.
 
     Raises:
-        ValueError: if a part is unknown or has a bad option; the sentence names the method.
+        ValueError: if a part is unknown or has a bad option, or the rule does not fit the policy or is lossy where that
+            is not allowed; the sentence names the method.
     """
+    registry = registry if registry is not None else load_registry()
     name = spec.strip()
     if not name:
         raise ValueError(f"a method is empty; it is written drafter/policy/rule, or it is {PLAIN} or {GENERATE}")
     if name == GENERATE:
         return Method(name, None)
     if name == PLAIN:
-        return Method(name, Parts(policy=PLAIN, attention=attention))
+        return Method(name, with_rule(Parts(policy=PLAIN, attention=attention, lossy=lossy), registry))
     spaced = SPACED.search(name) is not None
     pieces = [piece.strip() for piece in (SPACED.split(name) if spaced else name.split("/"))]
     slash_in_option = not spaced and any("=" in piece for piece in pieces[:-1])
@@ -73,24 +89,26 @@ def parse_method(spec: str, attention: str | None = None, registry: Registry | N
     drafter, policy, rule = (*pieces, "", "")[:3]
     if policy == PLAIN:
         raise ValueError(f"method '{name}' has the policy {PLAIN}; decoding without drafting is the method '{PLAIN}'")
-    parts = Parts(drafter or DEFAULT_DRAFTER, policy or DEFAULT_POLICY, rule or DEFAULT_RULE, attention)
+    chosen = (drafter or DEFAULT_DRAFTER, policy or DEFAULT_POLICY, rule or DEFAULT_RULE)
+    parts = Parts(*chosen, attention, lossy=lossy)
     try:
-        check_parts(parts, registry if registry is not None else load_registry())
+        check_parts(parts, registry)
+        parts = with_rule(parts, registry)
     except (LookupError, ValueError) as error:
         raise ValueError(f"method '{name}': {error}{hint}") from error
-    return Method(name, parts)
+    return Method(name, parts, is_lossless(parts, registry))
 
 
-def parse_methods(specs: Sequence[str], attention: str | None = None) -> list[Method]:
+def parse_methods(specs: Sequence[str], attention: str | None = None, lossy: bool = False) -> list[Method]:
     """Read the methods of a run; plain decoding is put first where it was not given.
 
     Raises:
         ValueError: for a bad method, or two that are the same.
     """
     registry = load_registry()
-    methods = [parse_method(spec, attention, registry) for spec in specs]
+    methods = [parse_method(spec, attention, registry, lossy) for spec in specs]
     if all(method.name != PLAIN for method in methods):
-        methods.insert(0, parse_method(PLAIN, attention, registry))
+        methods.insert(0, parse_method(PLAIN, attention, registry, lossy))
     for number, method in enumerate(methods):
         for other in methods[:number]:
             if method.parts == other.parts:

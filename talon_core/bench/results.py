@@ -52,6 +52,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         found = manifest["format"]
         methods = [method["name"] for method in manifest["settings"]["methods"]]
+        for method in manifest["settings"]["methods"]:
+            method.setdefault("lossless", True)  # a folder from before there were lossy rules
         complete = isinstance(manifest["environment"], dict) and isinstance(manifest["sessions"], list) and methods
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"'{file}' is no manifest of talon bench run ({type(error).__name__}: {error})") from error

@@ -48,6 +48,7 @@ class Bench:
         self._prompts: Mapping[str, Sequence[Prompt]] = {each.name: each.prompts for each in plan.sets}
         self._plain = self._decoder(next(method for method in plan.methods if method.name == PLAIN))
         self._engines = {method.name: self._engine(method) for method in plan.methods}
+        self._lossless = {method.name: method.lossless for method in plan.methods}
         self._answers: dict[tuple[str, int, int], str] = {}
         for unit in plan.units():
             if unit.turn == unit.repetition == 0:
@@ -129,6 +130,7 @@ class Bench:
                 finish_reason=decoded[name].finish_reason,
                 stats=decoded[name].stats,
                 acceptance_by_depth=decoded[name].acceptance_by_depth,
+                lossless=self._lossless[name],
                 **self._compared(ids, decoded[name], decoded[PLAIN]),
             )
             for place, name in enumerate(order)

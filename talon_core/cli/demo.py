@@ -35,6 +35,7 @@ class Comparison:
 
     session: "Session"
     parts: Parts
+    without: Parts
     plain: "Result"
     fast: "Result"
 
@@ -81,20 +82,20 @@ def compare(console: Console | None, model: str, parts: Parts, options: dict[str
     from talon_core.cli.session import open_session
 
     session = open_session(model)
+    without = session.settled(attrs.evolve(parts, policy="none"))
     parts = session.settled(parts)
-    without = session.decoder(attrs.evolve(parts, policy="none"))
-    fast = session.decoder(parts)
-    for decoder in (without, fast):
+    plain, fast = session.decoder(without), session.decoder(parts)
+    for decoder in (plain, fast):
         decoder.generate(PROMPT, temperature=0.0, max_new_tokens=WARM_UP_TOKENS)
     if console is not None:
         console.print(Rule("the prompt"))
         console.print(Text(PROMPT, style="dim"))
     runs = []
-    for decoder, title in ((without, "one token at a time"), (fast, f"TALON: {parts.drafter} + {parts.policy}")):
+    for decoder, title in ((plain, "one token at a time"), (fast, f"TALON: {parts.drafter} + {parts.policy}")):
         if console is not None:
             console.print(Rule(title))
         runs.append(_run(console, decoder, options))
-    return Comparison(session, parts, *runs)
+    return Comparison(session, parts, without, *runs)
 
 
 def _run(console: Console | None, decoder: "Decoder", options: dict[str, Any]) -> "Result":
@@ -140,12 +141,11 @@ class _Wrapped:
 
 def as_report(model: str, comparison: Comparison) -> dict[str, Any]:
     """What `--json` prints: both runs as `talon generate --json` gives them, and the comparison."""
-    without = attrs.evolve(comparison.parts, policy="none")
     return {
         "prompt": PROMPT,
         "identical": comparison.identical,
         "speed_up": comparison.speed_up,
-        "plain": as_object(model, without, comparison.plain),
+        "plain": as_object(model, comparison.without, comparison.plain),
         "talon": as_object(model, comparison.parts, comparison.fast),
     }
 

@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from talon_core.backends import choose_attention
 from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import check_drafter, drafter_rows, named_drafter
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import nothing_on_stdout, print_json, stdout
-from talon_core.loading import DEFAULT_MODEL, Parts, check_parts, choose_attention
+from talon_core.loading import DEFAULT_MODEL, Parts, check_parts
 from talon_core.registry import GROUP, Registry, load_registry
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 
 from talon_core.cli import many
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, nothing_on_stdout, print_json, stderr, summary
+from talon_core.cli.output import mark_lossy, note, nothing_on_stdout, print_json, stderr, summary
 from talon_core.loading import BATCH_SIZE, Parts
 from talon_core.paths import utf8, write_whole
 
@@ -34,6 +34,7 @@ def generate(
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
+    lossy: opts.Lossy = False,
     attention: opts.Attention = None,
     max_new_tokens: Annotated[
         int | None,
@@ -64,7 +65,8 @@ def generate(
     """Continue a prompt, and stream the text to stdout; or several prompts, in batches.
 
     The text is the target model's own, whatever the drafter and the policy are; they decide how soon it is there.
-    With --policy none the same model decodes without them. Figures and drawings go to stderr.
+    With --policy none the same model decodes without them. Figures and drawings go to stderr. Only a lossy rule changes
+    the text, and only with --lossy; stderr says so then.
     """
     generation_options = opts.sampling_options(temperature, top_p, top_k, seed, max_new_tokens)
     if temperature == 0 and (top_p is not None or top_k is not None):
@@ -79,7 +81,7 @@ def generate(
     if several and (show_tree or tree_svg is not None):
         raise ValueError("--show-tree and --tree-svg draw a tree of one prompt; the prompt file holds several")
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
-    parts = opts.checked_parts(drafter, policy, rule, attention)
+    parts = opts.checked_parts(drafter, policy, rule, attention, lossy)
     _check_picture(tree_svg)
     with nothing_on_stdout(as_json):
         from talon_core.cli.session import open_session
@@ -97,9 +99,12 @@ def generate(
     if answers is not None:
         if as_json:
             results = [_result(one) for one in answers.results]
-            print_json({**_made_of(model, parts), "results": results, "stats": answers.stats()})
+            made_of = {**_made_of(model, parts), "lossless": decoder.lossless}
+            print_json({**made_of, "results": results, "stats": answers.stats()})
         else:
             many.show_all(prompts, answers)
+        if not decoder.lossless:
+            mark_lossy(decoder.rule.name)
         if answers.interrupted:
             raise typer.Exit(130)
         return
@@ -110,6 +115,8 @@ def generate(
         _write((result.text or "") + "\n")
     for line in summary(result.stats, result.finish_reason):
         stderr().print(line, style="dim", markup=False, soft_wrap=True)
+    if not result.lossless:
+        mark_lossy(decoder.rule.name)
     if show_tree or tree_svg is not None:
         _show(session, result, show_tree, tree_svg)
     if result.finish_reason == "interrupted":
@@ -175,6 +182,7 @@ def _made_of(model: str, parts: Parts) -> dict[str, Any]:
 def _result(result: "Result") -> dict[str, Any]:
     """What it says of one prompt."""
     return {
+        "lossless": result.lossless,
         "prompt_tokens": len(result.prompt_ids),
         "token_ids": result.token_ids,
         "text": result.text,

@@ -15,6 +15,7 @@ from rich.text import Text
 from talon_core.cli import options as opts
 from talon_core.cli.output import plain, print_json, stdout
 from talon_core.registry import Registered, Registry, load_registry
+from talon_core.rule import AcceptanceRule
 from talon_core.specs import describe_options
 
 KINDS: Mapping[str, str] = {
@@ -78,11 +79,13 @@ def describe(registered: Registered) -> dict[str, Any]:
     """One registered class: what it is, who brought it, and what can be set."""
     docstring = inspect.getdoc(registered.cls) or ""
     helps = attribute_helps(docstring)
+    own = {"lossy": bool(registered.cls.lossy)} if issubclass(registered.cls, AcceptanceRule) else {}
     return {
         "name": registered.name,
         "plugin": registered.plugin,
         "class": f"{registered.cls.__module__}.{registered.cls.__qualname__}",
         "description": " ".join(docstring.split("\n\n")[0].split()),
+        **own,
         "options": [
             {
                 "name": option,
@@ -133,7 +136,8 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
 
 
 def _show_registered(console: Console, entry: Mapping[str, Any]) -> None:
-    console.print(Text("  ").append(entry["name"], style="bold cyan").append(f"  from {entry['plugin']}", style="dim"))
+    head = Text("  ").append(entry["name"], style="bold cyan").append(f"  from {entry['plugin']}", style="dim")
+    console.print(head.append("  lossy: needs --lossy" if entry.get("lossy") else "", style="bold red"))
     _indented(console, Text(entry["description"]), 6)
     for option in entry["options"]:
         required = option["required"]

@@ -15,7 +15,10 @@ Drafter = Annotated[str, typer.Option("--drafter", help="What drafts, as name:op
 Policy = Annotated[
     str, typer.Option("--policy", help="What shapes the trees (talon list policies); none decodes without drafting.")
 ]
-Rule = Annotated[str, typer.Option("--rule", help="What is accepted of a tree (talon list rules).")]
+Rule = Annotated[
+    str, typer.Option("--rule", help="What is accepted of a tree (talon list rules); auto is what the policy suits.")
+]
+Lossy = Annotated[bool, typer.Option("--lossy", help="Allow a rule that changes what the model says.")]
 Attention = Annotated[
     str | None, typer.Option("--attention", help="What computes tree attention; by default the fastest that can run.")
 ]
@@ -47,6 +50,7 @@ __all__ = [
     "Attention",
     "Drafter",
     "Json",
+    "Lossy",
     "Model",
     "Policy",
     "Rule",
@@ -57,14 +61,14 @@ __all__ = [
 ]
 
 
-def checked_parts(drafter: str, policy: str, rule: str, attention: str | None) -> Parts:
+def checked_parts(drafter: str, policy: str, rule: str, attention: str | None, lossy: bool = False) -> Parts:
     """The parts of a decoder, each spec looked up and built once, so that a typing error costs no waiting.
 
     Raises:
         LookupError: for an unknown name.
-        ValueError: for a bad option.
+        ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
-    parts = Parts(drafter=drafter, policy=policy, rule=rule, attention=attention)
+    parts = Parts(drafter=drafter, policy=policy, rule=rule, attention=attention, lossy=lossy)
     check_parts(parts, load_registry())
     return parts
 

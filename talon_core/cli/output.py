@@ -87,5 +87,11 @@ def summary(stats: Stats, finish_reason: str) -> list[str]:
     ]
 
 
+def mark_lossy(rule: str) -> None:
+    """Say on stderr that a text is not the target's own."""
+    text = f"LOSSY: rule '{rule}' changes what the model says; this is not its own text"
+    stderr().print(text, style="bold red", markup=False, soft_wrap=True)
+
+
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"

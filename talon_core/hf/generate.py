@@ -12,7 +12,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from talon_core.decoder import Decoder
 from talon_core.hf.frontend import prepared_request
-from talon_core.loading import Parts, decoder_for_model
+from talon_core.loading import Parts, decoder_for_model, is_lossless
+from talon_core.registry import load_registry
 
 
 class TalonGenerate:
@@ -35,6 +36,11 @@ class TalonGenerate:
         self._decoder: Decoder | None = None
         self._model: Any = None
 
+    @property
+    def lossless(self) -> bool:
+        """Whether the output has the target's law: False with a lossy rule."""
+        return is_lossless(self._parts, load_registry())
+
     def __call__(self, model: Any, input_ids: Tensor, streamer: Any = None, **prepared: Any) -> Any:
         """Decode in place of transformers' own loop.
 
@@ -43,8 +49,8 @@ class TalonGenerate:
             generation config asks for a dictionary.
 
         Raises:
-            ValueError: for a batch, a padded prompt, beam search, scores or states that are to be returned, or a model
-                that cannot verify trees.
+            ValueError: for a batch, a padded prompt, beam search, scores or states that are to be returned, a model
+                that cannot verify trees, or a logits processor that does not go with the rule.
         """
         streamer = streamer if streamer is not None else _streamer_of_the_caller()
         seed = self._seed if self._seed is not None else int(torch.randint(2**62, ()))

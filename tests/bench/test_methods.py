@@ -3,7 +3,7 @@
 import pytest
 
 from talon_core.bench.methods import Method, parse_method, parse_methods
-from talon_core.loading import DEFAULT_POLICY, DEFAULT_RULE, Parts
+from talon_core.loading import DEFAULT_POLICY, Parts
 
 FOLDER = "draft-model:model=./some/folder"
 
@@ -11,17 +11,19 @@ FOLDER = "draft-model:model=./some/folder"
 @pytest.mark.parametrize(
     ("spec", "drafter", "policy", "rule"),
     [
-        ("ngram", "ngram", DEFAULT_POLICY, DEFAULT_RULE),
-        ("ngram/chain", "ngram", "chain", DEFAULT_RULE),
-        ("ngram/talon:budget=12,mu=0.1", "ngram", "talon:budget=12,mu=0.1", DEFAULT_RULE),
+        ("ngram", "ngram", DEFAULT_POLICY, "match"),
+        ("ngram/chain", "ngram", "chain", "match"),
+        ("ngram/talon:budget=12,mu=0.1", "ngram", "talon:budget=12,mu=0.1", "match"),
         ("ngram/talon:budget=12,mu=0.1/match", "ngram", "talon:budget=12,mu=0.1", "match"),
         ("ngram//match", "ngram", DEFAULT_POLICY, "match"),
-        ("/chain", "auto", "chain", DEFAULT_RULE),
-        (f"{FOLDER} /", FOLDER, DEFAULT_POLICY, DEFAULT_RULE),
-        (f"{FOLDER} / chain:length=3", FOLDER, "chain:length=3", DEFAULT_RULE),
+        ("/chain", "auto", "chain", "match"),
+        (f"{FOLDER} /", FOLDER, DEFAULT_POLICY, "match"),
+        (f"{FOLDER} / chain:length=3", FOLDER, "chain:length=3", "match"),
         (f"{FOLDER} / chain / match", FOLDER, "chain", "match"),
-        (f" {FOLDER}/ / chain ", f"{FOLDER}/", "chain", DEFAULT_RULE),
-        ("draft-model:model=/abs/folder  /  chain", "draft-model:model=/abs/folder", "chain", DEFAULT_RULE),
+        ("ngram/sampled-chain", "ngram", "sampled-chain", "block"),
+        ("ngram/sampled-chain/auto", "ngram", "sampled-chain", "block"),
+        (f" {FOLDER}/ / chain ", f"{FOLDER}/", "chain", "match"),
+        ("draft-model:model=/abs/folder  /  chain", "draft-model:model=/abs/folder", "chain", "match"),
     ],
 )
 def test_parts_are_separated_by_slashes_and_those_left_out_take_the_defaults(spec, drafter, policy, rule):
@@ -36,9 +38,26 @@ def test_plain_decoding_is_always_among_the_methods():
 
 def test_the_manifest_has_the_parts_with_their_defaults():
     plain, fast, generate = parse_methods(["ngram", "generate"])
-    assert plain.as_dict() == {"name": "none", "drafter": None, "policy": "none", "rule": DEFAULT_RULE}
-    assert fast.as_dict() == {"name": "ngram", "drafter": "ngram", "policy": DEFAULT_POLICY, "rule": DEFAULT_RULE}
-    assert generate.as_dict() == {"name": "generate", "drafter": None, "policy": None, "rule": None}
+    assert plain.as_dict() == {"name": "none", "drafter": None, "policy": "none", "rule": "match", "lossless": True}
+    assert fast.as_dict() == {
+        "name": "ngram",
+        "drafter": "ngram",
+        "policy": DEFAULT_POLICY,
+        "rule": "match",
+        "lossless": True,
+    }
+    assert generate.as_dict() == {"name": "generate", "drafter": None, "policy": None, "rule": None, "lossless": True}
+
+
+def test_a_lossy_method_is_one_only_where_the_user_says_so():
+    sentence = "method 'ngram//typical': rule 'typical' .* is lossy: .*lossy=True allows it"
+    with pytest.raises(ValueError, match=sentence):
+        parse_method("ngram//typical")
+    method = parse_method("ngram//typical:epsilon=0.2", lossy=True)
+    assert method.lossless is method.as_dict()["lossless"] is False
+    assert [each.lossless for each in parse_methods(["ngram", "generate", "/chain/typical"], lossy=True)] == [
+        *(True, True, True, False)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +69,7 @@ def test_the_manifest_has_the_parts_with_their_defaults():
         ("ngram/talon/mach", "did you mean 'match'?"),
         ("ngram/talon:budgt=3", "did you mean 'budget'?"),
         ("ngram/none", "decoding without drafting is the method 'none'"),
+        ("ngram/chain/block", "is not exact for the deterministic trees"),
         ("ngram/chain/match/more", "has 4 parts; at most three are written"),
         (FOLDER, "write ' / ' with spaces between the parts"),
         (f"{FOLDER}/chain", "write ' / ' with spaces between the parts"),
@@ -65,3 +85,5 @@ def test_what_is_no_method_gets_a_sentence(spec, sentence):
 def test_two_names_of_one_method_are_refused():
     with pytest.raises(ValueError, match="'ngram' and 'ngram//match' are the same method"):
         parse_methods(["ngram", "ngram//match"])
+    with pytest.raises(ValueError, match="'/sampled-chain' and '/sampled-chain/block' are the same method"):
+        parse_methods(["/sampled-chain", "/sampled-chain/block"])

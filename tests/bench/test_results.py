@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from talon_core.bench.results import RESULTS, append, read_results
+from talon_core.bench.compare import compare
+from talon_core.bench.results import MANIFEST, RESULTS, append, read_results
 
 
 @pytest.fixture
@@ -24,6 +25,30 @@ def test_lines_come_back_as_they_were_written(folder_of, measurement):
     results = read_results(folder_of(lines))
     assert results.measurements == lines
     assert results.unfinished == 0
+
+
+def test_a_line_from_before_there_were_lossy_rules_is_lossless(folder_of, measurement):
+    folder = folder_of([measurement("none", lossless=False), measurement("ngram")])
+    file = folder / RESULTS
+    old = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**line, "lossless": None}) + "\n" for line in old))
+    with pytest.raises(ValueError, match=r"line 1 .* is no measurement of this version: 'lossless' must be <class 'bo"):
+        read_results(folder)
+    for line in old:
+        del line["lossless"]
+    file.write_text("".join(json.dumps(line) + "\n" for line in old))
+    assert [line.lossless for line in read_results(folder).measurements] == [True, True]
+
+
+def test_a_folder_from_before_there_were_lossy_rules_can_be_gone_on_with(folder_of, pair, reopened):
+    folder = folder_of(pair)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for method in manifest["settings"]["methods"]:
+        del method["lossless"]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    again = reopened(folder)
+    assert again.measurements == pair
+    assert all(summary.lossless for summary in compare(again).all.values())
 
 
 @pytest.mark.parametrize("cut", [1, 5, 200])

@@ -31,6 +31,7 @@ def test_json_holds_both_runs(talon, model):
     assert ran.answer["plain"]["token_ids"] == ran.answer["talon"]["token_ids"]
     assert ran.answer["plain"]["policy"] == "none"
     assert ran.answer["talon"]["policy"] == "chain:length=4"
+    assert ran.answer["plain"]["rule"] == ran.answer["talon"]["rule"] == "match"
     assert ran.answer["talon"]["stats"]["target_passes"] < ran.answer["plain"]["stats"]["target_passes"] == 30
 
 
@@ -48,6 +49,19 @@ def test_a_difference_is_a_failure(talon, model, monkeypatch):
     assert ran.status == 1
     assert "identical output: no, from token 3 on" in ran.out
     assert talon("demo", "--model", model, "--max-new-tokens", "12", "--json").status == 1
+
+
+def test_plain_decoding_is_that_of_policy_none_whatever_the_policy_suits(talon, model):
+    ran = talon("demo", "--model", model, "--max-new-tokens", "12", "--policy", "sampled-chain", "--json")
+    assert (ran.status, ran.answer["identical"]) == (0, True)
+    assert (ran.answer["plain"]["rule"], ran.answer["talon"]["rule"]) == ("match", "block")
+
+
+def test_a_lossy_rule_is_no_subject_of_the_demo(talon):
+    ran = talon("demo", "--rule", "typical")
+    assert (ran.status, ran.out) == (2, "")
+    assert "rule 'typical'" in ran.err
+    assert "is lossy" in ran.err
 
 
 def test_no_policy_is_nothing_to_compare(talon):

@@ -9,7 +9,9 @@ import pytest
 from talon_core.rounds import Stats
 
 SENTENCE = "hi-🙂é~\n"
-FIELDS = {"model", "drafter", "policy", "rule", "prompt_tokens", "token_ids", "text", "finish_reason", "stats"}
+MADE_OF = {"model", "drafter", "policy", "rule", "lossless"}
+ANSWER = {"lossless", "prompt_tokens", "token_ids", "text", "finish_reason", "stats"}
+FIELDS = MADE_OF | ANSWER
 
 
 def said(tokens: int) -> str:
@@ -23,7 +25,7 @@ def test_json_is_one_object_with_the_promised_fields(talon, model):
     assert ran.status == 0
     assert set(ran.answer) == FIELDS
     assert ran.answer["model"] == model
-    assert (ran.answer["drafter"], ran.answer["rule"]) == ("ngram", "match")
+    assert (ran.answer["drafter"], ran.answer["rule"], ran.answer["lossless"]) == ("ngram", "match", True)
     assert ran.answer["prompt_tokens"] == len(SENTENCE.encode())
     assert len(ran.answer["token_ids"]) == ran.answer["stats"]["new_tokens"] == 24
     assert ran.answer["text"] == said(24)
@@ -49,6 +51,43 @@ def test_streamed_text_is_the_whole_text_with_no_character_broken(talon, model, 
     streamed, whole = talon(*arguments), talon(*arguments, "--no-stream")
     assert streamed.status == whole.status == 0
     assert streamed.out == whole.out == said(tokens) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule"), [("none", "match"), ("chain", "match"), ("sampled-chain", "block"), ("specinfer", "rrs")]
+)
+def test_the_rule_is_the_one_that_the_policy_suits(talon, model, policy, rule):
+    arguments = ("generate", SENTENCE, "--model", model, "--max-new-tokens", "3", "--policy", policy, "--json")
+    for more in ((), ("--rule", "auto")):
+        assert talon(*arguments, *more).answer["rule"] == rule
+    assert talon(*arguments, "--rule", "match").answer["rule"] == "match"
+
+
+MARK = "LOSSY: rule 'typical' changes what the model says; this is not its own text"
+
+
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream", "--json"])
+def test_the_text_of_a_lossy_rule_is_marked(talon, model, stream):
+    arguments = ("generate", SENTENCE, "--model", model, "--max-new-tokens", "6", stream, "--lossy")
+    lossy = talon(*arguments, "--rule", "typical:epsilon=0.5")
+    assert lossy.status == 0
+    assert MARK in lossy.err
+    assert "LOSSY" not in lossy.out
+    lossless = talon(*arguments)
+    assert (lossless.status, lossless.out == lossy.out) == (0, stream != "--json")  # the permission alone
+    assert "LOSSY" not in lossless.err
+    if stream == "--json":
+        assert (lossy.answer["lossless"], lossless.answer["lossless"]) == (False, True)
+
+
+def test_the_texts_of_several_prompts_are_marked(talon, model, tmp_path):
+    file = lines(tmp_path / "prompts.jsonl", "ab", SENTENCE)
+    arguments = ("generate", "--prompt-file", file, "--model", model, "--max-new-tokens", "4", "--lossy")
+    ran = talon(*arguments, "--rule", "typical", "--json")
+    assert [ran.answer["lossless"], *(result["lossless"] for result in ran.answer["results"])] == [False] * 3
+    assert MARK in ran.err
+    assert MARK in talon(*arguments, "--rule", "typical").err
+    assert "LOSSY" not in talon(*arguments).err
 
 
 def test_figures_go_to_stderr(talon, model):
@@ -123,6 +162,9 @@ def test_a_prompt_comes_from_standard_input(talon, model, monkeypatch):
         (["generate", "a", "--policy", "talon:budget"], "'budget' in 'talon:budget' is no option"),
         (["generate", "a", "--drafter", "n-gram"], "no drafter 'n-gram'; did you mean 'ngram'?"),
         (["generate", "a", "--rule", "mach"], "no rule 'mach'; did you mean 'match'?"),
+        (["generate", "a", "--rule", "typical"], "is lossy: it changes what the model says; where"),
+        (["generate", "a", "--rule", "typical", "--policy", "none"], "(--lossy of talon generate and talon bench run)"),
+        (["generate", "a", "--rule", "block", "--lossy"], "is not exact for the deterministic trees"),
         (["generate", "a", "--attention", "fast"], "no attention backend 'fast'"),
         (["generate", "a", "--model", ""], "the model's name is empty"),
         (["generate", "a", "--model", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
@@ -226,10 +268,10 @@ def test_a_file_of_prompts_is_decoded_in_batches(talon, model, tmp_path, size):
     arguments = ("--model", model, "--max-new-tokens", "13", "--json")
     together = talon("generate", "--prompt-file", file, "--batch-size", size, *arguments)
     assert together.status == 0
-    assert set(together.answer) == {"model", "drafter", "policy", "rule", "results", "stats"}
+    assert set(together.answer) == {*MADE_OF, "results", "stats"}
     for prompt, result in zip(prompts, together.answer["results"], strict=True):
         alone = talon("generate", prompt, *arguments).answer
-        assert set(result) == FIELDS - {"model", "drafter", "policy", "rule"}
+        assert set(result) == ANSWER
         assert (result["token_ids"], result["text"]) == (alone["token_ids"], alone["text"])
     stats = together.answer["stats"]
     assert (stats["sequences"], stats["new_tokens"]) == (3, 39)

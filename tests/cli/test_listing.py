@@ -16,7 +16,7 @@ def test_everything_registered_is_listed_with_its_options(talon):
     registry = load_registry()
     for word, kind in listing.KINDS.items():
         assert [each["name"] for each in answer[word]] == registry.names(kind)
-        assert all(set(each) == FIELDS for each in answer[word])
+        assert all(set(each) == FIELDS | ({"lossy"} if word == "rules" else set()) for each in answer[word])
     (talon_policy,) = (each for each in answer["policies"] if each["name"] == "talon")
     assert talon_policy["plugin"] == "talon-core:talon-strategies"
     assert talon_policy["description"].startswith("Keeps every candidate at least `mu` times")
@@ -32,6 +32,14 @@ def test_one_kind_is_listed_alone(talon, word):
     ran = talon("list", word)
     assert ran.status == 0
     assert ran.out.startswith(word)
+
+
+def test_lossy_rules_are_marked(talon):
+    lossy = {rule["name"]: rule["lossy"] for rule in talon("list", "rules", "--json").answer["rules"]}
+    assert lossy["typical"] is True
+    assert {name for name, is_so in lossy.items() if is_so} == {"typical"}
+    marked = [line.split()[0] for line in talon("list", "rules").out.splitlines() if "lossy: needs --lossy" in line]
+    assert marked == ["typical"]
 
 
 def test_an_unknown_kind_gets_a_sentence(talon):

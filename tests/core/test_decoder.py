@@ -14,7 +14,7 @@ from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_core.testing.exact import Given
 from talon_strategies.chain import Chain
-from talon_strategies.match import Match
+from talon_strategies.rules.match import Match
 
 VOCAB = 6
 COUNTING = TableTarget(np.roll(np.eye(VOCAB), 1, axis=1) * 9)

@@ -17,15 +17,15 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core.attention import AttentionBackend
+from talon_core.backends import ATTENTION_BACKENDS, choose_attention
 from talon_core.errors import PluginError
 from talon_core.loading import (
-    ATTENTION_BACKENDS,
     Parts,
-    choose_attention,
     choose_drafter,
     decoder_for_model,
     load_model,
     settled,
+    with_rule,
 )
 from talon_core.registry import KINDS, Registered, Registry, load_registry
 from talon_core.testing import TableDrafter
@@ -33,7 +33,9 @@ from talon_core.testing.exact import Given
 from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.ngram import Ngram
 from talon_strategies.chain import Chain
-from talon_strategies.match import Match
+from talon_strategies.rules.match import Match
+from talon_strategies.rules.typical import Typical
+from talon_strategies.sampled_chain import SampledChain
 
 CPU = torch.device("cpu")
 
@@ -58,6 +60,20 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("a model was loaded")
 
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", loads)
+
+
+@attrs.frozen
+class Unsuited(Chain):
+    """A chain that names a rule of a plugin that is not there."""
+
+    name = "unsuited"
+    suits = "none-such"
+
+
+@attrs.frozen
+class SuitsLossy(Chain):
+    name = "suits-lossy"
+    suits = "typical"
 
 
 # Specs
@@ -95,6 +111,11 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"drafter": None}, ValueError, "the drafter is None; it must be a spec, .* or an object of class DrafterSpec"),
         ({"rule": None}, ValueError, "the rule is None; it must be a spec, .* or an object of class AcceptanceRule"),
         ({"attention": 7}, ValueError, "the attention backend is 7; .* or an object of class AttentionBackend"),
+        ({"rule": "typical"}, ValueError, r"rule 'typical' .* is lossy: it changes what the model says; .*lossy=True"),
+        ({"rule": Typical(), "policy": None}, ValueError, r"rule 'typical' .* is lossy"),
+        ({"rule": "block"}, ValueError, r"rule 'block' .* is not exact for the deterministic trees of .*'talon'"),
+        ({"policy": Unsuited()}, LookupError, "policy 'unsuited' .* suits the rule 'none-such', and there is none"),
+        ({"policy": SuitsLossy()}, ValueError, r"rule 'typical' .* is lossy"),
     ],
 )
 def test_a_bad_part_is_refused_before_the_model_is_loaded(
@@ -167,11 +188,63 @@ def test_a_plugin_that_fails_at_its_rank_is_named() -> None:
 def test_auto_is_replaced_by_the_drafters_name_once_the_model_is_loaded() -> None:
     model = tiny_model("llama")
     assert settled(Parts(), model).drafter == "ngram"
-    assert settled(Parts("draft-model:skip=1"), model) == Parts("draft-model:skip=1")
-    assert settled(Parts(policy="none"), model) == Parts(policy="none")
+    assert settled(Parts("draft-model:skip=1"), model) == Parts("draft-model:skip=1", rule="match")
+    assert settled(Parts(policy="none"), model) == Parts(policy="none", rule="match")
     decoder = decoder_for_model(model, None, Parts())
     assert decoder.drafter_spec is not None
     assert decoder.drafter_spec.name == "ngram"
+
+
+# The rule that is chosen for a policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule"),
+    [
+        (None, "match"),
+        ("none", "match"),
+        ("chain", "match"),
+        ("sampled-chain:length=2", "block"),
+        (SampledChain(), "block"),
+        ("specinfer", "rrs"),
+        ("talon-sampled", "hybrid"),
+    ],
+)
+def test_auto_is_the_rule_that_the_policy_suits(policy: Any, rule: str) -> None:
+    assert with_rule(Parts(policy=policy), load_registry()) == Parts(policy=policy, rule=rule)
+    assert with_rule(Parts(policy=policy, rule="rrsw"), load_registry()).rule == "rrsw"
+    parts = settled(Parts("ngram", policy), None)  # it takes no model to know it
+    assert parts.rule == rule
+    assert settled(parts, None) == parts
+
+
+def test_the_default_rule_is_the_one_that_the_policy_suits() -> None:
+    model = tiny_model("llama")
+    assert talon_core.load(model, policy="sampled-chain").rule.name == "block"
+    assert talon_core.load(model, policy="none").rule.name == "match"
+    assert talon_core.load(model).rule.name == "match"
+
+
+def test_a_rule_is_named_where_a_policy_suits_none() -> None:
+    assert talon_core.load(tiny_model("llama"), policy=Unsuited(), rule="match").rule.name == "match"
+
+
+# Lossy rules
+
+
+def test_a_lossy_rule_is_allowed_by_name_and_every_result_is_marked() -> None:
+    model = tiny_model("llama")
+    for policy in ("chain", "sampled-chain", "specinfer"):
+        decoder = talon_core.load(model, policy=policy, rule="typical", lossy=True)
+        stream = decoder.stream([5, 6, 7], max_new_tokens=8)
+        list(stream)
+        results = [
+            stream.result(),
+            decoder.generate([5, 6, 7], max_new_tokens=8),
+            *decoder.generate([[5, 6], [7]], max_new_tokens=8),
+        ]
+        assert [result.lossless for result in results] == [False] * 4
+    assert talon_core.load(model, policy="chain", lossy=True).generate([5, 6], max_new_tokens=2).lossless
 
 
 def drafters_of(ranks: dict[str, Any]) -> Registry:

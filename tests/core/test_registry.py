@@ -222,7 +222,7 @@ def named(given):
         (named("a:b=1"), "is called 'a:b=1'; a name is lower case"),
         (named("gr\u00f6\u00dfe"), "a name is lower case letters"),
         (named("none"), "is called 'none', which means that there is none"),
-        (named("auto"), "is called 'auto', which means that one is chosen for the model"),
+        (named("auto"), "is called 'auto', which means that one is chosen"),
     ],
 )
 def test_a_class_that_cannot_be_registered_is_named_and_its_neighbours_stay(listed, complaint):

@@ -28,7 +28,7 @@ from talon_drafters.eagle3 import Eagle3, default_states
 from talon_drafters.feature_drafter import FeatureDrafter
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 from talon_kernels.backends import ReferenceAttention
-from talon_strategies.match import Match
+from talon_strategies.rules.match import Match
 
 VOCAB, HIDDEN, HEADS, KV_HEADS, LAYERS = 97, 48, 4, 2, 8
 STATES = (2, 4, 5)

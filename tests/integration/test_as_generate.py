@@ -1,5 +1,6 @@
 """TALON inside `model.generate`, for people who have a model already."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
+    SynthIDTextWatermarkLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 from transformers.generation.streamers import BaseStreamer
 
@@ -120,6 +123,53 @@ def test_stop_strings_stop_where_those_of_generate_do(model: Any, tokenizer: Any
 def test_stop_strings_that_cannot_be_looked_for_are_refused_in_words(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         talon_core.as_generate(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"rule": "typical"}, ValueError, "rule 'typical' .* is lossy: .* lossy=True allows it"),
+        ({"rule": "block"}, ValueError, "rule 'block' .* is not exact for the deterministic trees"),
+        ({"policy": "tallon"}, LookupError, "no tree policy 'tallon'; did you mean 'talon'"),
+    ],
+)
+def test_a_bad_part_is_refused_before_there_is_a_model(
+    options: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        talon_core.as_generate(**options)
+
+
+def test_a_lossy_rule_is_allowed_by_name_and_marked(model: Any) -> None:
+    lossy = talon_core.as_generate(drafter="ngram", policy="chain", rule="typical", lossy=True)
+    assert lossy.lossless is False
+    assert model.generate(PROMPT, max_new_tokens=5, custom_generate=lossy, **GREEDY).shape == (1, 13)
+    assert talon_core.as_generate(drafter="ngram", policy="sampled-chain", lossy=True).lossless is True
+
+
+def guided(model: Any) -> LogitsProcessorList:
+    """A processor that remembers: it has a cache of its own, for another model."""
+    return LogitsProcessorList([UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, copy.deepcopy(model))])
+
+
+def watermarked(_: Any) -> LogitsProcessorList:
+    """A processor that remembers which contexts it has seen."""
+    own = {"sampling_table_size": 512, "sampling_table_seed": 0, "context_history_size": 64, "device": "cpu"}
+    return LogitsProcessorList([SynthIDTextWatermarkLogitsProcessor(ngram_len=3, keys=[1, 5, 9], **own)])
+
+
+@pytest.mark.parametrize("processors", [guided, watermarked])
+def test_a_processor_that_remembers_works_with_rules_that_do_not_look_ahead(model: Any, processors: Any) -> None:
+    plain = model.generate(PROMPT, max_new_tokens=30, logits_processor=processors(model), **GREEDY)
+    assert not torch.equal(plain, model.generate(PROMPT, max_new_tokens=30, **GREEDY))
+    for rule in ("match", "rrs"):
+        ours = talon_core.as_generate(drafter="ngram", policy="sampled-chain", rule=rule)
+        given = {"logits_processor": processors(model), "custom_generate": ours, **GREEDY}
+        assert torch.equal(model.generate(PROMPT, max_new_tokens=30, **given), plain)
+    ahead = talon_core.as_generate(drafter="ngram", policy="sampled-chain")
+    given = {"logits_processor": processors(model), "custom_generate": ahead, **GREEDY}
+    with pytest.raises(ValueError, match=r"remembers what it was called with, and rule 'block' .* instead: .*match"):
+        model.generate(PROMPT, max_new_tokens=30, **given)
 
 
 def test_manual_seed_makes_sampling_reproducible(model: Any) -> None:

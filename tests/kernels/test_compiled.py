@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from talon_core import load
-from talon_core.loading import choose_accelerator, load_registry
+from talon_core.backends import choose_accelerator
+from talon_core.registry import load_registry
 from talon_core.testing.tiny_models import tiny_model
 from talon_kernels import CompileAccelerator
 from talon_kernels.compiled import compile_layers

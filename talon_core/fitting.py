@@ -1,0 +1,116 @@
+"""What goes with a rule: the trees of a policy, what the user allows, and the logits processors of a request."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from talon_core.errors import naming
+from talon_core.policy import TreePolicy
+from talon_core.registry import Registry, load_registry
+from talon_core.rule import AcceptanceRule
+
+WITHOUT_POLICY = "match"
+"""The rule to use where nothing is drafted and the user names none."""
+
+REMEMBERING = frozenset(
+    {
+        "DiaEOSDelayPatternLogitsProcessor",
+        "HiggsAudioV2DelayPatternLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor",
+        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    }
+)
+"""Logits processors of transformers, by class, whose answers depend on what they were called with before."""
+
+
+def check_rule(rule: AcceptanceRule, policy: TreePolicy | None, lossy: bool) -> None:
+    """Refuse a rule that changes the output's law, unless the user allows it.
+
+    Args:
+        rule: the acceptance rule.
+        policy: whose trees it is for; None decodes without drafting.
+        lossy: rules that say themselves that they are lossy are allowed, for trees of any kind.
+
+    Raises:
+        ValueError: if the rule is lossy, or not exact for the policy's trees.
+    """
+    if rule.lossy:
+        if not lossy:
+            raise ValueError(
+                f"{naming('rule', rule)} is lossy: it changes what the model says; where that is wanted, "
+                "lossy=True allows it (--lossy of talon generate and talon bench run)"
+            )
+    elif policy is not None and not _is_exact(rule.exact_for, policy):
+        raise ValueError(
+            f"{naming('rule', rule)} is not exact for the {policy.children} trees of "
+            f"{naming('tree policy', policy)}; it is exact for {', '.join(sorted(rule.exact_for)) or 'none'}"
+        )
+
+
+def _is_exact(exact_for: Iterable[str], policy: TreePolicy) -> bool:
+    return not {policy.children, "any"}.isdisjoint(exact_for)
+
+
+def suited_rule(registry: Registry, policy: TreePolicy | None) -> str:
+    """The name of the rule to use where the user names none.
+
+    Raises:
+        LookupError: if the one that the policy suits is not registered; the sentence names the policy.
+    """
+    if policy is None:
+        return WITHOUT_POLICY
+    if policy.suits not in registry.names("rule"):
+        others = ", ".join(exact_rules(registry, policy))
+        raise LookupError(
+            f"{naming('tree policy', policy)} suits the rule {policy.suits!r}, and there is none; "
+            f"name one that is exact for its trees: {others or 'none is registered'}{registry.failed}"
+        )
+    return policy.suits
+
+
+def exact_rules(registry: Registry, policy: TreePolicy, looking_ahead: bool = True) -> list[str]:
+    """The names of the lossless rules for a policy's trees.
+
+    Args:
+        registry: where they are looked up.
+        policy: whose trees they are for.
+        looking_ahead: those that look ahead are among them.
+    """
+    names = []
+    for name in registry.names("rule"):
+        rule: type[AcceptanceRule] = registry.get("rule", name).cls
+        exact_for = getattr(rule, "exact_for", ())  # a plugin may have forgotten to say it
+        if not rule.lossy and _is_exact(exact_for, policy) and (looking_ahead or not rule.looks_ahead):
+            names.append(name)
+    return names
+
+
+def check_processors(rule: AcceptanceRule, policy: TreePolicy | None, processors: Iterable[Any]) -> None:
+    """Refuse logits processors that remember what they were called with, where a rule looks ahead.
+
+    Args:
+        rule: the acceptance rule.
+        policy: the tree policy; None decodes without drafting, and there is nothing ahead then.
+        processors: those of a request.
+
+    Raises:
+        ValueError: if there is one; the sentence says which rules would do.
+    """
+    if policy is None or not rule.looks_ahead:
+        return
+    for processor in _flat(processors):
+        if any(cls.__name__ in REMEMBERING for cls in type(processor).__mro__):
+            others = ", ".join(exact_rules(load_registry(), policy, looking_ahead=False))
+            raise ValueError(
+                f"logits processor '{type(processor).__name__}' remembers what it was called with, and "
+                f"{naming('rule', rule)} looks at tokens that it may reject; take another rule instead: "
+                f"{others or 'none is registered'}"
+            )
+
+
+def _flat(processors: Iterable[Any]) -> Iterator[Any]:
+    """A list of processors, as transformers has it, is a processor too."""
+    for processor in processors:
+        if isinstance(processor, list):
+            yield from _flat(processor)
+        else:
+            yield processor

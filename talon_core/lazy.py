@@ -1,0 +1,35 @@
+"""Packages whose names are imported when they are first used."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+def import_on_use(package: str, names: Mapping[str, Iterable[str]]) -> None:
+    """Let a package have names that are imported when they are first used.
+
+    Args:
+        package: its `__name__`.
+        names: for each module of the package the names that are in it.
+    """
+    where = {name: f"{package}.{module}" for module, own in names.items() for name in own}
+
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name not in where:
+                raise AttributeError(f"module '{package}' has no attribute '{name}'")
+            value = getattr(import_module(where[name]), name)
+            vars(self)[name] = value
+            return value
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            # An import puts each module into its package; a function that is called as its module is stays where it is.
+            if not (name in where and isinstance(value, ModuleType)):
+                super().__setattr__(name, value)
+
+        def __dir__(self) -> list[str]:
+            return sorted({*super().__dir__(), *where})
+
+    sys.modules[package].__class__ = Lazy
