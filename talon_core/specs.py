@@ -131,3 +131,21 @@ def describe_options(cls: type) -> dict[str, Any]:
                 default = None if default.takes_self else default.factory()
             options[field.alias] = default
     return options
+
+
+def spelled(made: Any) -> str:
+    """A registered object as a spec: its name and the options that differ from their defaults."""
+    cls = type(made)
+    defaults = describe_options(cls)
+    given = []
+    for field in attrs.fields(cls) if attrs.has(cls) else ():
+        if not field.init:
+            continue
+        value, default = getattr(made, field.name), defaults[field.alias]
+        if callable(field.converter) and isinstance(default, str):
+            default = field.converter(default)
+        if value != default and default is not None:
+            text = ";".join(map(str, value)) if isinstance(value, tuple) else value
+            given.append(f"{field.alias}={text}")
+    name = getattr(made, "name", cls.__name__)
+    return f"{name}:{','.join(given)}" if given else str(name)

@@ -8,36 +8,15 @@ from typing import Any
 import attrs
 import numpy as np
 
+from talon_core.bench.bootstrap import Interval, median_with_interval, with_interval
 from talon_core.bench.measurement import Measurement, first_difference
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.bench.schedule import Unit
-
-RESAMPLES = 10_000
-CHUNK = 500
-"""Resamples that are drawn at once: enough to be fast, few enough for long prompt sets to fit in memory."""
-LEVEL = 0.95
-SEED = 0
+from talon_core.tree import FloatArray
 
 Key = tuple[str, int]
 """A prompt: its set and its index there. The turns of a conversation are one prompt: they are not independent."""
-
-
-@attrs.frozen
-class Interval:
-    """A median over prompts with its percentile bootstrap interval, of level 0.95.
-
-    Attributes:
-        median: of the prompts' values.
-        low: the interval's lower end; None for fewer than two prompts.
-        high: its upper end; likewise.
-        prompts: how many values there are.
-    """
-
-    median: float
-    low: float | None
-    high: float | None
-    prompts: int
 
 
 @attrs.frozen
@@ -66,10 +45,14 @@ class Summary:
     """One method on some prompts. What transformers' own `generate` does not tell is None.
 
     Attributes:
+        lossless: whether the method is.
         measurements: how many there are.
         tokens_per_second: median over prompts, of each prompt's median over repetitions.
         ratio: to the baseline, in tokens per second, prompt by prompt; None if there is no prompt that both decoded.
         mean_accepted_tokens: all new tokens over all target passes.
+        mat_ratio: to the baseline's `mean_accepted_tokens`, over the prompts that both decoded; resamples draw prompts,
+            with what both made of them.
+        accepted_ratio: likewise of drafted tokens that were accepted for each target pass, without the bonus token.
         mean_of_sets: mean over the prompt sets of each set's `mean_accepted_tokens`.
         draft_passes_per_round: all draft passes over all rounds.
         outside_target: share of the seconds that were spent neither in the prefill nor in the target's passes.
@@ -79,10 +62,13 @@ class Summary:
         acceptance_by_depth: for each depth `offered`, `accepted` and their ratio, `rate`.
     """
 
+    lossless: bool
     measurements: int
     tokens_per_second: float
     ratio: Interval | None
     mean_accepted_tokens: float | None
+    mat_ratio: Interval | None
+    accepted_ratio: Interval | None
     mean_of_sets: float | None
     draft_passes_per_round: float | None
     outside_target: float | None
@@ -125,37 +111,41 @@ def compare(results: Results, baseline: str = PLAIN) -> Comparison:
         ValueError: if nothing is measured yet.
     """
     settings = results.manifest["settings"]
-    methods = [method["name"] for method in settings["methods"]]
-    if baseline not in methods:
-        raise LookupError(f"no method '{baseline}' in '{results.folder}'; there are: {', '.join(methods)}")
+    lossless = {method["name"]: method["lossless"] for method in settings["methods"]}
+    if baseline not in lossless:
+        raise LookupError(f"no method '{baseline}' in '{results.folder}'; there are: {', '.join(lossless)}")
     if not results.measurements:
         raise ValueError(f"nothing is measured in '{results.folder}' yet; let talon bench run finish a prompt")
     greedy = not settings["temperature"]
     measured = {each.set for each in results.measurements}
     names = [each["name"] for each in settings["sets"] if each["name"] in measured]
     sets = {
-        name: _summaries([each for each in results.measurements if each.set == name], methods, baseline, greedy)
+        name: _summaries([each for each in results.measurements if each.set == name], lossless, baseline, greedy)
         for name in names
     }
-    return Comparison(baseline, methods, sets, _summaries(results.measurements, methods, baseline, greedy))
+    return Comparison(baseline, list(lossless), sets, _summaries(results.measurements, lossless, baseline, greedy))
 
 
 def _summaries(
-    measurements: Sequence[Measurement], methods: Sequence[str], baseline: str, greedy: bool
+    measurements: Sequence[Measurement], lossless: Mapping[str, bool], baseline: str, greedy: bool
 ) -> dict[str, Summary]:
-    by_method: dict[str, list[Measurement]] = {method: [] for method in methods}
+    by_method: dict[str, list[Measurement]] = {method: [] for method in lossless}
     for measurement in measurements:
         by_method[measurement.method].append(measurement)
     plain = {each.unit: each for each in by_method[PLAIN]}
-    reference = speeds(by_method[baseline])
-    return {method: _summary(of, reference, plain, greedy) for method, of in by_method.items()}
+    reference = by_method[baseline]
+    return {method: _summary(of, lossless[method], reference, plain, greedy) for method, of in by_method.items()}
 
 
 def _summary(
-    of: Sequence[Measurement], reference: Mapping[Key, float], plain: Mapping[Unit, Measurement], greedy: bool
+    of: Sequence[Measurement],
+    lossless: bool,
+    reference: Sequence[Measurement],
+    plain: Mapping[Unit, Measurement],
+    greedy: bool,
 ) -> Summary:
-    speed = speeds(of)
-    ratios = [speed[key] / reference[key] for key in speed if key in reference]
+    speed, reference_speed = speeds(of), speeds(reference)
+    ratios = [speed[key] / reference_speed[key] for key in speed if key in reference_speed]
     compared = [each for each in of if each.unit in plain] if greedy else []
     differences = [found for each in compared if (found := _difference(each, plain[each.unit])) is not None]
     sets: dict[str, list[Measurement]] = defaultdict(list)
@@ -163,10 +153,13 @@ def _summary(
         sets[each.set].append(each)
     means = [mean for part in sets.values() if (mean := _quotient(part, "new_tokens", "target_passes")) is not None]
     return Summary(
+        lossless=lossless,
         measurements=len(of),
         tokens_per_second=statistics.median(speed.values()),
         ratio=median_with_interval(ratios) if ratios else None,
         mean_accepted_tokens=_quotient(of, "new_tokens", "target_passes"),
+        mat_ratio=_ratio_of_totals(of, reference, bonus=1),
+        accepted_ratio=_ratio_of_totals(of, reference, bonus=0),
         mean_of_sets=statistics.fmean(means) if means else None,
         draft_passes_per_round=_quotient(of, "draft_passes", "rounds"),
         outside_target=_outside(of),
@@ -190,26 +183,33 @@ def speeds(measurements: Iterable[Measurement]) -> dict[Key, float]:
     }
 
 
-def median_with_interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> Interval:
-    """The median, and between which values the medians of 95 % of the resamples of the same size are.
+def _ratio_of_totals(of: Sequence[Measurement], reference: Sequence[Measurement], bonus: int) -> Interval | None:
+    """Tokens for each target pass, to the reference's; `bonus` is 0 to leave the bonus token of each pass out."""
+    mine, theirs = _tokens_and_passes(of), _tokens_and_passes(reference)
+    both = [[*mine[key], *theirs[key]] for key in mine if key in theirs]
+    if not both or any(None in counts for counts in both):
+        return None
+    totals = np.array(both, dtype=np.float64)  # (prompts, 4)
 
-    Args:
-        values: one per prompt, at least one.
-        resamples: how many times as many values are drawn from them with replacement.
-        seed: of these drawings, so that the same values always have the same interval.
-    """
-    if len(values) < 2:
-        return Interval(statistics.median(values), None, None, len(values))
-    array = np.asarray(values, dtype=np.float64)
-    rng = np.random.default_rng(seed)
-    medians = np.concatenate(
-        [
-            np.median(rng.choice(array, (min(CHUNK, resamples - start), len(array))), axis=1)
-            for start in range(0, resamples, CHUNK)
-        ]
-    )
-    low, high = np.quantile(medians, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(np.median(array)), float(low), float(high), len(array))
+    def figure(drawn: FloatArray) -> FloatArray:
+        tokens, passes, other_tokens, other_passes = drawn.sum(axis=1).T
+        unpaid = 1 - bonus
+        ratios: FloatArray = (tokens / passes - unpaid) / (other_tokens / other_passes - unpaid)
+        return ratios
+
+    if not bonus and (totals[:, 2] <= totals[:, 3]).all():
+        return None  # the reference accepts nothing
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = with_interval(totals, figure)
+    return found if np.isfinite([found.median, found.low or 0.0, found.high or 0.0]).all() else None
+
+
+def _tokens_and_passes(measurements: Sequence[Measurement]) -> dict[Key, list[float | None]]:
+    """New tokens and target passes of each prompt, all turns and repetitions together."""
+    parts: dict[Key, list[Measurement]] = defaultdict(list)
+    for each in measurements:
+        parts[each.set, each.prompt].append(each)
+    return {key: [_total(part, "new_tokens"), _total(part, "target_passes")] for key, part in parts.items()}
 
 
 def _difference(one: Measurement, plain: Measurement) -> Difference | None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class Measurement:
         logit_gap: by how much the model preferred one of the two tokens there: the difference of their logits.
         stats: the fields of `talon_core.Stats`; those that transformers' own `generate` does not tell are None.
         acceptance_by_depth: see `acceptance_by_depth`; None for transformers' own `generate`.
+        lossless: whether the method is; lines from before there were lossy rules do not say it.
     """
 
     set: str = attrs.field(validator=instance_of(str))
@@ -60,6 +62,7 @@ class Measurement:
     logit_gap: float | None = attrs.field(validator=optional(instance_of((int, float))))
     stats: Mapping[str, Any] = attrs.field(validator=[instance_of(dict), _is_measured])
     acceptance_by_depth: Sequence[Mapping[str, int]] | None = attrs.field(validator=optional(instance_of(list)))
+    lossless: bool = attrs.field(default=True, validator=instance_of(bool))
 
     @property
     def unit(self) -> Unit:
@@ -107,3 +110,23 @@ def acceptance_by_depth(rounds: Sequence[Round]) -> list[dict[str, int]]:
         }
         for depth in range(1, max(reached, default=0) + 1)
     ]
+
+
+def acceptance_by_draw(rounds: Sequence[Round]) -> list[float]:
+    """How often the first, second, ... drawn child of a node is the accepted one, of the nodes that had so many.
+
+    With the rule `rrsw` or `match` these are the acceptance rates from which the policy `sequoia` shapes its trees.
+    Nodes count where the walk went through them.
+    """
+    tested: Counter[int] = Counter()
+    accepted: Counter[int] = Counter()
+    for one in rounds:
+        for place, node in enumerate(one.path.tolist()):
+            drawn = one.tree.drawn.get(node)
+            if drawn is None:
+                continue
+            tested.update(range(len(drawn.tokens)))
+            if place + 1 < len(one.path):
+                token = one.tree.tokens[one.path[place + 1]]
+                accepted[int((drawn.tokens == token).argmax())] += 1
+    return [accepted[draw] / tested[draw] for draw in sorted(tested)]

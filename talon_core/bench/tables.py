@@ -7,7 +7,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from talon_core.bench.compare import Comparison, Interval, Summary
+from talon_core.bench.bootstrap import Interval
+from talon_core.bench.compare import Comparison, Summary
 from talon_core.bench.methods import PLAIN
 
 SETS_PER_TABLE = 6
@@ -20,6 +21,8 @@ DIFFERENCES = 3
 def tables(comparison: Comparison) -> Iterator[RenderableType]:
     """Over all prompts, by set where there are several, by depth where something was drafted, and what differs."""
     yield _overall(comparison)
+    if comparison.baseline != PLAIN and comparison.all[comparison.baseline].mat_ratio is not None:
+        yield _mat_ratios(comparison)
     if len(comparison.sets) > 1:
         names = list(comparison.sets)
         for start in range(0, len(names), SETS_PER_TABLE):
@@ -53,7 +56,7 @@ def _overall(comparison: Comparison) -> Table:
     for method in comparison.methods:
         summary = comparison.all[method]
         table.add_row(
-            method,
+            _named(method, summary),
             f"{summary.tokens_per_second:.1f}",
             _ratio(summary.ratio),
             _ends(summary.ratio),
@@ -66,13 +69,28 @@ def _overall(comparison: Comparison) -> Table:
     return table
 
 
+def _mat_ratios(comparison: Comparison) -> Table:
+    """Tokens for each target pass, to the baseline's, with the bonus token (MAT) and without."""
+    title = f"tokens per target pass, to {comparison.baseline}"
+    table = _table(title, "MAT ratio", "95 % bootstrap", "accepted ratio", "95 % bootstrap", figure=INTERVAL)
+    for method in comparison.methods:
+        summary = comparison.all[method]
+        if summary.mat_ratio is not None:
+            cells = [
+                text for ratio in (summary.mat_ratio, summary.accepted_ratio) for text in (_ratio(ratio), _ends(ratio))
+            ]
+            table.add_row(_named(method, summary), *cells)
+    return table
+
+
 def _ratios(comparison: Comparison, names: Sequence[str]) -> Table:
     """Ratios and their intervals, by set."""
     heads = [f"{name} ({max(_prompts(one) for one in comparison.sets[name].values())})" for name in names]
     table = _table(f"ratios to {comparison.baseline} by set (prompts)", *heads, figure=INTERVAL)
     for method in comparison.methods:
         ratios = [comparison.sets[name][method].ratio for name in names]
-        table.add_row(method, *(f"{_ratio(ratio)}\n{_ends(ratio)}".removesuffix("\n-") for ratio in ratios))
+        cells = (f"{_ratio(ratio)}\n{_ends(ratio)}".removesuffix("\n-") for ratio in ratios)
+        table.add_row(_named(method, comparison.all[method]), *cells)
     return table
 
 
@@ -84,7 +102,7 @@ def _accepted(comparison: Comparison, names: Sequence[str]) -> Table:
         if over_all.mean_accepted_tokens is not None:
             of_sets = [comparison.sets[name][method].mean_accepted_tokens for name in names]
             values = [*of_sets, over_all.mean_accepted_tokens, over_all.mean_of_sets]
-            table.add_row(method, *map(_number, values))
+            table.add_row(_named(method, over_all), *map(_number, values))
     return table
 
 
@@ -97,21 +115,27 @@ def _by_depth(summaries: Mapping[str, Summary]) -> Table:
     for method, summary in summaries.items():
         if summary.acceptance_by_depth:
             rates = [f"{100 * row['rate']:.0f}%" for row in summary.acceptance_by_depth[:shown]]
-            table.add_row(method, *rates, *[""] * (shown - len(rates)))
+            table.add_row(_named(method, summary), *rates, *[""] * (shown - len(rates)))
     return table
 
 
 def _differences(summaries: Mapping[str, Summary]) -> Iterator[Text]:
+    """What differs from plain decoding; of a lossy method that is to be expected."""
     for method, summary in summaries.items():
+        name, style = _named(method, summary), "bold red" if summary.lossless else "dim"
         for found in summary.differences[:DIFFERENCES]:
             gap = "" if found.logit_gap is None else f", where the two logits are {found.logit_gap:.2g} apart"
             yield Text(
-                f"{method} differs from {PLAIN} on prompt {found.prompt} of {found.set} (turn {found.turn}, "
+                f"{name} differs from {PLAIN} on prompt {found.prompt} of {found.set} (turn {found.turn}, "
                 f"repetition {found.repetition}) from token {found.first_difference} on{gap}",
-                style="bold red",
+                style=style,
             )
         if len(summary.differences) > DIFFERENCES:
-            yield Text(f"{method} differs in {len(summary.differences) - DIFFERENCES} more", style="bold red")
+            yield Text(f"{name} differs in {len(summary.differences) - DIFFERENCES} more", style=style)
+
+
+def _named(method: str, summary: Summary) -> str:
+    return method if summary.lossless else f"{method} (lossy)"
 
 
 def _prompts(summary: Summary) -> int:

@@ -1,14 +1,10 @@
 """`talon bench`: methods measured against each other on prompt sets."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from talon_core.bench.compare import compare as compare_results
 from talon_core.bench.methods import PLAIN, parse_methods
@@ -17,7 +13,8 @@ from talon_core.bench.results import check_settings, read_manifest, read_results
 from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, nothing_on_stdout, plain, print_json, stderr, stdout
+from talon_core.cli.output import note, nothing_on_stdout, plain, print_json, stdout
+from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:
     from talon_core.bench.compare import Comparison
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 """Columns of the tables where stdout is no terminal."""
-SECONDS_BETWEEN_NOTES = 60.0
-"""Where stderr is no terminal, the progress is a line now and then."""
 
 bench = typer.Typer(help="Measure methods against each other on prompt sets, and compare.", no_args_is_help=False)
 
@@ -51,6 +46,7 @@ def run(
         Path, typer.Option("--prompts", metavar="PATH", help="A .jsonl or .txt file, or a folder; each file is a set.")
     ],
     model: opts.Model = opts.DEFAULT_MODEL,
+    lossy: opts.Lossy = False,
     attention: opts.Attention = None,
     limit: Annotated[
         int | None,
@@ -91,7 +87,7 @@ def run(
         raise ValueError(f"--turns is '{turns}'; it must be first or all")
     plan = Plan(
         model=model,
-        methods=tuple(parse_methods(specs, attention)),
+        methods=tuple(parse_methods(specs, attention, lossy)),
         sets=tuple(read_sets(prompts, limit)),
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -111,7 +107,10 @@ def run(
     if as_json:
         differing = {name: len(summary.differences) for name, summary in comparison.all.items()}
         units = len(plan.units())
-        print_json({"folder": str(folder), "units": units, "lines": len(results.measurements), "differing": differing})
+        lines = len(results.measurements)
+        lossy_ones = [method.name for method in plan.methods if not method.lossless]
+        answer = {"folder": str(folder), "units": units, "lines": lines, "differing": differing, "lossy": lossy_ones}
+        print_json(answer)
     else:
         _show(comparison)
         typer.echo(str(folder))
@@ -130,43 +129,11 @@ def measure(plan: Plan, folder: Path) -> "Results":
         cut = f", and {before.unfinished} unfinished at the end are left out" if before.unfinished else ""
         note(f"{len(before.measurements)} measurements are there already{cut}")
     try:
-        with _progress() as report:
+        with progress("measuring", "prompts") as report:
             return bench.run(folder, report)
     except KeyboardInterrupt:
         note(f"interrupted; the same command with --out '{folder}' goes on from here")
         raise
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """What to call with the number of prompts that are done, and of all: a bar, or a line now and then."""
-    console = stderr()
-    if not console.is_terminal:
-        yield _Notes().report
-        return
-    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False))
-    with Progress(*columns, *left, console=console, speed_estimate_period=600) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, all_: bar.update(task, completed=done, total=all_)
-
-
-class _Notes:
-    """Tells how far a run is, at most once a minute."""
-
-    def __init__(self) -> None:
-        self._started: tuple[float, int] | None = None
-        self._told = 0.0
-
-    def report(self, done: int, all_: int) -> None:
-        now = time.monotonic()
-        if self._started is None:
-            self._started, self._told = (now, done), now
-        elif now - self._told >= SECONDS_BETWEEN_NOTES or done == all_:
-            began, before = self._started
-            left = (now - began) / max(1, done - before) * (all_ - done)
-            note(f"{done} of {all_} prompts" + (f", {left / 60:.0f} minutes left" if done < all_ else ""))
-            self._told = now
 
 
 @bench.command()
@@ -178,7 +145,7 @@ def compare(
 ) -> None:
     """Compare the methods of a run. Exit status 1 if greedy outputs differ where rounding cannot be the reason.
 
-    That is float32: there, every method must give plain decoding's tokens.
+    That is float32: there, every method must give plain decoding's tokens, unless it is lossy.
     """
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise ValueError(f"--out is '{out}'; it must be a file in a folder that exists")
@@ -198,7 +165,7 @@ def compare(
     else:
         _show(comparison)
     exact = results.manifest["environment"].get("dtype") == "float32"
-    differ = any(summary.differences for summary in comparison.all.values())
+    differ = any(summary.differences and summary.lossless for summary in comparison.all.values())
     raise typer.Exit(1 if exact and differ else 0)
 
 

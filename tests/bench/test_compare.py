@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from talon_core.bench.compare import compare, median_with_interval, speeds
+from talon_core.bench.bootstrap import median_with_interval
+from talon_core.bench.compare import compare, speeds
 from talon_core.bench.measurement import first_difference
 from talon_core.bench.results import read_results
 from talon_core.bench.tables import tables
@@ -48,6 +49,24 @@ def test_ratios_are_paired_prompt_by_prompt(folder_of, measurement):
     assert (fast.ratio.low, fast.ratio.high, fast.ratio.prompts) == (0.5, 4, 3)
     assert fast.tokens_per_second == 5  # of 2, 5 and 10
     assert found.all["none"].ratio.median == found.all["none"].ratio.low == 1
+
+
+def test_tokens_per_pass_are_compared_as_totals_of_the_prompts_that_both_decoded(folder_of, measurement):
+    """Ten tokens each; plain decoding takes ten passes, the others fewer."""
+    passes = {"ngram": (2, 4, 4), "ngram/chain": (4, 4, 8)}
+    lines = [measurement("none", prompt) for prompt in range(3)]
+    lines += [measurement(name, n, target_passes=took[n]) for name, took in passes.items() for n in range(3)]
+    results = read_results(folder_of(lines, specs=["ngram", "ngram/chain"]))
+    found = compare(results, "ngram/chain").all["ngram"]
+    mine, theirs = 30 / 10, 30 / 16
+    assert found.mat_ratio.median == pytest.approx(mine / theirs)
+    assert found.accepted_ratio.median == pytest.approx((mine - 1) / (theirs - 1))
+    assert found.mat_ratio.low <= found.mat_ratio.median <= found.mat_ratio.high
+    assert found.mat_ratio.prompts == 3
+    assert compare(results).all["ngram"].accepted_ratio is None  # plain decoding accepts nothing
+    assert compare(results).all["ngram"].mat_ratio.median == pytest.approx(mine)
+    assert "accepted ratio" in shown(compare(results, "ngram/chain"))
+    assert "accepted ratio" not in shown(compare(results))
 
 
 def test_another_baseline_turns_the_ratios_round(folder_of, lines):
@@ -118,6 +137,34 @@ def test_a_wrong_output_is_found_whatever_its_line_says(folder_of, lines, measur
     assert "1/2" in text
     assert "ngram differs from none on prompt 1 of qa" in text
     assert "from token 3 on" in text
+
+
+LOSSY = "ngram//typical"
+
+
+def test_lossy_methods_are_marked_wherever_they_are_shown(folder_of, measurement):
+    depths = [{"depth": 1, "offered": 2, "accepted": 1}]
+    of = [
+        line
+        for name in ("qa", "sum")
+        for line in (
+            measurement("none", set=name),
+            measurement("ngram", set=name, acceptance_by_depth=depths),
+            measurement(LOSSY, set=name, acceptance_by_depth=depths, token_ids=[7] * 10, lossless=False),
+        )
+    ]
+    found = compare(read_results(folder_of(of, specs=["ngram", LOSSY], sets={"qa": 1, "sum": 1})))
+    for summaries in (found.all, *found.sets.values()):
+        assert {name: summary.lossless for name, summary in summaries.items()} == {
+            **{"none": True, "ngram": True},
+            LOSSY: False,
+        }
+    assert found.as_dict()["all"][LOSSY]["lossless"] is False
+    rows = [line for line in shown(found).splitlines() if LOSSY in line]
+    assert len(rows) == 4 + 2  # all prompts, ratios and MAT by set, by depth; and the two differences
+    assert all(f"{LOSSY} (lossy)" in row for row in rows)
+    assert shown(found).count("(lossy)") == len(rows)
+    assert sum("differs from none" in row for row in rows) == 2
 
 
 def test_drawn_outputs_are_not_compared(folder_of, measurement):

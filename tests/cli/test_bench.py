@@ -50,6 +50,7 @@ def test_every_method_decodes_every_prompt_and_all_say_the_same(bench, tmp_path)
         "units": 4,
         "lines": 16,
         "differing": dict.fromkeys(METHODS, 0),
+        "lossy": [],
     }
     assert [(line["set"], line["prompt"]) for line in lines[::4]] == [
         ("talk", 0),
@@ -255,6 +256,29 @@ def test_compare_finds_a_wrong_output_and_says_so_with_its_status(bench, talon, 
     assert (ran.status, ran.answer["all"]["ngram"]["identical"]) == (1, 3)
 
 
+def test_a_lossy_method_is_marked_everywhere_and_its_differences_are_no_failure(bench, talon, tmp_path):
+    name = "ngram/chain/typical"
+    ran, lines = bench("--lossy", "--json", specs=["ngram", name])
+    assert (ran.status, ran.answer["lossy"]) == (0, [name])
+    assert {line["method"]: line["lossless"] for line in lines} == {"none": True, "ngram": True, name: False}
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    methods = {method["name"]: (method["rule"], method["lossless"]) for method in manifest["settings"]["methods"]}
+    assert methods == {"none": ("match", True), "ngram": ("match", True), name: ("typical", False)}
+    wrong = next(line for line in lines if line["method"] == name)
+    wrong["token_ids"][5] += 1
+    file = tmp_path / "out" / RESULTS
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    compared = talon("bench", "compare", str(tmp_path / "out"))
+    assert compared.status == 0
+    assert f"{name} (lossy) differs from none on prompt 0 of talk" in compared.out
+    answer = talon("bench", "compare", str(tmp_path / "out"), "--json")
+    assert (answer.status, answer.answer["all"][name]["identical"]) == (0, 3)
+    assert answer.answer["all"][name]["lossless"] is False
+    next(line for line in lines if line["method"] == "ngram")["token_ids"][5] += 1
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert talon("bench", "compare", str(tmp_path / "out")).status == 1
+
+
 def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatch):
     inner = Generation.result
 
@@ -281,6 +305,10 @@ def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatc
         (["bench", "run"], "SPEC"),
         (["bench", "run", "ngram"], "--prompts"),
         (["bench", "run", "n-gram", "--prompts", "{file}"], "method 'n-gram': no drafter 'n-gram'; did you mean"),
+        (
+            ["bench", "run", "ngram//typical", "--prompts", "{file}"],
+            "method 'ngram//typical': rule 'typical' (talon_strategies.rules.typical.Typical) is lossy",
+        ),
         (["bench", "run", "ngram", "--prompts", "nowhere.jsonl"], "No such file or directory: 'nowhere.jsonl'"),
         (["bench", "run", "ngram", "--prompts", "{file}", "--limit", "0"], "--limit is 0; it must be at least 1"),
         (["bench", "run", "ngram", "--prompts", "{file}", "--repetitions", "0"], "--repetitions is 0"),
