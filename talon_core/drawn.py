@@ -20,7 +20,8 @@ class Drawn:
     Attributes:
         tokens: what was drawn, in this order, shape `(draws,)`, int64, at least one; with replacement a token may
             come several times, and is one node nevertheless.
-        law: the law of the first draw, shape `(vocab,)`, float64, summing to 1.
+        law: the law of the first draw, shape `(vocab,)`, float64, summing to 1. Empty in the records of rounds that are
+            over: nobody tests these children again, and laws are large.
         replacement: every draw is from `law` and independent (i.i.d.). Otherwise each is from `law` without the
             tokens before it, renormalised.
         logp: by how much `path_logp` of each draw's node differs from its parent's, shape `(draws,)`, float64; by
@@ -41,6 +42,8 @@ class Drawn:
                 f"drawn tokens and their law have one axis each, and there is at least one token; "
                 f"got shapes {self.tokens.shape} and {self.law.shape}"
             )
+        if not len(self.law) and self.logp is not None:
+            return  # a record
         if self.tokens.min() < 0 or self.tokens.max() >= len(self.law):
             raise ValueError(f"drawn tokens {self.tokens.tolist()} are not all among the law's {len(self.law)} tokens")
         prob = self.law[self.tokens]
@@ -68,6 +71,13 @@ class Drawn:
     def first(self, draws: int) -> "Drawn":
         """The first so many draws alone."""
         return attrs.evolve(self, tokens=self.tokens[:draws], logp=self.logp[:draws])
+
+    def without_law(self) -> "Drawn":
+        """What came out alone, as a record."""
+        return attrs.evolve(self, law=NO_LAW)
+
+
+NO_LAW: FloatArray = floats(np.empty(0))
 
 
 def without(law: FloatArray, tokens: Any) -> FloatArray:

@@ -136,7 +136,7 @@ class BatchGeneration:
         for row in active:
             one = drafted[row]
             rounds[row] = round_ = Round(
-                tree=one.tree,
+                tree=one.tree.without_laws(),
                 path=read_only(verified.accepted[row].path),
                 tokens=read_only(emitted[row]),
                 drafted_nodes=len(one.drafted),

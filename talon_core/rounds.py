@@ -13,7 +13,7 @@ class Round:
     """One round of one sequence. Times are in seconds; the arrays are read only.
 
     Attributes:
-        tree: the tree the target verified.
+        tree: the tree the target verified; the laws of its draws are forgotten (`TokenTree.without_laws`).
         path: its accepted nodes, root first, shape `(path,)`, int64.
         tokens: the tokens the round emitted, after cutting at a stop condition, shape `(new,)`, int64.
         drafted_nodes: nodes of the tree while it was drafted, the root included.

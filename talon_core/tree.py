@@ -164,6 +164,12 @@ class TokenTree:
             drawn={**self.drawn, **drawn} if drawn else self.drawn,
         )
 
+    def without_laws(self) -> "TokenTree":
+        """The tree as a record of what was drawn, without the laws, which are as large as the vocabulary."""
+        if not self.drawn:
+            return self
+        return attrs.evolve(self, drawn={node: drawn.without_law() for node, drawn in self.drawn.items()})
+
     def best(self, count: int) -> IntArray:
         """The `count` most likely nodes, shape `(min(count, nodes),)`, int64, best first; ties go to the earlier node.
 
@@ -215,12 +221,12 @@ class TokenTree:
 
     def _kept_draws(self, node: int, drawn: Drawn, renumbered: IntArray) -> Drawn | None:
         """What is left of the draws under a node; None if nothing is."""
-        kept = [renumbered[self.child(node, token)] >= 0 for token in drawn.nodes.tolist()]
+        kept = [bool(renumbered[self.child(node, token)] >= 0) for token in drawn.nodes.tolist()]
         count = sum(kept)
         if drawn.replacement and 0 < count < len(kept):
             raise ValueError(
-                f"of the tokens {drawn.tokens.tolist()}, drawn with replacement under node {node}, some are kept and some "
-                "are not; keep all or none, as nodes do not tell how many of the draws are meant"
+                f"of the tokens {drawn.tokens.tolist()}, drawn with replacement under node {node}, some are kept and "
+                "some are not; keep all or none, as nodes do not tell how many of the draws are meant"
             )
         if not all(kept[:count]):
             raise ValueError(

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from talon_core.cli.bench import bench
+from talon_core.cli.certify import certify
 from talon_core.cli.demo import demo
 from talon_core.cli.doctor import doctor
 from talon_core.cli.generate import generate
@@ -38,6 +39,7 @@ def talon(
 
 app.command()(generate)
 app.command("list")(listing)
+app.command()(certify)
 app.command()(demo)
 app.command()(doctor)
 app.command()(train)

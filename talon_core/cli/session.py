@@ -31,7 +31,7 @@ class Session:
     tokenizer: Any
 
     def settled(self, parts: Parts) -> Parts:
-        """The parts with the name of the drafter that is chosen for the model."""
+        """The parts with the names of the drafter and the rule that "auto" stands for."""
         return settled(parts, self.model)
 
     def decoder(self, parts: Parts) -> "Decoder":
@@ -103,6 +103,13 @@ def open_session(name: str, **options: Any) -> Session:
         quieten_libraries()
         model, tokenizer = load_model(path, **options)
     return Session(name, model, tokenizer)
+
+
+def torch_dtype(name: str) -> Any:
+    """A format of numbers by its name, as in "float32"."""
+    import torch
+
+    return getattr(torch, name)
 
 
 def quieten_libraries() -> None:

@@ -1,18 +1,61 @@
 """Checks that a plugin's author runs on what he wrote, and Hypothesis strategies to write more of them.
 
-Needs the extra `talon-core[testing]`; nothing in `talon_core` imports it.
+Needs the extra `talon-core[testing]`; nothing in `talon_core` imports it. Names are imported when they are first used.
 """
 
-from talon_core.testing.contract import check_tree_policy
-from talon_core.testing.strategies import draft_limits, draft_trees, laws, table_drafters, untied_drafters
-from talon_core.testing.table import TableDrafter
+from typing import TYPE_CHECKING
+
+from talon_core.lazy import import_on_use
+
+if TYPE_CHECKING:
+    from talon_core.testing.certify import Certificate, CertificationError, certify
+    from talon_core.testing.contract import check_tree_policy
+    from talon_core.testing.drawing import drawn_trees
+    from talon_core.testing.halfway import candidates, hostile_candidates
+    from talon_core.testing.hostile import HostileDrafter, hostile_drafters
+    from talon_core.testing.odd_policies import CoinTosser, Erratic, odd_policies
+    from talon_core.testing.rule_contract import check_rule
+    from talon_core.testing.strategies import draft_limits, draft_trees, laws, table_drafters, untied_drafters
+    from talon_core.testing.table import TableDrafter, TableLaws
+    from talon_core.testing.worlds import World, worlds
 
 __all__ = [
+    "Certificate",
+    "CertificationError",
+    "CoinTosser",
+    "Erratic",
+    "HostileDrafter",
     "TableDrafter",
+    "TableLaws",
+    "World",
+    "candidates",
+    "certify",
+    "check_rule",
     "check_tree_policy",
     "draft_limits",
     "draft_trees",
+    "drawn_trees",
+    "hostile_candidates",
+    "hostile_drafters",
     "laws",
+    "odd_policies",
     "table_drafters",
     "untied_drafters",
+    "worlds",
 ]
+
+import_on_use(
+    __name__,
+    {
+        "certify": ["Certificate", "CertificationError", "certify"],
+        "contract": ["check_tree_policy"],
+        "drawing": ["drawn_trees"],
+        "halfway": ["candidates", "hostile_candidates"],
+        "hostile": ["HostileDrafter", "hostile_drafters"],
+        "odd_policies": ["CoinTosser", "Erratic", "odd_policies"],
+        "rule_contract": ["check_rule"],
+        "strategies": ["draft_limits", "draft_trees", "laws", "table_drafters", "untied_drafters"],
+        "table": ["TableDrafter", "TableLaws"],
+        "worlds": ["World", "worlds"],
+    },
+)

@@ -15,6 +15,9 @@ from talon_core.sampling import Sampling
 from talon_core.table import TableTarget
 from talon_core.target import Target
 
+TOLERANCE = 1e-12
+"""The largest difference of two probabilities that adding in another order may make."""
+
 Law = dict[tuple[int, ...], float]
 """For each sequence of new tokens its probability."""
 

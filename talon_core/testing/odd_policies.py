@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import attrs
 import numpy as np
+from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
 from talon_core.policy import Growth, TreePolicy
@@ -52,6 +53,7 @@ class CoinTosser(TreePolicy):
     """Keeps each of the few best candidates by the toss of a coin: its trees are random, the output's law is not."""
 
     name = "coin-tosser"
+    children = "sampled"
     budget: int = 4
 
     def width(self, tree: TokenTree) -> int:
@@ -60,3 +62,9 @@ class CoinTosser(TreePolicy):
     def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
         best = candidates.best(min(2, self.budget - len(tree)))
         return Growth(np.array([one for one in best if candidates.choices.coin(0.4)], dtype=np.int64))
+
+
+def odd_policies() -> st.SearchStrategy[TreePolicy]:
+    """Policies that behave as badly as the rules allow, each with few nodes; for whatever has to bear with policies."""
+    erratic = st.builds(Erratic, seed=st.integers(0, 10_000), budget=st.integers(2, 7), spare=st.integers(0, 3))
+    return erratic | st.builds(CoinTosser, budget=st.integers(2, 5))

@@ -36,7 +36,7 @@ def check_on_device(
     expected = usual.run_all(requests)
     features, graphs = usual.target.runner.features, recorder if recorded else None
     target = HFTarget(usual.target.model, TapedBackend(PlainDevice()), None, features, graphs=graphs)
-    decoder = Decoder(target, usual.rule, usual.policy, spec, usual.frontend)
+    decoder = Decoder(target, usual.rule, usual.policy, spec, usual.frontend, lossy=usual.rule.lossy)
     together = decoder.run_all(requests)
     alone = [decoder.run_all([request])[0] for request in requests]
     for results in (together, alone):

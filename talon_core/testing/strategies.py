@@ -10,9 +10,14 @@ from talon_core.tree import FloatArray, TokenTree
 _WEIGHTS = st.sampled_from([1.0, 0.0, 0.5, 1e-3, 1e-12, 1e-300, 1e6]) | st.floats(1e-6, 1.0)
 
 
-def laws(vocab_size: int) -> st.SearchStrategy[FloatArray]:
-    """Laws of the next token, shape `(vocab,)`, float64: flat, peaked, with forbidden, tied and unlikely tokens."""
-    return st.lists(_WEIGHTS, min_size=vocab_size, max_size=vocab_size).map(_normalised)
+def laws(vocab_size: int, weights: st.SearchStrategy[float] = _WEIGHTS) -> st.SearchStrategy[FloatArray]:
+    """Laws of the next token, shape `(vocab,)`, float64: flat, peaked, with forbidden, tied and unlikely tokens.
+
+    Args:
+        vocab_size: tokens are 0 to `vocab_size - 1`.
+        weights: what the probabilities are in proportion to; where all are 0, the law is flat.
+    """
+    return st.lists(weights, min_size=vocab_size, max_size=vocab_size).map(_normalised)
 
 
 def _normalised(weights: list[float]) -> FloatArray:

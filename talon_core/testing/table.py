@@ -1,4 +1,4 @@
-"""A drafter given by a table, for tests that need to know its laws."""
+"""A drafter given by a table, for tests that need to know its laws, and a target's laws given in the same way."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.laws import Laws
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
@@ -16,6 +17,14 @@ def _laws(given: Any) -> FloatArray:
     laws: FloatArray = np.array(given, dtype=np.float64, ndmin=2)
     laws.flags.writeable = False
     return laws
+
+
+def path_number(path: Iterable[int]) -> int:
+    """A number that hangs on every token of a path, for tables to be looked up by."""
+    mixed = 0
+    for token in path:
+        mixed = (mixed * 31 + token + 1) % 2**32
+    return mixed
 
 
 @attrs.frozen(eq=False)
@@ -42,10 +51,7 @@ class TableDrafter(Drafter):
 
     def law_after(self, path: Iterable[int]) -> FloatArray:
         """The law after the tokens of `path`, the root's first, shape `(vocab,)`, float64."""
-        mixed = 0
-        for token in path:
-            mixed = (mixed * 31 + token + 1) % 2**32
-        law: FloatArray = self.laws[mixed % len(self.laws)]
+        law: FloatArray = self.laws[path_number(path) % len(self.laws)]
         return law
 
     def begin(self, prompts: Sequence[Prompt]) -> None:
@@ -83,3 +89,27 @@ class TableDrafter(Drafter):
 
     def commit(self, committed: Sequence[Committed]) -> None:
         """It remembers nothing."""
+
+
+class TableLaws(Laws):
+    """The target's laws at the nodes of a tree, from a table as drafters have it; remembers where they were asked for.
+
+    Args:
+        table: its `law_after` is the target's law.
+        tree: the verified tree.
+        end: the token that ends the text; None if none does.
+
+    Attributes:
+        asked: the nodes whose law was asked for, in this order.
+    """
+
+    def __init__(self, table: TableDrafter, tree: TokenTree, end: int | None = None) -> None:
+        self.asked: list[int] = []
+        self._table, self._tree, self._end = table, tree, end
+
+    def at(self, node: int) -> FloatArray:
+        self.asked.append(node)
+        return self._table.law_after(self._tree.tokens[self._tree.path(node)].tolist())
+
+    def ends(self, token: int) -> bool:
+        return token == self._end

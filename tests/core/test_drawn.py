@@ -236,3 +236,20 @@ def test_kinds_say_what_trees_may_hold_and_every_policy_and_rule_names_one():
     for rule in rules:
         assert rule.exact_for <= {*KINDS, "any"}
         assert bool(rule.exact_for) != rule.lossy
+
+
+def test_the_record_of_a_round_keeps_what_was_drawn_and_forgets_the_laws():
+    drawn = Drawn([2, 0], LAW, logp=[-1.0, -2.0])
+    tree = TokenTree([9, 2, 0], [-1, 0, 0], np.zeros(3), {0: drawn})
+    record = tree.without_laws().drawn[0]
+    assert record.tokens.tolist() == [2, 0]
+    assert record.logp.tolist() == [-1.0, -2.0]
+    assert not len(record.law)
+    assert len(drawn.law)
+    fixed = TokenTree([9, 2], [-1, 0], np.zeros(2))
+    assert fixed.without_laws() is fixed
+
+
+def test_a_draw_without_a_law_is_refused_where_its_score_would_come_from_it():
+    with pytest.raises(ValueError, match="are not all among the law's 0 tokens"):
+        Drawn([2], [])

@@ -1,7 +1,6 @@
 from talon_nucleus import Nucleus
 
-from talon_core.testing import check_tree_policy
 
-
-def test_nucleus_keeps_the_contract() -> None:
-    check_tree_policy(Nucleus)
+def test_nucleus_keeps_the_contract_and_the_law_of_the_output(talon_check_policy, talon_certify) -> None:
+    talon_check_policy(Nucleus)
+    talon_certify(Nucleus())

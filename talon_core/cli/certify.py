@@ -1,0 +1,165 @@
+"""`talon certify`: whether the output is the target's own, in small worlds by enumeration and on real models."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from talon_core.cli import options as opts
+from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.progress import progress
+
+if TYPE_CHECKING:
+    from talon_core.exactness import Divergence, GreedyCheck
+    from talon_core.testing.certify import Certificate
+
+REFUTED = 1
+"""The exit status where the output is not the target's."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+PROMPTS = (
+    "Explain in three sentences why the sky is blue.",
+    "Write a Python function that returns the n-th Fibonacci number, and a test for it.",
+    "A farmer has 17 sheep, buys 8 more and sells 9. How many sheep are left? Think step by step.",
+    "Repeat this sentence three times: The quick brown fox jumps over the lazy dog.",
+)
+"""What models are asked where no prompts are given: prose, code, sums and a text that repeats itself."""
+
+
+def certify(
+    policy: Annotated[str | None, typer.Option("--policy", help="The tree policy, as name:option=value,...")] = None,
+    rule: Annotated[
+        str, typer.Option("--rule", help="The acceptance rule; by default the one the policy suits.")
+    ] = opts.DEFAULT_RULE,
+    drafter: Annotated[
+        str | None,
+        typer.Option("--drafter", help="What drafts; by default a random table in each world, or the model's own."),
+    ] = None,
+    worlds: Annotated[
+        int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Small worlds to try; 2000 by default.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(parser=opts.whole_number, metavar="S", help="Of the worlds; 0 by default.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Instead of small worlds: a model, whose greedy output is compared.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the model: float32, bfloat16 or float16.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option("--prompts", metavar="PATH", help="For the model: a .jsonl or .txt file, or a folder."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Only the first N prompts of each set.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Of each prompt; 64 by default.")
+    ] = None,
+    as_json: opts.Json = False,
+) -> None:
+    """Certify that the output is the target's own. The exit status is 1 if it is not.
+
+    Without --model, a policy and a rule are run in small random worlds, where every outcome is enumerated: it prints a
+    certificate, or the simplest world that was found in which the law of the text is not the target's. With --model,
+    greedy output is compared with transformers' own: in float32 it must be equal, in half precision it may part where
+    rounding decides.
+    """
+    for_worlds = {"--worlds": worlds, "--seed": seed}
+    for_models = {"--dtype": dtype, "--prompts": prompts, "--limit": limit, "--max-new-tokens": max_new_tokens}
+    for option, value in (for_models if model is None else for_worlds).items():
+        if value is not None:
+            raise ValueError(f"{option} is for a check {'with' if model is None else 'without'} --model; leave it out")
+    for option, number in (("--worlds", worlds), ("--limit", limit), ("--max-new-tokens", max_new_tokens)):
+        if number is not None and number < 1:
+            raise ValueError(f"{option} is {number}; it must be at least 1")
+    if model is not None:
+        parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
+        with nothing_on_stdout(as_json):
+            check = _on_model(model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64)
+        if as_json:
+            print_json(check.as_dict())
+        else:
+            _show(check)
+        raise typer.Exit(0 if check.passed else REFUTED)
+    if not policy:
+        raise ValueError("no policy: name one with --policy (talon list policies), or a model with --model")
+    if policy == "none":
+        raise ValueError("there is nothing to certify without a policy: plain decoding is the target's own")
+    with nothing_on_stdout(as_json):
+        certificate = _in_worlds(policy, rule, drafter, 2000 if worlds is None else worlds, seed or 0)
+    if as_json:
+        print_json(certificate.as_dict())
+    else:
+        typer.echo(str(certificate))
+    raise typer.Exit(0 if certificate.certified else REFUTED)
+
+
+def _in_worlds(policy: str, rule: str, drafter: str | None, worlds: int, seed: int) -> "Certificate":
+    if find_spec("hypothesis") is None:
+        raise ValueError(
+            "the worlds are made with hypothesis, which is not installed: pip install 'talon-core[testing]'"
+        )
+    from talon_core.testing.certify import CertificationError
+    from talon_core.testing.certify import certify as certified
+
+    named = None if rule == opts.DEFAULT_RULE else rule
+    try:
+        with progress("certifying", "worlds") as report:
+            return certified(policy, named, drafter=drafter, worlds=worlds, seed=seed, report=report)
+    except CertificationError as error:
+        return error.certificate
+
+
+def _on_model(
+    model: str,
+    drafter: str,
+    policy: str,
+    rule: str,
+    dtype: str,
+    prompts: Path | None,
+    limit: int | None,
+    max_new_tokens: int,
+) -> "GreedyCheck":
+    from talon_core.bench.prompts import read_sets
+
+    if dtype not in DTYPES:
+        raise ValueError(f"--dtype is '{dtype}'; it must be one of {', '.join(DTYPES)}")
+    texts = list(PROMPTS[:limit])
+    if prompts is not None:
+        texts = [prompt.turns[0] for one in read_sets(prompts, limit) for prompt in one.prompts]
+    parts = opts.checked_parts(drafter, policy, rule, None)
+    from talon_core.cli.session import open_session, torch_dtype
+    from talon_core.exactness import check_greedy
+
+    session = open_session(model, dtype=torch_dtype(dtype))
+    decoder = session.decoder(session.settled(parts))
+    ids = [decoder.frontend.request(text, {}).ids for text in texts]
+    with progress("comparing", "prompts") as report:
+        return check_greedy(decoder, session.model, ids, max_new_tokens, report, name=model)
+
+
+def _show(check: "GreedyCheck") -> None:
+    table = Table(title=f"greedy output in {check.dtype}, held against generate", title_justify="left")
+    for column in ("prompt", "tokens", "passes", "output", "gap", "rounding level", "verdict"):
+        table.add_column(column, justify="left" if column in ("output", "verdict") else "right")
+    for one in check.prompts:
+        cells = ["identical"] if one.divergence is None else _parting(one.divergence)
+        table.add_row(str(one.prompt), str(one.compared), str(one.target_passes), *cells)
+    console = stdout()
+    console.print(table)
+    parts = [check.drafter, check.policy, check.rule]
+    drafted = f"{check.compared / max(1, sum(one.target_passes for one in check.prompts)):.2f} tokens per target pass"
+    verdict = "PASSED" if check.passed else "FAILED"
+    counted = f"{check.identical} of {len(check.prompts)} outputs are identical, {check.compared} tokens compared"
+    console.print(f"{verdict}: {' / '.join(part for part in parts if part)}: {counted}, {drafted}", soft_wrap=True)
+
+
+def _parting(divergence: "Divergence") -> list[str]:
+    def figure(value: Any) -> str:
+        return "-" if value is None else f"{value:.2g}"
+
+    what = f"token {divergence.at} is {divergence.emitted}, not {divergence.expected}"
+    return [what, figure(divergence.gap), figure(divergence.rounding), divergence.verdict]

@@ -1,0 +1,290 @@
+"""Certificates: the exact law of what a policy and a rule make of thousands of small worlds, and the target's own."""
+
+from __future__ import annotations
+
+import platform
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from time import perf_counter
+from typing import Any
+
+import attrs
+import hypothesis
+from hypothesis import Phase, settings
+from hypothesis.errors import NoSuchExample
+
+from talon_core.choices import Choices, enumerate_outcomes
+from talon_core.decoder import Decoder
+from talon_core.drafter import DrafterSpec
+from talon_core.errors import PluginError
+from talon_core.generation import Generation
+from talon_core.growing import checked_kind
+from talon_core.policy import TreePolicy
+from talon_core.registry import load_registry
+from talon_core.rule import AcceptanceRule
+from talon_core.specs import build, spelled
+from talon_core.testing.counterexample import Counterexample, explain
+from talon_core.testing.exact import TOLERANCE, Given, Law, ancestral_law, distance
+from talon_core.testing.timeless import timeless
+from talon_core.testing.worlds import VARIED, World, worlds
+
+WORLDS = 2000
+"""How many worlds make a certificate, where nothing else is said."""
+
+MOST_OUTCOMES = 1000
+"""A world with more outcomes than this is left out, and another one is tried."""
+
+PACKAGES = ("talon-core", "numpy", "torch", "transformers", "hypothesis")
+
+
+class CertificationError(AssertionError):
+    """The output of a policy and a rule does not have the target's law. The message is the counterexample.
+
+    Attributes:
+        certificate: what was tried, with the counterexample.
+    """
+
+    def __init__(self, certificate: Certificate) -> None:
+        super().__init__(str(certificate))
+        self.certificate = certificate
+
+
+@attrs.frozen(eq=False)
+class Certificate:
+    """What was tried, and what came of it.
+
+    Attributes:
+        policy: as it was given; worlds set some of its options, see `World.options`.
+        rule: the acceptance rule.
+        drafter: what drafted.
+        worlds: in how many worlds the law was computed.
+        outcomes: how many generations that took, one for every way in which the draws could come out.
+        accepting: in how many worlds a drafted token could be accepted; the others test little.
+        largest_error: the largest difference of two probabilities, of a text as emitted and as sampled from the target.
+        tolerance: how large it may be.
+        seed: the same seed gives the same worlds.
+        seconds: how long it took.
+        versions: of Python and the packages that matter.
+        counterexample: the simplest world that was found in which the laws differ; None if there is none.
+    """
+
+    policy: str
+    rule: str
+    drafter: str
+    worlds: int
+    outcomes: int
+    accepting: int
+    largest_error: float
+    tolerance: float
+    seed: int
+    seconds: float
+    versions: Mapping[str, str]
+    counterexample: Counterexample | None = None
+
+    @property
+    def certified(self) -> bool:
+        """Whether the law was the target's in every world."""
+        return self.counterexample is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain values; the counterexample in words."""
+        fields = {name: getattr(self, name) for name in attrs.fields_dict(Certificate)}
+        words = self.counterexample.lines() if self.counterexample is not None else None
+        return {"certified": self.certified, **fields, "counterexample": words}
+
+    def __str__(self) -> str:
+        what = f"policy {self.policy} with rule {self.rule}, drafter: {self.drafter}"
+        tried = (
+            f"{self.worlds:,} worlds, {self.outcomes:,} outcomes; something drafted could be accepted in "
+            f"{self.accepting:,} worlds"
+        )
+        made = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        if self.counterexample is None:
+            error = f"largest error {self.largest_error:.2g} (tolerance {self.tolerance:g}), seed {self.seed}"
+            return f"CERTIFIED: {what}\n{tried}\n{error}, {self.seconds:.1f} s\n{made}"
+        return "\n".join([f"REFUTED: {what}", *self.counterexample.lines(), f"after {tried}, seed {self.seed}", made])
+
+
+def certify(
+    policy: TreePolicy | str,
+    rule: AcceptanceRule | str | None = None,
+    *,
+    drafter: DrafterSpec | str | None = None,
+    worlds: int = WORLDS,
+    seed: int = 0,
+    vary: Mapping[str, int] = VARIED,
+    report: Callable[[int, int], None] | None = None,
+) -> Certificate:
+    """Certify that a policy and a rule keep the target's law, or find a simple world in which they do not.
+
+    In each world a generation of several rounds is run by the decoder itself, once for every way in which the random
+    choices of the policy and the rule can come out. This gives the exact law of the text, which must be that of
+    sampling from the target, token by token.
+
+    Args:
+        policy: a policy or its spec. Worlds set its options named in `vary`.
+        rule: a rule or its spec; by default the one that the policy suits.
+        drafter: what drafts, or its spec; by default a random table in each world. It must take any target.
+        worlds: how many.
+        seed: the same seed gives the same worlds.
+        vary: options of the policy that worlds set, and their least values.
+        report: called with the number of worlds that are done, and of all.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        CertificationError: if the laws differ in a world, or the policy or rule breaks its contract; the message is
+            the counterexample.
+        LookupError: for an unknown name.
+        ValueError: for a bad option, a rule that says itself that it is not exact for such trees, or no worlds.
+    """
+    if worlds < 1:
+        raise ValueError(f"worlds is {worlds}; it must be at least 1")
+    if not isinstance(policy, TreePolicy | str):
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
+            f"policy is {policy!r}; it must be a policy, as Talon() and not Talon, or a spec, as 'talon'"
+        )
+    registry = load_registry()
+    made: TreePolicy = build(registry, "tree policy", policy) if isinstance(policy, str) else policy
+    named = made.suits if rule is None else rule
+    ruling: AcceptanceRule = build(registry, "rule", named) if isinstance(named, str) else named
+    spec: DrafterSpec | None = build(registry, "drafter", drafter) if isinstance(drafter, str) else drafter
+    trial = _Trial(made, ruling, spec, worlds, report)
+    started = perf_counter()
+    found = trial.search(seed, vary)
+    certificate = Certificate(
+        policy=spelled(made),
+        rule=spelled(ruling),
+        drafter=spelled(spec) if spec is not None else "random tables",
+        worlds=trial.tried,
+        outcomes=trial.outcomes,
+        accepting=trial.accepting,
+        largest_error=trial.largest,
+        tolerance=TOLERANCE,
+        seed=seed,
+        seconds=perf_counter() - started,
+        versions={"Python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        counterexample=explain(found, trial.decoder(found), trial.examine(found), TOLERANCE) if found else None,
+    )
+    if not certificate.certified:
+        raise CertificationError(certificate)
+    return certificate
+
+
+@attrs.frozen(eq=False)
+class Examined:
+    """What one world showed.
+
+    Attributes:
+        emitted: the law of the text.
+        expected: the law that it must have.
+        outcomes: how many generations it took.
+        accepting: whether something drafted could be accepted.
+        broke: what the decoder refused, if it did.
+    """
+
+    emitted: Law
+    expected: Law
+    outcomes: int
+    accepting: bool
+    broke: str | None = None
+
+    @property
+    def error(self) -> float:
+        """The largest difference of two probabilities."""
+        return distance(self.emitted, self.expected)
+
+
+class _TooLarge(Exception):
+    """A world that would take too long."""
+
+
+class _Trial:
+    """One policy and rule in many worlds."""
+
+    def __init__(
+        self,
+        policy: TreePolicy,
+        rule: AcceptanceRule,
+        drafter: DrafterSpec | None,
+        worlds: int,
+        report: Callable[[int, int], None] | None,
+    ) -> None:
+        self.policy = policy
+        self.rule = rule
+        self.drafter = drafter
+        self.worlds = worlds
+        self.tried = self.outcomes = self.accepting = 0
+        self.largest = 0.0
+        self._report = report
+        self._refuted = False
+
+    def search(self, seed: int, vary: Mapping[str, int]) -> World | None:
+        """The simplest world in which something is wrong; None if nothing is wrong in any that is tried."""
+        checks: Any = hypothesis.HealthCheck  # pyright does not know how its members are listed
+        few = settings(
+            max_examples=self.worlds,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(checks),
+        )
+        draws = checked_kind(self.policy).most != 0
+        try:
+            return hypothesis.find(
+                worlds(vary=vary, draws=draws), self._refutes, settings=few, random=random.Random(seed)
+            )
+        except NoSuchExample:
+            return None
+
+    def decoder(self, world: World) -> Decoder:
+        """The decoder of a world."""
+        drafter = self.drafter if self.drafter is not None else Given(world.make_drafter())
+        policy = timeless(world.varied(self.policy))
+        return Decoder(world.make_target(), self.rule, policy, drafter, lossy=self.rule.lossy)
+
+    def _refutes(self, world: World) -> bool:
+        try:
+            examined = self.examine(world)
+        except _TooLarge:
+            hypothesis.reject()
+        wrong = examined.broke is not None or examined.error > TOLERANCE
+        if not self._refuted:  # afterwards only simpler worlds are looked for
+            self.tried += 1
+            self.outcomes += examined.outcomes
+            self.accepting += examined.accepting
+            self.largest = max(self.largest, examined.error)
+            if self._report is not None:
+                self._report(self.tried, self.worlds)
+        self._refuted |= wrong
+        return wrong
+
+    def examine(self, world: World) -> Examined:
+        """Compute both laws."""
+        decoder = self.decoder(world)
+        try:
+            expected = ancestral_law(world.make_target(), world.request)
+        except ValueError:  # the processors forbid every token somewhere
+            hypothesis.reject()
+        law: Law = defaultdict(float)
+        outcomes, accepting = 0, False
+
+        def experiment(choices: Choices) -> Generation:
+            generation = Generation(decoder, world.request, choices)
+            for _ in generation:
+                pass
+            return generation
+
+        try:
+            for prob, generation in enumerate_outcomes(experiment):
+                law[tuple(generation.token_ids)] += prob
+                accepting |= any(round_.accepted for round_ in generation.rounds)
+                outcomes += 1
+                if outcomes > MOST_OUTCOMES:
+                    raise _TooLarge
+        except PluginError as error:
+            return Examined(law, expected, outcomes, accepting, str(error))
+        return Examined(law, expected, outcomes, accepting)

@@ -1,0 +1,85 @@
+"""What a policy or rule says of itself, which the decoder and the registry rely on."""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+
+from talon_core.errors import naming
+
+T = TypeVar("T")
+
+
+def require(holds: bool, kind: str, plugin: object, what: str) -> None:
+    """Complain about a plugin's object unless something holds.
+
+    Args:
+        holds: whether it does.
+        kind: a key of `talon_core.registry.KINDS`.
+        plugin: the object.
+        what: what is wrong, a sentence whose subject is the object.
+
+    Raises:
+        AssertionError: if it does not.
+    """
+    if not holds:
+        raise AssertionError(f"{naming(kind, plugin)} {what}")
+
+
+def made(make: Callable[[], T]) -> T:
+    """What a class or function makes.
+
+    Raises:
+        TypeError: if it is neither.
+    """
+    if not callable(make):
+        raise TypeError(f"{make!r} is no class and no function that makes one; give its class, or lambda: {make!r}")
+    return make()
+
+
+def is_name(value: object) -> bool:
+    """Whether something can be registered by this name."""
+    return isinstance(value, str) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", value) is not None
+
+
+def check_class(kind: str, plugin: object, interface: type) -> None:
+    """Check that an object is of a class that can be registered.
+
+    Args:
+        kind: a key of `talon_core.registry.KINDS`.
+        plugin: the object.
+        interface: what it must implement.
+
+    Raises:
+        AssertionError: if it cannot.
+    """
+    cls: type = type(plugin)
+    article = "an" if interface.__name__[0] in "AEIOU" else "a"
+    require(isinstance(plugin, interface), kind, plugin, f"is not {article} {interface.__name__}")
+    name = getattr(plugin, "name", None)
+    require(
+        is_name(name),
+        kind,
+        plugin,
+        f"has the name {name!r}; a name is lower case letters and digits with dashes between",
+    )
+    require(
+        attrs.has(cls) and _is_frozen(plugin),
+        kind,
+        plugin,
+        "must be an @attrs.frozen class, with options as its fields",
+    )
+    without = [field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING]
+    require(not without, kind, plugin, f"has options without a default: {', '.join(without)}")
+    cls()
+
+
+def _is_frozen(plugin: object) -> bool:
+    try:
+        setattr(plugin, "name", None)  # noqa: B010 - the assignment is what is tested
+    except attrs.exceptions.FrozenInstanceError:
+        return True
+    except AttributeError:
+        return False
+    return False

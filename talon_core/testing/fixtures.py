@@ -1,0 +1,159 @@
+"""Pytest fixtures for plugin authors. Every pytest run loads this file, so it imports only what a fixture needs."""
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from talon_core.policy import TreePolicy
+    from talon_core.rounds import Round
+    from talon_core.rule import AcceptanceRule, Accepted
+    from talon_core.testing.certify import Certificate
+    from talon_core.testing.table import TableDrafter
+    from talon_core.tree import TokenTree
+
+WORLDS = 300
+"""How many worlds a test tries where it does not say; `certify` itself tries 2,000."""
+
+
+def _kit(fixture: str) -> Any:
+    """`talon_core.testing`, for a fixture that needs Hypothesis."""
+    if find_spec("hypothesis") is None:
+        pytest.fail(f"fixture '{fixture}' needs hypothesis: pip install 'talon-core[testing]'", pytrace=False)
+    return import_module("talon_core.testing")
+
+
+def _table(laws: Any) -> "TableDrafter":
+    from talon_core.testing.table import TableDrafter
+
+    return laws if isinstance(laws, TableDrafter) else TableDrafter(laws)
+
+
+def _rule(rule: "AcceptanceRule | str") -> "AcceptanceRule":
+    from talon_core.registry import load_registry
+    from talon_core.specs import build
+
+    made: AcceptanceRule = build(load_registry(), "rule", rule) if isinstance(rule, str) else rule
+    return made
+
+
+@pytest.fixture(scope="session")
+def talon_check_policy() -> Callable[..., None]:
+    """talon_check_policy(make, *, max_examples): `check_tree_policy`, the contract of tree policies."""
+    check: Callable[..., None] = _kit("talon_check_policy").check_tree_policy
+    return check
+
+
+@pytest.fixture(scope="session")
+def talon_check_rule() -> Callable[..., None]:
+    """talon_check_rule(make, *, max_examples): `check_rule`, the contract of acceptance rules."""
+    check: Callable[..., None] = _kit("talon_check_rule").check_rule
+    return check
+
+
+@pytest.fixture(scope="session")
+def talon_certify() -> Callable[..., "Certificate"]:
+    """talon_certify(policy, rule=None, *, drafter, worlds, seed, vary): `certify` in 300 worlds.
+
+    Fails with the counterexample and the seed if the output does not have the target's law.
+    """
+    kit = _kit("talon_certify")
+
+    def certify(
+        policy: "TreePolicy | str", rule: "AcceptanceRule | str | None" = None, *, worlds: int = WORLDS, **options: Any
+    ) -> "Certificate":
+        __tracebackhide__ = True
+        try:
+            certificate: Certificate = kit.certify(policy, rule, worlds=worlds, **options)
+        except kit.CertificationError as error:
+            raise error.with_traceback(None) from None  # the message says more than the search's frames
+        return certificate
+
+    return certify
+
+
+@pytest.fixture(scope="session")
+def talon_draft() -> Callable[..., "TokenTree"]:
+    """talon_draft(policy, laws, *, root=0, max_depth=10, ends=(), seed=0): one tree that a policy drafts.
+
+    `laws` is a table as of `TableDrafter`, or one: a single row is the law of the next token whatever came before.
+    Nothing is drafted deeper than `max_depth`, nor after the tokens `ends`. The seed is for policies that draw.
+    """
+    from talon_core.choices import SeededChoices
+    from talon_core.drafting import DraftLimits, draft_tree
+
+    def draft(
+        policy: "TreePolicy", laws: Any, *, root: int = 0, max_depth: int = 10, ends: Iterable[int] = (), seed: int = 0
+    ) -> "TokenTree":
+        drafter = _table(laws)
+        limits = DraftLimits(drafter.vocab_size, max_depth, frozenset(ends))
+        policy.begin()
+        return draft_tree(policy, drafter, root, limits, SeededChoices(seed)).tree
+
+    return draft
+
+
+@pytest.fixture(scope="session")
+def talon_rounds() -> Callable[..., "list[Round]"]:
+    """talon_rounds(policy, target, drafter, *, rule=None, prompt=(0,), tokens=8, ends=(), temperature=0.0, seed=0).
+
+    The rounds of one generation. `target` has the law after each token, shape `(vocab, vocab)`, or one for all, shape
+    `(1, vocab)`; `drafter` is a table as for `talon_draft`. By default the rule is the one that the policy suits.
+    """
+    import numpy as np
+
+    from talon_core.decoder import Decoder
+    from talon_core.request import Request
+    from talon_core.sampling import temperature_sampling
+    from talon_core.table import TableTarget
+    from talon_core.testing.exact import Given
+
+    def rounds(
+        policy: "TreePolicy",
+        target: Any,
+        drafter: Any,
+        *,
+        rule: "AcceptanceRule | str | None" = None,
+        prompt: Iterable[int] = (0,),
+        tokens: int = 8,
+        ends: Iterable[int] = (),
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> "list[Round]":
+        laws = np.array(target, dtype=np.float64, ndmin=2)
+        with np.errstate(divide="ignore"):
+            logits = np.log(np.broadcast_to(laws, (laws.shape[1],) * 2))
+        chosen = _rule(policy.suits if rule is None else rule)
+        request = Request(
+            ids=np.array([*prompt], dtype=np.int64),
+            max_new_tokens=tokens,
+            sampling=temperature_sampling(temperature),
+            eos=frozenset(ends),
+            seed=seed,
+        )
+        decoder = Decoder(TableTarget(logits), chosen, policy, Given(_table(drafter)), lossy=chosen.lossy)
+        return list(decoder.run(request))
+
+    return rounds
+
+
+@pytest.fixture(scope="session")
+def talon_walks() -> Callable[..., "list[tuple[float, Accepted]]"]:
+    """talon_walks(rule, tree, target, *, end=None): every way in which a rule may walk through a tree.
+
+    Pairs of a probability and what is accepted. `target` is a table of the target's laws, as for `talon_draft`; the
+    text ends with the token `end`.
+    """
+    from talon_core.choices import enumerate_outcomes
+    from talon_core.testing.table import TableLaws
+
+    def walks(
+        rule: "AcceptanceRule | str", tree: "TokenTree", target: Any, *, end: int | None = None
+    ) -> "list[tuple[float, Accepted]]":
+        made, table = _rule(rule), _table(target)
+        return list(enumerate_outcomes(lambda choices: made.walk(tree, TableLaws(table, tree, end), choices)))
+
+    return walks

@@ -1,0 +1,245 @@
+"""What every acceptance rule must keep, as a function that its author runs in a test."""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
+from talon_core.drawn import KINDS
+from talon_core.errors import blaming, naming
+from talon_core.growing import LAW_SLACK
+from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.testing.claims import check_class, made, require
+from talon_core.testing.drawing import Shape, draw_tree, shapes
+from talon_core.testing.exact import TOLERANCE, Law, distance
+from talon_core.testing.strategies import laws
+from talon_core.testing.table import TableDrafter, TableLaws
+from talon_core.tree import FloatArray, TokenTree
+
+_WEIGHTS = st.sampled_from([1.0, 2.0, 3.0, 5.0, 9.0, 0.0, 1e-12])
+"""Mostly small numbers, which are easy to follow."""
+
+MOST_OUTCOMES = 3000
+"""A trial with more outcomes than this is left out, and another one is tried."""
+
+
+def check_rule(make: Callable[[], AcceptanceRule], *, max_examples: int = 200) -> None:
+    """Check that an acceptance rule keeps the contract of `AcceptanceRule`.
+
+    What it says of itself is checked once. Then it walks through trees of each kind that it says it is exact for, with
+    random laws of the drafter and of the target. The drawing of the tree and the walk are run once for every way in
+    which they can come out. Each walk must be a path from the root, and end at a token that ends the text. The laws
+    must be asked for at accepted nodes only, unless the rule looks ahead. At temperature 0 a rule that follows the
+    argmax must do so. And all walks together, completed by the target's own draws, must have the target's law; of a
+    lossy rule that is not asked.
+
+    Args:
+        make: the rule's class, or a function that makes a new rule with the options to be checked.
+        max_examples: how many trees and laws to try.
+
+    Raises:
+        AssertionError: if the contract is broken.
+        PluginError: if the rule raises an error, or draws from what is no law.
+    """
+    rule = made(make)
+    _check_claims(rule)
+    kinds = [*KINDS] if rule.lossy or "any" in rule.exact_for else [kind for kind in KINDS if kind in rule.exact_for]
+
+    @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False)
+    @given(_trials(kinds))
+    def every_walk_keeps_the_contract(trial: Trial) -> None:
+        _Walks(make(), trial).check()
+
+    try:
+        every_walk_keeps_the_contract()
+    except Flaky as error:
+        raise AssertionError(
+            f"{naming('rule', rule)} does not do the same whenever it is given the same; "
+            "what is random must come from Choices alone"
+        ) from error
+
+
+def _check_claims(rule: AcceptanceRule) -> None:
+    check_class("rule", rule, AcceptanceRule)
+    kinds = rule.exact_for
+    require(
+        isinstance(kinds, frozenset),
+        "rule",
+        rule,
+        f"has exact_for = {kinds!r}; it must be a frozenset of kinds of trees, as frozenset({{'any'}})",
+    )
+    for kind in sorted(kinds - {*KINDS, "any"}):
+        require(False, "rule", rule, f"is exact for {kind!r} trees; kinds are {', '.join(['any', *KINDS])}")
+    require(bool(kinds) or rule.lossy, "rule", rule, "is exact for no trees at all and does not say that it is lossy")
+
+
+@attrs.frozen
+class Trial:
+    """What a rule is tried on.
+
+    Attributes:
+        kind: of the trees.
+        drafter: the laws that children are drawn from.
+        target: the target's laws.
+        shape: of the trees.
+        fixed: most fixed children under a node of a "hybrid" tree.
+        end: the token that ends the text; None if none does.
+        greedy: whether the target's laws are those of temperature 0.
+    """
+
+    kind: str
+    drafter: TableDrafter
+    target: TableDrafter
+    shape: Shape
+    fixed: int
+    end: int | None
+    greedy: bool
+
+
+@st.composite
+def _trials(draw: st.DrawFn, kinds: list[str]) -> Trial:
+    # What decides most is drawn first: Hypothesis makes what comes late simple more often.
+    kind, vocab_size = draw(st.sampled_from(kinds)), draw(st.sampled_from([3, 3, 2]))
+    shape = draw(shapes(kind, 4 if vocab_size == 3 else 5))
+    fixed, greedy = draw(st.sampled_from([1, 2, 0])), draw(st.sampled_from([False, False, False, True]))
+    end = draw(st.sampled_from([None, None, vocab_size - 1]))
+    drafter, target = draw(_tables(vocab_size)), draw(_tables(vocab_size))
+    if greedy:
+        target = TableDrafter(np.eye(vocab_size)[target.laws.argmax(axis=1)])
+    return Trial(kind, drafter, target, shape, fixed, end, greedy)
+
+
+def _tables(vocab_size: int) -> st.SearchStrategy[TableDrafter]:
+    rows = st.sampled_from([1, 2, 3]).flatmap(lambda count: st.tuples(*[laws(vocab_size, _WEIGHTS)] * count))
+    return rows.map(np.stack).map(TableDrafter)
+
+
+class _Noted(Choices):
+    """Hands choices on and notes them."""
+
+    def __init__(self, choices: Choices) -> None:
+        self.laws: list[FloatArray] = []
+        self.outcomes: list[int] = []
+        self._choices = choices
+
+    def pick(self, law: FloatArray) -> int:
+        law = np.array(law, dtype=np.float64)
+        if not (law >= 0).all() or abs(law.sum() - 1) > LAW_SLACK:
+            raise ValueError(f"it drew from {law.tolist()}; laws are not negative and sum to 1")
+        outcome = self._choices.pick(law)
+        self.laws.append(law)
+        self.outcomes.append(outcome)
+        return outcome
+
+
+class _Walks:
+    """All walks of a rule in one trial."""
+
+    def __init__(self, rule: AcceptanceRule, trial: Trial) -> None:
+        self.rule = rule
+        self.trial = trial
+
+    def check(self) -> None:
+        """Check each walk, and their law."""
+        emitted: Law = defaultdict(float)
+        for count, (prob, text) in enumerate(enumerate_outcomes(self._walk)):
+            if count == MOST_OUTCOMES:
+                reject()
+            emitted[text] += prob
+        if not self.rule.lossy:
+            self._check_law(emitted)
+
+    def _walk(self, choices: Choices) -> tuple[int, ...]:
+        """What one walk emits."""
+        trial, noted = self.trial, _Noted(choices)
+        tree = draw_tree(trial.kind, trial.drafter, trial.shape, choices, fixed=trial.fixed)
+        told = TableLaws(trial.target, tree, trial.end)
+        with blaming("rule", self.rule, "walk"):
+            accepted = self.rule.walk(tree, told, noted)
+        self._require(
+            isinstance(accepted, Accepted), f"returned {type(accepted).__name__} from walk; it must return an Accepted"
+        )
+        script = ScriptedChoices(noted.outcomes, noted.laws)
+        with blaming("rule", self.rule, "walk"):
+            again = self.rule.walk(tree, TableLaws(trial.target, tree, trial.end), script)
+        self._require(
+            script.taken == noted.outcomes
+            and again.token == accepted.token
+            and np.array_equal(again.path, accepted.path),
+            "does not do the same whenever its draws come out the same; what is random must come from Choices alone",
+        )
+        self._check_walk(tree, accepted, told.asked)
+        return (*tree.tokens[accepted.path[1:]].tolist(), int(accepted.token))
+
+    def _require(self, holds: bool, what: str) -> None:
+        require(holds, "rule", self.rule, what)
+
+    def _check_walk(self, tree: TokenTree, accepted: Accepted, asked: list[int]) -> None:
+        path, token, end = np.asarray(accepted.path).tolist(), accepted.token, self.trial.end
+        self._require(
+            path[:1] == [0] and max(path) < len(tree) and tree.parents[path].tolist() == [-1, *path[:-1]],
+            f"accepted the path {path}; a path begins with the root, 0, and each node is the parent of the next",
+        )
+        vocab_size = self.trial.target.vocab_size
+        self._require(
+            isinstance(token, int | np.integer) and 0 <= token < vocab_size,
+            f"emitted token {token!r}; the vocabulary has ids 0 to {vocab_size - 1}",
+        )
+        self._require(
+            end is None or end not in tree.tokens[path[1:]],
+            f"went on after token {end}, which ends the text; the walk must end there",
+        )
+        for node in asked:
+            self._require(
+                self.rule.looks_ahead or node in path,
+                f"asked for the law at node {node}, and accepted the path {path} without it; "
+                "a rule that does so says looks_ahead = True",
+            )
+        if self.trial.greedy and self.rule.follows_argmax:
+            expected = self._argmax(tree)
+            self._require(
+                (path, token) == expected,
+                f"accepted the path {path} and token {token} at temperature 0; it says that it follows_argmax, "
+                f"and that leads along {expected[0]} to token {expected[1]}",
+            )
+
+    def _argmax(self, tree: TokenTree) -> tuple[list[int], int]:
+        """The longest path of the target's most likely tokens, and the token after it."""
+        told = TableLaws(self.trial.target, tree, self.trial.end)
+        path = [0]
+        while True:
+            token = int(told.at(path[-1]).argmax())
+            child = tree.child(path[-1], token)
+            if child is None or told.ends(token):
+                return path, token
+            path.append(child)
+
+    def _check_law(self, emitted: Law) -> None:
+        length = max(map(len, emitted))
+        ours, own = self._completed(emitted, length), self._completed({(): 1.0}, length)
+        if distance(ours, own) <= TOLERANCE:
+            return
+        text = max({*ours, *own}, key=lambda text: abs(ours.get(text, 0.0) - own.get(text, 0.0)))
+        self._require(
+            False,
+            f"changes what comes out: with {self.trial.kind} trees the text {' '.join(map(str, text))} comes with "
+            f"probability {ours.get(text, 0.0):.6g}, and sampled from the target with {own.get(text, 0.0):.6g}",
+        )
+
+    def _completed(self, emitted: Law, length: int) -> Law:
+        """The law of texts of so many tokens, or fewer where they end, after what is emitted drawn from the target."""
+        law: Law = defaultdict(float)
+        waiting = [*emitted.items()]
+        while waiting:
+            text, prob = waiting.pop()
+            if len(text) == length or self.trial.end in text[-1:]:
+                law[text] += prob
+            else:
+                after = self.trial.target.law_after([0, *text])
+                waiting += [((*text, token), prob * p) for token, p in enumerate(after.tolist()) if p > 0]
+        return law

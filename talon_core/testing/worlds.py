@@ -1,0 +1,199 @@
+"""Small worlds in which the probability of every text can be computed: a target, a drafter and a request."""
+
+from collections.abc import Mapping
+from functools import cache, cached_property
+from itertools import product
+from typing import Any
+
+import attrs
+import numpy as np
+from hypothesis import strategies as st
+from transformers import (
+    MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from talon_core.policy import TreePolicy
+from talon_core.request import Request
+from talon_core.sampling import temperature_sampling
+from talon_core.specs import describe_options
+from talon_core.table import TableTarget
+from talon_core.testing.table import TableDrafter
+from talon_core.tree import FloatArray
+
+PROCESSORS: Mapping[str, Any] = {
+    "top-k 2": TopKLogitsWarper(2),
+    "top-p 0.7": TopPLogitsWarper(0.7),
+    "min-p 0.2": MinPLogitsWarper(0.2),
+    "typical 0.8": TypicalLogitsWarper(0.8),
+    "without token 1": SuppressTokensLogitsProcessor([1]),
+    "repetition penalty 1.7": RepetitionPenaltyLogitsProcessor(1.7),
+    "no repeated pair": NoRepeatNGramLogitsProcessor(2),
+}
+"""Processors of transformers, by what they do; the last two look at the prefix."""
+
+COMBINATIONS = [
+    *[()] * 2 * len(PROCESSORS),
+    *((name,) for name in PROCESSORS),
+    *(pair for shift in (1, 3) for pair in zip(PROCESSORS, [*PROCESSORS][shift:], strict=False)),
+]
+"""What worlds use of them; half of them use none."""
+
+VARIED: Mapping[str, int] = {"budget": 2, "top_k": 1, "depth": 1, "length": 1}
+"""Options of policies that worlds vary, where a policy has them, and their least values."""
+
+TINY = 1e-12
+"""A weight that can hardly come out."""
+
+Rows = tuple[tuple[float, ...], ...]
+
+
+@attrs.frozen
+class World:
+    """A target, a drafter and a request, over two to four tokens.
+
+    Attributes:
+        target: weights of the next token, a row for each context: the last token, or the last two.
+        drafter: weights of `TableDrafter`'s laws, a row each.
+        prompt: token ids.
+        max_new_tokens: most tokens of the text.
+        temperature: 0 is greedy.
+        processors: keys of `PROCESSORS`, in their order.
+        eos: tokens that end the text.
+        room: tokens that the target's context holds after the prompt; None for no limit.
+        knows: most candidates the drafter offers after a node; None for all.
+        options: values of the policy's options that this world sets.
+    """
+
+    target: Rows
+    drafter: Rows
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float
+    processors: tuple[str, ...]
+    eos: frozenset[int]
+    room: int | None
+    knows: int | None
+    options: Mapping[str, int]
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return len(self.target[0])
+
+    @cached_property
+    def request(self) -> Request:
+        """What is to be decoded."""
+        return Request(
+            ids=np.array(self.prompt, dtype=np.int64),
+            max_new_tokens=self.max_new_tokens,
+            sampling=temperature_sampling(self.temperature, [PROCESSORS[name] for name in self.processors]),
+            eos=self.eos,
+        )
+
+    def make_target(self) -> TableTarget:
+        """The target."""
+        with np.errstate(divide="ignore"):
+            logits = np.log(shares(self.target))
+        order = 1 if len(self.target) == self.vocab_size else 2
+        context = None if self.room is None else len(self.prompt) + self.room
+        return TableTarget(logits.reshape((self.vocab_size,) * (order + 1)), context)
+
+    def make_drafter(self) -> TableDrafter:
+        """The drafter."""
+        return TableDrafter(shares(self.drafter), knows=self.knows)
+
+    def varied(self, policy: TreePolicy) -> TreePolicy:
+        """The policy with this world's options, as far as it takes them."""
+        own = describe_options(type(policy))
+        given = {name: value for name, value in self.options.items() if name in own}
+        try:
+            return attrs.evolve(policy, **given)  # type: ignore[misc]  # every registered policy is an attrs class
+        except ValueError:
+            return policy  # for this policy they do not go together
+
+
+def shares(weights: Rows) -> FloatArray:
+    """Rows of weights as laws."""
+    rows = np.array(weights, dtype=np.float64)
+    laws: FloatArray = rows / rows.sum(axis=1, keepdims=True)
+    return laws
+
+
+@cache
+def _rows(vocab_size: int, count: int) -> st.SearchStrategy[Rows]:
+    # The last token's weight is never 0, so that every row is a law. Small whole numbers are easy to follow.
+    some = st.sampled_from([1.0, 2.0, 3.0, 0.0, 5.0, 9.0, TINY])
+    last = st.sampled_from([1.0, 2.0, 4.0, TINY])
+    row = st.tuples(*[some] * (vocab_size - 1), last)
+    return st.tuples(*[row] * count)
+
+
+def worlds(*, vary: Mapping[str, int] = VARIED, draws: bool = True) -> st.SearchStrategy[World]:
+    """Worlds that are small enough to enumerate; the simplest first.
+
+    Args:
+        vary: options of the policy to set, and their least values; up to 2 or 3 more are tried.
+        draws: whether trees are drawn: each drawn token multiplies the outcomes, so worlds are smaller.
+    """
+    sizes = product([2, 2, 3] if draws else [2, 3, 3], [1, 1, 1, 2], [1, 2, 5])
+    options = tuple(vary.items())
+    return st.sampled_from(list(sizes)).flatmap(lambda size: _worlds(*size, draws, options))
+
+
+@cache  # making strategies takes longer than drawing from them
+def _worlds(
+    vocab_size: int, order: int, laws: int, draws: bool, vary: tuple[tuple[str, int], ...]
+) -> st.SearchStrategy[World]:
+    longest = 3 if draws else 4
+    more = 2 if draws else 3
+    ends = [frozenset[int](), frozenset[int](), frozenset({vocab_size - 1}), frozenset({0})]
+    return st.builds(
+        World,
+        target=_rows(vocab_size, vocab_size**order),
+        drafter=_rows(vocab_size, laws),
+        prompt=st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=4).map(tuple),
+        max_new_tokens=st.sampled_from([2, *range(3, longest + 1), longest]),  # the last is never drafted
+        temperature=st.sampled_from([1.0, 1.0, 0.5, 2.0, 0.0]),
+        processors=st.sampled_from(COMBINATIONS),
+        eos=st.sampled_from(ends),
+        room=st.sampled_from([None, None, None, *range(1, longest + 1)]),
+        knows=st.sampled_from([None, None, None, *range(vocab_size)]),
+        options=st.fixed_dictionaries({name: st.integers(least, least + more) for name, least in vary}),
+    )
+
+
+def described(world: World, policy: Any) -> list[str]:
+    """A world in words, a line each."""
+    laws = shares(world.target)
+    order = 1 if len(laws) == world.vocab_size else 2
+    contexts = list(np.ndindex(*(world.vocab_size,) * order))
+    lines = [
+        f"tokens 0 to {world.vocab_size - 1}, prompt {list(world.prompt)}, at most {world.max_new_tokens} new tokens, "
+        f"temperature {world.temperature:g}"
+    ]
+    if world.processors:
+        lines.append("processors: " + ", ".join(world.processors))
+    if world.eos:
+        lines.append(f"ends at token {', '.join(map(str, sorted(world.eos)))}")
+    if world.room is not None:
+        lines.append(f"the context holds {world.room} tokens after the prompt")
+    for context, law in zip(contexts, laws, strict=True):
+        lines.append(f"target after {' '.join(map(str, context))}:  {spelled(law)}")
+    for row, law in enumerate(shares(world.drafter)):
+        which = f"drafter, law {row}:" if len(world.drafter) > 1 else "drafter:"
+        lines.append(f"{which}  {spelled(law)}")
+    if world.knows is not None:
+        lines.append(f"the drafter offers at most {world.knows} tokens after a node")
+    lines.append(f"policy {policy}")
+    return lines
+
+
+def spelled(law: Any) -> str:
+    """A law's probabilities."""
+    return "  ".join(f"{token}: {prob:.4g}" for token, prob in enumerate(np.asarray(law).tolist()))

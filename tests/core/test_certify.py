@@ -1,0 +1,177 @@
+"""Certificates: every built-in policy and rule earns one, over enumerated worlds."""
+
+import re
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core import Growth, Request, TableTarget, TreePolicy
+from talon_core.decoder import Decoder
+from talon_core.drawn import Drawn
+from talon_core.registry import load_registry
+from talon_core.sampling import Sampling
+from talon_core.testing import TableDrafter, certify
+from talon_core.testing.certify import TOLERANCE
+from talon_core.testing.exact import Given, emitted_law
+from talon_core.testing.odd_policies import CoinTosser, Erratic
+from talon_strategies import Talon, TalonSampled
+from talon_strategies.rules.rrsw import RejectionWithoutReplacement
+
+SPECS = {"specinfer": "specinfer:widths=2;1", "talon-sampled": "talon-sampled:mu=0.3"}
+"""Where the default options would leave too little room in small worlds."""
+
+
+def pairs():
+    """Every built-in policy with every built-in rule that says it is exact for such trees."""
+    registry = load_registry()
+    for policy in registry.entries["tree policy"].values():
+        for rule in registry.entries["rule"].values():
+            ours = policy.plugin == rule.plugin == "talon-core:talon-strategies"
+            if ours and {policy.cls.children, "any"} & rule.cls.exact_for:
+                yield policy, rule
+
+
+PAIRS = list(pairs())
+FULL = [
+    (policy.name, rule.name)
+    for policy, rule in PAIRS
+    if rule.name == policy.cls.suits or (policy.cls.children == "without-replacement" and rule.name != "match")
+]
+"""What users get where they name no rule, and with it every rule."""
+
+
+def test_the_pairs_hold_every_built_in_policy_and_every_lossless_rule():
+    registry = load_registry()
+    lossless = {name for name, rule in registry.entries["rule"].items() if not rule.cls.lossy}
+    assert {policy for policy, _ in FULL} == set(registry.entries["tree policy"])
+    assert {rule for _, rule in FULL} == lossless
+
+
+@pytest.mark.parametrize(("policy", "rule"), FULL, ids=["-".join(pair) for pair in FULL])
+def test_every_built_in_is_certified_in_two_thousand_worlds(policy, rule):
+    certificate = certify(SPECS.get(policy, policy), rule, worlds=2000)
+    assert certificate.worlds >= 2000
+    assert certificate.largest_error <= TOLERANCE
+    assert certificate.accepting > 600  # so much was at stake
+
+
+REST = [(policy.name, rule.name) for policy, rule in PAIRS if (policy.name, rule.name) not in FULL]
+
+
+@pytest.mark.parametrize(("policy", "rule"), REST, ids=["-".join(pair) for pair in REST])
+def test_so_is_every_other_pair_that_the_decoder_lets_through(policy, rule):
+    assert certify(SPECS.get(policy, policy), rule, worlds=200).accepting > 50
+
+
+@pytest.mark.parametrize("policy", [CoinTosser(), Erratic(1), Erratic(7)])
+def test_so_are_policies_that_behave_as_badly_as_the_rules_allow(policy):
+    assert certify(policy, worlds=60).certified
+
+
+@attrs.define
+class Memory:
+    accepted: int = 0
+    seconds: float = 0.0
+
+
+@attrs.frozen
+class Remembers(TreePolicy):
+    """Draws more or less by what was accepted and how long it took."""
+
+    name = "remembers"
+    children = "without-replacement"
+    suits = "rrsw"
+    budget: int = 4
+    memory: Memory = attrs.field(init=False, eq=False, factory=Memory)
+
+    def begin(self):
+        self.memory.accepted, self.memory.seconds = 0, 0.0
+
+    def observe(self, round_):
+        self.memory.accepted += round_.accepted
+        self.memory.seconds += round_.verify_seconds
+
+    def grow(self, tree, candidates):
+        count = 1 if self.memory.accepted or self.memory.seconds > 0.015 else 2
+        room = self.budget - len(tree)
+        return Growth([], drawn={0: candidates.draw(0, min(count, room))} if room > 0 else {})
+
+
+def test_a_policy_that_learns_from_rounds_and_looks_at_the_clock_can_be_certified():
+    certificate = certify(Remembers(), worlds=300)
+    assert certificate.rule == "rrsw"
+    assert certificate.accepting > 100
+
+
+def test_a_drafter_of_the_registry_drafts_in_every_world():
+    certificate = certify("talon", drafter="ngram", worlds=200)
+    assert certificate.drafter == "ngram"
+    assert certificate.accepting > 30
+
+
+def test_the_same_seed_gives_the_same_worlds_and_another_gives_others():
+    def tried(seed):
+        one = certify("chain", worlds=60, seed=seed)
+        return one.outcomes, one.accepting, one.largest_error
+
+    assert tried(3) == tried(3)
+    assert len({tried(seed) for seed in range(3)}) > 1
+
+
+def test_a_certificate_says_what_was_tried_and_with_what():
+    told = []
+    certificate = certify(Talon(budget=4, top_k=2), "match", worlds=50, seed=5, report=lambda *of: told.append(of))
+    assert told == [(done, 50) for done in range(1, 51)]
+    text = str(certificate)
+    assert text.startswith("CERTIFIED: policy talon:budget=4,top_k=2 with rule match, drafter: random tables")
+    assert re.search(r"50 worlds, \d+ outcomes; .* in \d+ worlds", text)
+    assert "seed 5" in text
+    assert "hypothesis" in text
+    told_plainly = certificate.as_dict()
+    assert (told_plainly["certified"], told_plainly["worlds"], told_plainly["counterexample"]) == (True, 50, None)
+
+
+def test_what_cannot_be_certified_is_refused_in_words():
+    with pytest.raises(ValueError, match="worlds is 0; it must be at least 1"):
+        certify("talon", worlds=0)
+    with pytest.raises(LookupError, match="did you mean 'sequoia'"):
+        certify("sequoa")
+    with pytest.raises(ValueError, match=r"rule 'rrs' .* is not exact for the hybrid trees"):
+        certify(TalonSampled(), "rrs")
+
+
+@attrs.frozen
+class KeepsTheLargerOfTwo(TreePolicy):
+    """The example of the trap: of two draws, the token with the larger q is kept."""
+
+    name = "keeps-the-larger-of-two"
+    children = "without-replacement"
+    budget: int = 2
+
+    def grow(self, tree, candidates):
+        two = candidates.draw(0, 2)
+        return Growth([], drawn={0: Drawn([int(two.tokens[two.law[two.tokens].argmax()])], two.law)})
+
+
+def test_the_trap_in_numbers():
+    target = TableTarget(np.log(np.tile([0.2, 0.5, 0.3], (3, 1))))
+    drafter = Given(TableDrafter([0.6, 0.25, 0.15]))
+    request = Request(ids=np.array([0]), max_new_tokens=2, sampling=Sampling(do_sample=True))
+
+    def first(rule):
+        law = emitted_law(Decoder(target, rule, KeepsTheLargerOfTwo(), drafter), request)
+        return [sum(prob for text, prob in law.items() if text[0] == token) for token in range(3)]
+
+    assert first(RejectionWithoutReplacement()) == pytest.approx([0.302, 0.472, 0.226], abs=5e-4)
+    assert first(load_registry().get("rule", "match").cls()) == pytest.approx([0.2, 0.5, 0.3])
+
+
+def test_rounds_that_are_over_hold_no_laws():
+    drafter = Given(TableDrafter([0.6, 0.25, 0.15]))
+    request = Request(ids=np.array([0]), max_new_tokens=9, sampling=Sampling(do_sample=True), seed=1)
+    decoder = Decoder(TableTarget(np.zeros((3, 3))), load_registry().get("rule", "rrsw").cls(), Remembers(), drafter)
+    (result,) = decoder.run_all([request])
+    records = [drawn for round_ in result.rounds for drawn in round_.tree.drawn.values()]
+    assert records
+    assert all(len(drawn.tokens) and not len(drawn.law) for drawn in records)

@@ -1,0 +1,295 @@
+"""What is known to be wrong is caught: rules and policies that look right, run, and change the law of the output."""
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core import AcceptanceRule, Accepted, Growth, TreePolicy
+from talon_core.drawn import Drawn, without
+from talon_core.testing import certify
+from talon_core.testing.certify import TOLERANCE, CertificationError
+from talon_strategies import Chain, SampledChain, Sequoia, StaticTree, Talon, TalonSampled
+from talon_strategies.rules.descent import descend, leftover, ratio
+
+NOTHING = np.empty(0, dtype=np.int64)
+
+
+def children(tree, node):
+    return np.flatnonzero(tree.parents == node).tolist()
+
+
+@attrs.frozen
+class DrafterProbabilityAsQ(AcceptanceRule):
+    """Tests a child that was not drawn as if it had been: with the drafter's probability as q."""
+
+    name = "drafter-probability-as-q"
+    exact_for = frozenset({"deterministic"})
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            p = laws.at(node)
+            for child in children(tree, node):
+                token, q = int(tree.tokens[child]), float(np.exp(tree.path_logp[child] - tree.path_logp[node]))
+                if choices.coin(ratio(p[token], q)):
+                    return token
+                p = leftover(p, np.where(np.arange(len(p)) == token, q, 0.0))
+            return choices.pick(p)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class ArgmaxAcceptance(AcceptanceRule):
+    """Accepts a child that holds the target's most likely token, whatever the temperature."""
+
+    name = "argmax-acceptance"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            best = int(laws.at(node).argmax())
+            return best if tree.child(node, best) is not None else laws.draw(node, choices)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class AcceptsTheDrafter(AcceptanceRule):
+    """Accepts each child with the drafter's probability of its token."""
+
+    name = "accepts-the-drafter"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            for child in children(tree, node):
+                if choices.coin(min(1.0, float(np.exp(tree.path_logp[child] - tree.path_logp[node])))):
+                    return int(tree.tokens[child])
+            return laws.draw(node, choices)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class NoLeftover(AcceptanceRule):
+    """Tests a drawn child rightly, and after rejecting it draws as if nothing had been tested."""
+
+    name = "no-leftover"
+    exact_for = frozenset({"sampled-chain", "hybrid"})
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            p, drawn = laws.at(node), tree.drawn.get(node)
+            if drawn is not None and choices.coin(ratio(p[drawn.tokens[0]], drawn.law[drawn.tokens[0]])):
+                return int(drawn.tokens[0])
+            return laws.draw(node, choices)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class LeftoverNotRenormalised(AcceptanceRule):
+    """Tests the second child with what is left of the target's law, which does not sum to 1."""
+
+    name = "leftover-not-renormalised"
+    exact_for = frozenset({"without-replacement"})
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            drawn = tree.drawn.get(node)
+            if drawn is None:
+                return laws.draw(node, choices)
+            r, q = laws.at(node), drawn.law
+            for c in drawn.tokens.tolist():
+                if choices.coin(ratio(r[c], q[c])):
+                    return c
+                r, q = np.maximum(r - q, 0.0), without(q, c)
+            return choices.pick(r / r.sum()) if r.any() else laws.draw(node, choices)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class BonusOffByOne(AcceptanceRule):
+    """Draws the token after a leaf from the law of the leaf's parent."""
+
+    name = "bonus-off-by-one"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        path = [0]
+        while True:
+            leaf = len(path) > 1 and not children(tree, path[-1])
+            token = laws.draw(path[-2] if leaf else path[-1], choices)
+            child = tree.child(path[-1], token)
+            if child is None or laws.ends(token):
+                return Accepted(np.array(path), token)
+            path.append(child)
+
+
+@attrs.frozen
+class KeepsTheLikelier(TreePolicy):
+    """The trap: draws two children, keeps the one that the drafter likes more, and says it was drawn."""
+
+    name = "keeps-the-likelier"
+    children = "without-replacement"
+    suits = "rrsw"
+    budget: int = 3
+
+    def grow(self, tree, candidates):
+        two = candidates.draw(0, 2)
+        best = int(two.tokens[two.law[two.tokens].argmax()])
+        return Growth(NOTHING, drawn={0: Drawn([best], two.law)})
+
+
+@attrs.frozen
+class PrunesByItsOwnProbability(TreePolicy):
+    """The trap again: draws one child, and leaves it out where the drafter gives it little."""
+
+    name = "prunes-by-its-own-probability"
+    children = "sampled-chain"
+    suits = "block"
+    budget: int = 3
+
+    def grow(self, tree, candidates):
+        drawn = candidates.draw(0)
+        likely = drawn.law[drawn.tokens[0]] >= 0.4
+        return Growth(NOTHING, drawn={0: drawn} if likely else {})
+
+
+@attrs.frozen
+class FinishesWithTheLikely(TreePolicy):
+    """And again: drops drawn children with their sub-trees in the end, by what came out."""
+
+    name = "finishes-with-the-likely"
+    children = "without-replacement"
+    suits = "traversal"
+    budget: int = 4
+
+    def grow(self, tree, candidates):
+        return Growth(NOTHING, drawn={0: candidates.draw(0)})
+
+    def finish(self, tree):
+        kept = [0]
+        for node in range(1, len(tree)):
+            drawn = tree.drawn[int(tree.parents[node])]
+            if tree.parents[node] == kept[-1] and drawn.law[tree.tokens[node]] >= 0.4:
+                kept.append(node)
+        return tree.keep(kept)
+
+
+@attrs.frozen
+class DrawsFromAnother(TreePolicy):
+    """Draws from one law and says another."""
+
+    name = "draws-from-another"
+    children = "sampled-chain"
+    suits = "hybrid"
+    budget: int = 3
+
+    def grow(self, tree, candidates):
+        law = candidates.law(0)
+        token = candidates.draw(0, law=law**2 / (law**2).sum()).tokens
+        return Growth(NOTHING, drawn={0: Drawn(token, law)})
+
+
+@attrs.frozen
+class OwnDice(TreePolicy):
+    """Tosses coins of its own, which nobody can enumerate."""
+
+    name = "own-dice"
+    budget: int = 4
+    dice: np.random.Generator = attrs.field(init=False, eq=False, factory=lambda: np.random.default_rng(1))
+
+    def grow(self, tree, candidates):
+        best = candidates.best(self.budget - len(tree))
+        if self.dice.random() < 0.5:
+            return Growth(best)
+        return Growth(best[[candidates.choices.pick(np.full(len(best), 1 / len(best)))]])
+
+
+@attrs.frozen
+class Overspends(TreePolicy):
+    """Breaks its contract in deep trees."""
+
+    name = "overspends"
+    budget: int = 3
+
+    def width(self, tree):
+        return 9
+
+    def grow(self, tree, candidates):
+        return Growth(candidates.best(1 if len(tree) == 1 else 9))
+
+
+WRONG = [
+    *((Talon(), rule) for rule in (DrafterProbabilityAsQ(), ArgmaxAcceptance(), AcceptsTheDrafter(), BonusOffByOne())),
+    *((Chain(), ArgmaxAcceptance()), (Chain(), BonusOffByOne()), (StaticTree(), DrafterProbabilityAsQ())),
+    *((SampledChain(), NoLeftover()), (TalonSampled(), NoLeftover()), (SampledChain(), BonusOffByOne())),
+    (Sequoia(), LeftoverNotRenormalised()),
+    *((KeepsTheLikelier(), rule) for rule in ("rrsw", "traversal")),
+    *((PrunesByItsOwnProbability(), rule) for rule in ("block", "rrs", "rrsw", "hybrid", "traversal")),
+    *((FinishesWithTheLikely(), rule) for rule in ("rrsw", "traversal")),
+    *((DrawsFromAnother(), rule) for rule in ("hybrid", "block")),
+    (Talon(), "typical"),
+]
+
+
+def spelled(part):
+    return part if isinstance(part, str) else part.name
+
+
+@pytest.fixture(scope="module")
+def refused():
+    """Certificates that were refused, by policy and rule; each is looked for once."""
+    known = {}
+
+    def refuse(policy, rule):
+        if (policy, rule) not in known:
+            with pytest.raises(CertificationError) as caught:
+                certify(policy, rule, worlds=500)
+            known[policy, rule] = caught.value.certificate
+        return known[policy, rule]
+
+    return refuse
+
+
+@pytest.mark.parametrize(("policy", "rule"), WRONG, ids=[f"{spelled(p)}-{spelled(r)}" for p, r in WRONG])
+def test_what_is_known_to_be_wrong_is_refused_with_a_world_one_can_follow(refused, policy, rule):
+    found = refused(policy, rule).counterexample
+    assert found.error > 1e-6
+    assert (found.world.vocab_size, found.world.processors) in ((2, ()), (3, ()))
+    assert found.world.temperature == 1
+    assert len(found.world.drafter) == 1
+    # the two laws at the step where they part, and the round in which it happens
+    assert sum(found.expected) == pytest.approx(1)
+    assert max(abs(np.subtract(found.expected, found.emitted))) > TOLERANCE
+    assert sum(outcome.prob for outcome in found.outcomes) == pytest.approx(1)
+    assert found.start == found.text[: len(found.start)]
+
+
+@pytest.mark.parametrize("policy", [KeepsTheLikelier(), PrunesByItsOwnProbability(), FinishesWithTheLikely()])
+def test_under_sample_and_match_the_trap_is_none(policy):
+    assert certify(policy, "match", worlds=100).certified
+
+
+def test_a_counterexample_is_told_in_a_few_lines(refused):
+    text = str(refused(KeepsTheLikelier(), "rrsw"))
+    assert text.startswith("REFUTED: policy keeps-the-likelier with rule rrsw, drafter: random tables")
+    assert "tokens 0 to 1, prompt [0], at most 2 new tokens, temperature 1" in text
+    assert "the laws part after the prompt" in text
+    assert "1*" in text
+    assert len(text.splitlines()) < 40
+
+
+@pytest.mark.parametrize(
+    ("policy", "complaint"),
+    [
+        (OwnDice(), "must come from Choices alone"),
+        (Overspends(), "tree policy 'overspends' .* grew its tree to 4 nodes, .* its draft_budget is 3"),
+    ],
+)
+def test_a_policy_that_breaks_its_contract_is_refused_in_the_decoders_words(policy, complaint):
+    with pytest.raises(CertificationError, match=complaint) as caught:
+        certify(policy, worlds=200)
+    assert not caught.value.certificate.certified

@@ -1,0 +1,279 @@
+"""The contract of acceptance rules as a function: the built-in rules keep it, and mistakes are refused in words."""
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+
+from talon_core import AcceptanceRule, Accepted
+from talon_core.registry import load_registry
+from talon_core.testing import check_rule
+from talon_strategies.rules.descent import descend, leftover, ratio
+
+RULES = {
+    name: entry.cls
+    for name, entry in load_registry().entries["rule"].items()
+    if entry.plugin == "talon-core:talon-strategies"
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_built_in_rule_keeps_the_contract(name):
+    check_rule(RULES[name], max_examples=40)
+
+
+@attrs.frozen
+class Rule(AcceptanceRule):
+    """Sample and match, for a mistake to be made in."""
+
+    name = "mistaken"
+    exact_for = frozenset({"deterministic", "without-replacement"})
+
+    def walk(self, tree, laws, choices):
+        return descend(tree, laws, lambda node: laws.draw(node, choices))
+
+
+@attrs.frozen
+class LeafFromItsParentsLaw(Rule):
+    def walk(self, tree, laws, choices):
+        path = [0]
+        while True:
+            leaf = len(path) > 1 and path[-1] not in tree.parents
+            token = laws.draw(path[-2] if leaf else path[-1], choices)
+            child = tree.child(path[-1], token)
+            if child is None or laws.ends(token):
+                return Accepted(np.array(path), token)
+            path.append(child)
+
+
+@attrs.frozen
+class ForgetsWhatWasRejected(Rule):
+    """Tests drawn children rightly, and then draws as if nothing had been tested."""
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            if node in tree.drawn:
+                token, law = int(tree.drawn[node].tokens[0]), tree.drawn[node].law
+                if choices.coin(ratio(laws.at(node)[token], law[token])):
+                    return token
+            return laws.draw(node, choices)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class Independent(Rule):
+    """Is exact for independent draws only."""
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            p = laws.at(node)
+            if node not in tree.drawn:
+                return choices.pick(p)
+            for token in tree.drawn[node].tokens.tolist():
+                if choices.coin(ratio(p[token], tree.drawn[node].law[token])):
+                    return token
+                p = leftover(p, tree.drawn[node].law)
+            return choices.pick(p)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class GoesOnAfterTheEnd(Rule):
+    def walk(self, tree, laws, choices):
+        path = [0]
+        while True:
+            token = laws.draw(path[-1], choices)
+            child = tree.child(path[-1], token)
+            if child is None:
+                return Accepted(np.array(path), token)
+            path.append(child)
+
+
+@attrs.frozen
+class LeavesTheRootOut(Rule):
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        return Accepted(accepted.path[1:], accepted.token)
+
+
+@attrs.frozen
+class SkipsANode(Rule):
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        return Accepted(np.delete(accepted.path, 1), accepted.token) if len(accepted.path) > 2 else accepted
+
+
+@attrs.frozen
+class ReturnsTokens(Rule):
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        return [*tree.tokens[accepted.path], accepted.token]
+
+
+@attrs.frozen
+class ReturnsAnUnknownToken(Rule):
+    def walk(self, tree, laws, choices):
+        return Accepted(np.array([0]), len(laws.at(0)))
+
+
+@attrs.frozen
+class TimidAtTemperature0(Rule):
+    follows_argmax = True
+
+    def walk(self, tree, laws, choices):
+        return Accepted(np.array([0]), laws.draw(0, choices))
+
+
+@attrs.frozen
+class PeeksAtChildren(Rule):
+    def walk(self, tree, laws, choices):
+        for node in range(len(tree)):
+            laws.at(node)
+        return super().walk(tree, laws, choices)
+
+
+@attrs.frozen
+class TakesTurns(Rule):
+    """Remembers how often it walked."""
+
+    walks: list[int] = attrs.field(init=False, eq=False, factory=list)
+
+    def walk(self, tree, laws, choices):
+        self.walks.append(1)
+        return Accepted(np.array([0]), len(self.walks) % 2)
+
+
+@attrs.frozen
+class OwnDice(Rule):
+    """Tosses coins that nobody can enumerate, nor repeat."""
+
+    def walk(self, tree, laws, choices):
+        dice = np.random.default_rng()
+        return descend(tree, laws, lambda node: int(dice.choice(len(laws.at(node)), p=laws.at(node))))
+
+
+@attrs.frozen
+class Raises(Rule):
+    def walk(self, tree, laws, choices):
+        raise KeyError("on purpose")
+
+
+@attrs.frozen
+class Writes(Rule):
+    def walk(self, tree, laws, choices):
+        tree.tokens[0] = 0
+        return super().walk(tree, laws, choices)
+
+
+@pytest.fixture
+def unshrunk():
+    """Takes the first failure as it comes: what is tested is that there is one, not how small it gets."""
+    before = settings.get_current_profile_name()
+    settings.register_profile("unshrunk", phases=[Phase.generate], derandomize=True)
+    settings.load_profile("unshrunk")
+    yield
+    settings.load_profile(before)
+
+
+@pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (LeafFromItsParentsLaw, r"changes what comes out: with (deterministic|without-replacement) trees the text"),
+        (ForgetsWhatWasRejected, r"with without-replacement trees the text .* comes with probability \d.*, and "),
+        (Independent, r"with without-replacement trees the text"),
+        (GoesOnAfterTheEnd, r"went on after token \d, which ends the text"),
+        (LeavesTheRootOut, r"accepted the path \[.*\]; a path begins with the root, 0, and each node "),
+        (SkipsANode, r"accepted the path \[0, .*\]; a path begins"),
+        (ReturnsTokens, r"returned list from walk; it must return an Accepted"),
+        (ReturnsAnUnknownToken, r"emitted token [23]; the vocabulary has ids 0 to [12]"),
+        (TimidAtTemperature0, r"accepted the path \[0\] and token \d at temperature 0; .* follows_argmax, .* \[0, \d"),
+        (PeeksAtChildren, r"asked for the law at node \d, and accepted the path \[0.* looks_ahead = True"),
+        (TakesTurns, r"does not do the same .*; what is random must come from Choices alone"),
+        (OwnDice, r"(what is random must come from Choices alone|changes what comes out)"),
+        (Raises, r"raised KeyError in walk: 'on purpose'"),
+        (Writes, r"raised ValueError in walk: .*read-only"),
+    ],
+)
+def test_a_mistake_is_refused_in_words(make, complaint):
+    with pytest.raises((AssertionError, RuntimeError), match=rf"(?s)^rule 'mistaken' \(.*\) .*{complaint}"):
+        check_rule(make)
+
+
+@attrs.frozen
+class Unnamed(Rule):
+    name = "Mistaken Rule"
+
+
+@attrs.frozen
+class ExactForNothing(Rule):
+    exact_for = frozenset()
+
+
+@attrs.frozen
+class ExactForATypo(Rule):
+    exact_for = frozenset({"iid", "with-replacement"})
+
+
+@attrs.frozen
+class ExactForALetter(Rule):
+    exact_for = "any"
+
+
+@attrs.frozen
+class Demanding(Rule):
+    wish: int = attrs.field(kw_only=True)
+
+
+@attrs.define
+class Mutable(AcceptanceRule):
+    name = "mistaken"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        return Accepted(np.array([0]), laws.draw(0, choices))
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (Unnamed, "has the name 'Mistaken Rule'; a name is lower case"),
+        (ExactForNothing, "is exact for no trees at all and does not say that it is lossy"),
+        (ExactForATypo, "is exact for 'with-replacement' trees; kinds are any, deterministic, sampled, iid, "),
+        (ExactForALetter, r"has exact_for = 'any'; it must be a frozenset of kinds of trees, as frozenset\({'any'}\)"),
+        (lambda: Demanding(wish=1), "has options without a default: wish"),
+        (Mutable, "must be an @attrs.frozen class"),
+        (dict, "is not an AcceptanceRule"),
+    ],
+)
+def test_what_a_rule_says_of_itself_is_refused_in_words(make, complaint):
+    with pytest.raises(AssertionError, match=complaint):
+        check_rule(make)
+
+
+def test_a_lossy_rule_may_change_the_law_and_nothing_else():
+    @attrs.frozen
+    class Eager(Rule):
+        """Takes the first child whatever the target says."""
+
+        exact_for = frozenset()
+        lossy = True
+
+        def walk(self, tree, laws, choices):
+            return descend(tree, laws, lambda node: self._first(tree, node, laws, choices))
+
+        def _first(self, tree, node, laws, choices):
+            children = np.flatnonzero(tree.parents == node)
+            return int(tree.tokens[children[0]]) if len(children) else laws.draw(node, choices)
+
+    check_rule(Eager, max_examples=30)
+
+    @attrs.frozen
+    class EagerWithoutRoot(Eager):
+        def walk(self, tree, laws, choices):
+            return Accepted(super().walk(tree, laws, choices).path[1:], 0)
+
+    with pytest.raises(AssertionError, match="a path begins with the root"):
+        check_rule(EagerWithoutRoot)

@@ -1,0 +1,137 @@
+"""The contract of policies, beyond `tests/strategies/test_contract.py`: what they say, what they draw, nasty rows."""
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+
+from talon_core import Growth, PluginError, TreePolicy
+from talon_core.drawn import Drawn
+from talon_core.testing import check_tree_policy
+
+NOTHING = np.empty(0, dtype=np.int64)
+
+
+@attrs.frozen
+class Draws(TreePolicy):
+    """Two children of each node, without replacement."""
+
+    name = "draws"
+    children = "without-replacement"
+    suits = "rrsw"
+    budget: int = 7
+
+    def width(self, tree):
+        return 1
+
+    def grow(self, tree, candidates):
+        room, drawn = self.budget - len(tree), {}
+        for row in np.flatnonzero(candidates.tokens[:, 0] >= 0).tolist():
+            if room > 0:
+                drawn[row] = candidates.draw(row, min(2, room))
+                room -= len(drawn[row].tokens)
+        return Growth(NOTHING, drawn=drawn)
+
+
+def test_a_policy_that_draws_passes():
+    check_tree_policy(Draws, max_examples=50)
+
+
+@attrs.frozen
+class SuitsAClass(Draws):
+    suits = Drawn
+
+
+@attrs.frozen
+class SuitsNothing(Draws):
+    suits = ""
+
+
+@attrs.frozen
+class UnknownKind(Draws):
+    children = "without replacement"
+
+
+@attrs.frozen
+class ChildrenAreAList(Draws):
+    children = ["iid"]  # noqa: RUF012 - that is the mistake
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (SuitsAClass, r"suits <class '.*Drawn'>; it must be the name of a rule, as 'match'$"),
+        (SuitsNothing, r"suits ''; it must be the name of a rule"),
+        (UnknownKind, r"says that its children are 'without replacement'; kinds are deterministic, sampled, iid, "),
+        (ChildrenAreAList, r"says that its children are \['iid'\]; kinds are"),
+    ],
+)
+def test_what_a_policy_says_of_itself_is_refused_in_words(make, complaint):
+    with pytest.raises((AssertionError, PluginError), match=rf"^tree policy 'draws' \(.*\) {complaint}"):
+        check_tree_policy(make)
+
+
+def test_a_policy_in_the_place_of_its_class_is_refused_in_words():
+    with pytest.raises(
+        TypeError, match=r"Draws\(budget=7\) is no class .*; give its class, or lambda: Draws\(budget=7\)"
+    ):
+        check_tree_policy(Draws())
+
+
+@attrs.frozen
+class RecordsAnotherLaw(Draws):
+    """Tosses a coin of its own, for the law that it writes down alone."""
+
+    coin: np.random.Generator = attrs.field(init=False, eq=False, factory=lambda: np.random.default_rng(0))
+
+    def grow(self, tree, candidates):
+        growth = super().grow(tree, candidates)
+        if self.coin.random() < 0.5:
+            flat = np.full(len(candidates.law(0)), 1 / len(candidates.law(0)))
+            drawn = {row: Drawn(own.tokens, flat, logp=own.logp) for row, own in growth.drawn.items()}
+            return Growth(NOTHING, drawn=drawn)
+        return growth
+
+
+@pytest.fixture
+def unshrunk():
+    """Takes the first failure as it comes: what is tested is that there is one, not how small it gets."""
+    before = settings.get_current_profile_name()
+    settings.register_profile("unshrunk", phases=[Phase.generate], derandomize=True)
+    settings.load_profile("unshrunk")
+    yield
+    settings.load_profile(before)
+
+
+@pytest.mark.usefixtures("unshrunk")
+def test_trees_that_differ_in_the_record_of_their_draws_alone_are_not_the_same():
+    with pytest.raises(AssertionError, match="drafts another tree when asked again"):
+        check_tree_policy(RecordsAnotherLaw, max_examples=20)
+
+
+@attrs.frozen
+class OwnDice(Draws):
+    """Tosses coins that nobody can repeat."""
+
+    def grow(self, tree, candidates):
+        return super().grow(tree, candidates) if np.random.default_rng().random() < 0.5 else Growth(NOTHING)
+
+
+def test_a_policy_with_dice_of_its_own_is_refused_whatever_comes_out():
+    with pytest.raises(AssertionError, match=r"(another tree when asked again|other trees than|does not do the same)"):
+        check_tree_policy(OwnDice)
+
+
+@attrs.frozen
+class ExpectsEveryRow(Draws):
+    """Draws from rows of which nothing is known."""
+
+    def grow(self, tree, candidates):
+        rows = range(min(len(candidates.frontier), (self.budget - len(tree)) // 2))
+        return Growth(NOTHING, drawn={row: candidates.draw(row, 2) for row in rows})
+
+
+@pytest.mark.usefixtures("unshrunk")
+def test_hostile_candidates_are_met_too():
+    with pytest.raises(PluginError, match="these candidates have no law for frontier row"):
+        check_tree_policy(ExpectsEveryRow)

@@ -1,0 +1,29 @@
+"""The tests that the manual shows to plugin authors pass, as pytest runs them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing-a-plugin.md"
+
+
+def test_the_tests_on_the_page_pass_under_pytest(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    shown = [block for block in blocks if "def test_" in block]
+    (tmp_path / "test_page.py").write_text("\n\n".join(shown))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{''.join(shown).count('def test_')} passed" in done.stdout
+
+
+def test_the_page_names_every_fixture_with_its_arguments():
+    shown = re.findall(r"^\| `(talon_\w+)\(", PAGE.read_text(), re.MULTILINE)
+    fixtures = (PAGE.parents[1] / "talon_core" / "testing" / "fixtures.py").read_text()
+    assert shown == re.findall(r"^def (talon_\w+)\(", fixtures, re.MULTILINE)

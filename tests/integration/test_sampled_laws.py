@@ -1,0 +1,260 @@
+"""Above temperature 0, SmolLM2's next tokens come with the probabilities that its own plain passes give them.
+
+That the rules keep a law is proved by enumeration elsewhere. Here are the real things around them: a trained drafter, a
+model's tree passes and cache, warped laws of 49,152 tokens, and rounds that follow each other.
+
+Each pair of a policy and a rule makes 800 texts of three tokens, where 27 are possible. How often they come is held
+against their exact probabilities by G-tests of the first token, of the first two and of all three, with a false alarm
+rate of 1e-4 together. The seeds are fixed, so a version of the code passes always or never. If the probabilities of the
+two likeliest tokens were wrong by 0.1 in every first, every second or every third place, that would be found with a
+probability above 0.85: `test_an_error_of_a_tenth_would_be_found` tries it. What is much smaller than that is the
+business of the proofs.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from talon_core.choices import Choices
+from talon_core.generation import BatchGeneration
+from talon_core.hf.frontend import HFFrontend
+from talon_core.hf.target import HFTarget
+from talon_core.laws import Laws
+from talon_core.loading import Parts, decoder_for_model
+from talon_core.request import Result
+from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.tree import TokenTree
+from talon_strategies.rules.descent import descend, ratio
+
+QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is painted with hues of gold"
+"""Three tokens may come next, none of them with a probability above a half, and the drafter does not agree."""
+
+TOKENS, TOP_K = 3, 3
+SAMPLES, BATCH = 800, 40
+FALSE_ALARM = 1e-4
+PAIRS = [
+    ("talon-sampled:budget=6,top_k=2", "hybrid"),
+    ("sequoia:budget=6,depth=2", "traversal"),
+    ("sequoia:budget=6,depth=2", "rrsw"),
+    ("sampled-chain:length=2", "block"),
+    ("specinfer:widths=2;1", "rrs"),
+    ("talon:budget=6", "match"),
+]
+
+Texts = Mapping[tuple[int, ...], float]
+"""For sequences of new tokens their probabilities, or how often they came."""
+
+
+def plain_law(model: Any, ids: Sequence[int]) -> Texts:
+    """The law of the next tokens, each among the `TOP_K` likeliest, from forward passes of the model alone."""
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(TOKENS):
+        with torch.inference_mode():
+            texts = torch.tensor([[*ids, *tokens] for tokens in law], device=model.device)
+            best = model(texts).logits[:, -1].double().topk(TOP_K)
+        probs = torch.softmax(best.values, dim=-1)
+        law = {
+            (*tokens, token): before * prob
+            for (tokens, before), own, of in zip(law.items(), best.indices.tolist(), probs.tolist(), strict=True)
+            for token, prob in zip(own, of, strict=True)
+        }
+    return law
+
+
+def firsts(texts: Texts, length: int) -> Texts:
+    """The same of the first so many tokens."""
+    shorter: Counter[tuple[int, ...]] = Counter()
+    for tokens, value in texts.items():
+        shorter[tokens[:length]] += value  # type: ignore[assignment]
+    return shorter
+
+
+def g_test(counts: Texts, law: Texts) -> float:
+    """The probability of counts that are as far from the law, or farther, if it is the true one (log-likelihood ratio).
+
+    Cells are put together, rarest first, until 5 are expected in each.
+    """
+    if set(counts) - set(law):
+        return 0.0
+    total = sum(counts.values())
+    groups, group = [], np.zeros(2)
+    for tokens in sorted(law, key=lambda one: law[one]):
+        group = group + np.array([total * law[tokens], counts.get(tokens, 0)])
+        if group[0] >= 5:
+            groups.append(group)
+            group = np.zeros(2)
+    groups[-1] += group
+    expected, seen = np.array(groups).T
+    some = seen > 0
+    g = 2 * float((seen[some] * np.log(seen[some] / expected[some])).sum())
+    half = torch.tensor([(len(groups) - 1) / 2, g / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(*half))
+
+
+def surprise(counts: Texts, law: Texts) -> float:
+    """The least of the G-tests of the first token, the first two, and so on, times how many there are."""
+    return TOKENS * min(g_test(firsts(counts, length), firsts(law, length)) for length in range(1, TOKENS + 1))
+
+
+class PrefilledOnce:
+    """A target's `prefill` that runs a prompt once: batches of the same prompt get copies of the cache's rows."""
+
+    def __init__(self, target: HFTarget) -> None:
+        self._cache, self._prefill = target.runner.cache, target.prefill
+        self._kept: list[torch.Tensor] = []
+        self._features: torch.Tensor | None = None
+
+    def __call__(self, prompts: Any, max_lengths: Any) -> Any:
+        count = len(prompts[0]) - 1
+        if not self._kept:
+            (self._features,) = self._prefill(prompts[:1], max_lengths[:1])
+            self._kept = [rows[:1, :, :count].clone() for rows in self._cache.buffers()]
+        self._cache.reset(len(prompts), max(max_lengths))
+        self._cache.stage_prompts(range(len(prompts)), count)
+        layers = len(self._kept) // 2
+        for layer in range(layers):
+            pair = (self._kept[layer], self._kept[layers + layer])
+            self._cache.update(*(rows.expand(len(prompts), -1, -1, -1) for rows in pair), layer)
+        self._cache.lengths = [count] * len(prompts)
+        return [self._features] * len(prompts)
+
+
+@pytest.fixture(scope="module")
+def ids(smollm: tuple[Any, Any]) -> list[int]:
+    """The question as a chat has it, and the beginning of an answer."""
+    model, tokenizer = smollm
+    return [*HFFrontend(model, tokenizer).encode(QUESTION).tolist(), *tokenizer(BEGINNING)["input_ids"]]
+
+
+@pytest.fixture(scope="module")
+def law(smollm: tuple[Any, Any], ids: list[int]) -> Texts:
+    """The exact law of the next tokens."""
+    return plain_law(smollm[0], ids)
+
+
+def sampled(
+    smollm: tuple[Any, Any], ids: list[int], policy: str, rule: str | AcceptanceRule, samples: int = SAMPLES
+) -> tuple[Texts, float]:
+    """How often each text came out, and how many drafted tokens were accepted for each."""
+    decoder = decoder_for_model(*smollm, Parts("eagle3", policy, rule, graphs=False))
+    assert isinstance(decoder.target, HFTarget)
+    decoder.target.prefill = PrefilledOnce(decoder.target)  # type: ignore[method-assign]
+    options = {"temperature": 1.0, "top_k": TOP_K, "max_new_tokens": TOKENS}
+    request = decoder.frontend.request(np.array(ids), options)
+    requests = [attrs.evolve(request, seed=seed) for seed in range(samples)]
+    results = [result for batch in decoder.batches(requests, BATCH) for result in finished(batch)]
+    accepted = sum(round_.accepted for result in results for round_ in result.rounds)
+    return Counter(tuple(result.token_ids) for result in results), accepted / samples
+
+
+def finished(batch: BatchGeneration) -> list[Result]:
+    for _ in batch:
+        pass
+    return batch.results()
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "rule"), PAIRS)
+def test_texts_have_the_models_law(smollm: tuple[Any, Any], ids: list[int], law: Texts, policy: str, rule: str) -> None:
+    counts, accepted = sampled(smollm, ids, policy, rule)
+    assert surprise(counts, law) >= FALSE_ALARM
+    assert accepted >= 0.4  # or little of it would be about drafting
+
+
+def drawn(law: Texts, rng: np.random.Generator) -> Texts:
+    """How often texts come that are drawn from a law."""
+    return dict(zip(law, rng.multinomial(SAMPLES, list(law.values())).tolist(), strict=True))
+
+
+def wrong_by_a_tenth(law: Texts, place: int) -> Texts:
+    """The law with 0.1 of the probability at one place moved from the likeliest token there to the next."""
+    before, after = firsts(law, place), firsts(law, place + 1)
+    wrong = {}
+    for tokens, prob in law.items():
+        given = tokens[:place]
+        here = {one: p / before[given] for one, p in after.items() if one[:place] == given}
+        best, second = sorted(here, key=lambda one: -here[one])[:2]
+        own = tokens[: place + 1]
+        wrong[tokens] = prob * (here[own] + 0.1 * ((own == second) - int(own == best))) / here[own]
+    return wrong
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(TOKENS))
+def test_an_error_of_a_tenth_would_be_found(law: Texts, place: int) -> None:
+    wrong, rng = wrong_by_a_tenth(law, place), np.random.default_rng(place)
+    assert sum(wrong.values()) == pytest.approx(1.0)
+    found = [surprise(drawn(wrong, rng), law) < FALSE_ALARM for _ in range(200)]
+    assert np.mean(found) > 0.85
+
+
+@pytest.mark.models
+@pytest.mark.slow
+def test_false_alarms_are_as_rare_as_is_said(law: Texts) -> None:
+    rng = np.random.default_rng(0)
+    surprises = np.array([surprise(drawn(law, rng), law) for _ in range(2000)])
+    assert 0.01 < np.mean(surprises < 0.03) < 0.045
+    assert surprises.min() > FALSE_ALARM / 10
+
+
+def test_a_text_that_cannot_be_is_found_at_once() -> None:
+    assert g_test({(1,): 10, (2,): 10}, {(1,): 0.5, (2,): 0.5}) == 1.0
+    assert g_test({(1,): 10, (2,): 9, (3,): 1}, {(1,): 0.5, (2,): 0.5}) == 0.0
+
+
+def test_the_g_test_is_that_of_the_textbook() -> None:
+    counts, law = {(1,): 30, (2,): 14, (3,): 16}, {(1,): 0.5, (2,): 0.25, (3,): 0.25}
+    g = 2 * (30 * np.log(30 / 30) + 14 * np.log(14 / 15) + 16 * np.log(16 / 15))
+    assert g_test(counts, law) == pytest.approx(np.exp(-g / 2))  # with two degrees of freedom
+    rare = {(1,): 0.5, (2,): 0.25, (3,): 0.2, (4,): 0.03, (5,): 0.02}
+    assert g_test(counts, rare) == pytest.approx(g_test(counts, law))
+
+
+@attrs.frozen
+class Gullible(AcceptanceRule):
+    """Accepts every drawn child that is possible at all."""
+
+    name = "gullible"
+    exact_for = frozenset({"sampled-chain"})  # it is not
+
+    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
+        def draw(node: int) -> int:
+            child = int(tree.drawn[node].tokens[0]) if node in tree.drawn else None
+            return child if child is not None and laws.at(node)[child] > 0 else laws.draw(node, choices)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class Careless(AcceptanceRule):
+    """Accepts a drawn child as it should, and draws from the whole law after a rejection, not from what is left."""
+
+    name = "careless"
+    exact_for = frozenset({"sampled-chain"})  # it is not
+
+    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
+        def draw(node: int) -> int:
+            drawn = tree.drawn.get(node)
+            if drawn is not None:
+                child = int(drawn.tokens[0])
+                if choices.coin(ratio(laws.at(node)[child], drawn.law[child])):
+                    return child
+            return laws.draw(node, choices)
+
+        return descend(tree, laws, draw)
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [Gullible(), Careless()], ids=lambda rule: rule.name)
+def test_a_wrong_rule_is_found(smollm: tuple[Any, Any], ids: list[int], law: Texts, rule: AcceptanceRule) -> None:
+    counts, _ = sampled(smollm, ids, "sampled-chain:length=2", rule, samples=SAMPLES // 2)
+    assert set(counts) <= set(law)  # so it is the counts that tell
+    assert surprise(counts, law) < FALSE_ALARM
