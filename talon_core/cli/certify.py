@@ -65,7 +65,7 @@ def certify(
     Without --model, a policy and a rule are run in small random worlds, where every outcome is enumerated: it prints a
     certificate, or the simplest world that was found in which the law of the text is not the target's. With --model,
     greedy output is compared with transformers' own: in float32 it must be equal, in half precision it may part where
-    rounding decides.
+    rounding decides. Check in float32 first: half precision does not show errors as small as its rounding.
     """
     for_worlds = {"--worlds": worlds, "--seed": seed}
     for_models = {"--dtype": dtype, "--prompts": prompts, "--limit": limit, "--max-new-tokens": max_new_tokens}

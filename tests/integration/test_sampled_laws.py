@@ -3,7 +3,7 @@
 That the rules keep a law is proved by enumeration elsewhere. Here are the real things around them: a trained drafter, a
 model's tree passes and cache, warped laws of 49,152 tokens, and rounds that follow each other.
 
-Each pair of a policy and a rule makes 800 texts of three tokens, where 27 are possible. How often they come is held
+Each pair of a policy and a rule makes 720 texts of three tokens, where 27 are possible. How often they come is held
 against their exact probabilities by G-tests of the first token, of the first two and of all three, with a false alarm
 rate of 1e-4 together. The seeds are fixed, so a version of the code passes always or never. If the probabilities of the
 two likeliest tokens were wrong by 0.1 in every first, every second or every third place, that would be found with a
@@ -35,7 +35,7 @@ QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is
 """Three tokens may come next, none of them with a probability above a half, and the drafter does not agree."""
 
 TOKENS, TOP_K = 3, 3
-SAMPLES, BATCH = 800, 40
+SAMPLES, BATCH = 720, 40
 FALSE_ALARM = 1e-4
 PAIRS = [
     ("talon-sampled:budget=6,top_k=2", "hybrid"),
