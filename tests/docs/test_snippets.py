@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import dropwhile, groupby
 from pathlib import Path
 from types import ModuleType
 
@@ -69,14 +70,22 @@ def test_no_block_of_a_page_is_exempt_from_running(page):
     assert all(block.language in known and not block.rest.strip() for block in blocks(page))
 
 
+def parts(line: str) -> Iterator[list[str]]:
+    """The commands of a line of shell, split into words; variables that are set for one are left out."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&")
+    lexer.whitespace_split = True
+    for end, words in groupby(lexer, key=lambda word: set(word) <= set("|;&")):
+        if not end:
+            yield [*dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words)]
+
+
 def commands(page: Path) -> Iterator[list[str]]:
     """Every `talon` command in the shell blocks of a page and in its running text, split into words."""
     text = page.read_text()
     shell = "\n".join(block.text for block in blocks(page) if block.language in SHELL).replace("\\\n", " ")
     inline = re.findall(r"`(talon [^`\n]+)`", FENCE.sub("", text))
     for line in [*shell.splitlines(), *inline]:
-        for part in re.split(r"[|;&]+", line.removeprefix("$ ")):
-            words = shlex.split(part, comments=True)
+        for words in parts(line.removeprefix("$ ")):
             if words[:1] == ["talon"]:
                 yield words[1:]
 
