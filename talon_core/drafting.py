@@ -12,7 +12,7 @@ from talon_core.drafter import Drafter
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.growing import DraftLimits, Growing, checked_budget
 from talon_core.policy import TreePolicy
-from talon_core.tree import TokenTree, read_only
+from talon_core.tree import FloatArray, TokenTree, read_only
 
 __all__ = ["DraftLimits", "Drafted", "checked_budget", "draft_tree", "draft_trees"]
 
@@ -73,13 +73,21 @@ def _checked(candidates: Candidates, growing: Growing, width: int, drafter: Draf
     if (logp > 0).any():  # clipped, so that no path scores above its parent's
         logp = np.minimum(logp, 0.0)
         path_logp = growing.tree.path_logp[growing.frontier][:, None] + logp
+
+    def law(row: int) -> FloatArray:
+        with blaming("drafter", drafter, "law"):
+            own: FloatArray = candidates.law(row)
+        if np.shape(own) != (growing.limits.vocab_size,):
+            raise fail(f"gave a law of shape {np.shape(own)}; it must be ({growing.limits.vocab_size},), the target's")
+        return own
+
     return Candidates(
         frontier=read_only(growing.frontier),
         tokens=read_only(tokens),
         logp=read_only(logp),
         path_logp=read_only(path_logp),
         choices=candidates.choices,
-        law=candidates.law,
+        law=law,
     )
 
 

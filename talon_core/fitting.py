@@ -39,10 +39,12 @@ def check_rule(rule: AcceptanceRule, policy: TreePolicy | None, lossy: bool) -> 
                 f"{naming('rule', rule)} is lossy: it changes what the model says; where that is wanted, "
                 "lossy=True allows it (--lossy of talon generate and talon bench run)"
             )
-    elif policy is not None and not _is_exact(rule.exact_for, policy):
+        return
+    exact_for: Iterable[str] = getattr(rule, "exact_for", ())  # a rule that does not say it is exact for nothing
+    if policy is not None and not _is_exact(exact_for, policy):
         raise ValueError(
             f"{naming('rule', rule)} is not exact for the {policy.children} trees of "
-            f"{naming('tree policy', policy)}; it is exact for {', '.join(sorted(rule.exact_for)) or 'none'}"
+            f"{naming('tree policy', policy)}; it is exact for {', '.join(sorted(exact_for)) or 'none'}"
         )
 
 

@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 import attrs
+import numpy as np
 
 from talon_core.errors import PluginError
 from talon_core.registry import Registered, Registry
@@ -142,9 +143,11 @@ def spelled(made: Any) -> str:
         if not field.init:
             continue
         value, default = getattr(made, field.name), defaults[field.alias]
+        if isinstance(field.default, attrs.Factory) and field.default.takes_self:  # type: ignore[arg-type]
+            continue  # it is worked out from other options
         if callable(field.converter) and isinstance(default, str):
             default = field.converter(default)
-        if value != default and default is not None:
+        if not np.array_equal(value, default):
             text = ";".join(map(str, value)) if isinstance(value, tuple) else value
             given.append(f"{field.alias}={text}")
     name = getattr(made, "name", cls.__name__)

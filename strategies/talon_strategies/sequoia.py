@@ -1,6 +1,6 @@
 """Sequoia's trees: the best shape for measured acceptance, filled by draws."""
 
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Real
 from typing import Any
 
@@ -50,8 +50,8 @@ class Sequoia(TreePolicy):
         depth: most layers, at least 1.
         acceptance: p_1, p_2, ...: how often the first, second, ... draw under a node is the accepted one, adding up to
             more than 0 and at most 1; as text, numbers with `;` between them. `acceptance_by_draw`
-            of `talon_core.bench.measurement` measures it; the default is SmolLM2's EAGLE-3 drafter at temperature 1, as
-            `tests/benchmarks/drawn_agreement.py --drawn-at 0.8` shows it.
+            of `talon_core.bench.measurement` measures it; the default is SmolLM2's EAGLE-3 drafter at temperature 1
+            with draws at 0.8, as `tests/benchmarks/drawn_agreement.py --drawn-at 0.8` shows it.
         draft_cost: a draft pass in passes of the target over a single node, at least 0.
         node_cost: each further node of a target pass, in the same unit, at least 0.
         temperature: tokens are drawn from the drafter's law at this temperature, more than 0; best near the request's.
@@ -65,7 +65,7 @@ class Sequoia(TreePolicy):
     acceptance: tuple[float, ...] = attrs.field(default=MEASURED, converter=_acceptance, validator=_probabilities)
     draft_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
     node_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
-    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    temperature: float = attrs.field(default=0.8, validator=[number, gt(0)])
 
     @cached_property
     def shape(self) -> Shape:
@@ -98,6 +98,7 @@ class Sequoia(TreePolicy):
         return Growth(NOTHING, np.array(frontier, dtype=np.int64), drawn)
 
 
+@cache  # the copies of a policy, one for each sequence of a batch, have the same shape
 def best_shape(
     budget: int, depth: int, acceptance: tuple[float, ...], draft_cost: float = 0.0, node_cost: float = 0.0
 ) -> Shape:

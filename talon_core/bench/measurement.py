@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 from attrs.validators import deep_iterable, ge, instance_of, optional
 
 from talon_core.bench.schedule import Unit
@@ -128,5 +129,5 @@ def acceptance_by_draw(rounds: Sequence[Round]) -> list[float]:
             tested.update(range(len(drawn.tokens)))
             if place + 1 < len(one.path):
                 token = one.tree.tokens[one.path[place + 1]]
-                accepted[int((drawn.tokens == token).argmax())] += 1
+                accepted.update(np.flatnonzero(drawn.tokens == token)[:1].tolist())  # a fixed child is none of them
     return [accepted[draw] / tested[draw] for draw in sorted(tested)]

@@ -89,7 +89,7 @@ def certify(
     if policy == "none":
         raise ValueError("there is nothing to certify without a policy: plain decoding is the target's own")
     with nothing_on_stdout(as_json):
-        certificate = _in_worlds(policy, rule, drafter, 2000 if worlds is None else worlds, seed or 0)
+        certificate = _in_worlds(policy, rule, drafter, worlds, seed or 0)
     if as_json:
         print_json(certificate.as_dict())
     else:
@@ -97,18 +97,18 @@ def certify(
     raise typer.Exit(0 if certificate.certified else REFUTED)
 
 
-def _in_worlds(policy: str, rule: str, drafter: str | None, worlds: int, seed: int) -> "Certificate":
+def _in_worlds(policy: str, rule: str, drafter: str | None, worlds: int | None, seed: int) -> "Certificate":
     if find_spec("hypothesis") is None:
         raise ValueError(
             "the worlds are made with hypothesis, which is not installed: pip install 'talon-core[testing]'"
         )
-    from talon_core.testing.certify import CertificationError
+    from talon_core.testing.certify import WORLDS, CertificationError
     from talon_core.testing.certify import certify as certified
 
     named = None if rule == opts.DEFAULT_RULE else rule
     try:
         with progress("certifying", "worlds") as report:
-            return certified(policy, named, drafter=drafter, worlds=worlds, seed=seed, report=report)
+            return certified(policy, named, drafter=drafter, worlds=worlds or WORLDS, seed=seed, report=report)
     except CertificationError as error:
         return error.certificate
 

@@ -13,12 +13,12 @@ from typing import Any
 import attrs
 import hypothesis
 from hypothesis import Phase, settings
-from hypothesis.errors import NoSuchExample
+from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 
 from talon_core.choices import Choices, enumerate_outcomes
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
-from talon_core.errors import PluginError
+from talon_core.errors import PluginError, naming
 from talon_core.generation import Generation
 from talon_core.growing import checked_kind
 from talon_core.policy import TreePolicy
@@ -37,6 +37,11 @@ MOST_OUTCOMES = 1000
 """A world with more outcomes than this is left out, and another one is tried."""
 
 PACKAGES = ("talon-core", "numpy", "torch", "transformers", "hypothesis")
+
+
+UNSTEADY = (
+    "the policy or the rule does not do the same when it is given the same; what is random must come from Choices alone"
+)
 
 
 class CertificationError(AssertionError):
@@ -62,6 +67,7 @@ class Certificate:
         worlds: in how many worlds the law was computed.
         outcomes: how many generations that took, one for every way in which the draws could come out.
         accepting: in how many worlds a drafted token could be accepted; the others test little.
+        left_out: worlds of too many outcomes, in whose place others were tried.
         largest_error: the largest difference of two probabilities, of a text as emitted and as sampled from the target.
         tolerance: how large it may be.
         seed: the same seed gives the same worlds.
@@ -76,6 +82,7 @@ class Certificate:
     worlds: int
     outcomes: int
     accepting: int
+    left_out: int
     largest_error: float
     tolerance: float
     seed: int
@@ -98,7 +105,7 @@ class Certificate:
         what = f"policy {self.policy} with rule {self.rule}, drafter: {self.drafter}"
         tried = (
             f"{self.worlds:,} worlds, {self.outcomes:,} outcomes; something drafted could be accepted in "
-            f"{self.accepting:,} worlds"
+            f"{self.accepting:,} worlds, {self.left_out:,} too large ones left out"
         )
         made = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         if self.counterexample is None:
@@ -139,7 +146,8 @@ def certify(
         CertificationError: if the laws differ in a world, or the policy or rule breaks its contract; the message is
             the counterexample.
         LookupError: for an unknown name.
-        ValueError: for a bad option, a rule that says itself that it is not exact for such trees, or no worlds.
+        ValueError: for a bad option, a rule that says itself that it is not exact for such trees, no worlds, or a
+            policy whose trees are too large for so many worlds, or never accepted in any: nothing is certified then.
     """
     if worlds < 1:
         raise ValueError(f"worlds is {worlds}; it must be at least 1")
@@ -155,6 +163,8 @@ def certify(
     trial = _Trial(made, ruling, spec, worlds, report)
     started = perf_counter()
     found = trial.search(seed, vary)
+    if found is None:
+        trial.check_enough()
     certificate = Certificate(
         policy=spelled(made),
         rule=spelled(ruling),
@@ -162,12 +172,13 @@ def certify(
         worlds=trial.tried,
         outcomes=trial.outcomes,
         accepting=trial.accepting,
+        left_out=trial.left_out,
         largest_error=trial.largest,
         tolerance=TOLERANCE,
         seed=seed,
         seconds=perf_counter() - started,
         versions={"Python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        counterexample=explain(found, trial.decoder(found), trial.examine(found), TOLERANCE) if found else None,
+        counterexample=explain(found[0], trial.decoder(found[0]), found[1], TOLERANCE) if found else None,
     )
     if not certificate.certified:
         raise CertificationError(certificate)
@@ -217,13 +228,13 @@ class _Trial:
         self.rule = rule
         self.drafter = drafter
         self.worlds = worlds
-        self.tried = self.outcomes = self.accepting = 0
+        self.tried = self.outcomes = self.accepting = self.left_out = 0
         self.largest = 0.0
         self._report = report
-        self._refuted = False
+        self._refuted: tuple[World, Examined] | None = None  # the first one, before it is made simpler
 
-    def search(self, seed: int, vary: Mapping[str, int]) -> World | None:
-        """The simplest world in which something is wrong; None if nothing is wrong in any that is tried."""
+    def search(self, seed: int, vary: Mapping[str, int]) -> tuple[World, Examined] | None:
+        """The simplest world in which something is wrong, and what; None if nothing is wrong in any that is tried."""
         checks: Any = hypothesis.HealthCheck  # pyright does not know how its members are listed
         few = settings(
             max_examples=self.worlds,
@@ -234,11 +245,33 @@ class _Trial:
         )
         draws = checked_kind(self.policy).most != 0
         try:
-            return hypothesis.find(
+            found = hypothesis.find(
                 worlds(vary=vary, draws=draws), self._refutes, settings=few, random=random.Random(seed)
             )
-        except NoSuchExample:
+            return found, self.examine(found)
+        except (NoSuchExample, Unsatisfiable):
             return None
+        except Flaky:
+            assert self._refuted is not None
+            world, examined = self._refuted
+            return world, attrs.evolve(examined, broke=UNSTEADY)
+
+    def check_enough(self) -> None:
+        """Refuse a certificate about nothing.
+
+        Raises:
+            ValueError: if there were too few worlds, or more too large ones, or nothing drafted was accepted in any.
+        """
+        if self.tried < self.worlds or self.left_out > self.tried:
+            raise ValueError(
+                f"{self.tried} of {self.worlds} worlds could be enumerated, and {self.left_out} had too many outcomes; "
+                f"give {naming('tree policy', self.policy)} options that make its trees smaller"
+            )
+        if not self.accepting:
+            raise ValueError(
+                f"nothing that {naming('tree policy', self.policy)} drafted could be accepted in any of {self.worlds} "
+                "worlds, so nothing is certified; give it more worlds, or options that let it draft"
+            )
 
     def decoder(self, world: World) -> Decoder:
         """The decoder of a world."""
@@ -250,16 +283,18 @@ class _Trial:
         try:
             examined = self.examine(world)
         except _TooLarge:
+            self.left_out += 1
             hypothesis.reject()
         wrong = examined.broke is not None or examined.error > TOLERANCE
-        if not self._refuted:  # afterwards only simpler worlds are looked for
+        if self._refuted is None:  # afterwards only simpler worlds are looked for
             self.tried += 1
             self.outcomes += examined.outcomes
             self.accepting += examined.accepting
             self.largest = max(self.largest, examined.error)
             if self._report is not None:
                 self._report(self.tried, self.worlds)
-        self._refuted |= wrong
+        if wrong and self._refuted is None:
+            self._refuted = (world, examined)
         return wrong
 
     def examine(self, world: World) -> Examined:

@@ -55,7 +55,7 @@ Rows = tuple[tuple[float, ...], ...]
 
 @attrs.frozen
 class World:
-    """A target, a drafter and a request, over two to four tokens.
+    """A target, a drafter and a request, over two or three tokens.
 
     Attributes:
         target: weights of the next token, a row for each context: the last token, or the last two.
@@ -184,16 +184,16 @@ def described(world: World, policy: Any) -> list[str]:
     if world.room is not None:
         lines.append(f"the context holds {world.room} tokens after the prompt")
     for context, law in zip(contexts, laws, strict=True):
-        lines.append(f"target after {' '.join(map(str, context))}:  {spelled(law)}")
+        lines.append(f"target after {' '.join(map(str, context))}:  {law_in_words(law)}")
     for row, law in enumerate(shares(world.drafter)):
         which = f"drafter, law {row}:" if len(world.drafter) > 1 else "drafter:"
-        lines.append(f"{which}  {spelled(law)}")
+        lines.append(f"{which}  {law_in_words(law)}")
     if world.knows is not None:
         lines.append(f"the drafter offers at most {world.knows} tokens after a node")
     lines.append(f"policy {policy}")
     return lines
 
 
-def spelled(law: Any) -> str:
+def law_in_words(law: Any) -> str:
     """A law's probabilities."""
     return "  ".join(f"{token}: {prob:.4g}" for token, prob in enumerate(np.asarray(law).tolist()))

@@ -175,3 +175,34 @@ def test_rounds_that_are_over_hold_no_laws():
     records = [drawn for round_ in result.rounds for drawn in round_.tree.drawn.values()]
     assert records
     assert all(len(drawn.tokens) and not len(drawn.law) for drawn in records)
+
+
+@attrs.frozen
+class DrawsForty(TreePolicy):
+    """More draws than anybody can enumerate."""
+
+    name = "draws-forty"
+    children = "iid"
+    suits = "rrs"
+    budget: int = 60
+
+    def grow(self, tree, candidates):
+        return Growth([], frontier=[], drawn={0: candidates.draw(0, 40, replacement=True)})
+
+
+@attrs.frozen
+class DraftsNothing(TreePolicy):
+    name = "drafts-nothing"
+    budget: int = 4
+
+    def grow(self, tree, candidates):
+        return Growth([])
+
+
+def test_there_is_no_certificate_about_nothing():
+    with pytest.raises(
+        ValueError, match=r"\d+ of 10 worlds could be enumerated, and \d+ had too many outcomes; .*smaller"
+    ):
+        certify(DrawsForty(), worlds=10, vary={})
+    with pytest.raises(ValueError, match=r"nothing that tree policy 'drafts-nothing' .* drafted could be accepted"):
+        certify(DraftsNothing(), worlds=20)

@@ -222,6 +222,22 @@ class Overspends(TreePolicy):
         return Growth(candidates.best(1 if len(tree) == 1 else 9))
 
 
+@attrs.frozen
+class RaisesNowAndThen(TreePolicy):
+    """Fails at random, and not when it is run again."""
+
+    name = "raises-now-and-then"
+    budget: int = 4
+
+    def grow(self, tree, candidates):
+        OUTBURSTS.append(1)
+        if len(OUTBURSTS) == 50:
+            raise RuntimeError("by chance")
+        return Growth(candidates.best(1))
+
+
+OUTBURSTS = []
+
 WRONG = [
     *((Talon(), rule) for rule in (DrafterProbabilityAsQ(), ArgmaxAcceptance(), AcceptsTheDrafter(), BonusOffByOne())),
     *((Chain(), ArgmaxAcceptance()), (Chain(), BonusOffByOne()), (StaticTree(), DrafterProbabilityAsQ())),
@@ -286,6 +302,7 @@ def test_a_counterexample_is_told_in_a_few_lines(refused):
     ("policy", "complaint"),
     [
         (OwnDice(), "must come from Choices alone"),
+        (RaisesNowAndThen(), "does not do the same when it is given the same"),
         (Overspends(), "tree policy 'overspends' .* grew its tree to 4 nodes, .* its draft_budget is 3"),
     ],
 )

@@ -5,10 +5,10 @@ model's tree passes and cache, warped laws of 49,152 tokens, and rounds that fol
 
 Each pair of a policy and a rule makes 720 texts of three tokens, where 27 are possible. How often they come is held
 against their exact probabilities by G-tests of the first token, of the first two and of all three, with a false alarm
-rate of 1e-4 together. The seeds are fixed, so a version of the code passes always or never. If the probabilities of the
-two likeliest tokens were wrong by 0.1 in every first, every second or every third place, that would be found with a
-probability above 0.85: `test_an_error_of_a_tenth_would_be_found` tries it. What is much smaller than that is the
-business of the proofs.
+rate of 1e-4 together. The seeds are fixed, so on one machine a version of the code passes always or never. If the
+probabilities of the two likeliest tokens were wrong by 0.1 in every first, every second or every third place, that
+would be found with a probability above 0.85: `test_an_error_of_a_tenth_would_be_found` tries it. What is much smaller
+than that is the business of the proofs.
 """
 
 from collections import Counter

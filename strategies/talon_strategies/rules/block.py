@@ -7,7 +7,7 @@ from talon_core.choices import Choices
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.rules.descent import ratio, staying
+from talon_strategies.rules.descent import ended, is_over, ratio, staying
 
 
 @attrs.frozen
@@ -33,7 +33,7 @@ class Block(AcceptanceRule):
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         path, kept = [0], [1.0]  # nodes, and P_i of each
         rest: list[FloatArray] = []  # g_i of each node but the last
-        while kept[-1] > 0 and (drawn := tree.drawn.get(path[-1])) is not None and not _over(tree, laws, path):
+        while kept[-1] > 0 and (drawn := tree.drawn.get(path[-1])) is not None and not is_over(tree, laws, path[-1]):
             x, p = int(drawn.tokens[0]), laws.at(path[-1])
             rest.append(np.maximum(kept[-1] * p - drawn.law, 0.0))
             kept.append(ratio(kept[-1] * p[x], drawn.law[x]))
@@ -41,8 +41,8 @@ class Block(AcceptanceRule):
             assert child is not None
             path.append(child)
         if choices.coin(kept[-1]):
-            if _over(tree, laws, path):
-                return Accepted(np.array(path[:-1], dtype=np.int64), int(tree.tokens[path[-1]]))
+            if is_over(tree, laws, path[-1]):
+                return ended(tree, path)
             return Accepted(np.array(path, dtype=np.int64), laws.draw(path[-1], choices))
         for i in reversed(range(len(rest))):
             s = float(rest[i].sum())
@@ -50,7 +50,3 @@ class Block(AcceptanceRule):
                 law = rest[i] / s if s > 0 else laws.at(path[i])  # nothing is left by rounding alone
                 return Accepted(np.array(path[: i + 1], dtype=np.int64), choices.pick(law))
         raise AssertionError("the root is always accepted")
-
-
-def _over(tree: TokenTree, laws: Laws, path: list[int]) -> bool:
-    return len(path) > 1 and laws.ends(int(tree.tokens[path[-1]]))

@@ -27,6 +27,16 @@ def descend(tree: TokenTree, laws: Laws, draw: Callable[[int], int]) -> Accepted
         path.append(child)
 
 
+def is_over(tree: TokenTree, laws: Laws, node: int) -> bool:
+    """Whether the text ends with a node's token, so that nothing below it matters."""
+    return node > 0 and laws.ends(int(tree.tokens[node]))
+
+
+def ended(tree: TokenTree, path: list[int]) -> Accepted:
+    """A path whose last node ends the text: its token is the last one that is emitted."""
+    return Accepted(np.array(path[:-1], dtype=np.int64), int(tree.tokens[path[-1]]))
+
+
 def leftover(p: FloatArray, q: FloatArray) -> FloatArray:
     """What p has more than q, as a law: (p - q)+ by its sum. Shapes `(vocab,)`.
 

@@ -8,7 +8,7 @@ from talon_core.drawn import without
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.rules.descent import ratio, staying
+from talon_strategies.rules.descent import ended, is_over, ratio, staying
 
 UNASKED: FloatArray = np.empty(0)
 
@@ -50,10 +50,12 @@ class Traversal(AcceptanceRule):
             else:
                 visits.pop()
                 visits[-1].reject()
-        path = np.array([one.node for one in visits], dtype=np.int64)
+        path = [one.node for one in visits]
         if visit.over:
-            return Accepted(path[:-1], int(tree.tokens[visit.node]))
-        return Accepted(path, choices.pick(visit.p) if len(visit.p) else laws.draw(visit.node, choices))
+            return ended(tree, path)
+        return Accepted(
+            np.array(path, dtype=np.int64), choices.pick(visit.p) if len(visit.p) else laws.draw(visit.node, choices)
+        )
 
 
 @attrs.define
@@ -91,7 +93,7 @@ class _Visit:
 
 
 def _visit(tree: TokenTree, laws: Laws, node: int, prob: float) -> _Visit:
-    over = node > 0 and laws.ends(int(tree.tokens[node]))
+    over = is_over(tree, laws, node)
     drawn = tree.drawn.get(node)
     if over or prob <= 0 or drawn is None:
         return _Visit(node, prob, over)

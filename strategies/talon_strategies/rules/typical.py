@@ -9,6 +9,7 @@ from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.options import number
+from talon_strategies.rules.descent import ended, is_over
 
 
 @attrs.frozen
@@ -43,7 +44,7 @@ class Typical(AcceptanceRule):
         while waiting:
             depth, logp, path = waiting.pop()
             best = max(best, (depth, logp, path))
-            if len(path) > 1 and laws.ends(int(tree.tokens[path[-1]])):
+            if is_over(tree, laws, path[-1]):
                 continue
             children = np.flatnonzero(tree.parents == path[-1])
             if len(children):
@@ -54,9 +55,8 @@ class Typical(AcceptanceRule):
                     if prob > threshold:
                         waiting.append((depth + 1, logp + float(np.log(prob)), [*path, child]))
         path = best[2]
-        last = int(tree.tokens[path[-1]])
-        if len(path) > 1 and laws.ends(last):
-            return Accepted(np.array(path[:-1], dtype=np.int64), last)
+        if is_over(tree, laws, path[-1]):
+            return ended(tree, path)
         return Accepted(np.array(path, dtype=np.int64), laws.draw(path[-1], choices))
 
 
