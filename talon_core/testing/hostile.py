@@ -99,7 +99,7 @@ class HostileDrafter(Drafter):
         def law(row: int) -> FloatArray:
             probs = np.exp(ranked[row])
             if not probs.any():
-                raise ValueError(f"these candidates have no law for frontier row {row}, a row of padding")
+                raise ValueError(f"frontier row {row} is all padding and has no law; draw where something is offered")
             return np.roll(probs / probs.sum(), numbers[row] % self.vocab_size)
 
         path_logp = tree.path_logp[frontier][:, None] + logp

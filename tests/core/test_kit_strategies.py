@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from talon_core.choices import SeededChoices
 from talon_core.drafting import DraftLimits, draft_tree
 from talon_core.drawn import KINDS, without
+from talon_core.errors import PluginError
 from talon_core.testing import (
     CoinTosser,
     Erratic,
@@ -97,7 +98,7 @@ def test_hostile_candidates_have_laws_too_where_something_is_known(met):
             assert law.sum() == pytest.approx(1)
             assert law[offered.tokens[row][known]] == pytest.approx(np.exp(offered.logp[row][known]))
         else:
-            with pytest.raises(ValueError, match="no law"):
+            with pytest.raises(PluginError, match=f"frontier row {row} is all padding and has no law"):
                 offered.law(row)
 
 
