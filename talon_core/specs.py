@@ -142,7 +142,8 @@ def spelled(made: Any) -> str:
     for field in attrs.fields(cls) if attrs.has(cls) else ():
         if not field.init:
             continue
-        value, default = getattr(made, field.name), defaults[field.alias]
+        value: Any = getattr(made, field.name)
+        default: Any = defaults[field.alias]
         if isinstance(field.default, attrs.Factory) and field.default.takes_self:  # type: ignore[arg-type]
             continue  # it is worked out from other options
         if callable(field.converter) and isinstance(default, str):
