@@ -113,7 +113,7 @@ def test_what_costs_too_much_is_not_drafted():
 @settings(max_examples=40)
 @given(untied_drafters(9), st.integers(2, 30), st.integers(1, 6), ACCEPTANCES)
 def test_the_shape_is_filled(draft, drafter, budget, layers, acceptance):
-    policy = Sequoia(budget=budget, depth=layers, acceptance=acceptance)
+    policy = Sequoia(budget=budget, depth=layers, acceptance=acceptance, temperature=1.0)
     drafted = draft(policy, drafter)
     assert shape_of(drafted.tree) == policy.shape
     assert drafted.drafted is drafted.tree
