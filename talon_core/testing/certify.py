@@ -15,18 +15,16 @@ import hypothesis
 from hypothesis import Phase, settings
 from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 
-from talon_core.choices import Choices, enumerate_outcomes
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError, naming
-from talon_core.generation import Generation
 from talon_core.growing import checked_kind
 from talon_core.policy import TreePolicy
 from talon_core.registry import load_registry
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import build, spelled
 from talon_core.testing.counterexample import Counterexample, explain
-from talon_core.testing.exact import TOLERANCE, Given, Law, ancestral_law, distance
+from talon_core.testing.exact import TOLERANCE, Given, Law, ancestral_law, distance, generations
 from talon_core.testing.timeless import timeless
 from talon_core.testing.worlds import VARIED, World, worlds
 
@@ -306,15 +304,8 @@ class _Trial:
             hypothesis.reject()
         law: Law = defaultdict(float)
         outcomes, accepting = 0, False
-
-        def experiment(choices: Choices) -> Generation:
-            generation = Generation(decoder, world.request, choices)
-            for _ in generation:
-                pass
-            return generation
-
         try:
-            for prob, generation in enumerate_outcomes(experiment):
+            for prob, generation in generations(decoder, world.request):
                 law[tuple(generation.token_ids)] += prob
                 accepting |= any(round_.accepted for round_ in generation.rounds)
                 outcomes += 1

@@ -1,10 +1,12 @@
 """What a policy or rule says of itself, which the decoder and the registry rely on."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
+from hypothesis.errors import Flaky
 
 from talon_core.errors import naming
 
@@ -25,6 +27,27 @@ def require(holds: bool, kind: str, plugin: object, what: str) -> None:
     """
     if not holds:
         raise AssertionError(f"{naming(kind, plugin)} {what}")
+
+
+@contextmanager
+def steady(kind: str, plugin: object, source: str) -> Iterator[None]:
+    """Complain about a plugin's object if Hypothesis cannot repeat what it found.
+
+    Args:
+        kind: a key of `talon_core.registry.KINDS`.
+        plugin: the object.
+        source: where its randomness must come from.
+
+    Raises:
+        AssertionError: if it cannot.
+    """
+    try:
+        yield
+    except Flaky as error:
+        raise AssertionError(
+            f"{naming(kind, plugin)} does not do the same whenever it is given the same; "
+            f"what is random must come from {source} alone"
+        ) from error
 
 
 def made(make: Callable[[], T]) -> T:

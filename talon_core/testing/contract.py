@@ -6,16 +6,14 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.errors import Flaky
 
 from talon_core.choices import SeededChoices
 from talon_core.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.drawn import Drawn
-from talon_core.errors import naming
 from talon_core.growing import checked_kind
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Round
-from talon_core.testing.claims import check_class, is_name, made, require
+from talon_core.testing.claims import check_class, is_name, made, require, steady
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
 from talon_core.testing.strategies import draft_limits, table_drafters
 from talon_core.tree import TokenTree
@@ -50,13 +48,8 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         limits = data.draw(draft_limits(drafter.vocab_size), label="limits")
         _check_sequence(make, drafter, roots, limits, seed)
 
-    try:
+    with steady("tree policy", make(), "candidates.choices"):
         every_round_keeps_the_contract()
-    except Flaky as error:
-        raise AssertionError(
-            f"{naming('tree policy', make())} does not do the same whenever it is given the same; "
-            "what is random must come from candidates.choices alone"
-        ) from error
 
 
 def _require(holds: bool, policy: TreePolicy, what: str) -> None:

@@ -16,7 +16,7 @@ Shape = tuple["Shape", ...]
 """A node by its children's shapes; `()` is a leaf."""
 
 
-def draw_tree(kind: str, drafter: TableDrafter, shape: Shape, choices: Choices, *, fixed: int = 1) -> TokenTree:
+def draw_tree(kind: str, drafter: TableDrafter, shape: Shape, choices: Choices, *, fixed: int | None = 1) -> TokenTree:
     """A tree under token 0 whose children came about as trees of a kind say, by the drafter's laws.
 
     Fixed children are the likeliest ones. Those of a "sampled" tree are drawn without replacement, and it does not say
@@ -29,7 +29,7 @@ def draw_tree(kind: str, drafter: TableDrafter, shape: Shape, choices: Choices, 
         shape: how many children, and so on; of a node of a "sampled-chain" only the first child counts, of one of a
             "hybrid" tree the fixed ones and the next.
         choices: the only randomness.
-        fixed: most fixed children under a node of a "hybrid" tree.
+        fixed: most fixed children under a node of a "hybrid" tree; None for all but the last child.
     """
     tokens, parents, path_logp, shapes = [0], [-1], [0.0], [shape]
     paths = [[0]]
@@ -59,8 +59,10 @@ def draw_tree(kind: str, drafter: TableDrafter, shape: Shape, choices: Choices, 
     return TokenTree(tokens, parents, path_logp, records)
 
 
-def _fixed(kind: str, fixed: int, children: int) -> int:
-    return children if kind == "deterministic" else min(fixed, children) if kind == "hybrid" else 0
+def _fixed(kind: str, fixed: int | None, children: int) -> int:
+    if kind == "hybrid":
+        return children - 1 if fixed is None else min(fixed, children)
+    return children if kind == "deterministic" else 0
 
 
 def _draw(node: int, law: FloatArray, count: int, replacement: bool, choices: Choices) -> Drawn:

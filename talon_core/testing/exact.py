@@ -1,6 +1,7 @@
 """The exact law of what a decoder emits, by enumeration, and the law it must have."""
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 import numpy as np
@@ -14,6 +15,7 @@ from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.table import TableTarget
 from talon_core.target import Target
+from talon_core.tree import FloatArray
 
 TOLERANCE = 1e-12
 """The largest difference of two probabilities that adding in another order may make."""
@@ -22,18 +24,48 @@ Law = dict[tuple[int, ...], float]
 """For each sequence of new tokens its probability."""
 
 
-def emitted_law(decoder: Decoder, request: Request) -> Law:
-    """The exact law of a generation's tokens: every random choice enumerated."""
-    law: Law = defaultdict(float)
+def generations(decoder: Decoder, request: Request) -> Iterator[tuple[float, Generation]]:
+    """A generation in every way in which its random choices can come out, each with its probability."""
 
-    def experiment(choices: Choices) -> tuple[int, ...]:
+    def experiment(choices: Choices) -> Generation:
         generation = Generation(decoder, request, choices)
         for _ in generation:
             pass
-        return tuple(generation.token_ids)
+        return generation
 
-    for prob, tokens in enumerate_outcomes(experiment):
-        law[tokens] += prob
+    return enumerate_outcomes(experiment)
+
+
+def emitted_law(decoder: Decoder, request: Request) -> Law:
+    """The exact law of a generation's tokens: every random choice enumerated."""
+    return law_of((prob, tuple(generation.token_ids)) for prob, generation in generations(decoder, request))
+
+
+def law_of(texts: Iterable[tuple[float, tuple[int, ...]]]) -> Law:
+    """The law of texts that come with their probabilities, the same text perhaps several times."""
+    law: Law = defaultdict(float)
+    for prob, text in texts:
+        law[text] += prob
+    return law
+
+
+def completed(emitted: Law, length: int, after: Callable[[tuple[int, ...]], FloatArray], end: int | None = None) -> Law:
+    """The law of texts of so many tokens, or fewer where they end, after what is emitted drawn from the target.
+
+    Args:
+        emitted: what is emitted; of longer texts the first `length` tokens count.
+        length: in tokens.
+        after: the target's law after new tokens, shape `(vocab,)`.
+        end: the token that ends the text; None if none does.
+    """
+    law: Law = defaultdict(float)
+    waiting = [*emitted.items()]
+    while waiting:
+        text, prob = waiting.pop()
+        if len(text) >= length or end in text[-1:]:
+            law[text[:length]] += prob
+        else:
+            waiting += [((*text, token), prob * p) for token, p in enumerate(after(text).tolist()) if p > 0]
     return law
 
 

@@ -1,7 +1,7 @@
 """A drafter that offers what is allowed and hard to deal with."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import attrs
 import numpy as np
@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.drafter import Committed, Drafter, Prompt
-from talon_core.testing.table import TableDrafter, path_number
+from talon_core.testing.table import Memoryless, TableDrafter, path_number
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 HOPELESS = -1e300
@@ -63,7 +62,7 @@ ROWS: Mapping[str, Callable[[int], FloatArray]] = {
 
 
 @attrs.frozen
-class HostileDrafter(Drafter):
+class HostileDrafter(Memoryless):
     """Offers rows of `ROWS`, always the same after the same path. All it returns is read only.
 
     Attributes:
@@ -76,19 +75,7 @@ class HostileDrafter(Drafter):
     rows: tuple[str, ...] = attrs.field(validator=deep_iterable(in_(ROWS)))
     most: int | None = None
 
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        """It needs no prompt."""
-
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        return [self._propose(*each) for each in zip(trees, frontiers, widths, choices, strict=True)]
-
-    def _propose(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
+    def offer(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
         width = min(width, self.most or width)
         numbers = [path_number(tree.tokens[tree.path(node)].tolist()) for node in frontier.tolist()]
         ranked = [ROWS[self.rows[number % len(self.rows)]](self.vocab_size) for number in numbers]
@@ -104,9 +91,6 @@ class HostileDrafter(Drafter):
 
         path_logp = tree.path_logp[frontier][:, None] + logp
         return Candidates(frontier, read_only(tokens), read_only(logp), read_only(path_logp), choices, law)
-
-    def commit(self, committed: Sequence[Committed]) -> None:
-        """It remembers nothing."""
 
 
 AnyDrafter = TableDrafter | HostileDrafter

@@ -7,16 +7,15 @@ import attrs
 import numpy as np
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from hypothesis.errors import Flaky
 
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.drawn import KINDS
-from talon_core.errors import blaming, naming
+from talon_core.errors import blaming
 from talon_core.growing import LAW_SLACK
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.testing.claims import check_class, made, require
+from talon_core.testing.claims import check_class, made, require, steady
 from talon_core.testing.drawing import Shape, draw_tree, shapes
-from talon_core.testing.exact import TOLERANCE, Law, distance
+from talon_core.testing.exact import TOLERANCE, Law, completed, distance
 from talon_core.testing.strategies import laws
 from talon_core.testing.table import TableDrafter, TableLaws
 from talon_core.tree import FloatArray, TokenTree
@@ -55,13 +54,8 @@ def check_rule(make: Callable[[], AcceptanceRule], *, max_examples: int = 200) -
     def every_walk_keeps_the_contract(trial: Trial) -> None:
         _Walks(make(), trial).check()
 
-    try:
+    with steady("rule", rule, "Choices"):
         every_walk_keeps_the_contract()
-    except Flaky as error:
-        raise AssertionError(
-            f"{naming('rule', rule)} does not do the same whenever it is given the same; "
-            "what is random must come from Choices alone"
-        ) from error
 
 
 def _check_claims(rule: AcceptanceRule) -> None:
@@ -221,7 +215,12 @@ class _Walks:
 
     def _check_law(self, emitted: Law) -> None:
         length = max(map(len, emitted))
-        ours, own = self._completed(emitted, length), self._completed({(): 1.0}, length)
+        target, end = self.trial.target, self.trial.end
+
+        def whole(law: Law) -> Law:
+            return completed(law, length, lambda text: target.law_after([0, *text]), end)
+
+        ours, own = whole(emitted), whole({(): 1.0})
         if distance(ours, own) <= TOLERANCE:
             return
         text = max({*ours, *own}, key=lambda text: abs(ours.get(text, 0.0) - own.get(text, 0.0)))
@@ -230,16 +229,3 @@ class _Walks:
             f"changes what comes out: with {self.trial.kind} trees the text {' '.join(map(str, text))} comes with "
             f"probability {ours.get(text, 0.0):.6g}, and sampled from the target with {own.get(text, 0.0):.6g}",
         )
-
-    def _completed(self, emitted: Law, length: int) -> Law:
-        """The law of texts of so many tokens, or fewer where they end, after what is emitted drawn from the target."""
-        law: Law = defaultdict(float)
-        waiting = [*emitted.items()]
-        while waiting:
-            text, prob = waiting.pop()
-            if len(text) == length or self.trial.end in text[-1:]:
-                law[text] += prob
-            else:
-                after = self.trial.target.law_after([0, *text])
-                waiting += [((*text, token), prob * p) for token, p in enumerate(after.tolist()) if p > 0]
-        return law

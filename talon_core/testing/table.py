@@ -1,5 +1,6 @@
 """A drafter given by a table, for tests that need to know its laws, and a target's laws given in the same way."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,8 +28,31 @@ def path_number(path: Iterable[int]) -> int:
     return mixed
 
 
+class Memoryless(Drafter):
+    """A drafter that looks at nothing but each tree's own paths."""
+
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        """It needs no prompt."""
+
+    def propose(
+        self,
+        trees: Sequence[TokenTree],
+        frontiers: Sequence[IntArray],
+        widths: Sequence[int],
+        choices: Sequence[Choices],
+    ) -> list[Candidates]:
+        return [self.offer(*each) for each in zip(trees, frontiers, widths, choices, strict=True)]
+
+    @abstractmethod
+    def offer(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
+        """As `propose`, for one tree."""
+
+    def commit(self, committed: Sequence[Committed]) -> None:
+        """It remembers nothing."""
+
+
 @attrs.frozen(eq=False)
-class TableDrafter(Drafter):
+class TableDrafter(Memoryless):
     """Draws the law after each path from a table, always the same one after the same path. All it returns is read only.
 
     Attributes:
@@ -54,19 +78,7 @@ class TableDrafter(Drafter):
         law: FloatArray = self.laws[path_number(path) % len(self.laws)]
         return law
 
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        """It needs no prompt."""
-
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        return [self._propose(*each) for each in zip(trees, frontiers, widths, choices, strict=True)]
-
-    def _propose(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
+    def offer(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
         if not len(frontier):  # this tree is finished; others of the batch are not
             none = np.empty((0, 1))
             return Candidates(frontier, none.astype(np.int64), none, none, choices)
@@ -86,9 +98,6 @@ class TableDrafter(Drafter):
         for array in (tokens, logp, path_logp):
             array.flags.writeable = False
         return Candidates(frontier, tokens, logp, path_logp, choices, law=lambda row: laws[row])
-
-    def commit(self, committed: Sequence[Committed]) -> None:
-        """It remembers nothing."""
 
 
 class TableLaws(Laws):

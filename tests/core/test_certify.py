@@ -8,13 +8,13 @@ import pytest
 
 from talon_core import Growth, Request, TableTarget, TreePolicy
 from talon_core.decoder import Decoder
-from talon_core.drawn import Drawn
 from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter, certify
 from talon_core.testing.certify import TOLERANCE
 from talon_core.testing.exact import Given, emitted_law
 from talon_core.testing.odd_policies import CoinTosser, Erratic
+from talon_core.testing.trap import KeepsTheLikelier
 from talon_strategies import Talon, TalonSampled
 from talon_strategies.rules.rrsw import RejectionWithoutReplacement
 
@@ -141,26 +141,13 @@ def test_what_cannot_be_certified_is_refused_in_words():
         certify(TalonSampled(), "rrs")
 
 
-@attrs.frozen
-class KeepsTheLargerOfTwo(TreePolicy):
-    """The example of the trap: of two draws, the token with the larger q is kept."""
-
-    name = "keeps-the-larger-of-two"
-    children = "without-replacement"
-    budget: int = 2
-
-    def grow(self, tree, candidates):
-        two = candidates.draw(0, 2)
-        return Growth([], drawn={0: Drawn([int(two.tokens[two.law[two.tokens].argmax()])], two.law)})
-
-
 def test_the_trap_in_numbers():
     target = TableTarget(np.log(np.tile([0.2, 0.5, 0.3], (3, 1))))
     drafter = Given(TableDrafter([0.6, 0.25, 0.15]))
     request = Request(ids=np.array([0]), max_new_tokens=2, sampling=Sampling(do_sample=True))
 
     def first(rule):
-        law = emitted_law(Decoder(target, rule, KeepsTheLargerOfTwo(), drafter), request)
+        law = emitted_law(Decoder(target, rule, KeepsTheLikelier(budget=2), drafter), request)
         return [sum(prob for text, prob in law.items() if text[0] == token) for token in range(3)]
 
     assert first(RejectionWithoutReplacement()) == pytest.approx([0.302, 0.472, 0.226], abs=5e-4)

@@ -8,6 +8,7 @@ from talon_core import AcceptanceRule, Accepted, Growth, TreePolicy
 from talon_core.drawn import Drawn, without
 from talon_core.testing import certify
 from talon_core.testing.certify import TOLERANCE, CertificationError
+from talon_core.testing.trap import KeepsTheLikelier
 from talon_strategies import Chain, SampledChain, Sequoia, StaticTree, Talon, TalonSampled
 from talon_strategies.rules.descent import descend, leftover, ratio
 
@@ -125,21 +126,6 @@ class BonusOffByOne(AcceptanceRule):
             if child is None or laws.ends(token):
                 return Accepted(np.array(path), token)
             path.append(child)
-
-
-@attrs.frozen
-class KeepsTheLikelier(TreePolicy):
-    """The trap: draws two children, keeps the one that the drafter likes more, and says it was drawn."""
-
-    name = "keeps-the-likelier"
-    children = "without-replacement"
-    suits = "rrsw"
-    budget: int = 3
-
-    def grow(self, tree, candidates):
-        two = candidates.draw(0, 2)
-        best = int(two.tokens[two.law[two.tokens].argmax()])
-        return Growth(NOTHING, drawn={0: Drawn([best], two.law)})
 
 
 @attrs.frozen

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from talon_core import AcceptanceRule, Accepted, Growth, TokenTree, TreePolicy
-from talon_core.drawn import Drawn
 from talon_core.testing import CertificationError, TableDrafter, check_rule, check_tree_policy
+from talon_core.testing.trap import KeepsTheLikelier
 
 LAWS = [[0.6, 0.3, 0.1]]
 
@@ -23,20 +23,6 @@ class Widest(TreePolicy):
 
     def grow(self, tree, candidates):
         return Growth(candidates.best(self.budget - len(tree)))
-
-
-@attrs.frozen
-class KeepsTheLikelier(TreePolicy):
-    """Draws two children and keeps the one that the drafter likes more: the trap."""
-
-    name = "keeps-the-likelier"
-    children = "without-replacement"
-    suits = "rrsw"
-    budget: int = 3
-
-    def grow(self, tree, candidates):
-        two = candidates.draw(0, 2)
-        return Growth([], drawn={0: Drawn([int(two.tokens[two.law[two.tokens].argmax()])], two.law)})
 
 
 @attrs.frozen

@@ -50,7 +50,7 @@ def test_at_temperature_0_the_longest_argmax_path_is_accepted(table_laws, greedy
 @given(target=table_drafters(4), tree=draft_trees(max_nodes=20, vocab_size=4), seed=st.integers(0, 1000))
 def test_the_law_is_asked_for_at_accepted_nodes_only(table_laws, target, tree, seed):
     laws = table_laws(target, tree)
-    assert Match().walk(tree, laws, SeededChoices(seed)).path.tolist() == laws.visited
+    assert Match().walk(tree, laws, SeededChoices(seed)).path.tolist() == laws.asked
 
 
 def test_nothing_follows_a_token_that_ends_the_text(table_laws):

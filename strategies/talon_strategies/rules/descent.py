@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from talon_core.choices import Choices
 from talon_core.laws import Laws
 from talon_core.rule import Accepted
 from talon_core.tree import FloatArray, TokenTree
@@ -25,6 +26,44 @@ def descend(tree: TokenTree, laws: Laws, draw: Callable[[int], int]) -> Accepted
         if child is None or laws.ends(token):
             return Accepted(np.array(path, dtype=np.int64), token)
         path.append(child)
+
+
+def unchanged(q: FloatArray, token: int) -> FloatArray:
+    """The law of the next draw, where each is from q: q itself."""
+    return q
+
+
+def reject_in_turn(
+    tree: TokenTree, laws: Laws, choices: Choices, after: Callable[[FloatArray, int], FloatArray] = unchanged
+) -> Accepted:
+    """Test the drawn children of a node in the order of their draws; draw from what is left if none is accepted.
+
+    This is recursive rejection sampling: r is the target's law at first, and loses what each rejected child had.
+
+        for c in children, as drawn from q:
+            with probability min(1, r(c) / q(c)):  go to c
+            r = norm((r - q)+);  q = after(q, c)
+        draw from r
+
+    Args:
+        tree: the verified tree.
+        laws: the target's laws.
+        choices: the only randomness.
+        after: the law of the next draw, from that of a draw, shape `(vocab,)`, and what came out of it.
+    """
+
+    def draw(node: int) -> int:
+        drawn = tree.drawn.get(node)
+        if drawn is None:
+            return laws.draw(node, choices)
+        r, q = laws.at(node), drawn.law
+        for c in drawn.tokens.tolist():
+            if choices.coin(ratio(float(r[c]), float(q[c]))):
+                return int(c)
+            r, q = leftover(r, q), after(q, c)
+        return choices.pick(r)
+
+    return descend(tree, laws, draw)
 
 
 def is_over(tree: TokenTree, laws: Laws, node: int) -> bool:

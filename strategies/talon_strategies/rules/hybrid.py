@@ -6,7 +6,7 @@ from talon_core.choices import Choices
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import TokenTree
-from talon_strategies.rules.descent import descend, leftover, ratio
+from talon_strategies.rules.descent import reject_in_turn
 
 
 @attrs.frozen
@@ -27,11 +27,4 @@ class Hybrid(AcceptanceRule):
     follows_argmax = True
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
-        def draw(node: int) -> int:
-            drawn = tree.drawn.get(node)
-            if drawn is None:
-                return laws.draw(node, choices)
-            p, q, y = laws.at(node), drawn.law, int(drawn.tokens[0])
-            return y if choices.coin(ratio(p[y], q[y])) else choices.pick(leftover(p, q))
-
-        return descend(tree, laws, draw)
+        return reject_in_turn(tree, laws, choices)

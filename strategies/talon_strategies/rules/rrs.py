@@ -6,7 +6,7 @@ from talon_core.choices import Choices
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import TokenTree
-from talon_strategies.rules.descent import descend, leftover, ratio
+from talon_strategies.rules.descent import reject_in_turn
 
 
 @attrs.frozen
@@ -27,15 +27,4 @@ class RecursiveRejection(AcceptanceRule):
     follows_argmax = True
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
-        def draw(node: int) -> int:
-            drawn = tree.drawn.get(node)
-            if drawn is None:
-                return laws.draw(node, choices)
-            r, q = laws.at(node), drawn.law
-            for c in drawn.tokens.tolist():
-                if choices.coin(ratio(float(r[c]), float(q[c]))):
-                    return int(c)
-                r = leftover(r, q)
-            return choices.pick(r)
-
-        return descend(tree, laws, draw)
+        return reject_in_turn(tree, laws, choices)
