@@ -18,8 +18,8 @@ def sharpened(law: FloatArray, temperature: float) -> FloatArray:
     """A law, shape `(vocab,)`, at a temperature: in proportion to `law ** (1 / temperature)`."""
     if temperature == 1.0:
         return law
-    some = law > 0  # often few of the vocabulary, and powers are slow
+    some = np.flatnonzero(law > 0)  # often few of the vocabulary
+    powers = (law[some] / law.max()) ** (1.0 / temperature)
     sharp: FloatArray = np.zeros_like(law)
-    sharp[some] = (law[some] / law.max()) ** (1.0 / temperature)
-    sharp /= sharp.sum()
+    sharp[some] = powers / powers.sum()
     return sharp

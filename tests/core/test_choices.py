@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core.choices import SeededChoices, enumerate_outcomes
+from talon_core.choices import BLOCK, SeededChoices, enumerate_outcomes
 from talon_core.testing import laws
 
 FALSE_ALARM = 1e-9
@@ -143,3 +143,31 @@ def chi_square_limit(freedom):
     """Exceeded with probability FALSE_ALARM at most (Laurent and Massart, Annals of Statistics 28, 2000, eq. 4.3)."""
     x = -np.log(FALSE_ALARM)
     return freedom + 2 * np.sqrt(freedom * x) + 2 * x
+
+
+class Fixed:
+    """A generator whose next number is known."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def random(self):
+        return self.number
+
+
+UNIT = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 1 - 2**-53])
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 3 * BLOCK + 5), st.sampled_from([0.0, 0.9, 0.999]), st.integers(0, 10_000), UNIT)
+def test_draws_invert_the_cumulated_law_of_any_size(outcomes, empty, seed, number):
+    rng = np.random.default_rng(seed)
+    law = rng.exponential(size=outcomes) ** 3 * (rng.random(outcomes) >= empty)
+    law[rng.integers(outcomes)] += 1e-3
+    law /= law.sum()
+    choices = SeededChoices()
+    choices._generator = Fixed(number)
+    drawn = choices.pick(law)
+    assert law[drawn] > 0
+    assert law[:drawn].sum() <= number + 1e-12
+    assert law[: drawn + 1].sum() >= number - 1e-12
