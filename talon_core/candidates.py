@@ -86,10 +86,13 @@ class Candidates:
 
         Args:
             row: the frontier row.
-            count: how many draws, at least 1; without replacement no more than tokens that can come out.
+            count: how many draws, at least 1; without replacement they end where no other token can come out.
             law: what to draw from, shape `(vocab,)`, float64, summing to 1; the drafter's whole law by default.
             replacement: draw each from the whole law, independently.
             logp: see `Drawn`.
+
+        Raises:
+            ValueError: if nothing can come out.
         """
         law = self.law(row) if law is None else law
         tokens: list[int] = []

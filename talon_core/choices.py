@@ -20,7 +20,11 @@ class Choices(ABC):
 
     @abstractmethod
     def pick(self, law: FloatArray) -> int:
-        """Draw an index from `law`, shape `(outcomes,)`, float64, non-negative and summing to 1."""
+        """Draw an index from `law`, shape `(outcomes,)`, float64, non-negative and summing to 1.
+
+        Raises:
+            ValueError: if nothing can come out.
+        """
 
     def coin(self, prob: float) -> bool:
         """True with probability `prob`, which is in [0, 1]."""
@@ -34,12 +38,16 @@ class SeededChoices(Choices):
         self._generator = np.random.default_rng(seed)
 
     def pick(self, law: FloatArray) -> int:
+        number = self._generator.random()
+        if len(law) <= BLOCK:
+            cumulated = np.cumsum(law)
+            return _first_above(cumulated, number * cumulated[-1])
         # First the block that holds it: cumulating a whole vocabulary takes ten times as long.
         blocks = np.cumsum(np.add.reduceat(law, np.arange(0, len(law), BLOCK)))
-        threshold = self._generator.random() * blocks[-1]
+        threshold = number * blocks[-1]
         block = _first_above(blocks, threshold)
-        inside = law[block * BLOCK : (block + 1) * BLOCK]
-        return block * BLOCK + _first_above(np.cumsum(inside), threshold - (blocks[block - 1] if block else 0.0))
+        inside = np.cumsum(law[block * BLOCK : (block + 1) * BLOCK])
+        return block * BLOCK + _first_above(inside, threshold - (blocks[block - 1] if block else 0.0))
 
 
 class ScriptedChoices(Choices):
@@ -101,6 +109,8 @@ def enumerate_outcomes(experiment: Callable[[Choices], T]) -> Iterator[tuple[flo
 
 def _first_above(cumulated: FloatArray, threshold: float) -> int:
     """Where a rising sum exceeds a threshold first; where it reaches its end, if rounding has made that no more."""
+    if not cumulated[-1] > 0:
+        raise ValueError(f"nothing can be drawn from a law that sums to {cumulated[-1]}")
     return int(np.searchsorted(cumulated, min(threshold, np.nextafter(cumulated[-1], -1.0)), side="right"))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Drafter
+from talon_core.drawn import fault
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.growing import DraftLimits, Growing, checked_budget
 from talon_core.policy import TreePolicy
@@ -79,6 +80,9 @@ def _checked(candidates: Candidates, growing: Growing, width: int, drafter: Draf
             own: FloatArray = candidates.law(row)
         if np.shape(own) != (growing.limits.vocab_size,):
             raise fail(f"gave a law of shape {np.shape(own)}; it must be ({growing.limits.vocab_size},), the target's")
+        wrong = fault(own)
+        if wrong is not None:
+            raise fail(f"gave a law that {wrong}")
         return own
 
     return Candidates(

@@ -80,6 +80,22 @@ class Drawn:
 NO_LAW: FloatArray = floats(np.empty(0))
 
 
+LAW_SLACK = 1e-6
+"""How far from 1 a law may sum; far more than adding a large vocabulary in double precision does."""
+
+
+def fault(law: FloatArray) -> str | None:
+    """Why an array, shape `(vocab,)`, is no law, as the end of a sentence about it; None if it is one."""
+    least, total = law.min(), law.sum()
+    if np.isnan(total):
+        return "holds NaN"
+    if least < 0:
+        return f"gives token {int(law.argmin())} {least:.6g}; no probability is negative"
+    if abs(total - 1) > LAW_SLACK:
+        return f"sums to {total:.6g}; a law sums to 1"
+    return None
+
+
 def without(law: FloatArray, tokens: Any) -> FloatArray:
     """A law given that none of some tokens comes out.
 

@@ -9,17 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
-from talon_core.drawn import KINDS, ChildrenKind, Drawn
+from talon_core.drawn import KINDS, ChildrenKind, Drawn, fault
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import IntArray, TokenTree
 
 MOST_NODES = 65_536
 """The largest budget: far beyond what pays, and small enough to compute with."""
-
-
-LAW_SLACK = 1e-6
-"""How far from 1 a law may sum; far more than adding a large vocabulary in double precision does."""
 
 
 @attrs.frozen
@@ -174,8 +170,9 @@ class Growing:
         law = drawn.law
         if len(law) != self.limits.vocab_size:
             raise self.fail(f"drew from a law of {len(law)} tokens; the vocabulary has {self.limits.vocab_size}")
-        if not law.min() >= 0 or not abs(law.sum() - 1) <= LAW_SLACK:  # NaN is neither
-            raise self.fail(f"drew from a law that sums to {law.sum():.6g}; laws are not negative and sum to 1")
+        wrong = fault(law)
+        if wrong is not None:
+            raise self.fail(f"drew from a law that {wrong}")
         if len(fixed) and law[fixed].any():
             token = int(fixed[law[fixed] > 0][0])
             raise self.fail(

@@ -134,12 +134,12 @@ def check_parts(parts: Parts, registry: Registry) -> None:
     """
     policy = _policy(registry, parts)
     if parts.drafter != AUTO and (policy is not None or parts.drafter not in ("none", None)):
-        _built(registry, "drafter", parts.drafter)
-    check_rule(_built(registry, "rule", with_rule(parts, registry).rule), policy, parts.lossy)
+        built(registry, "drafter", parts.drafter)
+    check_rule(built(registry, "rule", with_rule(parts, registry).rule), policy, parts.lossy)
     if isinstance(parts.attention, str):
         registry.get("attention backend", parts.attention)
     elif parts.attention is not None:
-        _built(registry, "attention backend", parts.attention)
+        built(registry, "attention backend", parts.attention)
     if isinstance(parts.accelerate, str):
         registry.get("accelerator", parts.accelerate)
 
@@ -154,8 +154,8 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     registry = load_registry()
     parts = settled(parts, model)
     policy = _policy(registry, parts)
-    rule = _built(registry, "rule", parts.rule)
-    drafter = _built(registry, "drafter", parts.drafter) if policy is not None else None
+    rule = built(registry, "rule", parts.rule)
+    drafter = built(registry, "drafter", parts.drafter) if policy is not None else None
     attention = choose_attention(registry, parts.attention, model.device, model.dtype)
     accelerator = choose_accelerator(registry, parts.accelerate, model.device, model.dtype)
     layers = model.config.get_text_config().num_hidden_layers
@@ -199,7 +199,7 @@ def with_rule(parts: Parts, registry: Registry) -> Parts:
 
 def is_lossless(parts: Parts, registry: Registry) -> bool:
     """Whether what these parts decode has the target's law."""
-    rule: AcceptanceRule = _built(registry, "rule", with_rule(parts, registry).rule)
+    rule: AcceptanceRule = built(registry, "rule", with_rule(parts, registry).rule)
     return not rule.lossy
 
 
@@ -223,22 +223,33 @@ def choose_drafter(registry: Registry, model: Any) -> str:
 
 
 def _policy(registry: Registry, parts: Parts) -> TreePolicy | None:
-    return None if parts.policy in ("none", None) else _built(registry, "tree policy", parts.policy)
+    return None if parts.policy in ("none", None) else built(registry, "tree policy", parts.policy)
 
 
-def _built(registry: Registry, kind: str, spec: Any) -> Any:
-    """What a spec describes, or the object that was given in its place."""
+def built(registry: Registry, kind: str, given: Any) -> Any:
+    """What a spec describes, or the object that was given in its place.
+
+    Args:
+        registry: where names are looked up.
+        kind: a key of `talon_core.registry.KINDS`.
+        given: a spec or an object.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for a bad option, or an object of another kind.
+    """
     interface = KINDS[kind][1]
-    built = build(registry, kind, spec) if isinstance(spec, str) else spec
-    if not isinstance(built, interface):
+    part = build(registry, kind, given) if isinstance(given, str) else given
+    if not isinstance(part, interface):
+        instead = f", as {given.__name__}() and not {given.__name__}" if isinstance(given, type) else ""
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
-            f"the {kind} is {spec!r}; it must be a spec, as `talon list` shows them, "
-            f"or an object of class {interface.__name__}"
+            f"the {kind} is {given!r}; it must be a spec, as `talon list` shows them, "
+            f"or an object of class {interface.__name__}{instead}"
         )
-    if isinstance(built, TreePolicy):
+    if isinstance(part, TreePolicy):
         for which in ("budget", "draft_budget"):
-            checked_budget(built, which)
-    return built
+            checked_budget(part, which)
+    return part
 
 
 def load_model(name: str, **options: Any) -> tuple[Any, Any]:

@@ -19,6 +19,38 @@ if TYPE_CHECKING:
     from talon_core.frontend import Frontend
 
 
+def checked_walk(rule: AcceptanceRule, accepted: object, tree: TokenTree, vocab_size: int) -> Accepted:
+    """What a rule's `walk` has returned, as a copy: the rule may keep its own.
+
+    Args:
+        rule: the acceptance rule.
+        accepted: what it returned.
+        tree: the verified tree.
+        vocab_size: the target's.
+
+    Raises:
+        PluginError: if it is no path from the root and no token; the message names the rule.
+    """
+
+    def fail(what: str) -> PluginError:
+        return PluginError(f"{naming('rule', rule)} {what}")
+
+    if not isinstance(accepted, Accepted):
+        raise fail(f"returned {type(accepted).__name__} from walk; it must return an Accepted")
+    path, token = accepted.path, accepted.token
+    if not isinstance(path, np.ndarray) or path.ndim != 1 or path.dtype.kind not in "iu":
+        raise fail(f"accepted the path {path!r}; a path is an array of node indices")
+    on_tree = len(path) and path[0] == 0 and path.min() == 0 and path.max() < len(tree)
+    if not on_tree or not np.array_equal(tree.parents[path[1:]], path[:-1]):
+        raise fail(
+            f"accepted the path {path.tolist()}; "
+            "a path begins with the root, 0, and each node is the parent of the next"
+        )
+    if not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
+        raise fail(f"emitted token {token!r}; the vocabulary has ids 0 to {vocab_size - 1}")
+    return Accepted(path.astype(np.int64), int(token))
+
+
 class Sequence:
     """One sequence of a batch.
 
@@ -85,20 +117,7 @@ class Sequence:
             if error.__cause__ in laws.failures:
                 raise laws.failures[-1] from None
             raise
-        if not isinstance(accepted, Accepted):
-            raise PluginError(f"{naming('rule', rule)} returned {type(accepted).__name__} from walk, not an Accepted")
-        path = accepted.path
-        if not isinstance(path, np.ndarray) or path.ndim != 1 or path.dtype.kind not in "iu":
-            raise PluginError(f"{naming('rule', rule)} accepted {path!r}; a path is an array of node indices")
-        on_tree = len(path) and path[0] == 0 and path.min() == 0 and path.max() < len(tree)
-        if not on_tree or not np.array_equal(tree.parents[path[1:]], path[:-1]):
-            raise PluginError(f"{naming('rule', rule)} accepted nodes {path.tolist()}, which are no path from the root")
-        if not 0 <= accepted.token < logits.shape[1]:
-            raise PluginError(
-                f"{naming('rule', rule)} emitted token {accepted.token}; "
-                f"the target's vocabulary has ids 0 to {logits.shape[1] - 1}"
-            )
-        return Accepted(path.astype(np.int64), accepted.token)  # a copy: the rule may keep its own
+        return checked_walk(rule, accepted, tree, logits.shape[1])
 
     def emit(self, tree: TokenTree, accepted: Accepted) -> IntArray:
         """Take the accepted tokens, up to the first at which a stop condition holds; sets `finish_reason` there.

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, le
 
 from talon_core.candidates import Candidates
 from talon_core.policy import Growth, TreePolicy
@@ -47,7 +47,7 @@ class Sequoia(TreePolicy):
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2.
-        depth: most layers, at least 1.
+        depth: most layers, 1 to 500.
         acceptance: p_1, p_2, ...: how often the first, second, ... draw under a node is the accepted one, adding up to
             more than 0 and at most 1; as text, numbers with `;` between them. `acceptance_by_draw`
             of `talon_core.bench.measurement` measures it; the default is SmolLM2's EAGLE-3 drafter at temperature 1
@@ -61,7 +61,7 @@ class Sequoia(TreePolicy):
     children = "without-replacement"
     suits = "traversal"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
-    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)])
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(1), le(500)])
     acceptance: tuple[float, ...] = attrs.field(default=MEASURED, converter=_acceptance, validator=_probabilities)
     draft_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
     node_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])

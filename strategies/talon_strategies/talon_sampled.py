@@ -28,7 +28,7 @@ class TalonSampled(TreePolicy):
     After every node that is drafted from, one child may be drawn from the drafter's law, and the best tokens may join
     it as fixed children, which the draw then leaves out. The rule `hybrid` tests the drawn child against the whole
     law, so where the drafter is not sure, at higher temperatures, more is accepted than of the best tokens alone
-    (arXiv 2502.18779). A group's first child is the drawn one.
+    (arXiv 2502.18779). A group's first place is the draw's.
 
     Each place is worth what it adds to the probability that the walk gets through the group: with the agreement
     a = 0.1 + 0.8 q(best), a for the draw and (1 - a) q(c) for each fixed child c beside it, times the reach of their

@@ -18,11 +18,13 @@ from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError, naming
+from talon_core.fitting import suited_rule
 from talon_core.growing import checked_kind
+from talon_core.loading import built
 from talon_core.policy import TreePolicy
 from talon_core.registry import load_registry
 from talon_core.rule import AcceptanceRule
-from talon_core.specs import build, spelled
+from talon_core.specs import spelled
 from talon_core.testing.counterexample import Counterexample, explain
 from talon_core.testing.exact import TOLERANCE, Given, Law, ancestral_law, distance, generations
 from talon_core.testing.timeless import timeless
@@ -143,21 +145,16 @@ def certify(
     Raises:
         CertificationError: if the laws differ in a world, or the policy or rule breaks its contract; the message is
             the counterexample.
-        LookupError: for an unknown name.
+        LookupError: for an unknown name, or a policy that suits a rule that is not there.
         ValueError: for a bad option, a rule that says itself that it is not exact for such trees, no worlds, or a
             policy whose trees are too large for so many worlds, or never accepted in any: nothing is certified then.
     """
     if worlds < 1:
         raise ValueError(f"worlds is {worlds}; it must be at least 1")
-    if not isinstance(policy, TreePolicy | str):
-        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
-            f"policy is {policy!r}; it must be a policy, as Talon() and not Talon, or a spec, as 'talon'"
-        )
     registry = load_registry()
-    made: TreePolicy = build(registry, "tree policy", policy) if isinstance(policy, str) else policy
-    named = made.suits if rule is None else rule
-    ruling: AcceptanceRule = build(registry, "rule", named) if isinstance(named, str) else named
-    spec: DrafterSpec | None = build(registry, "drafter", drafter) if isinstance(drafter, str) else drafter
+    made: TreePolicy = built(registry, "tree policy", policy)
+    ruling: AcceptanceRule = built(registry, "rule", suited_rule(registry, made) if rule is None else rule)
+    spec: DrafterSpec | None = None if drafter is None else built(registry, "drafter", drafter)
     trial = _Trial(made, ruling, spec, worlds, report)
     started = perf_counter()
     found = trial.search(seed, vary)
@@ -281,14 +278,15 @@ class _Trial:
         try:
             examined = self.examine(world)
         except _TooLarge:
-            self.left_out += 1
+            self.left_out += self._refuted is None
             hypothesis.reject()
         wrong = examined.broke is not None or examined.error > TOLERANCE
         if self._refuted is None:  # afterwards only simpler worlds are looked for
             self.tried += 1
             self.outcomes += examined.outcomes
             self.accepting += examined.accepting
-            self.largest = max(self.largest, examined.error)
+            if examined.broke is None:  # otherwise the law is not complete
+                self.largest = max(self.largest, examined.error)
             if self._report is not None:
                 self._report(self.tried, self.worlds)
         if wrong and self._refuted is None:

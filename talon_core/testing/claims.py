@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 from hypothesis.errors import Flaky
@@ -98,9 +98,9 @@ def check_class(kind: str, plugin: object, interface: type) -> None:
     cls()
 
 
-def _is_frozen(plugin: object) -> bool:
+def _is_frozen(plugin: Any) -> bool:
     try:
-        setattr(plugin, "name", None)  # noqa: B010 - the assignment is what is tested
+        setattr(plugin, "name", plugin.name)  # noqa: B010 - the assignment is what is tested
     except attrs.exceptions.FrozenInstanceError:
         return True
     except AttributeError:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from talon_core.choices import SeededChoices
 from talon_core.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.drawn import Drawn
-from talon_core.growing import checked_kind
+from talon_core.growing import checked_budget, checked_kind
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Round
 from talon_core.testing.claims import check_class, is_name, made, require, steady
@@ -60,9 +60,8 @@ def _check_claims(policy: TreePolicy) -> None:
     check_class("tree policy", policy, TreePolicy)
     checked_kind(policy)
     _require(is_name(policy.suits), policy, f"suits {policy.suits!r}; it must be the name of a rule, as 'match'")
-    for budget in ("budget", "draft_budget"):
-        nodes = getattr(policy, budget)
-        _require(isinstance(nodes, int) and nodes >= 1, policy, f"has a {budget} of {nodes!r}; it is a number of nodes")
+    for which in ("budget", "draft_budget"):
+        checked_budget(policy, which)
 
 
 def _check_sequence(

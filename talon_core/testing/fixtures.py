@@ -32,11 +32,13 @@ def _table(laws: Any) -> "TableDrafter":
     return laws if isinstance(laws, TableDrafter) else TableDrafter(laws)
 
 
-def _rule(rule: "AcceptanceRule | str") -> "AcceptanceRule":
+def _rule(rule: "AcceptanceRule | str | None", policy: "TreePolicy | None" = None) -> "AcceptanceRule":
+    from talon_core.fitting import suited_rule
+    from talon_core.loading import built
     from talon_core.registry import load_registry
-    from talon_core.specs import build
 
-    made: AcceptanceRule = build(load_registry(), "rule", rule) if isinstance(rule, str) else rule
+    registry = load_registry()
+    made: AcceptanceRule = built(registry, "rule", suited_rule(registry, policy) if rule is None else rule)
     return made
 
 
@@ -126,7 +128,7 @@ def talon_rounds() -> Callable[..., "list[Round]"]:
         laws = np.array(target, dtype=np.float64, ndmin=2)
         with np.errstate(divide="ignore"):
             logits = np.log(np.broadcast_to(laws, (laws.shape[1],) * 2))
-        chosen = _rule(policy.suits if rule is None else rule)
+        chosen = _rule(rule, policy)
         request = Request(
             ids=np.array([*prompt], dtype=np.int64),
             max_new_tokens=tokens,

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -9,10 +10,10 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
-from talon_core.drawn import KINDS
+from talon_core.drawn import KINDS, fault
 from talon_core.errors import blaming
-from talon_core.growing import LAW_SLACK
 from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.sequence import checked_walk
 from talon_core.testing.claims import check_class, made, require, steady
 from talon_core.testing.drawing import Shape, draw_tree, shapes
 from talon_core.testing.exact import TOLERANCE, Law, completed, distance
@@ -43,7 +44,7 @@ def check_rule(make: Callable[[], AcceptanceRule], *, max_examples: int = 200) -
 
     Raises:
         AssertionError: if the contract is broken.
-        PluginError: if the rule raises an error, or draws from what is no law.
+        PluginError: if the rule raises an error, draws from what is no law, or returns what the decoder refuses.
     """
     rule = made(make)
     _check_claims(rule)
@@ -60,7 +61,7 @@ def check_rule(make: Callable[[], AcceptanceRule], *, max_examples: int = 200) -
 
 def _check_claims(rule: AcceptanceRule) -> None:
     check_class("rule", rule, AcceptanceRule)
-    kinds = rule.exact_for
+    kinds: Any = getattr(rule, "exact_for", None)
     require(
         isinstance(kinds, frozenset),
         "rule",
@@ -123,8 +124,9 @@ class _Noted(Choices):
 
     def pick(self, law: FloatArray) -> int:
         law = np.array(law, dtype=np.float64)
-        if not (law >= 0).all() or abs(law.sum() - 1) > LAW_SLACK:
-            raise ValueError(f"it drew from {law.tolist()}; laws are not negative and sum to 1")
+        wrong = fault(law)
+        if wrong is not None:
+            raise ValueError(f"it drew from {law.tolist()}, which {wrong}")
         outcome = self._choices.pick(law)
         self.laws.append(law)
         self.outcomes.append(outcome)
@@ -154,10 +156,8 @@ class _Walks:
         tree = draw_tree(trial.kind, trial.drafter, trial.shape, choices, fixed=trial.fixed)
         told = TableLaws(trial.target, tree, trial.end)
         with blaming("rule", self.rule, "walk"):
-            accepted = self.rule.walk(tree, told, noted)
-        self._require(
-            isinstance(accepted, Accepted), f"returned {type(accepted).__name__} from walk; it must return an Accepted"
-        )
+            returned = self.rule.walk(tree, told, noted)
+        accepted = checked_walk(self.rule, returned, tree, trial.target.vocab_size)
         script = ScriptedChoices(noted.outcomes, noted.laws)
         with blaming("rule", self.rule, "walk"):
             again = self.rule.walk(tree, TableLaws(trial.target, tree, trial.end), script)
@@ -168,22 +168,13 @@ class _Walks:
             "does not do the same whenever its draws come out the same; what is random must come from Choices alone",
         )
         self._check_walk(tree, accepted, told.asked)
-        return (*tree.tokens[accepted.path[1:]].tolist(), int(accepted.token))
+        return (*tree.tokens[accepted.path[1:]].tolist(), accepted.token)
 
     def _require(self, holds: bool, what: str) -> None:
         require(holds, "rule", self.rule, what)
 
     def _check_walk(self, tree: TokenTree, accepted: Accepted, asked: list[int]) -> None:
-        path, token, end = np.asarray(accepted.path).tolist(), accepted.token, self.trial.end
-        self._require(
-            path[:1] == [0] and max(path) < len(tree) and tree.parents[path].tolist() == [-1, *path[:-1]],
-            f"accepted the path {path}; a path begins with the root, 0, and each node is the parent of the next",
-        )
-        vocab_size = self.trial.target.vocab_size
-        self._require(
-            isinstance(token, int | np.integer) and 0 <= token < vocab_size,
-            f"emitted token {token!r}; the vocabulary has ids 0 to {vocab_size - 1}",
-        )
+        path, token, end = accepted.path.tolist(), accepted.token, self.trial.end
         self._require(
             end is None or end not in tree.tokens[path[1:]],
             f"went on after token {end}, which ends the text; the walk must end there",

@@ -15,7 +15,7 @@ from talon_core.testing.certify import TOLERANCE
 from talon_core.testing.exact import Given, emitted_law
 from talon_core.testing.odd_policies import CoinTosser, Erratic
 from talon_core.testing.trap import KeepsTheLikelier
-from talon_strategies import Talon, TalonSampled
+from talon_strategies import Match, Talon, TalonSampled
 from talon_strategies.rules.rrsw import RejectionWithoutReplacement
 
 SPECS = {"specinfer": "specinfer:widths=2;1", "talon-sampled": "talon-sampled:mu=0.3"}
@@ -132,11 +132,21 @@ def test_a_certificate_says_what_was_tried_and_with_what():
     assert (told_plainly["certified"], told_plainly["worlds"], told_plainly["counterexample"]) == (True, 50, None)
 
 
+@attrs.frozen
+class Misspelt(Talon):
+    name = "misspelt"
+    suits = "blok"
+
+
 def test_what_cannot_be_certified_is_refused_in_words():
     with pytest.raises(ValueError, match="worlds is 0; it must be at least 1"):
         certify("talon", worlds=0)
     with pytest.raises(LookupError, match="did you mean 'sequoia'"):
         certify("sequoa")
+    with pytest.raises(ValueError, match=r"the rule is <class .*Match'>; .*Rule, as Match\(\) and not Match"):
+        certify("talon", Match)
+    with pytest.raises(LookupError, match=r"tree policy 'misspelt' .* suits the rule 'blok', and there is none"):
+        certify(Misspelt())
     with pytest.raises(ValueError, match=r"rule 'rrs' .* is not exact for the hybrid trees"):
         certify(TalonSampled(), "rrs")
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from talon_core import AcceptanceRule, Accepted
+from talon_core.errors import PluginError
 from talon_core.registry import load_registry
 from talon_core.testing import check_rule
 from talon_strategies.rules.descent import descend, leftover, ratio
@@ -113,6 +114,34 @@ class ReturnsTokens(Rule):
 
 
 @attrs.frozen
+class ReturnsAList(Rule):
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        return Accepted(accepted.path.tolist(), accepted.token)
+
+
+@attrs.frozen
+class ReturnsNumbersThatAreNoIndices(Rule):
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        return Accepted(accepted.path * 1.0, accepted.token)
+
+
+@attrs.frozen
+class CountsFromTheEnd(Rule):
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        return Accepted(np.where(accepted.path > 0, accepted.path - len(tree), 0), accepted.token)
+
+
+@attrs.frozen
+class ReturnsAFloat(Rule):
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        return Accepted(accepted.path, float(accepted.token))
+
+
+@attrs.frozen
 class ReturnsAnUnknownToken(Rule):
     def walk(self, tree, laws, choices):
         return Accepted(np.array([0]), len(laws.at(0)))
@@ -188,6 +217,10 @@ def unshrunk():
         (LeavesTheRootOut, r"accepted the path \[.*\]; a path begins with the root, 0, and each node "),
         (SkipsANode, r"accepted the path \[0, .*\]; a path begins"),
         (ReturnsTokens, r"returned list from walk; it must return an Accepted"),
+        (ReturnsAList, r"accepted the path \[0.*\]; a path is an array of node indices"),
+        (ReturnsNumbersThatAreNoIndices, r"accepted the path array\(\[0\..*\]\); a path is an array of node indices"),
+        (CountsFromTheEnd, r"accepted the path \[0, -\d.*\]; a path begins"),
+        (ReturnsAFloat, r"emitted token \d\.0; the vocabulary has ids"),
         (ReturnsAnUnknownToken, r"emitted token [23]; the vocabulary has ids 0 to [12]"),
         (TimidAtTemperature0, r"accepted the path \[0\] and token \d at temperature 0; .* follows_argmax, .* \[0, \d"),
         (PeeksAtChildren, r"asked for the law at node \d, and accepted the path \[0.* looks_ahead = True"),
@@ -223,6 +256,14 @@ class ExactForALetter(Rule):
 
 
 @attrs.frozen
+class SaysNothing(AcceptanceRule):
+    name = "mistaken"
+
+    def walk(self, tree, laws, choices):
+        return Accepted(np.array([0]), laws.draw(0, choices))
+
+
+@attrs.frozen
 class Demanding(Rule):
     wish: int = attrs.field(kw_only=True)
 
@@ -244,7 +285,8 @@ class Mutable(AcceptanceRule):
         (ExactForATypo, "is exact for 'with-replacement' trees; kinds are any, deterministic, sampled, iid, "),
         (ExactForALetter, r"has exact_for = 'any'; it must be a frozenset of kinds of trees, as frozenset\({'any'}\)"),
         (lambda: Demanding(wish=1), "has options without a default: wish"),
-        (Mutable, "must be an @attrs.frozen class"),
+        (SaysNothing, "has exact_for = None; it must be a frozenset"),
+        (Mutable, r"^rule 'mistaken' \(.*\) must be an @attrs.frozen class"),
         (dict, "is not an AcceptanceRule"),
     ],
 )
@@ -275,5 +317,5 @@ def test_a_lossy_rule_may_change_the_law_and_nothing_else():
         def walk(self, tree, laws, choices):
             return Accepted(super().walk(tree, laws, choices).path[1:], 0)
 
-    with pytest.raises(AssertionError, match="a path begins with the root"):
+    with pytest.raises(PluginError, match="a path begins with the root"):
         check_rule(EagerWithoutRoot)

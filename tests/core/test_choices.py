@@ -145,16 +145,6 @@ def chi_square_limit(freedom):
     return freedom + 2 * np.sqrt(freedom * x) + 2 * x
 
 
-class Fixed:
-    """A generator whose next number is known."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def random(self):
-        return self.number
-
-
 UNIT = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 1 - 2**-53])
 
 
@@ -166,8 +156,15 @@ def test_draws_invert_the_cumulated_law_of_any_size(outcomes, empty, seed, numbe
     law[rng.integers(outcomes)] += 1e-3
     law /= law.sum()
     choices = SeededChoices()
-    choices._generator = Fixed(number)
+    choices._generator = Stub(number)
     drawn = choices.pick(law)
     assert law[drawn] > 0
     assert law[:drawn].sum() <= number + 1e-12
     assert law[: drawn + 1].sum() >= number - 1e-12
+
+
+@pytest.mark.parametrize("outcomes", [3, 2 * BLOCK])
+@pytest.mark.parametrize("prob", [0.0, np.nan])
+def test_what_cannot_come_out_is_not_drawn(outcomes, prob):
+    with pytest.raises(ValueError, match=rf"nothing can be drawn from a law that sums to {prob}"):
+        SeededChoices(0).pick(np.full(outcomes, prob))

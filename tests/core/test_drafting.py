@@ -14,6 +14,7 @@ from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import TableDrafter
 from talon_core.tree import TokenTree
+from talon_strategies import SpecInfer
 
 VOCAB = 4
 NOTHING = np.zeros(0, dtype=np.int64)
@@ -255,12 +256,15 @@ HOSTILE_DRAWERS = {
     ),
     "law of less than 1": (
         kinded("iid", grows=draws(0, law=LAW / 2)),
-        "drew from a law that sums to 0.5; laws are not",
+        "drew from a law that sums to 0.5; a law sums to 1",
     ),
-    "law below 0": (kinded("iid", grows=draws(0, law=[1.5, -0.5, 0, 0])), "drew from a law that sums to 1; laws are n"),
+    "law below 0": (
+        kinded("iid", grows=draws(0, law=[1.5, -0.5, 0, 0])),
+        "drew from a law that gives token 1 -0.5;",
+    ),
     "law of NaN": (
         kinded("iid", grows=draws(0, law=[1.0, np.nan, 0, 0])),
-        "drew from a law that sums to nan; laws are",
+        "drew from a law that holds NaN",
     ),
     "law that gives a fixed child something": (
         kinded("hybrid", grows=draws(3, chosen=[0])),
@@ -548,6 +552,24 @@ def test_a_hostile_drafter_is_named_with_what_it_did(case):
     lie, complaint = HOSTILE_DRAFTERS[case]
     with pytest.raises(PluginError, match=rf"^drafter 'Lying' \({__name__}\.Lying\) .*{complaint}"):
         draft(Policy(), Lying(lie))
+
+
+@pytest.mark.parametrize(
+    ("law", "complaint"),
+    [
+        (LAW[:2], r"gave a law of shape \(2,\); it must be \(4,\), the target's"),
+        (LAW * 0.98, "gave a law that sums to 0.98; a law sums to 1"),
+        (np.array([1.5, 0, -0.5, 0]), "gave a law that gives token 2 -0.5; no probability is negative"),
+        (np.array([np.nan, 0.5, 0.5, 0]), "gave a law that holds NaN"),
+    ],
+)
+def test_a_drafter_whose_law_is_none_is_named_whatever_the_policy_makes_of_it(law, complaint):
+    def lie(proposed):
+        return [attrs.evolve(one, law=lambda row: law) for one in proposed]
+
+    for policy in (SpecInfer(widths=(2,), temperature=1.0), SpecInfer(widths=(2,), temperature=0.5)):
+        with pytest.raises(PluginError, match=rf"^drafter 'Lying' \({__name__}\.Lying\) {complaint}"):
+            draft(policy, Lying(lie))
 
 
 @pytest.mark.parametrize("which", ["budget", "draft_budget"])

@@ -49,7 +49,8 @@ def test_a_refuted_policy_is_told_with_the_seed_and_the_counterexample_and_no_mo
 
 def test_a_class_in_the_place_of_its_policy_is_refused_in_words(talon_certify):
     with pytest.raises(
-        ValueError, match=r"policy is <class .*Widest'>; it must be a policy, as Talon\(\) and not Talon"
+        ValueError,
+        match=r"the tree policy is <class .*Widest'>; it must .* TreePolicy, as Widest\(\) and not Widest",
     ):
         talon_certify(Widest)
 

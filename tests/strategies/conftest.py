@@ -169,9 +169,3 @@ def greedy_path() -> Callable[[TokenTree, TableDrafter], tuple[list[int], int]]:
         return path, text[len(path)]
 
     return greedy_path
-
-
-@pytest.fixture(scope="session")
-def table_laws() -> type[TableLaws]:
-    """The target's laws at the nodes of a tree."""
-    return TableLaws

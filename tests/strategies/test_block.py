@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from talon_core.choices import SeededChoices, enumerate_outcomes
 from talon_core.drawn import Drawn
-from talon_core.testing import TableDrafter, table_drafters
+from talon_core.testing import TableDrafter, TableLaws, table_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import Block, RecursiveRejection
 
@@ -65,7 +65,7 @@ def test_the_whole_chain_of_a_drafter_that_is_right_is_accepted(walk_whatever, d
     assert accepted.path.tolist() == list(range(len(tree)))
 
 
-def test_a_weak_token_is_carried_by_a_strong_one_after_it(table_laws):
+def test_a_weak_token_is_carried_by_a_strong_one_after_it():
     """p/q is 1/2 for the first token and 2 for the second, so the product is 1: both are accepted for sure."""
     target = TableDrafter([[0.3, 0.7], [0.8, 0.2]])
     after = [target.law_after([0]), target.law_after([0, 0])]
@@ -75,7 +75,7 @@ def test_a_weak_token_is_carried_by_a_strong_one_after_it(table_laws):
     }
     chain = TokenTree([0, 0, 0], [-1, 0, 1], [0, 0, 0], drawn)
     law = defaultdict(float)
-    for prob, walk in enumerate_outcomes(lambda choices: RULE.walk(chain, table_laws(target, chain), choices)):
+    for prob, walk in enumerate_outcomes(lambda choices: RULE.walk(chain, TableLaws(target, chain), choices)):
         law[tuple(walk.path.tolist())] += prob
     assert law == pytest.approx({(0, 1, 2): 1.0})
 
@@ -86,8 +86,8 @@ def test_nothing_follows_a_token_that_ends_the_text(rounds):
     assert (walk.accepted.path.tolist(), walk.accepted.token) == ([0], 1)
 
 
-def test_a_chain_may_be_long(table_laws):
+def test_a_chain_may_be_long():
     tokens, always = [0] * 1500, Drawn([0], [1.0])
     chain = TokenTree(tokens, np.arange(-1, 1499), np.zeros(1500), dict.fromkeys(range(1499), always))
-    accepted = RULE.walk(chain, table_laws(TableDrafter([[1.0]]), chain), SeededChoices(0))
+    accepted = RULE.walk(chain, TableLaws(TableDrafter([[1.0]]), chain), SeededChoices(0))
     assert len(accepted.path) == 1500

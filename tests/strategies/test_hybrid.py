@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from talon_core.choices import enumerate_outcomes
 from talon_core.drawn import Drawn
-from talon_core.testing import TableDrafter, draft_trees, table_drafters
+from talon_core.testing import TableDrafter, TableLaws, draft_trees, table_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import Hybrid, Match
 
@@ -29,9 +29,9 @@ def test_it_is_exact_for_a_sampled_chain(rounds, drafter, target, shape):
 
 @settings(max_examples=50)
 @given(table_drafters(3), draft_trees(max_nodes=9, vocab_size=3))
-def test_without_drawn_children_it_is_match(table_laws, target, tree):
+def test_without_drawn_children_it_is_match(target, tree):
     def law(rule):
-        walks = enumerate_outcomes(lambda choices: rule.walk(tree, table_laws(target, tree), choices))
+        walks = enumerate_outcomes(lambda choices: rule.walk(tree, TableLaws(target, tree), choices))
         return [(prob, walk.path.tolist(), walk.token) for prob, walk in walks]
 
     assert law(RULE) == law(MATCH)
@@ -80,10 +80,10 @@ def test_where_the_drafter_is_right_a_drawn_child_makes_up_for_all_that_is_not_i
         (2, {(2,): 1.0}),
     ],
 )
-def test_the_drawn_child_is_tested_first_and_what_is_left_may_hit_a_fixed_one(table_laws, drawn, expected):
+def test_the_drawn_child_is_tested_first_and_what_is_left_may_hit_a_fixed_one(drawn, expected):
     q = np.array([0.8, 0.0, 0.2])
     tree = TokenTree([0, 1, drawn], [-1, 0, 0], [0, 0, 0], {0: Drawn([drawn], q)})
-    laws = table_laws(TableDrafter([[0.2, 0.5, 0.3]]), tree)
+    laws = TableLaws(TableDrafter([[0.2, 0.5, 0.3]]), tree)
     law = {}
     for prob, walk in enumerate_outcomes(lambda choices: RULE.walk(tree, laws, choices)):
         # accepted ones as a path, and what is emitted without a node for it as a token

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from talon_core.choices import enumerate_outcomes
 from talon_core.drawn import Drawn
-from talon_core.testing import TableDrafter, table_drafters
+from talon_core.testing import TableDrafter, TableLaws, table_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import RecursiveRejection
 
@@ -72,11 +72,11 @@ def test_the_first_draws_of_a_drafter_that_is_right_are_accepted(walk_whatever, 
         ([1, 0], 1.0, [0, 1, 0]),
     ],
 )
-def test_draws_are_tested_one_after_the_other(table_laws, tokens, first, expected):
+def test_draws_are_tested_one_after_the_other(tokens, first, expected):
     drawn = Drawn(tokens, [0.6, 0.25, 0.15], replacement=True)
     nodes = drawn.nodes.tolist()
     tree = TokenTree([0, *nodes], [-1, *[0] * len(nodes)], np.zeros(1 + len(nodes)), {0: drawn})
-    laws = table_laws(TableDrafter([[0.2, 0.5, 0.3]]), tree)
+    laws = TableLaws(TableDrafter([[0.2, 0.5, 0.3]]), tree)
     law, accepted = np.zeros(3), 0.0
     for prob, walk in enumerate_outcomes(lambda choices: RULE.walk(tree, laws, choices)):
         law[tree.tokens[walk.path[1]] if len(walk.path) > 1 else walk.token] += prob

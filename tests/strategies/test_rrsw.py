@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from talon_core.choices import enumerate_outcomes
 from talon_core.drawn import Drawn
-from talon_core.testing import TableDrafter, table_drafters, untied_drafters
+from talon_core.testing import TableDrafter, TableLaws, table_drafters, untied_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import RejectionWithoutReplacement
 
@@ -64,11 +64,11 @@ def test_when_every_token_was_drawn_one_of_them_is_accepted(rounds, drafter, tar
         ([1, 0], [0, 1, 0], 1),
     ],
 )
-def test_draws_are_tested_one_after_the_other(table_laws, tokens, expected, accepted):
+def test_draws_are_tested_one_after_the_other(tokens, expected, accepted):
     tree = TokenTree(
         [0, *tokens], [-1, *[0] * len(tokens)], np.zeros(1 + len(tokens)), {0: Drawn(tokens, [0.6, 0.25, 0.15])}
     )
-    laws = table_laws(TableDrafter([[0.2, 0.5, 0.3]]), tree)
+    laws = TableLaws(TableDrafter([[0.2, 0.5, 0.3]]), tree)
     law, found = np.zeros(3), 0.0
     for prob, walk in enumerate_outcomes(lambda choices: RULE.walk(tree, laws, choices)):
         law[tree.tokens[walk.path[1]] if len(walk.path) > 1 else walk.token] += prob

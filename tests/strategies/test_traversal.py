@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from talon_core.choices import SeededChoices
 from talon_core.drawn import Drawn
-from talon_core.testing import TableDrafter, table_drafters
+from talon_core.testing import TableDrafter, TableLaws, table_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import Block, RejectionWithoutReplacement, Traversal
 
@@ -119,8 +119,8 @@ def test_nothing_follows_a_token_that_ends_the_text(rounds):
     assert (walk.accepted.path.tolist(), walk.accepted.token) == ([0], 1)
 
 
-def test_a_tree_may_be_deep(table_laws):
+def test_a_tree_may_be_deep():
     tokens, always = [0] * 1500, Drawn([0], [1.0])
     chain = TokenTree(tokens, np.arange(-1, 1499), np.zeros(1500), dict.fromkeys(range(1499), always))
-    accepted = RULE.walk(chain, table_laws(TableDrafter([[1.0]]), chain), SeededChoices(0))
+    accepted = RULE.walk(chain, TableLaws(TableDrafter([[1.0]]), chain), SeededChoices(0))
     assert len(accepted.path) == 1500

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talon_core.choices import SeededChoices, enumerate_outcomes
-from talon_core.testing import TableDrafter, draft_trees, table_drafters
+from talon_core.testing import TableDrafter, TableLaws, draft_trees, table_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import Match, Typical
 
@@ -16,8 +16,8 @@ def typical(p, token, epsilon=0.09, delta=0.3):
     return p[token] > min(epsilon, delta * np.exp(-entropy))
 
 
-def accepted(rule, tree, target, table_laws, end=None):
-    return rule.walk(tree, table_laws(target, tree, end), SeededChoices(0)).path.tolist()
+def accepted(rule, tree, target, end=None):
+    return rule.walk(tree, TableLaws(target, tree, end), SeededChoices(0)).path.tolist()
 
 
 @pytest.mark.parametrize(
@@ -35,25 +35,25 @@ def accepted(rule, tree, target, table_laws, end=None):
         ([0.5, 0.3, 0.15, 0.05], Typical(epsilon=0.9, delta=0.7), {0, 1}),
     ],
 )
-def test_what_is_typical_by_hand(table_laws, law, rule, expected):
+def test_what_is_typical_by_hand(law, rule, expected):
     found = {
         token
         for token in range(4)
-        if accepted(rule, TokenTree([0, token], [-1, 0], [0, 0]), TableDrafter([law]), table_laws) == [0, 1]
+        if accepted(rule, TokenTree([0, token], [-1, 0], [0, 0]), TableDrafter([law])) == [0, 1]
     }
     assert found == expected
 
 
-def test_a_longer_path_is_kept_before_a_likelier_one(table_laws):
+def test_a_longer_path_is_kept_before_a_likelier_one():
     target = TableDrafter([[0.5, 0.3, 0.2]])
     tree = TokenTree([0, 0, 2, 2, 0, 1], [-1, 0, 0, 2, 1, 1], np.zeros(6))
-    assert accepted(RULE, tree, target, table_laws) == [0, 1, 4]  # .25 before .15 and .04
-    assert accepted(RULE, tree.keep([0, 1, 2, 3]), target, table_laws) == [0, 2, 3]  # .04, but longer than .5
+    assert accepted(RULE, tree, target) == [0, 1, 4]  # .25 before .15 and .04
+    assert accepted(RULE, tree.keep([0, 1, 2, 3]), target) == [0, 2, 3]  # .04, but longer than .5
 
 
 @settings(max_examples=60)
 @given(table_drafters(4), draft_trees(max_nodes=15, vocab_size=4))
-def test_the_longest_path_of_typical_tokens_is_accepted_the_likeliest_of_these(table_laws, target, tree):
+def test_the_longest_path_of_typical_tokens_is_accepted_the_likeliest_of_these(target, tree):
     found = {0: 1.0}
     for node in range(1, len(tree)):
         parent = int(tree.parents[node])
@@ -62,7 +62,7 @@ def test_the_longest_path_of_typical_tokens_is_accepted_the_likeliest_of_these(t
             if typical(p, tree.tokens[node]):
                 found[node] = found[parent] * p[tree.tokens[node]]
     longest = max(tree.depths[node] for node in found)
-    path = accepted(RULE, tree, target, table_laws)
+    path = accepted(RULE, tree, target)
     assert path[-1] in found
     assert len(path) == longest + 1
     assert found[path[-1]] >= max(found[node] for node in found if tree.depths[node] == longest) * (1 - 1e-9)
@@ -70,16 +70,16 @@ def test_the_longest_path_of_typical_tokens_is_accepted_the_likeliest_of_these(t
 
 @settings(max_examples=60)
 @given(table_drafters(4), draft_trees(max_nodes=15, vocab_size=4), st.none() | st.integers(0, 3))
-def test_at_temperature_0_it_accepts_what_match_does(table_laws, greedy, target, tree, end):
-    laws = table_laws(greedy(target), tree, end)
+def test_at_temperature_0_it_accepts_what_match_does(greedy, target, tree, end):
+    laws = TableLaws(greedy(target), tree, end)
     ours, matchs = (rule.walk(tree, laws, SeededChoices(0)) for rule in (RULE, Match()))
     assert (ours.path.tolist(), ours.token) == (matchs.path.tolist(), matchs.token)
 
 
-def test_the_token_after_the_path_is_drawn_from_the_target(table_laws):
+def test_the_token_after_the_path_is_drawn_from_the_target():
     target = TableDrafter([[0.5, 0.3, 0.2]])
     tree = TokenTree([0, 1], [-1, 0], [0, 0])
-    walks = enumerate_outcomes(lambda choices: RULE.walk(tree, table_laws(target, tree), choices))
+    walks = enumerate_outcomes(lambda choices: RULE.walk(tree, TableLaws(target, tree), choices))
     assert [(prob, walk.path.tolist(), walk.token) for prob, walk in walks] == [
         (0.5, [0, 1], 0),
         (0.3, [0, 1], 1),
@@ -95,12 +95,12 @@ def test_it_says_that_it_is_lossy_and_it_is(rounds):
         assert rounds(target, target, kind, ((), ())).error(RULE, length=1) > 0.1
 
 
-def test_nothing_follows_a_token_that_ends_the_text(table_laws):
+def test_nothing_follows_a_token_that_ends_the_text():
     target = TableDrafter([[0.5, 0.3, 0.2]])
     tree = TokenTree([0, 1, 0, 0], [-1, 0, 1, 2], np.zeros(4))
-    walk = RULE.walk(tree, table_laws(target, tree, end=0), SeededChoices(0))
+    walk = RULE.walk(tree, TableLaws(target, tree, end=0), SeededChoices(0))
     assert (walk.path.tolist(), walk.token) == ([0, 1], 0)
-    walk = RULE.walk(tree, table_laws(target, tree, end=1), SeededChoices(0))
+    walk = RULE.walk(tree, TableLaws(target, tree, end=1), SeededChoices(0))
     assert (walk.path.tolist(), walk.token) == ([0], 1)
 
 
