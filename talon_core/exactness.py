@@ -29,8 +29,7 @@ BOTH_MOVE = 2.0
 """A gap may be so many rounding levels: each of the two scores can be off by one, in opposite directions."""
 
 NUDGES = 4
-"""Random ways of rounding that a rounding level is taken from. With 4, at none of 480 places in five models' texts did
-the gap in half precision differ from TALON's, or from that in float32, by more than twice the level."""
+"""Random ways of rounding that a rounding level is taken from; each costs a pass over the text, where outputs part."""
 
 
 @attrs.frozen

@@ -1,9 +1,11 @@
 """The interface of acceptance rules: which path through a verified tree is kept."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import attrs
+import numpy as np
 
 from talon_core.choices import Choices
 from talon_core.laws import Laws
@@ -64,3 +66,21 @@ class AcceptanceRule(ABC):
         Returns:
             The accepted path and the token after it. The walk must end at a token for which `laws.ends` is true.
         """
+
+
+def descend(tree: TokenTree, laws: Laws, draw: Callable[[int], int]) -> Accepted:
+    """Draw the next token at a node, go to the child that holds it, and so on until there is none.
+
+    Args:
+        tree: the verified tree.
+        laws: says which tokens end the text.
+        draw: `draw(node)` draws the token after `node`. If its law is the target's at that node, given all that was
+            drawn before, the output keeps the target's law.
+    """
+    path = [0]
+    while True:
+        token = draw(path[-1])
+        child = tree.child(path[-1], token)
+        if child is None or laws.ends(token):
+            return Accepted(np.array(path, dtype=np.int64), token)
+        path.append(child)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ def read_prompts(file: Path, limit: int = 0) -> list[str]:
     """The first turns of a file in Spec-Bench form: one JSON object a line, with `turns`."""
     prompts = [json.loads(line)["turns"][0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     return prompts[:limit] if limit else prompts
+
+
+@pytest.fixture
+def unshrunk() -> Iterator[None]:
+    """Hypothesis takes the first failure as it comes: what is tested is that there is one, not how small it gets."""
+    from hypothesis import Phase, settings
+
+    before = settings.get_current_profile_name()
+    settings.register_profile("unshrunk", phases=[Phase.generate], derandomize=True)
+    settings.load_profile("unshrunk")
+    yield
+    settings.load_profile(before)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ NOTHING: IntArray = np.empty(0, dtype=np.int64)
 
 def known_rows(candidates: Candidates) -> list[int]:
     """Frontier rows of which the drafter knows something, and so has a law."""
-    return [int(row) for row in np.flatnonzero(candidates.tokens[:, 0] >= 0)]
+    rows: list[int] = np.flatnonzero(candidates.tokens[:, 0] >= 0).tolist()
+    return rows
 
 
 def sharpened(law: FloatArray, temperature: float) -> FloatArray:

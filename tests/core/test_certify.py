@@ -14,7 +14,7 @@ from talon_core.testing import TableDrafter, certify
 from talon_core.testing.certify import TOLERANCE
 from talon_core.testing.exact import Given, emitted_law
 from talon_core.testing.odd_policies import CoinTosser, Erratic
-from talon_core.testing.trap import KeepsTheLikelier
+from talon_core.testing.wrong import KeepsTheLikelier
 from talon_strategies import Match, Talon, TalonSampled
 from talon_strategies.rules.rrsw import RejectionWithoutReplacement
 

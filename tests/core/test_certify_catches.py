@@ -4,15 +4,15 @@ import attrs
 import numpy as np
 import pytest
 
-from talon_core import AcceptanceRule, Accepted, Growth, TreePolicy
+from talon_core import AcceptanceRule, Growth, TreePolicy
 from talon_core.drawn import Drawn, without
+from talon_core.rule import descend
 from talon_core.testing import certify
 from talon_core.testing.certify import TOLERANCE, CertificationError
-from talon_core.testing.trap import KeepsTheLikelier
+from talon_core.testing.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
 from talon_strategies import Chain, SampledChain, Sequoia, StaticTree, Talon, TalonSampled
-from talon_strategies.rules.descent import descend, leftover, ratio
-
-NOTHING = np.empty(0, dtype=np.int64)
+from talon_strategies.drawing import NOTHING
+from talon_strategies.rules.descent import leftover, ratio
 
 
 def children(tree, node):
@@ -72,23 +72,6 @@ class AcceptsTheDrafter(AcceptanceRule):
 
 
 @attrs.frozen
-class NoLeftover(AcceptanceRule):
-    """Tests a drawn child rightly, and after rejecting it draws as if nothing had been tested."""
-
-    name = "no-leftover"
-    exact_for = frozenset({"sampled-chain", "hybrid"})
-
-    def walk(self, tree, laws, choices):
-        def draw(node):
-            p, drawn = laws.at(node), tree.drawn.get(node)
-            if drawn is not None and choices.coin(ratio(p[drawn.tokens[0]], drawn.law[drawn.tokens[0]])):
-                return int(drawn.tokens[0])
-            return laws.draw(node, choices)
-
-        return descend(tree, laws, draw)
-
-
-@attrs.frozen
 class LeftoverNotRenormalised(AcceptanceRule):
     """Tests the second child with what is left of the target's law, which does not sum to 1."""
 
@@ -108,24 +91,6 @@ class LeftoverNotRenormalised(AcceptanceRule):
             return choices.pick(r / r.sum()) if r.any() else laws.draw(node, choices)
 
         return descend(tree, laws, draw)
-
-
-@attrs.frozen
-class BonusOffByOne(AcceptanceRule):
-    """Draws the token after a leaf from the law of the leaf's parent."""
-
-    name = "bonus-off-by-one"
-    exact_for = frozenset({"any"})
-
-    def walk(self, tree, laws, choices):
-        path = [0]
-        while True:
-            leaf = len(path) > 1 and not children(tree, path[-1])
-            token = laws.draw(path[-2] if leaf else path[-1], choices)
-            child = tree.child(path[-1], token)
-            if child is None or laws.ends(token):
-                return Accepted(np.array(path), token)
-            path.append(child)
 
 
 @attrs.frozen

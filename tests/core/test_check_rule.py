@@ -3,13 +3,14 @@
 import attrs
 import numpy as np
 import pytest
-from hypothesis import Phase, settings
 
 from talon_core import AcceptanceRule, Accepted
 from talon_core.errors import PluginError
 from talon_core.registry import load_registry
+from talon_core.rule import descend
 from talon_core.testing import check_rule
-from talon_strategies.rules.descent import descend, leftover, ratio
+from talon_core.testing.wrong import BonusOffByOne, NoLeftover
+from talon_strategies import RecursiveRejection
 
 RULES = {
     name: entry.cls
@@ -35,49 +36,23 @@ class Rule(AcceptanceRule):
 
 
 @attrs.frozen
-class LeafFromItsParentsLaw(Rule):
-    def walk(self, tree, laws, choices):
-        path = [0]
-        while True:
-            leaf = len(path) > 1 and path[-1] not in tree.parents
-            token = laws.draw(path[-2] if leaf else path[-1], choices)
-            child = tree.child(path[-1], token)
-            if child is None or laws.ends(token):
-                return Accepted(np.array(path), token)
-            path.append(child)
+class LeafFromItsParentsLaw(BonusOffByOne):
+    name = Rule.name
+    exact_for = Rule.exact_for
 
 
 @attrs.frozen
-class ForgetsWhatWasRejected(Rule):
-    """Tests drawn children rightly, and then draws as if nothing had been tested."""
-
-    def walk(self, tree, laws, choices):
-        def draw(node):
-            if node in tree.drawn:
-                token, law = int(tree.drawn[node].tokens[0]), tree.drawn[node].law
-                if choices.coin(ratio(laws.at(node)[token], law[token])):
-                    return token
-            return laws.draw(node, choices)
-
-        return descend(tree, laws, draw)
+class ForgetsWhatWasRejected(NoLeftover):
+    name = Rule.name
+    exact_for = Rule.exact_for
 
 
 @attrs.frozen
-class Independent(Rule):
+class Independent(RecursiveRejection):
     """Is exact for independent draws only."""
 
-    def walk(self, tree, laws, choices):
-        def draw(node):
-            p = laws.at(node)
-            if node not in tree.drawn:
-                return choices.pick(p)
-            for token in tree.drawn[node].tokens.tolist():
-                if choices.coin(ratio(p[token], tree.drawn[node].law[token])):
-                    return token
-                p = leftover(p, tree.drawn[node].law)
-            return choices.pick(p)
-
-        return descend(tree, laws, draw)
+    name = Rule.name
+    exact_for = Rule.exact_for
 
 
 @attrs.frozen
@@ -194,16 +169,6 @@ class Writes(Rule):
     def walk(self, tree, laws, choices):
         tree.tokens[0] = 0
         return super().walk(tree, laws, choices)
-
-
-@pytest.fixture
-def unshrunk():
-    """Takes the first failure as it comes: what is tested is that there is one, not how small it gets."""
-    before = settings.get_current_profile_name()
-    settings.register_profile("unshrunk", phases=[Phase.generate], derandomize=True)
-    settings.load_profile("unshrunk")
-    yield
-    settings.load_profile(before)
 
 
 @pytest.mark.usefixtures("unshrunk")

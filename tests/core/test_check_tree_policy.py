@@ -3,13 +3,11 @@
 import attrs
 import numpy as np
 import pytest
-from hypothesis import Phase, settings
 
 from talon_core import Growth, PluginError, TreePolicy
 from talon_core.drawn import Drawn
 from talon_core.testing import check_tree_policy
-
-NOTHING = np.empty(0, dtype=np.int64)
+from talon_strategies.drawing import NOTHING
 
 
 @attrs.frozen
@@ -91,16 +89,6 @@ class RecordsAnotherLaw(Draws):
             drawn = {row: Drawn(own.tokens, flat, logp=own.logp) for row, own in growth.drawn.items()}
             return Growth(NOTHING, drawn=drawn)
         return growth
-
-
-@pytest.fixture
-def unshrunk():
-    """Takes the first failure as it comes: what is tested is that there is one, not how small it gets."""
-    before = settings.get_current_profile_name()
-    settings.register_profile("unshrunk", phases=[Phase.generate], derandomize=True)
-    settings.load_profile("unshrunk")
-    yield
-    settings.load_profile(before)
 
 
 @pytest.mark.usefixtures("unshrunk")

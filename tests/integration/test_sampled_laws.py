@@ -27,9 +27,9 @@ from talon_core.hf.target import HFTarget
 from talon_core.laws import Laws
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.request import Result
-from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.rule import AcceptanceRule, Accepted, descend
+from talon_core.testing.wrong import NoLeftover
 from talon_core.tree import TokenTree
-from talon_strategies.rules.descent import descend, ratio
 
 QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is painted with hues of gold"
 """Three tokens may come next, none of them with a probability above a half, and the drafter does not agree."""
@@ -232,28 +232,9 @@ class Gullible(AcceptanceRule):
         return descend(tree, laws, draw)
 
 
-@attrs.frozen
-class Careless(AcceptanceRule):
-    """Accepts a drawn child as it should, and draws from the whole law after a rejection, not from what is left."""
-
-    name = "careless"
-    exact_for = frozenset({"sampled-chain"})  # it is not
-
-    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
-        def draw(node: int) -> int:
-            drawn = tree.drawn.get(node)
-            if drawn is not None:
-                child = int(drawn.tokens[0])
-                if choices.coin(ratio(laws.at(node)[child], drawn.law[child])):
-                    return child
-            return laws.draw(node, choices)
-
-        return descend(tree, laws, draw)
-
-
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [Gullible(), Careless()], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [Gullible(), NoLeftover()], ids=lambda rule: rule.name)
 def test_a_wrong_rule_is_found(smollm: tuple[Any, Any], ids: list[int], law: Texts, rule: AcceptanceRule) -> None:
     counts, _ = sampled(smollm, ids, "sampled-chain:length=2", rule, samples=SAMPLES // 2)
     assert set(counts) <= set(law)  # so it is the counts that tell

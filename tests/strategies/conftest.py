@@ -148,6 +148,21 @@ def walk_whatever() -> Callable[..., tuple[TokenTree, Accepted, list[int]]]:
 
 
 @pytest.fixture(scope="session")
+def first_draws() -> Callable[[TokenTree], list[int]]:
+    """The nodes from the root to the first drawn child of each, down to where nothing was drawn."""
+
+    def first_draws(tree: TokenTree) -> list[int]:
+        path = [0]
+        while (drawn := tree.drawn.get(path[-1])) is not None:
+            child = tree.child(path[-1], int(drawn.tokens[0]))
+            assert child is not None
+            path.append(child)
+        return path
+
+    return first_draws
+
+
+@pytest.fixture(scope="session")
 def greedy() -> Callable[[TableDrafter], TableDrafter]:
     """A target at temperature 0."""
 

@@ -3,7 +3,7 @@
 import attrs
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 
 from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy
@@ -104,16 +104,6 @@ class Demanding(Widest):
 @attrs.frozen
 class Fractional(Widest):
     budget: float = 2.5
-
-
-@pytest.fixture
-def unshrunk():
-    """Takes the first failure as it comes: what is tested is that there is one, not how small it gets."""
-    before = settings.get_current_profile_name()
-    settings.register_profile("unshrunk", phases=[Phase.generate])
-    settings.load_profile("unshrunk")
-    yield
-    settings.load_profile(before)
 
 
 @pytest.mark.parametrize("policy", [Widest, Drawn])

@@ -51,13 +51,9 @@ def test_whatever_comes_out_the_law_is_asked_for_at_accepted_nodes_only(
 
 @settings(max_examples=50)
 @given(table_drafters(4), SHAPES, NUMBERS)
-def test_the_first_draws_of_a_drafter_that_is_right_are_accepted(walk_whatever, drafter, shape, numbers):
+def test_the_first_draws_of_a_drafter_that_is_right_are_accepted(walk_whatever, first_draws, drafter, shape, numbers):
     tree, accepted, _ = walk_whatever(RULE, drafter, drafter, "iid", shape, numbers)
-    node = 0
-    for child in accepted.path[1:].tolist():
-        assert tree.tokens[child] == tree.drawn[node].tokens[0]
-        node = child
-    assert node not in tree.drawn
+    assert accepted.path.tolist() == first_draws(tree)
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,11 @@ def test_below_a_weak_node_that_branches_it_may_accept_a_little_less_than_rrsw(r
 
 @settings(max_examples=50)
 @given(table_drafters(4), SHAPES, NUMBERS)
-def test_the_first_draws_of_a_drafter_that_is_right_are_accepted_down_to_a_leaf(walk_whatever, drafter, shape, numbers):
+def test_the_first_draws_of_a_drafter_that_is_right_are_accepted_down_to_a_leaf(
+    walk_whatever, first_draws, drafter, shape, numbers
+):
     tree, accepted, _ = walk_whatever(RULE, drafter, drafter, "without-replacement", shape, numbers)
-    node = 0
-    for child in accepted.path[1:].tolist():
-        assert tree.tokens[child] == tree.drawn[node].tokens[0]
-        node = child
-    assert node not in tree.drawn
+    assert accepted.path.tolist() == first_draws(tree)
 
 
 def test_nothing_follows_a_token_that_ends_the_text(rounds):

@@ -1,4 +1,4 @@
-"""What the rules share: the way down from the root, and what a rejection leaves of the laws."""
+"""What the rules share: tests of drawn children, and what a rejection leaves of the laws."""
 
 from collections.abc import Callable
 
@@ -6,26 +6,8 @@ import numpy as np
 
 from talon_core.choices import Choices
 from talon_core.laws import Laws
-from talon_core.rule import Accepted
+from talon_core.rule import Accepted, descend
 from talon_core.tree import FloatArray, TokenTree
-
-
-def descend(tree: TokenTree, laws: Laws, draw: Callable[[int], int]) -> Accepted:
-    """Draw the next token at a node, go to the child that holds it, and so on until there is none.
-
-    Args:
-        tree: the verified tree.
-        laws: says which tokens end the text.
-        draw: `draw(node)` draws the token after `node`. If its law is the target's at that node, given all that was
-            drawn before, the output keeps the target's law.
-    """
-    path = [0]
-    while True:
-        token = draw(path[-1])
-        child = tree.child(path[-1], token)
-        if child is None or laws.ends(token):
-            return Accepted(np.array(path, dtype=np.int64), token)
-        path.append(child)
 
 
 def unchanged(q: FloatArray, token: int) -> FloatArray:

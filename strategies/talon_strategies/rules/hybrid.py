@@ -16,8 +16,8 @@ class Hybrid(AcceptanceRule):
     The drawn child comes from q, the drafter's law without the fixed children. What the target has more than q is all
     that it has of the fixed children and some of the rest, so rejecting the drawn child loses none of the fixed ones.
     The idea of keeping top tokens beside one draw is from "Towards Optimal Multi-draft Speculative Decoding" (arXiv
-    2502.18779); the order of the tests is derived in docs/losslessness.md. Without a drawn child it is `match`; the
-    walk is that of `rrs`, which makes other promises.
+    2502.18779); the order of the tests is derived in docs/losslessness.md. Without a drawn child it is `match`. One
+    draw is one test, so the walk is that of `rrs`.
 
         y, the drawn child:  with probability min(1, p(y) / q(y)) go to y
         else draw from norm((p - q)+):  go to the fixed child that holds it, or emit it and stop

@@ -4,9 +4,8 @@ import attrs
 
 from talon_core.choices import Choices
 from talon_core.laws import Laws
-from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.rule import AcceptanceRule, Accepted, descend
 from talon_core.tree import TokenTree
-from talon_strategies.rules.descent import descend
 
 
 @attrs.frozen
