@@ -25,6 +25,11 @@ POLICIES = {
     "talon-topk-layers": "talon-topk-layers:budget=12,top_k=3,mu=0.1",
     "talon-absolute": "talon-absolute:budget=12,top_k=4",
     "talon-local": "talon-local:budget=12,top_k=4,mu=0.1",
+    "talon-sampled": "talon-sampled:budget=12,top_k=4",
+    "sequoia": "sequoia:budget=10,depth=3",
+    "dyspec": "dyspec:budget=10,depth=3",
+    "specinfer": "specinfer:widths=3;1;1",
+    "sampled-chain": "sampled-chain:length=5",
 }
 DRAFTERS = {
     "smollm": ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa"),
