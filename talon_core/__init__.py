@@ -3,7 +3,7 @@
 Everything a plugin's author or a user needs by name; each is imported when it is first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from talon_core.lazy import import_on_use
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from talon_core.decoder import Decoder
     from talon_core.drafter import Committed, Drafter, DrafterSpec, Prompt
     from talon_core.errors import PluginError
-    from talon_core.hf.generate import TalonGenerate
+    from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
     from talon_core.hookspecs import hookimpl
     from talon_core.laws import Laws
@@ -72,6 +72,7 @@ import_on_use(
         "decoder": ["Decoder"],
         "drafter": ["Committed", "Drafter", "DrafterSpec", "Prompt"],
         "errors": ["PluginError"],
+        "hf.generate": ["as_generate"],
         "hf.target": ["HFTarget"],
         "hookspecs": ["hookimpl"],
         "laws": ["Laws"],
@@ -85,49 +86,3 @@ import_on_use(
         "tree": ["TokenTree"],
     },
 )
-
-
-def as_generate(
-    *,
-    drafter: Any = None,
-    policy: Any = None,
-    rule: Any = None,
-    attention: Any = None,
-    accelerate: bool | str = True,
-    lossy: bool = False,
-    seed: int | None = None,
-    stop_strings: str | list[str] | None = None,
-    tokenizer: Any = None,
-) -> "TalonGenerate":
-    """TALON for `model.generate(..., custom_generate=as_generate(...))`, with transformers' own options.
-
-    Streamers, stopping criteria and logits processors work as they do without it. The model is not changed. What
-    `generate` returns has no place for a mark; `lossless` of the object says whether it is the target's own.
-
-    Args:
-        drafter: as for `load`, and so are `policy`, `rule`, `attention`, `accelerate` and `lossy`.
-        policy: as for `load`.
-        rule: as for `load`.
-        attention: as for `load`.
-        accelerate: as for `load`.
-        lossy: as for `load`.
-        seed: for sampling; None takes torch's default generator.
-        stop_strings: what ends the text, to be given here and not to `generate`: that drops its own argument
-            `tokenizer` where it is given a `custom_generate`, and then refuses its own `stop_strings`.
-        tokenizer: the model's tokenizer, which `stop_strings` need.
-
-    Raises:
-        LookupError: for an unknown name.
-        ValueError: for stop strings without a tokenizer, or that are no texts; for a bad option, or a rule that does
-            not fit the policy or is lossy where that is not allowed.
-    """
-    from talon_core.hf.frontend import stop_criterion
-    from talon_core.hf.generate import TalonGenerate
-    from talon_core.loading import Parts, check_parts
-    from talon_core.registry import load_registry
-
-    given = {"drafter": drafter, "policy": policy, "rule": rule, "attention": attention}
-    asked = {name: value for name, value in given.items() if value is not None}
-    parts = Parts(**asked, accelerate=accelerate, lossy=lossy)
-    check_parts(parts, load_registry())
-    return TalonGenerate(parts, seed, stop_criterion(tokenizer, stop_strings))

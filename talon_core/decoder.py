@@ -1,8 +1,8 @@
 """The decoder: a target, a drafter, a tree policy and an acceptance rule, put together."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 import numpy as np
 from torch import Tensor
@@ -10,11 +10,12 @@ from torch import Tensor
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.errors import blaming_bugs, naming
 from talon_core.fitting import check_processors, check_rule
-from talon_core.generation import BatchGeneration, Generation, StreamedGeneration
+from talon_core.generation import BatchGeneration, Generation
 from talon_core.loading import BATCH_SIZE
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule
+from talon_core.streaming import StreamedGeneration
 from talon_core.target import Target
 from talon_core.tree import IntArray
 
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 OnePrompt = str | list[dict[str, str]] | IntArray | Tensor
 """Text, chat messages, or token ids of shape `(prompt,)`."""
 
-STATEFUL = ("logits_processor", "stopping_criteria")
+STATEFUL = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
 """Options of a user's own objects, of which each prompt of a list gets a copy."""
 
 
 class Decoder:
     """Decodes with a target, a drafter, a tree policy and an acceptance rule; the output is the target's own.
 
-    A decoder is made by `talon_core.load`. It runs one generation at a time. With a lossy rule the output is not the
-    target's, and every result says so.
+    A decoder is made by `talon_core.load`. It holds the keys and values of one generation, or of one batch: beginning
+    another ends a stream that is not at its end. With a lossy rule the output is not the target's, and every result
+    says so.
 
     Args:
         target: the model whose output is wanted.
@@ -97,13 +99,20 @@ class Decoder:
         return request.limit(self.target)
 
     @overload
-    def generate(self, prompt: OnePrompt, **options: Any) -> Result: ...
+    def generate(self, prompt: OnePrompt, *, cancel: "Cancel | None" = ..., **options: Any) -> Result: ...
 
     @overload
-    def generate(self, prompt: list[OnePrompt], *, batch_size: int = ..., **options: Any) -> list[Result]: ...
+    def generate(
+        self, prompt: list[OnePrompt], *, batch_size: int = ..., cancel: "Cancel | None" = ..., **options: Any
+    ) -> list[Result]: ...
 
     def generate(
-        self, prompt: OnePrompt | list[OnePrompt], *, batch_size: int = BATCH_SIZE, **options: Any
+        self,
+        prompt: OnePrompt | list[OnePrompt],
+        *,
+        batch_size: int = BATCH_SIZE,
+        cancel: "Cancel | None" = None,
+        **options: Any,
     ) -> Result | list[Result]:
         """Decode a prompt, or a list of prompts, to the end.
 
@@ -113,25 +122,30 @@ class Decoder:
         Args:
             prompt: text, chat messages, or token ids of shape `(prompt,)`; or a list of such.
             batch_size: of a list, how many are decoded at a time.
+            cancel: a `threading.Event`: once it is set, by any thread, no further round is begun, and what is not at
+                its end is "interrupted".
             options: `max_new_tokens`, `temperature`, `seed`, `raw` and every option of
                 `transformers.GenerationConfig`; see `Frontend.request`. Of a list, the prompt of index `i` is decoded
-                with the seed `seed + i` and with copies of the `logits_processor` and `stopping_criteria`.
+                with the seed `seed + i` and with copies of the `logits_processor`, the `stopping_criteria` and the
+                `prefix_allowed_tokens_fn`, and `max_time` counts from the start of its batch.
 
         Returns:
             The result, or a list of results in the order of the prompts.
 
         Raises:
             ValueError: for a bad prompt or option; nothing is decoded then.
+            BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number and at least 1")
+        cancelled = _asking(cancel)
         if not is_batch(prompt):
-            generation = Generation(self, self.frontend.request(cast("OnePrompt", prompt), options))
-            for _ in generation:
-                pass
+            request = self.frontend.request(cast("OnePrompt", prompt), options)
+            generation = Generation(self, request, cancelled=cancelled)
+            generation.finish()
             return generation.result()
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
         requests = self.requests(cast("list[OnePrompt]", prompt), options)
-        batches = self.batches(requests, batch_size)
+        batches = self.batches(requests, batch_size, cancelled)
         return [result for batch in batches for result in _finished(batch)]
 
     def requests(self, prompts: Sequence[OnePrompt], options: Mapping[str, Any]) -> list[Request]:
@@ -143,38 +157,74 @@ class Decoder:
         seed = options.get("seed")
         requests = []
         for at, one in enumerate(prompts):
-            # what keeps state must not be shared: sequences are decoded at the same time
-            own = {name: copy.deepcopy(options[name]) for name in STATEFUL if options.get(name) is not None}
-            seeded = {} if seed is None else {"seed": seed + at}
+            own = {name: _own_copy(name, options[name], at) for name in STATEFUL if options.get(name) is not None}
+            seeded = {"seed": seed + at} if isinstance(seed, int) else {}
             requests.append(self.frontend.request(one, {**options, **own, **seeded}))
         for request in requests:
             self.limit(request)  # a prompt that is too long is found before another is decoded
         return requests
 
-    def stream(self, prompt: OnePrompt, **options: Any) -> StreamedGeneration:
+    def stream(self, prompt: OnePrompt, *, cancel: "Cancel | None" = None, **options: Any) -> StreamedGeneration:
         """Decode a prompt, giving text as soon as it is accepted; options as for `generate`.
 
-        The returned object is an iterator of `Chunk`s, and its `result()` is there when it is exhausted.
+        The returned object is an iterator of `Chunk`s and a context manager, and its `result()` is there when it is
+        exhausted. It may be left at any time; `close()` ends it from any thread.
         """
-        return StreamedGeneration(Generation(self, self.frontend.request(prompt, options)), self.frontend)
+        request = self.frontend.request(prompt, options)
+        return StreamedGeneration(Generation(self, request, cancelled=_asking(cancel)), self.frontend)
 
     def run_all(self, requests: Sequence[Request]) -> list[Result]:
         """Decode prepared requests together, to the end of each."""
         return _finished(BatchGeneration(self, requests))
 
-    def batches(self, requests: Sequence[Request], batch_size: int) -> Iterator[BatchGeneration]:
+    def batches(
+        self, requests: Sequence[Request], batch_size: int, cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[BatchGeneration]:
         """Prepared requests as generations of so many at a time, each to be run before the next."""
         for at in range(0, len(requests), batch_size):
-            yield BatchGeneration(self, requests[at : at + batch_size])
+            yield BatchGeneration(self, requests[at : at + batch_size], cancelled=cancelled)
 
     def run(self, request: Request) -> Generation:
         """Decode a prepared request; iterate over the result for its rounds."""
         return Generation(self, request)
 
 
+class Cancel(Protocol):
+    """What tells from another thread that no more is wanted: a `threading.Event` does."""
+
+    def is_set(self) -> bool:
+        """Whether it was cancelled."""
+        ...
+
+
+def _asking(cancel: Cancel | None) -> Callable[[], bool]:
+    if cancel is None:
+        return lambda: False
+    if not callable(getattr(cancel, "is_set", None)):
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
+            f"cancel is {cancel!r}; it must be a threading.Event, or have its method is_set"
+        )
+    return cancel.is_set
+
+
+def _own_copy(option: str, given: Any, row: int) -> Any:
+    """An object of the user's for one prompt of a list; what keeps state must not be shared by sequences.
+
+    `prefix_allowed_tokens_fn` is told the prompt's index, as it is for a batch of transformers.
+    """
+    try:
+        own = copy.deepcopy(given)
+    except Exception as error:
+        raise ValueError(
+            f"{option} cannot be copied, and each prompt of a list needs one of its own: {error}"
+        ) from error
+    if option == "prefix_allowed_tokens_fn" and callable(own):
+        return lambda _row, ids: own(row, ids)
+    return own
+
+
 def _finished(generation: BatchGeneration) -> list[Result]:
-    for _ in generation:
-        pass
+    generation.finish()
     return generation.results()
 
 

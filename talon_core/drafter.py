@@ -66,7 +66,7 @@ class Drafter(ABC):
     """Forward passes of a draft model since the drafter was opened; 0 for drafters without a model."""
 
     def session(self) -> AbstractContextManager[object]:
-        """Entered by the decoder around a generation, after the target's session."""
+        """Entered by the decoder while it decodes, after the target's session and as often; see `Target.session`."""
         return nullcontext()
 
     def describe(self) -> Mapping[str, object]:

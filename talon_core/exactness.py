@@ -172,7 +172,11 @@ def check_greedy(
     """
     if not len(prompts):
         raise ValueError("there are no prompts; a check needs at least one")
-    asked = {"temperature": 0, "max_new_tokens": max_new_tokens, "seed": 0}  # policies may draw their trees
+    asked: dict[str, Any] = {
+        "temperature": 0,
+        "max_new_tokens": max_new_tokens,
+        "seed": 0,
+    }  # policies may draw their trees
     requests = [_request(decoder, index, ids, asked) for index, ids in enumerate(prompts)]
     checks: list[PromptCheck] = []
     report(0, len(requests))

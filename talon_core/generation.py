@@ -1,9 +1,10 @@
 """The loop: draft, verify, accept, commit, for a batch of sequences, until a stop condition holds for each."""
 
 import copy
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -13,20 +14,20 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafter import Committed, Prompt
+from talon_core.drafter import Committed, Drafter, Prompt
 from talon_core.drafting import Drafted, checked_budget, draft_trees
 from talon_core.errors import blaming
 from talon_core.policy import TreePolicy
-from talon_core.request import Chunk, Request, Result
+from talon_core.request import Request, Result
 from talon_core.rounds import Round
 from talon_core.rule import Accepted
 from talon_core.sequence import Sequence
-from talon_core.target import GreedyTarget
+from talon_core.sessions import BusyError, RepeatableSession
+from talon_core.target import GreedyTarget, Target
 from talon_core.tree import IntArray, TokenTree, read_only
 
 if TYPE_CHECKING:
     from talon_core.decoder import Decoder
-    from talon_core.frontend import Frontend
 
 RESERVED_NODES = 256
 """Nodes that a target is asked to make room for; the cache grows where a policy sends a larger tree."""
@@ -35,23 +36,30 @@ NOWHERE: IntArray = np.empty(0, dtype=np.int64)
 """The path of a sequence that is over."""
 
 
-class BatchGeneration:
+class BatchGeneration(Iterator[list[Round | None]]):
     """A running generation of several sequences, each with its own tree and its own end.
 
     An iterator of rounds: each is a list with one `Round` for each sequence, None for those that were over before. In
     one pass all sequences are verified together, so the times of drafter, target and cache are those of the batch.
 
+    Target and drafter are in session while a round runs and at no other time, unless `in_one_session` says so.
+
     Args:
         decoder: what to decode with.
         requests: what to decode, at least one.
         choices: for each sequence the randomness of the rule and the policy; seeded from the requests by default.
+        cancelled: asked before each round, also from `finish`; where it says True there are no more.
 
     Raises:
         ValueError: if a request cannot be served, see `Decoder.limit`.
     """
 
     def __init__(
-        self, decoder: "Decoder", requests: SequenceOf[Request], choices: SequenceOf[Choices] | None = None
+        self,
+        decoder: "Decoder",
+        requests: SequenceOf[Request],
+        choices: SequenceOf[Choices] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.decoder = decoder
         given = choices if choices is not None else [SeededChoices(request.seed) for request in requests]
@@ -61,44 +69,129 @@ class BatchGeneration:
         self.sequences = [Sequence(*of) for of in zip(requests, given, limits, policies, strict=True)]
         self._greedy = decoder.rule.follows_argmax and all(request.greedy for request in requests)
         self._greedy &= len({request.eos for request in requests}) == 1
+        self._cancelled = cancelled
+        self._closed = False
+        self._running = Lock()  # held while a round runs
+        self._sessions: dict[type, AbstractContextManager[object]] = {}
+        self._in_session = False
+        self._started: float | None = None
         self._prefill_seconds = 0.0
-        self._rounds = self._run()
-
-    def __iter__(self) -> Iterator[list[Round | None]]:
-        return self
+        self._claim: object = None
 
     def __next__(self) -> list[Round | None]:
-        return next(self._rounds)
+        """Decode one round; the first one reads the prompts, too.
+
+        Raises:
+            StopIteration: if every sequence is over, or the generation was closed, cancelled or has failed.
+            BusyError: if the model is being decoded at this moment, or another thread is at this generation.
+            RuntimeError: if another generation of this decoder has begun since.
+        """
+        if not self._running.acquire(blocking=False):
+            raise BusyError("a round of this generation is running; ask for the next one when it is over, or close it")
+        try:
+            if self.over:
+                raise StopIteration
+            self._check_claim()
+            with nullcontext() if self._in_session else self._session():
+                return self._guarded_step()
+        finally:
+            self._running.release()
+
+    @property
+    def over(self) -> bool:
+        """Whether no further round will come."""
+        self._closed = self._closed or self._cancelled()
+        return self._closed or all(sequence.over for sequence in self.sequences)
+
+    @contextmanager
+    def in_one_session(self) -> Iterator[None]:
+        """While entered, target and drafter stay in session between rounds, which costs least; nobody else can decode.
+
+        Raises:
+            BusyError: if the model is being decoded at this moment.
+        """
+        self._check_claim()
+        with self._session():
+            self._in_session = True
+            try:
+                yield
+            finally:
+                self._in_session = False
+
+    def finish(self) -> None:
+        """Decode to the end, in one session."""
+        if self.over:
+            return
+        with self.in_one_session():
+            for _ in self:
+                pass
 
     def close(self) -> None:
-        """Stop early and give the target back."""
-        self._rounds.close()
+        """Let no further round come. From any thread, at any time: a round that runs is the last one."""
+        self._closed = True
 
     def results(self) -> list[Result]:
         """What has come out so far, one for each request."""
         decoder = self.decoder
         return [one.result(decoder._frontend, decoder.lossless, self._prefill_seconds) for one in self.sequences]
 
-    def _run(self) -> Generator[list[Round | None], None, None]:
-        drafter = self.decoder.drafter
-        with self.decoder.target.session(), drafter.session() if drafter is not None else nullcontext():
-            yield from self._rounds_in_session()
+    def _check_claim(self) -> None:
+        """Nobody else may have begun on this target: it holds the keys and values of one generation."""
+        if self._claim is not None and self.decoder.target.claim is not self._claim:
+            raise RuntimeError(
+                "this generation cannot go on: another one has begun on the same decoder since, and a decoder holds "
+                "the keys and values of one at a time; use one decoder for each stream"
+            )
 
-    def _rounds_in_session(self) -> Generator[list[Round | None], None, None]:
-        started = perf_counter()
-        self._prefill()
-        self._prefill_seconds = perf_counter() - started
-        while not all(sequence.over for sequence in self.sequences):
-            active = [row for row, sequence in enumerate(self.sequences) if not sequence.over]
-            rounds = self._round(active)
-            for row in active:
-                sequence, round_ = self.sequences[row], rounds[row]
-                assert round_ is not None
-                if sequence.policy is not None:
-                    with blaming("tree policy", sequence.policy, "observe"):
-                        sequence.policy.observe(round_)
-                sequence.seconds = perf_counter() - started
-            yield rounds
+    @contextmanager
+    def _session(self) -> Iterator[None]:
+        """Target and drafter in session; entering again costs little where they allow it."""
+        failure: BaseException | None = None
+        with ExitStack() as stack:
+            stack.enter_context(self._session_of(Target, self.decoder.target))
+            if self.decoder.drafter is not None:
+                with blaming("drafter", self.decoder.drafter_spec, "session", but=_is_busy):
+                    stack.enter_context(self._session_of(Drafter, self.decoder.drafter))
+            try:
+                yield
+            except BaseException as error:
+                failure = error
+                raise
+        if failure is not None:  # a session has swallowed it, and what came out is not whole
+            raise failure
+
+    def _session_of(self, role: type, part: Target | Drafter) -> AbstractContextManager[object]:
+        known = self._sessions.get(role)
+        if isinstance(known, RepeatableSession):
+            return known.again()
+        made = self._sessions[role] = part.session()
+        return made
+
+    def _guarded_step(self) -> list[Round | None]:
+        try:
+            return self._step()
+        except StopIteration as error:  # whoever iterates would take it for the end
+            self._closed = True
+            raise RuntimeError(f"StopIteration was raised in a round: {error}") from error
+        except BaseException:
+            self._closed = True  # target and drafter may be in the middle of something
+            raise
+
+    def _step(self) -> list[Round | None]:
+        if self._started is None:
+            self._started = perf_counter()
+            self._prefill()
+            self._prefill_seconds = perf_counter() - self._started
+        active = [row for row, sequence in enumerate(self.sequences) if not sequence.over]
+        rounds = self._round(active)
+        for row in active:
+            sequence, round_ = self.sequences[row], rounds[row]
+            assert round_ is not None
+            if sequence.policy is not None:
+                with blaming("tree policy", sequence.policy, "observe"):
+                    sequence.policy.observe(round_)
+            sequence.took(perf_counter() - self._started)
+        return rounds
 
     def _prefill(self) -> None:
         target, drafter, policy = self.decoder.target, self.decoder.drafter, self.decoder.policy
@@ -106,6 +199,7 @@ class BatchGeneration:
         prompts = [sequence.request.ids for sequence in self.sequences]
         rooms = [len(ids) + sequence.limit + nodes for ids, sequence in zip(prompts, self.sequences, strict=True)]
         features = target.prefill(prompts, rooms)
+        target.claim = self._claim = object()
         if drafter is not None:
             told = [Prompt(ids.copy(), own) for ids, own in zip(prompts, features, strict=True)]
             with blaming("drafter", self.decoder.drafter_spec, "begin"):
@@ -206,27 +300,38 @@ class _Verified:
     accept_seconds: float
 
 
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, BusyError)
+
+
 def _copied(policy: TreePolicy | None) -> TreePolicy | None:
     with blaming("tree policy", policy, "copy.deepcopy"):
         return copy.deepcopy(policy)
 
 
-class Generation:
+class Generation(Iterator[Round]):
     """One running generation: an iterator of `Round`s; `result()` when it is exhausted.
 
     Args:
         decoder: what to decode with.
         request: what to decode.
         choices: the randomness of the rule and the policy; seeded from the request by default.
+        cancelled: as for `BatchGeneration`.
 
     Raises:
         ValueError: as `BatchGeneration`.
     """
 
-    def __init__(self, decoder: "Decoder", request: Request, choices: Choices | None = None) -> None:
+    def __init__(
+        self,
+        decoder: "Decoder",
+        request: Request,
+        choices: Choices | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.decoder = decoder
         self.request = request
-        self._batch = BatchGeneration(decoder, [request], None if choices is None else [choices])
+        self._batch = BatchGeneration(decoder, [request], None if choices is None else [choices], cancelled)
         (self.sequence,) = self._batch.sequences
 
     @property
@@ -241,53 +346,36 @@ class Generation:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why it is over; None while it is not."""
+        """Why it is over; None while it is not, and where it was left early."""
         return self.sequence.finish_reason
 
-    def __iter__(self) -> Iterator[Round]:
-        return self
+    @property
+    def over(self) -> bool:
+        """Whether no further round will come."""
+        return self._batch.over
 
     def __next__(self) -> Round:
+        """Decode one round; raises as `BatchGeneration` does."""
         (round_,) = next(self._batch)
         assert round_ is not None
         return round_
 
+    def in_one_session(self) -> AbstractContextManager[None]:
+        """As `BatchGeneration.in_one_session`."""
+        return self._batch.in_one_session()
+
+    def finish(self) -> None:
+        """Decode to the end, in one session."""
+        self._batch.finish()
+
     def close(self) -> None:
-        """Stop early and give the target back."""
+        """Let no further round come. From any thread, at any time: a round that runs is the last one."""
         self._batch.close()
 
     def result(self) -> Result:
         """What has come out so far; `finish_reason` is "interrupted" if it was not run to its end."""
         (result,) = self._batch.results()
         return result
-
-
-class StreamedGeneration:
-    """A running generation as text: an iterator of `Chunk`s; `result()` when it is exhausted."""
-
-    def __init__(self, generation: Generation, frontend: "Frontend") -> None:
-        self.generation = generation
-        self._text = frontend.text_stream()
-        self._shown = 0  # tokens whose text was asked for
-
-    def __iter__(self) -> Iterator[Chunk]:
-        for round_ in self.generation:
-            text = None
-            if self._text is not None:
-                new = self.generation.token_ids[self._shown :]  # not the round's array, which plugins have seen
-                self._shown += len(new)
-                text = self._text.push(new)
-                if self.generation.finish_reason is not None:
-                    text += self._text.end()
-            yield Chunk(text, round_)
-
-    def close(self) -> None:
-        """Stop early."""
-        self.generation.close()
-
-    def result(self) -> Result:
-        """What has come out so far."""
-        return self.generation.result()
 
 
 class _Clock:

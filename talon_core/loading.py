@@ -94,14 +94,15 @@ def load(
             fit it, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
     parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy)
-    check_parts(parts, load_registry())
+    registry = load_registry()
+    check_parts(parts, registry)
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
         tokenizer = own if tokenizer is None else tokenizer
     else:
         _check_model(model)
         _check_no_options(model_options)
-    return decoder_for_model(model, tokenizer, parts)
+    return decoder_for_model(model, tokenizer, parts, registry)
 
 
 def _check_no_options(given: Mapping[str, Any]) -> None:
@@ -144,15 +145,24 @@ def check_parts(parts: Parts, registry: Registry) -> None:
         registry.get("accelerator", parts.accelerate)
 
 
-def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
-    """A decoder for a loaded transformers model; see `load`."""
+def decoder_for_model(model: Any, tokenizer: Any, parts: Parts, registry: Registry | None = None) -> "Decoder":
+    """A decoder for a loaded transformers model; see `load`.
+
+    Args:
+        model: a transformers causal LM.
+        tokenizer: its tokenizer; None if there is none.
+        parts: what else the decoder is made of.
+        registry: where names are looked up; by default it is made of what is installed, which takes a moment.
+    """
     from talon_core.decoder import Decoder
+    from talon_core.hf.checks import checked_model
     from talon_core.hf.device import CudaGraphs
     from talon_core.hf.frontend import HFFrontend
     from talon_core.hf.target import BackendError, HFTarget
 
-    registry = load_registry()
-    parts = settled(parts, model)
+    model = checked_model(model)
+    registry = registry if registry is not None else load_registry()
+    parts = settled(parts, model, registry)
     policy = _policy(registry, parts)
     rule = built(registry, "rule", parts.rule)
     drafter = built(registry, "drafter", parts.drafter) if policy is not None else None
@@ -178,12 +188,19 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer), lossy=parts.lossy)
 
 
-def settled(parts: Parts, model: Any) -> Parts:
-    """The parts as they are for a loaded model: with the names of the drafter and the rule that "auto" stands for."""
-    parts = with_rule(parts, load_registry())
+def settled(parts: Parts, model: Any, registry: Registry | None = None) -> Parts:
+    """The parts as they are for a loaded model: with the names of the drafter and the rule that "auto" stands for.
+
+    Args:
+        parts: what was asked for.
+        model: a transformers causal LM.
+        registry: as for `decoder_for_model`.
+    """
+    registry = registry if registry is not None else load_registry()
+    parts = with_rule(parts, registry)
     if parts.drafter != AUTO or parts.policy in ("none", None):
         return parts
-    return attrs.evolve(parts, drafter=choose_drafter(load_registry(), model))
+    return attrs.evolve(parts, drafter=choose_drafter(registry, model))
 
 
 def with_rule(parts: Parts, registry: Registry) -> Parts:

@@ -1,6 +1,6 @@
 """What is to be decoded, and what came out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 from torch import Tensor
@@ -9,6 +9,18 @@ from talon_core.rounds import Round, Stats
 from talon_core.sampling import Sampling
 from talon_core.target import Target
 from talon_core.tree import IntArray
+
+FINISH_REASONS: Mapping[str, str] = {
+    "eos": "a token that ends the text",
+    "length": "`max_new_tokens`, or the end of the target's context",
+    "stop": "a stop string, or another stop condition",
+    "time": "`max_time`",
+    "interrupted": "it was closed or cancelled, left early, or failed",
+}
+"""Every value of `Result.finish_reason`, and what ended the text then."""
+
+INTERRUPTED = "interrupted"
+"""The value for a text that no stop condition has ended."""
 
 Criterion = Callable[[Tensor], bool]
 """`criterion(ids (1, length) int64) -> bool`: whether the text stops after these tokens."""
@@ -25,6 +37,8 @@ class Request:
         eos: tokens that end the text; the token itself is emitted.
         criteria: further stop conditions, asked after each token with everything up to it.
         seed: for sampling; None takes a fresh one.
+        max_seconds: the round in which so many seconds are over, counted from the start of its prefill, is its last;
+            None for no such limit.
     """
 
     ids: IntArray
@@ -33,6 +47,7 @@ class Request:
     eos: frozenset[int] = frozenset()
     criteria: tuple[Criterion, ...] = ()
     seed: int | None = None
+    max_seconds: float | None = None
 
     @property
     def greedy(self) -> bool:
@@ -75,7 +90,7 @@ class Result:
         prompt_ids: the prompt, shape `(prompt,)`, int64.
         token_ids: the new tokens.
         text: the new tokens as text, special tokens left out; None if the decoder has no tokenizer.
-        finish_reason: "eos", "length" (`max_new_tokens` or the target's context) or "stop" (another condition).
+        finish_reason: what ended the text: a key of `FINISH_REASONS`, "eos", "length", "stop", "time" or "interrupted".
         lossless: whether the tokens have the target's law; False from a decoder with a lossy rule.
         rounds: one record per round.
         stats: totals.

@@ -9,7 +9,7 @@ from talon_core.choices import Choices
 from talon_core.drafting import DraftLimits
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.policy import TreePolicy
-from talon_core.request import Request, Result
+from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.sampling import TokenBuffer, WarpedLaws
@@ -141,6 +141,16 @@ class Sequence:
         self.token_ids.extend(tokens.tolist())
         return tokens
 
+    def took(self, seconds: float) -> None:
+        """A round is over; sets `finish_reason` where that was the last one there is time for.
+
+        Args:
+            seconds: since the start of the prefill.
+        """
+        self.seconds = seconds
+        if not self.over and self.request.max_seconds is not None and seconds >= self.request.max_seconds:
+            self.finish_reason = "time"
+
     def _stops(self, ids: Tensor) -> bool:
         answers = [criterion(ids) for criterion in self.request.criteria]  # all are asked: some keep state
         return any(answers)
@@ -151,7 +161,7 @@ class Sequence:
             prompt_ids=self.request.ids,
             token_ids=self.token_ids,
             text=frontend.text(self.token_ids) if frontend is not None else None,
-            finish_reason=self.finish_reason or "interrupted",
+            finish_reason=self.finish_reason or INTERRUPTED,
             lossless=lossless,
             rounds=self.rounds,
             stats=Stats.of(self.rounds, self.seconds, prefill_seconds),

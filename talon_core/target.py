@@ -62,8 +62,15 @@ class Target(ABC):
     passes: int = 0
     """Forward passes for trees since the target was made; prefills do not count."""
 
+    claim: object = None
+    """Whose prompts were read last: the decoder sets it, so that a generation notices when it was displaced."""
+
     def session(self) -> AbstractContextManager[object]:
-        """Entered by the decoder around a generation; a target may set itself up here and clean up after it."""
+        """Entered by the decoder while it decodes; a target may set itself up here and clean up after it.
+
+        It is entered once for a whole generation, or, where somebody is given control between rounds, for each round;
+        a `RepeatableSession` makes that cheap.
+        """
         return nullcontext()
 
     @abstractmethod

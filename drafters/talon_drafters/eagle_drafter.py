@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from talon_core.drafter import Drafter
+from talon_core.hf.checks import embedding_weight, output_weight
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
@@ -34,7 +35,7 @@ def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
     target = transformers_target(target, spec.name)
     text = target.model.config.get_text_config()
     files = Eagle3Files.of(checkpoint_for(target, spec.path, spec.name, ""))
-    weight = target.model.get_output_embeddings().weight
+    weight = output_weight(target.model)
     head = files.head(text.hidden_size, target.vocab_size, weight)
     readings = spec.readings(text.num_hidden_layers)
     found = head.config.num_fused
@@ -76,6 +77,7 @@ def open_eagle(spec: Eagle, target: Target) -> Drafter:
     """Open an EAGLE-1 or EAGLE-2 head; raises as `DrafterSpec.open` does."""
     target = transformers_target(target, spec.name)
     files = EagleFiles.of(read_checkpoint(spec.path))
+    output_weight(target.model)
     head = files.head(target.model.get_output_embeddings(), target.vocab_size)
     embed = embedding_of(head, head.num_features, target, files.checkpoint)
     return _drafter(head, embed, target, files.describe(head))
@@ -103,7 +105,7 @@ def embedding_of(head: nn.Module, width: int, target: HFTarget, checkpoint: Chec
     own: nn.Module | None = getattr(head, "embed_tokens", None)
     if own is not None:
         return own
-    found = int(target.model.get_input_embeddings().weight.shape[1])
+    found = int(embedding_weight(target.model).shape[1])
     if found != width:
         raise checkpoint.error(
             f"has no embed_tokens.weight and reads embeddings of width {width}; this target's have width {found}"

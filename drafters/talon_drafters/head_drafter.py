@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from talon_core.hf.checks import embedding_weight
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
@@ -44,7 +45,7 @@ def checkpoint_for(target: HFTarget, path: str, kind: str, stem: str) -> Checkpo
 
 def shared_embedding(model: Any) -> Callable[[Tensor], Tensor]:
     """The target's token embedding as a table look-up, without the scale that some models apply after it."""
-    weight = model.get_input_embeddings().weight
+    weight = embedding_weight(model)
     return lambda ids: torch.nn.functional.embedding(ids, weight)
 
 

@@ -15,6 +15,7 @@ from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
 from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
 from talon_core.hf.cache import TreeCache
+from talon_core.hf.checks import embedding_weight, output_weight
 from talon_core.hf.device import RecordedFunctions
 from talon_core.hf.inputs import fed
 from talon_core.hf.model import set_implementation
@@ -44,9 +45,12 @@ def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
     checkpoint = checkpoint_for(target, spec.path, spec.name, STEM)
     sizes = Sizes.of(target)
     read = hydra_of(
-        checkpoint, sizes, target.model.get_output_embeddings().weight, target.model.config.get_text_config()
+        checkpoint,
+        sizes,
+        output_weight(target.model),
+        target.model.config.get_text_config(),
     )
-    width = int(target.model.get_input_embeddings().weight.shape[1])
+    width = int(embedding_weight(target.model).shape[1])
     if read.heads.config.grounded and width != sizes.hidden:
         raise checkpoint.error(f"reads token embeddings of width {sizes.hidden}; this target's have width {width}")
     return HydraDrafter(read, target)

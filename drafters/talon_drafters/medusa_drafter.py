@@ -10,6 +10,7 @@ from torch import Tensor
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.hf.checks import output_weight
 from talon_core.hf.device import RecordedFunctions
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
@@ -27,7 +28,10 @@ def open_medusa(spec: "Medusa", target: Target) -> "MedusaDrafter":
     """Read the heads that `spec` describes; raises as `DrafterSpec.open` does."""
     target = transformers_target(target, spec.name)
     checkpoint = checkpoint_for(target, spec.path, spec.name, STEM)
-    return MedusaDrafter(medusa_of(checkpoint, Sizes.of(target), target.model.get_output_embeddings().weight), target)
+    return MedusaDrafter(
+        medusa_of(checkpoint, Sizes.of(target), output_weight(target.model)),
+        target,
+    )
 
 
 class MedusaDrafter(Drafter):

@@ -11,6 +11,7 @@ from torch import nn
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.hf.target import HFTarget
@@ -43,7 +44,7 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
 
 
 def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: HFTarget) -> None:
-    size = int(model.get_output_embeddings().weight.shape[0])
+    size = vocabulary_size(model)
     if target.tokenizer is not None and tokenizer.get_vocab() != target.tokenizer.get_vocab():
         raise ValueError(
             f"the draft model '{name}' has another vocabulary than the target ({len(tokenizer)} and "

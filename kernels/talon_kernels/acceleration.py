@@ -7,12 +7,14 @@ needed: the probe tells Llama's `weight * x` from Gemma's `(1 + weight) * x`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from talon_core.sessions import RepeatableSession
 from talon_kernels.gated_mlp.native import gated_mlp_native
 from talon_kernels.gated_unit.native import KINDS
 from talon_kernels.gated_unit.reference import gated_unit_reference
@@ -52,13 +54,19 @@ class Narrow:
         self._copy: Tensor | None = None
         self.refresh()
 
-    def refresh(self) -> None:
-        """Look whether the copy still is the weight's, and make it anew if not; reads little where nothing changed."""
-        weight = self._weight.detach()
-        now = (weight.data_ptr(), self._weight._version)
-        if now != self._of or (self._copy is not None and not _same_numbers(_sample(self._copy), _sample(weight))):
+    def refresh(self, sampled: bool = True) -> None:
+        """Look whether the copy still is the weight's, and make it anew if not.
+
+        Args:
+            sampled: look at a few of its numbers, too; PyTorch does not count every way of writing to a weight.
+        """
+        now = (self._weight.data_ptr(), self._weight._version)
+        if now != self._of or (sampled and self._copy is not None and not self._agrees(self._copy)):
             self._of = now
-            self._copy = _narrowed(weight)
+            self._copy = _narrowed(self._weight.detach())
+
+    def _agrees(self, copy: Tensor) -> bool:
+        return _same_numbers(_sample(copy), _sample(self._weight.detach()))
 
     def of(self, weight: Tensor) -> Tensor:
         """The copy, if there is one and it is this weight's; otherwise the weight."""
@@ -85,7 +93,7 @@ def _narrowed(weight: Tensor) -> Tensor | None:
     return copy if _same_numbers(copy, weight) else None
 
 
-class Acceleration:
+class Acceleration(RepeatableSession):
     """Replacements for a model's layers, in force inside `with acceleration:`.
 
     Inside, the replaced modules carry an instance attribute `forward`; outside, nothing of the model is changed: not
@@ -111,9 +119,19 @@ class Acceleration:
         self.reason = reason
 
     def __enter__(self) -> Acceleration:
+        return self._enter(sampled=True)
+
+    @contextmanager
+    def again(self) -> Iterator[Acceleration]:
+        try:
+            yield self._enter(sampled=False)
+        finally:
+            self.__exit__()
+
+    def _enter(self, sampled: bool) -> Acceleration:
         if self._entered == 0:
             for narrow in self._narrow.values():
-                narrow.refresh()
+                narrow.refresh(sampled)
             done: list[nn.Module] = []
             try:
                 for _, module, forward in self._replaced:
@@ -158,7 +176,7 @@ def accelerate(model: nn.Module) -> Acceleration:
     # A generator of our own: preparing must not move the random numbers of the user.
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
-        if "forward" in module.__dict__ or not _plain(module):
+        if not _plain(module):
             continue
         for kind, candidates in (
             ("linear", _linear_candidates(library, module, narrow)),
@@ -183,8 +201,22 @@ Candidates = tuple[int, list[Forward]] | None
 
 
 def _plain(module: nn.Module) -> bool:
-    own = [*module.parameters(recurse=False)]
-    return all(type(p) is nn.Parameter and p.dtype == _float32 and p.is_cpu for p in own)
+    """Whether a module is what its class makes of it: not compiled, and with dense float32 parameters on the CPU."""
+    if "forward" in module.__dict__ or module._compiled_call_impl is not None:
+        return False
+    return all(_plain_parameter(parameter) for parameter in module.parameters(recurse=False))
+
+
+def _plain_parameter(parameter: Tensor) -> bool:
+    """Whether its memory holds its numbers; a subclass of tensors may keep anything there."""
+    if type(parameter) is not nn.Parameter or not parameter.is_cpu:
+        return False
+    return parameter.layout is torch.strided and parameter.dtype is _float32 and not parameter.is_neg()
+
+
+def _plain_linear(module: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Whether a module is a linear layer with a weight of its own: not a subclass, quantised, pruned or compiled."""
+    return type(module) is nn.Linear and module._parameters.get("weight") is not None and _plain(module)
 
 
 def _same(module: nn.Module, forward: Forward, probe: Tensor) -> bool:
@@ -225,14 +257,14 @@ def _narrow_copy(weight: Tensor, narrow: dict[Tensor, Narrow]) -> Narrow | None:
 
 
 def _linear_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, Narrow]) -> Candidates:
-    if type(module) is not nn.Linear:
+    if not _plain_linear(module):
         return None
     copy = _narrow_copy(module.weight, narrow)
     own = type(module).forward
     parameters = module._parameters
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        weight, bias = parameters["weight"], parameters["bias"]
+        weight, bias = parameters.get("weight"), parameters.get("bias")
         if args or kwargs or not _usable(x, weight) or (bias is not None and not _usable(x, bias)):
             return own(module, x, *args, **kwargs)
         assert weight is not None
@@ -279,12 +311,13 @@ def _mlp_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, Na
     if not set(MLP_CHILDREN) <= children.keys() or not hasattr(module, "act_fn"):
         return None
     gate = children["gate_proj"]
-    if type(gate) is not nn.Linear:
+    if not _plain_linear(gate):
         return None
     for name in MLP_CHILDREN:
         child = children[name]
-        if type(child) is nn.Linear:
-            _narrow_copy(child.weight, narrow)
+        if not _plain_linear(child):
+            return None
+        _narrow_copy(child.weight, narrow)
     return gate.in_features, [_mlp_forward(library, module, kind, narrow) for kind in KINDS if _activates(module, kind)]
 
 
@@ -318,7 +351,7 @@ def _mlp_forward(library: Library, module: nn.Module, kind: str, narrow: Mapping
             child = children[name]
             if type(child) is not nn.Linear:  # it was exchanged, by an adapter perhaps, and must be called itself
                 break
-            weight, bias = child._parameters["weight"], child._parameters["bias"]
+            weight, bias = child._parameters.get("weight"), child._parameters.get("bias")
             if not _usable(x, weight) or (bias is not None and not _usable(x, bias)):
                 break
             assert weight is not None

@@ -19,7 +19,7 @@ class Decoded:
 
     Attributes:
         token_ids: the new tokens.
-        finish_reason: "eos", "length" or "stop".
+        finish_reason: as in `Result`.
         stats: the fields of `Stats`; None where they are not known.
         acceptance_by_depth: see the function of that name; None where it is not known.
     """

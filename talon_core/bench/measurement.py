@@ -38,7 +38,7 @@ class Measurement:
         seed: of drawing; None at temperature 0.
         prompt_tokens: tokens of the prompt, the chat template's included.
         token_ids: the new tokens, cut at the end of the text and at the length limit.
-        finish_reason: "eos", "length" or "stop".
+        finish_reason: as in `Result`.
         identical: whether plain decoding gave the same tokens; None where they are drawn.
         first_difference: index of the first token at which they differ.
         logit_gap: by how much the model preferred one of the two tokens there: the difference of their logits.

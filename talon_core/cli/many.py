@@ -71,8 +71,9 @@ def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, opti
         task = bar.add_task("decoding", total=len(requests))
         for generation in decoder.batches(requests, batch_size):
             try:
-                for _ in generation:
-                    bar.update(task, completed=len(results) + sum(one.over for one in generation.sequences))
+                with generation.in_one_session():
+                    for _ in generation:
+                        bar.update(task, completed=len(results) + sum(one.over for one in generation.sequences))
             except KeyboardInterrupt:
                 generation.close()
                 interrupted = True

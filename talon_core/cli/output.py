@@ -78,6 +78,7 @@ def summary(stats: Stats, finish_reason: str) -> list[str]:
         "length": "at its length limit",
         "eos": "at its end",
         "stop": "at a stop string",
+        "time": "at its time limit",
     }
     shares = "  ".join(f"{part} {100 * seconds / total:.0f}%" for part, seconds in seconds_of(stats).items())
     return [

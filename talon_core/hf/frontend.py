@@ -13,33 +13,20 @@ from transformers import (
     GenerationConfig,
     LogitsProcessorList,
     MaxLengthCriteria,
+    MaxTimeCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
 )
 
 from talon_core.frontend import Frontend, TextStream
+from talon_core.hf.arguments import check_for_decoder, check_functions, check_prepared
+from talon_core.hf.text import DecodedStream
 from talon_core.request import Criterion, Request
 from talon_core.sampling import Sampling
 from talon_core.tree import IntArray
 
 DEFAULT_MAX_NEW_TOKENS = 256
 """Where neither the options nor the model's own generation config say anything about the length."""
-
-UNSUPPORTED = {
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "guidance_scale": None,
-    "penalty_alpha": None,
-    "dola_layers": None,
-    "assistant_early_exit": None,
-    "prompt_lookup_num_tokens": None,
-    "constraints": None,
-    "force_words_ids": None,
-}
-"""Generation options that ask for another way of decoding, with the only value that is accepted."""
-
-NOT_KEPT = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-"""Generation options that ask for what a forward pass over a tree does not have for each token."""
 
 
 @attrs.frozen(eq=False)
@@ -61,10 +48,14 @@ class HFFrontend(Frontend):
         `generation_config` as well; those of the model's own are not asked, so that decoding is greedy unless the
         call says otherwise. At most 256 tokens come where neither the options, the `generation_config` nor the
         model's own set `max_new_tokens` or `max_length`. `seed` makes sampling reproducible. `raw` leaves the chat
-        template out. `logits_processor` and `stopping_criteria` take lists of one's own, as in `generate`.
+        template out. `logits_processor`, `stopping_criteria` and `prefix_allowed_tokens_fn` are as in `generate`, and
+        `tokenizer` is for `stop_strings` where it is not to be the model's own. `max_time` counts from the start of
+        the prefill. What `talon_core.hf.arguments` refuses is refused by name.
         """
         rest = dict(options)
         seed = rest.pop("seed", None)
+        tokenizer = rest.pop("tokenizer", None)
+        check_for_decoder(rest)
         ids = self.encode(prompt, raw=bool(rest.pop("raw", False)))
         if not len(ids):
             raise ValueError("the prompt is empty; it must have at least one token")
@@ -78,8 +69,11 @@ class HFFrontend(Frontend):
             rest["max_new_tokens"] = DEFAULT_MAX_NEW_TOKENS
         if seed is not None:
             _require_whole("seed", seed, at_least=0)
+        seconds = rest.get("max_time")
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
+            raise ValueError(f"max_time is {seconds!r}; it must be a number of seconds, at least 0")
         stop_strings = next((said["stop_strings"] for said in (rest, given, own) if said.get("stop_strings")), None)
-        criterion = stop_criterion(self.tokenizer, stop_strings)
+        criterion = stop_criterion(tokenizer if tokenizer is not None else self.tokenizer, stop_strings)
         if criterion is not None:
             rest["stopping_criteria"] = StoppingCriteriaList([*(rest.get("stopping_criteria") or ()), criterion])
             rest["stop_strings"] = None
@@ -125,7 +119,7 @@ class HFFrontend(Frontend):
         if isinstance(prompt, list):
             if not self.tokenizer.chat_template:
                 raise ValueError("chat messages need a chat template, and this model's tokenizer has none; give text")
-            rendered = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+            rendered = self._rendered(prompt)
             return np.asarray(self.tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=np.int64)
         ids = np.asarray(prompt.cpu() if isinstance(prompt, Tensor) else prompt)
         if ids.ndim == 2 and len(ids) == 1:
@@ -139,11 +133,19 @@ class HFFrontend(Frontend):
             )
         return ids.astype(np.int64)
 
+    def _rendered(self, messages: list[dict[str, str]]) -> str:
+        """Messages as the chat template has them."""
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        except Exception as error:  # a template is a program, and may refuse messages in any way
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"this model's chat template cannot be filled with these messages: {said}") from error
+
     def text(self, token_ids: Sequence[int]) -> str | None:
         return None if self.tokenizer is None else self._decode(token_ids)
 
     def text_stream(self) -> TextStream | None:
-        return None if self.tokenizer is None else _DecodedStream(self._decode)
+        return None if self.tokenizer is None else DecodedStream(self.tokenizer, self._decode)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
@@ -213,34 +215,22 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
         ValueError: for a batch, a padded prompt, a way of decoding that is not greedy or sampling, or scores or states
             that are to be returned.
     """
-    config: GenerationConfig = prepared["generation_config"]
-    mask = prepared.get("attention_mask")
-    if input_ids.shape[0] != 1:
-        raise ValueError(
-            f"got a batch of {input_ids.shape[0]} prompts; inside `generate` TALON decodes one prompt, "
-            "and a list of them by its own Decoder.generate"
-        )
-    if mask is not None and not bool(mask.bool().all()):
-        raise ValueError("the attention mask hides part of the prompt; give the prompt without padding")
-    for option, only in UNSUPPORTED.items():
-        value = getattr(config, option, only)
-        if value not in (only, None):
-            raise ValueError(f"{option} is {value!r}; TALON decodes greedily or by sampling, so it must be {only!r}")
-    for option in NOT_KEPT:
-        if getattr(config, option, None):
-            raise ValueError(f"{option} is True; TALON gives back tokens only, so it must be False")
-    processors: LogitsProcessorList = prepared.get("logits_processor") or LogitsProcessorList()
-    criteria: StoppingCriteriaList = prepared.get("stopping_criteria") or StoppingCriteriaList()
-    max_new_tokens = _max_new_tokens(criteria, config, input_ids.shape[1])
+    rest = dict(prepared)
+    config: GenerationConfig = rest.pop("generation_config")
+    processors = rest.pop("logits_processor", None) or LogitsProcessorList()
+    criteria = rest.pop("stopping_criteria", None) or StoppingCriteriaList()
+    check_prepared(input_ids, config, rest)
+    check_functions("logits_processor", processors)
+    check_functions("stopping_criteria", criteria)
+    made = (MaxLengthCriteria, EosTokenCriteria, *([MaxTimeCriteria] if config.max_time is not None else []))
     return Request(
         ids=input_ids[0].cpu().numpy().astype(np.int64),
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=_max_new_tokens(criteria, config, input_ids.shape[1]),
         sampling=Sampling(bool(config.do_sample), tuple(processors)),
         eos=_eos(criteria),
-        criteria=tuple(
-            _as_criterion(one) for one in criteria if not isinstance(one, MaxLengthCriteria | EosTokenCriteria)
-        ),
+        criteria=tuple(_as_criterion(one) for one in criteria if not isinstance(one, made)),
         seed=seed,
+        max_seconds=config.max_time,
     )
 
 
@@ -263,32 +253,3 @@ def _as_criterion(criterion: Callable[..., Any]) -> Criterion:
         return bool(answer.all()) if isinstance(answer, Tensor) else bool(answer)
 
     return stops
-
-
-class _DecodedStream(TextStream):
-    """Decodes from the last piece that was certain, so that spaces and multi-byte characters come out right.
-
-    A token's text may depend on its left neighbours, so each piece is the difference of two decodings that start a
-    little before it; text that ends in the replacement character is an unfinished character and is held back.
-    """
-
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        self._decode = decode
-        self._ids: list[int] = []
-        self._context = 0  # first token that is decoded
-        self._shown = 0  # tokens whose text is out
-
-    def push(self, token_ids: Sequence[int]) -> str:
-        self._ids.extend(token_ids)
-        return self._piece(final=False)
-
-    def end(self) -> str:
-        return self._piece(final=True)
-
-    def _piece(self, final: bool) -> str:
-        before = self._decode(self._ids[self._context : self._shown])
-        now = self._decode(self._ids[self._context :])
-        if len(now) <= len(before) or (now.endswith("�") and not final):
-            return ""
-        self._context, self._shown = self._shown, len(self._ids)
-        return now[len(before) :]

@@ -1,87 +1,217 @@
 """TALON inside `model.generate`: a `custom_generate` function for people who have a model already."""
 
 import sys
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, cast
+from weakref import WeakValueDictionary
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from talon_core.attention import AttentionBackend
 from talon_core.decoder import Decoder
-from talon_core.hf.frontend import prepared_request
-from talon_core.loading import Parts, decoder_for_model, is_lossless
+from talon_core.drafter import DrafterSpec
+from talon_core.hf.arguments import ARGUMENTS, check_streamer, refuse
+from talon_core.hf.frontend import HFFrontend, prepared_request, stop_criterion
+from talon_core.hf.target import HFTarget
+from talon_core.loading import (
+    DEFAULT_DRAFTER,
+    DEFAULT_POLICY,
+    DEFAULT_RULE,
+    Parts,
+    check_parts,
+    decoder_for_model,
+    is_lossless,
+)
+from talon_core.policy import TreePolicy
 from talon_core.registry import load_registry
+from talon_core.request import Request, Result
+from talon_core.rule import AcceptanceRule
+
+
+def as_generate(
+    *,
+    drafter: str | DrafterSpec = DEFAULT_DRAFTER,
+    policy: str | TreePolicy | None = DEFAULT_POLICY,
+    rule: str | AcceptanceRule = DEFAULT_RULE,
+    attention: str | AttentionBackend | None = None,
+    accelerate: bool | str = True,
+    graphs: bool = True,
+    lossy: bool = False,
+    decoder: Decoder | None = None,
+    seed: int | None = None,
+    stop_strings: str | list[str] | None = None,
+    tokenizer: Any = None,
+) -> "TalonGenerate":
+    """TALON for `model.generate(..., custom_generate=as_generate(...))`, with transformers' own options.
+
+    Streamers, stopping criteria and logits processors work as they do without it. The model is not changed. What
+    `generate` returns has no place for a mark; `lossless` of the object says whether it is the target's own, and `last`
+    is the whole result of its last call, statistics included.
+
+    Keep the object: it makes its decoder at the first call, and every later call uses it. Objects that are there at the
+    same time, over the same model and with the same parts, share one.
+
+    Args:
+        drafter: as for `load`, and so are `policy`, `rule`, `attention`, `accelerate`, `graphs` and `lossy`.
+        policy: as for `load`; None decodes without drafting.
+        rule: as for `load`.
+        attention: as for `load`.
+        accelerate: as for `load`.
+        graphs: as for `load`.
+        lossy: as for `load`.
+        decoder: what `load` returned for the same model, to be used in the place of one that is made of the parts.
+        seed: for sampling; None takes torch's default generator.
+        stop_strings: what ends the text where `generate` is not given `stop_strings` itself.
+        tokenizer: the model's tokenizer, which stop strings need: `generate` drops its own argument `tokenizer` where
+            it is given a `custom_generate`. That of the `decoder` by default.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for stop strings without a tokenizer, or that are no texts; for parts beside a decoder; for a bad
+            option, or a rule that does not fit the policy or is lossy where that is not allowed.
+    """
+    parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy)
+    if decoder is None:
+        check_parts(parts, load_registry())
+        return TalonGenerate(parts, seed, stop_strings, tokenizer)
+    if not isinstance(decoder, Decoder) or not isinstance(decoder.target, HFTarget):
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
+            f"the decoder is {decoder!r}; it must be what talon_core.load returned"
+        )
+    given = [field for field, value in attrs.asdict(parts, recurse=False).items() if value != getattr(Parts(), field)]
+    if given:
+        raise ValueError(f"{given[0]} is given beside a decoder, which has its own; give it to talon_core.load")
+    if tokenizer is None and isinstance(decoder._frontend, HFFrontend):
+        tokenizer = decoder._frontend.tokenizer
+    return TalonGenerate(decoder, seed, stop_strings, tokenizer)
 
 
 class TalonGenerate:
     """What `as_generate` returns: call it through `model.generate(..., custom_generate=this)`.
 
-    The decoder is made at the first call with a model and kept for the next ones with the same model.
-
     Args:
-        parts: the drafter, policy, rule and backends, by spec or as objects.
+        made_of: the parts, of which a decoder is made at the first call with a model; or the decoder.
         seed: for sampling; None takes torch's default generator, so `torch.manual_seed` makes runs reproducible.
-        stop_criterion: a further stop condition; None for no other than those of `generate`.
+        stop_strings: what ends the text where a call does not say it; None for nothing.
+        tokenizer: the model's, for stop strings.
+
+    Attributes:
+        last: the result of the last call, of what came out of it where it failed; None before the first.
+
+    Raises:
+        ValueError: for stop strings without a tokenizer, or that are no texts.
     """
 
+    _decoders: ClassVar[WeakValueDictionary[tuple[int, Parts], Decoder]] = WeakValueDictionary()
+    """By the `id` of the model and the parts; a decoder keeps its model, so the number stays that model's."""
+
     def __init__(
-        self, parts: Parts, seed: int | None = None, stop_criterion: Callable[..., Tensor] | None = None
+        self,
+        made_of: Parts | Decoder,
+        seed: int | None = None,
+        stop_strings: str | list[str] | None = None,
+        tokenizer: Any = None,
     ) -> None:
-        self._parts = parts
+        self.last: Result | None = None
+        self._made_of = made_of
         self._seed = seed
-        self._stop_criterion = stop_criterion
+        self._stop_strings = stop_strings
+        self._tokenizer = tokenizer
         self._decoder: Decoder | None = None
-        self._model: Any = None
+        stop_criterion(tokenizer, stop_strings)  # what is wrong with them is said at once
 
     @property
     def lossless(self) -> bool:
         """Whether the output has the target's law: False with a lossy rule."""
-        return is_lossless(self._parts, load_registry())
+        if isinstance(self._made_of, Decoder):
+            return self._made_of.lossless
+        return is_lossless(self._made_of, load_registry())
 
-    def __call__(self, model: Any, input_ids: Tensor, streamer: Any = None, **prepared: Any) -> Any:
+    # generate looks at the names of the parameters: `stop_strings` is handed on because it is one of them
+    def __call__(
+        self, model: Any, input_ids: Tensor, streamer: Any = None, stop_strings: Any = None, **prepared: Any
+    ) -> Any:
         """Decode in place of transformers' own loop.
 
         Returns:
-            The prompt and the new tokens, shape `(1, length)`, int64; a `GenerateDecoderOnlyOutput` if the
-            generation config asks for a dictionary.
+            The prompt and the new tokens, shape `(1, length)`, int64; a `GenerateDecoderOnlyOutput` that holds nothing
+            else if the generation config asks for a dictionary.
 
         Raises:
-            ValueError: for a batch, a padded prompt, beam search, scores or states that are to be returned, a model
-                that cannot verify trees, or a logits processor that does not go with the rule.
+            ValueError: for what TALON does not do: see `talon_core.hf.arguments`; for a model that cannot verify
+                trees, or a logits processor that does not go with the rule.
+            BusyError: if the model is being decoded at this moment.
         """
-        streamer = streamer if streamer is not None else _streamer_of_the_caller()
+        of_generate = _arguments_of_generate()
+        refuse(of_generate, ARGUMENTS)
+        streamer = streamer if streamer is not None else of_generate.get("streamer")
+        check_streamer(streamer)
+        criterion = stop_criterion(self._tokenizer, stop_strings if stop_strings is not None else self._stop_strings)
+        if criterion is not None:
+            prepared["stopping_criteria"] = StoppingCriteriaList([*(prepared["stopping_criteria"] or ()), criterion])
         seed = self._seed if self._seed is not None else int(torch.randint(2**62, ()))
-        if self._stop_criterion is not None:
-            criteria = [*(prepared.get("stopping_criteria") or ()), self._stop_criterion]
-            prepared["stopping_criteria"] = StoppingCriteriaList(criteria)
-        request = prepared_request(input_ids, prepared, seed)
-        if self._decoder is None or self._model is not model:
-            self._decoder, self._model = decoder_for_model(model, None, self._parts), model
-        generation = self._decoder.run(request)
-        streamed = 0
-        for _ in generation:
-            if streamer is not None:
-                for token in generation.token_ids[streamed:]:  # not the round's array, which plugins have seen
-                    streamer.put(torch.tensor([token]))
-                streamed = len(generation.token_ids)
-        if streamer is not None:
-            streamer.end()
-        new = torch.as_tensor(np.array(generation.token_ids, dtype=np.int64), device=input_ids.device)
+        tokens = self._decoded(model, prepared_request(input_ids, prepared, seed), streamer)
+        new = torch.as_tensor(np.array(tokens, dtype=np.int64), device=input_ids.device)
         sequences = torch.cat([input_ids, new[None]], dim=1)
         if prepared["generation_config"].return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
 
+    def _decoded(self, model: Any, request: Request, streamer: Any) -> list[int]:
+        generation = self._decoder_for(model).run(request)
+        put: Callable[[Tensor], None] = streamer.put if streamer is not None else lambda _: None
+        try:
+            with generation.in_one_session():
+                streamed = 0
+                for _ in generation:
+                    for token in generation.token_ids[streamed:]:  # not the round's array, which plugins have seen
+                        put(torch.tensor([token]))
+                    streamed = len(generation.token_ids)
+        finally:
+            self.last = self._with_text(generation.result())
+        if streamer is not None:
+            streamer.end()
+        return generation.token_ids
 
-def _streamer_of_the_caller() -> Any:
-    """The `streamer` that `generate` was given, read from its frame.
+    def _with_text(self, result: Result) -> Result:
+        if self._tokenizer is None:
+            return result
+        return attrs.evolve(result, text=str(self._tokenizer.decode(result.token_ids, skip_special_tokens=True)))
 
-    transformers 5.23 gives the prompt to the streamer but does not hand the streamer on to a `custom_generate`
-    function; without this, streaming would silently stop after the prompt.
-    TODO: drop when every supported transformers passes `streamer` on.
+    def _decoder_for(self, model: Any) -> Decoder:
+        if isinstance(self._made_of, Decoder):
+            target = self._made_of.target
+            if not isinstance(target, HFTarget) or target.model is not model:
+                raise ValueError(
+                    f"as_generate was given a decoder for another model than this {type(model).__name__}; "
+                    "make one for it with talon_core.load"
+                )
+            return self._made_of
+        if self._decoder is None or cast(HFTarget, self._decoder.target).model is not model:
+            self._decoder = self._shared(model, self._made_of)
+        return self._decoder
+
+    def _shared(self, model: Any, parts: Parts) -> Decoder:
+        try:
+            found = self._decoders.get((id(model), parts))
+        except TypeError:  # a part that is an object may have no hash
+            return decoder_for_model(model, None, parts)
+        if found is None:
+            found = self._decoders[id(model), parts] = decoder_for_model(model, None, parts)
+        return found
+
+
+def _arguments_of_generate() -> Mapping[str, Any]:
+    """The arguments of the `generate` that has called, read from its frame.
+
+    transformers 5.23 does not hand its own arguments on to a `custom_generate` function, the streamer among them:
+    without this, streaming would silently stop after the prompt, and an assistant model silently do nothing.
+    TODO: drop when every supported transformers passes them on.
     """
     frame = sys._getframe(2)
-    return frame.f_locals.get("streamer") if frame.f_code.co_name == "generate" else None
+    return frame.f_locals if frame.f_code.co_name == "generate" else {}

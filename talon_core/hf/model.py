@@ -1,15 +1,20 @@
 """What TALON does to a transformers model for the time of a generation: it listens, and switches its attention."""
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from talon_core.drafter import FINAL_STATE
 from talon_core.hf.attention import ATTENTION_NAME
+from talon_core.hf.checks import any_compiled
+from talon_core.sessions import BusyError
 
 
 @contextmanager
@@ -42,26 +47,123 @@ def captured_states(model: Any, features: Sequence[int]) -> Iterator[dict[int, T
         yield captured
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> AbstractContextManager[None]:
     """While entered, the model is in evaluation mode; then each of its modules is back in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
+    return all_evaluating(list(model.modules()))
+
+
+@contextmanager
+def all_evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """While entered, all these modules are in evaluation mode; then each is back in the mode it was in."""
+    training = [module for module in modules if module.training]
     try:
-        model.eval()
+        for module in training:
+            module.training = False
         yield
     finally:
         for module in training:
             module.training = True
 
 
+def uncompiled(modules: Sequence[nn.Module]) -> AbstractContextManager[object]:
+    """While entered, modules that were compiled run as they are written: a compiler would trace into our kernels."""
+    if not any_compiled(modules):
+        return nullcontext()
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+class AttentionSwitch:
+    """Switches a model's attention to TALON's and back.
+
+    transformers' own way walks through all modules. What it changes the first time, which is configurations, is noted,
+    and changed directly from then on.
+
+    Args:
+        model: a transformers causal LM.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._config: Any = None
+        self._changes: list[tuple[dict[str, Any], str, Any]] = []  # a configuration's attributes, a name, TALON's value
+
+    @contextmanager
+    def switched(self) -> Iterator[None]:
+        """While entered, the model's attention is TALON's.
+
+        Raises:
+            BusyError: if it is already.
+            ValueError: if the model stays with another one.
+        """
+        model = self._model
+        with _SWITCHING:
+            check_free(model)
+            undo = self._again() or self._thoroughly()
+        try:
+            yield
+        finally:
+            with _SWITCHING:
+                undo()
+
+    def _again(self) -> Callable[[], None] | None:
+        """Switch what is known to be switched; None if that is not known, or does not do any more."""
+        if self._config is not self._model.config:
+            return None
+        before = [(values, name, values.get(name)) for values, name, _ in self._changes]
+        for values, name, value in self._changes:
+            values[name] = value
+
+        def undo() -> None:
+            for values, name, value in before:
+                values[name] = value
+
+        if implementation(self._model) == ATTENTION_NAME:
+            return undo
+        undo()
+        return None
+
+    def _thoroughly(self) -> Callable[[], None]:
+        model = self._model
+        name = implementation(model)
+        configs = [vars(config) for config in _configs(model)]
+        before = [dict(values) for values in configs]
+        set_implementation(model, ATTENTION_NAME)
+        if getattr(type(model), "set_attn_implementation", None) is PreTrainedModel.set_attn_implementation:
+            self._config = model.config
+            self._changes = [
+                (values, attribute, value)
+                for values, old in zip(configs, before, strict=True)
+                for attribute, value in values.items()
+                if old.get(attribute) is not value
+            ]
+        return partial(set_implementation, model, name)
+
+
+def _configs(model: nn.Module) -> list[PreTrainedConfig]:
+    """Every configuration of the model and of its parts, and those inside them, each once."""
+    found: dict[int, PreTrainedConfig] = {}
+    left = [module.__dict__.get("config") for module in model.modules()]
+    while left:
+        config = left.pop()
+        if isinstance(config, PreTrainedConfig) and id(config) not in found:
+            found[id(config)] = config
+            left.extend(vars(config).values())
+    return list(found.values())
+
+
+_SWITCHING = Lock()
+"""Held while a model is looked at and switched, so that of two threads one is refused."""
+
+
 def check_free(model: Any) -> None:
     """Make sure that no session runs on the model: each switches its attention, and two would not know whose it is.
 
     Raises:
-        RuntimeError: if one does.
+        BusyError: if one does.
     """
     if implementation(model) == ATTENTION_NAME:
-        raise RuntimeError("this model is already being decoded; finish or close the running generation first")
+        raise BusyError("this model is already being decoded; finish or close the running generation first")
 
 
 def implementation(model: Any) -> Any:

@@ -1,28 +1,22 @@
 """Runs a transformers causal LM over prompts and draft trees with a cache of our own; target and drafters share it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import FINAL_STATE
-from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD, Pass, TreePass
+from talon_core.hf.attention import PASS_KEYWORD, Pass, TreePass
 from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import fed, pass_inputs, prompt_passes
-from talon_core.hf.model import (
-    captured_states,
-    check_free,
-    decoder_layers,
-    evaluating,
-    implementation,
-    set_implementation,
-)
+from talon_core.hf.model import AttentionSwitch, all_evaluating, captured_states, decoder_layers, uncompiled
+from talon_core.sessions import RepeatableSession
 from talon_core.tree import IntArray, TokenTree
 
 PREFILL_CHUNK = 1024
@@ -98,29 +92,30 @@ class ModelRunner:
         self._captured: dict[int, Tensor] = {}
         self._prefill_rows = 1 if self.device.type == "cpu" else GPU_PREFILL_ROWS
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
+        self._switch = AttentionSwitch(model)
         self._accelerated = accelerator.prepare(model) if accelerator is not None else None
         layers = len(decoder_layers(model)) if self.features else 0
         for layer in self.features:
             if layer != FINAL_STATE and not 0 <= layer <= layers:
                 raise ValueError(f"there is no hidden state {layer}; the model has 0 to {layers}")
 
-    @contextmanager
-    def session(self) -> Iterator[None]:
+    def session(self) -> RepeatableSession:
         """While entered, the model's attention is TALON's; outside, the model is as it was.
 
-        Raises:
-            RuntimeError: if the model is in a session already, of this runner or of another.
+        Entering raises `BusyError` if the model is in a session already, of this runner or of another.
         """
-        check_free(self.model)
-        before = implementation(self.model)
-        with ExitStack() as stack:
-            stack.enter_context(evaluating(self.model))
-            stack.callback(set_implementation, self.model, before)
-            set_implementation(self.model, ATTENTION_NAME)
+        return _Session(self)
+
+    @contextmanager
+    def _entered(self, modules: Sequence[nn.Module], again: bool) -> Iterator[None]:
+        # streams and captures are those of the current device
+        device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with device, self._switch.switched(), all_evaluating(modules), uncompiled(modules), ExitStack() as stack:
             self._captured = stack.enter_context(captured_states(self.model, self.features))
             stack.callback(self._captured.clear)
-            if self._accelerated is not None:
-                stack.enter_context(self._accelerated)
+            faster = self._accelerated
+            if faster is not None:
+                stack.enter_context(faster.again() if again and isinstance(faster, RepeatableSession) else faster)
             yield
 
     def _kept(self) -> Tensor | None:
@@ -262,3 +257,23 @@ class ModelRunner:
         ).logits
         self.windows = this_pass.windows
         return logits
+
+
+class _Session(RepeatableSession):
+    """A runner's session; see `ModelRunner.session`."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._modules: list[nn.Module] = []
+        self._inside: AbstractContextManager[None] = nullcontext()
+
+    def __enter__(self) -> None:
+        self._modules = list(self._runner.model.modules())
+        self._inside = self._runner._entered(self._modules, again=False)
+        self._inside.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._inside.__exit__(*error)
+
+    def again(self) -> AbstractContextManager[None]:
+        return self._runner._entered(self._modules, again=True)

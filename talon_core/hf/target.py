@@ -1,7 +1,6 @@
 """`HFTarget`: any unforked transformers causal LM as a target, checked before the first token."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +9,12 @@ import torch
 from torch import Tensor
 
 from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.hf.checks import checked_model, vocabulary_size
 from talon_core.hf.device import Recorder
-from talon_core.hf.model import check_free, evaluating
+from talon_core.hf.model import check_free, evaluating, uncompiled
 from talon_core.hf.runner import ModelRunner
 from talon_core.rule import Accepted
+from talon_core.sessions import RepeatableSession
 from talon_core.target import GreedyTarget, NodeOutputs, Walked
 from talon_core.tree import IntArray, TokenTree
 
@@ -56,13 +57,14 @@ class HFTarget(GreedyTarget):
         graphs: Callable[[], Recorder] | None = None,
         probe: bool = True,
     ) -> None:
+        model = checked_model(model)
         config = model.config.get_text_config()
         if getattr(model.config, "is_encoder_decoder", False):
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; a target must be a causal LM")
         _check_layer_kinds(model, config)
         check_free(model)
         self.model = model
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.vocab_size = vocabulary_size(model)
         self.context_length, self.context_reason = _context(config)
         self.device = model.device
         self.attention = attention
@@ -77,13 +79,11 @@ class HFTarget(GreedyTarget):
         """A new one, for whoever runs passes of his own; None if nothing is to be recorded."""
         return self.graphs() if self.graphs is not None else None
 
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        # streams and captures are those of the current device
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext(), self.runner.session():
-            yield
+    def session(self) -> RepeatableSession:
+        return self.runner.session()
 
     def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
+        self.claim = None  # whoever calls, keys and values are no longer those of the generation before
         return self.runner.prefill([prompt[:-1] for prompt in prompts], max_lengths)
 
     def verify(self, trees: Sequence[TokenTree | None]) -> list[NodeOutputs]:
@@ -112,18 +112,27 @@ class HFTarget(GreedyTarget):
     def commit(self, paths: Sequence[IntArray]) -> None:
         self.runner.commit(paths)
 
+    def _plain_logits(self, prefix: IntArray, tree: TokenTree) -> dict[int, Tensor]:
+        """The plain model's logits at each node, `(vocab,)`: all paths to a leaf are read at once, one a row.
+
+        Where a path is shorter than the longest, any token may follow: what comes later changes nothing before it.
+        """
+        leaves = np.setdiff1d(np.arange(len(tree)), tree.parents)
+        paths = [tree.path(leaf) for leaf in leaves]
+        longest = max(map(len, paths))
+        texts = [np.concatenate([prefix, np.resize(tree.tokens[path], longest)]) for path in paths]
+        ids = torch.as_tensor(np.stack(texts), device=self.device)
+        with torch.inference_mode(), evaluating(self.model), uncompiled(list(self.model.modules())):
+            rows = self.model(input_ids=ids, use_cache=False).logits[:, -longest:]
+        return {int(node): row[at] for path, row in zip(paths, rows, strict=True) for at, node in enumerate(path)}
+
     def _probe(self, config: Any) -> None:
         """Compare a small tree's logits with those of the plain model, path by path."""
         rng = np.random.default_rng(0)
         prefix = rng.integers(0, self.vocab_size, 6)
         parents = np.array([-1, 0, 0, 1, 1, 2, 3])
         tree = TokenTree(rng.integers(0, self.vocab_size, len(parents)), parents, np.zeros(len(parents)))
-        with torch.inference_mode(), evaluating(self.model):
-            paths = [np.concatenate([prefix, tree.tokens[tree.path(node)]]) for node in range(len(tree))]
-            plain = [
-                self.model(input_ids=torch.as_tensor(ids, device=self.device)[None], use_cache=False).logits[0, -1]
-                for ids in paths
-            ]
+        plain = self._plain_logits(prefix, tree)
         with self.session():
             try:
                 self.prefill([np.append(prefix, tree.tokens[0])], [len(prefix) + len(tree)])
@@ -138,7 +147,7 @@ class HFTarget(GreedyTarget):
             finally:
                 self.passes = 0
         _check_windows(self.model, config, self.runner.windows)
-        for node, logits in enumerate(plain):
+        for node, logits in plain.items():
             off = float((outputs.logits[node].float() - logits.float()).abs().max())
             allowed = (1e-3 if logits.dtype == torch.float32 else 5e-2) * float(logits.float().abs().max())
             if not off <= allowed:

@@ -29,8 +29,7 @@ def generations(decoder: Decoder, request: Request) -> Iterator[tuple[float, Gen
 
     def experiment(choices: Choices) -> Generation:
         generation = Generation(decoder, request, choices)
-        for _ in generation:
-            pass
+        generation.finish()
         return generation
 
     return enumerate_outcomes(experiment)

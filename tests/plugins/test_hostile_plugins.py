@@ -19,10 +19,10 @@ from talon_core import (
 )
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
-from talon_core.generation import StreamedGeneration
 from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.specs import build
+from talon_core.streaming import StreamedGeneration
 from talon_core.testing import TableDrafter
 from talon_core.testing.exact import Given, ancestral_law, distance, emitted_law
 

@@ -11,6 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from talon_core.hf.checks import embedding_weight, output_weight
+
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Drafters that travel with the package, one folder each."""
 
@@ -96,7 +98,10 @@ def shipped_for(model: Any, kind: str) -> str | None:
     The folders are called `<model>-<kind>`, and their `config.json` has an entry `talon` as `fingerprint` makes it.
     """
     folders = sorted(SHIPPED.glob(f"*-{kind}"))
-    ours = fingerprint(model) if folders else {}
+    try:
+        ours = fingerprint(model) if folders else {}
+    except ValueError:  # embeddings that cannot be read are not those that a drafter was trained for
+        return None
     for folder in folders:
         theirs = _config(folder, folder.name).get("talon")
         if isinstance(theirs, Mapping) and _same_target(theirs, ours):
@@ -108,11 +113,14 @@ def fingerprint(model: Any) -> dict[str, Any]:
     """What tells a target from others: its sizes and the lengths of some of its embeddings.
 
     Training code writes it to a drafter's `config.json`, as the entry `talon`, so that `shipped_for` finds the drafter.
+
+    Raises:
+        ValueError: if the embeddings or the output layer cannot be read.
     """
-    table = model.get_input_embeddings().weight
+    table = embedding_weight(model)
     rows = torch.linspace(0, len(table) - 1, FINGERPRINT_ROWS).long()
     lengths = table.detach()[rows.to(table.device)].float().norm(dim=-1)
-    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    vocab_size = len(output_weight(model))
     return {"hidden_size": table.shape[1], "vocab_size": vocab_size, "embeddings": lengths.tolist()}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import attrs
 from torch import Tensor, nn
 
+from talon_core.hf.checks import output_weight
 from talon_core.hf.target import HFTarget
 from talon_drafters.checkpoints.files import Checkpoint
 
@@ -20,7 +21,7 @@ class Sizes:
     @classmethod
     def of(cls, target: HFTarget) -> "Sizes":
         """The sizes of a target."""
-        return cls(int(target.model.get_output_embeddings().weight.shape[1]), target.vocab_size)
+        return cls(int(output_weight(target.model).shape[1]), target.vocab_size)
 
 
 def renamed(checkpoint: Checkpoint, rules: Mapping[str, str], ignored: str, kind: str) -> dict[str, str]:
