@@ -7,6 +7,7 @@ from collections import Counter
 import torch
 from torch import nn
 
+from talon_core.hf.checks import any_compiled
 from talon_kernels.acceleration import Acceleration, Forward
 
 KINDS = ("RMSNorm", "LayerNorm", "MLP")
@@ -22,7 +23,15 @@ def compile_layers(model: nn.Module, backend: str = "inductor") -> Acceleration:
 
     Returns:
         A context; see `Acceleration`.
+
+    Raises:
+        ValueError: if part of the model is compiled already: that runs as it is written while TALON decodes.
     """
+    if any_compiled(model.modules()):
+        raise ValueError(
+            f"{type(model).__name__} has parts that are compiled already; "
+            "accelerator 'compile' needs the model as it was loaded"
+        )
     replaced = [
         (kind, module, _compiled(module, backend))
         for module in model.modules()

@@ -84,6 +84,7 @@ PASSED_ON = frozenset({"logits_processor", "stopping_criteria", "prefix_allowed_
 INSIDE_ONLY: Mapping[str, str] = {
     "inputs": "the prompt is given as it is to the decoder",
     "input_ids": "the prompt is given as it is to the decoder",
+    "attention_mask": "a prompt has no padding here",
     "streamer": "take `Decoder.stream`, or `as_generate` inside `model.generate`",
     "custom_generate": "the decoder is what decodes",
     "trust_remote_code": "the decoder is what decodes",
@@ -120,8 +121,7 @@ def check_for_decoder(options: Mapping[str, Any]) -> None:
         if options.get(option) is not None:
             raise ValueError(f"a decoder does not take {option}: {instead}")
     refuse(options, ARGUMENTS)
-    if options.get("cache_implementation") == "paged":  # generate turns to something else before it comes to us
-        refuse(options, REFUSED)
+    refuse(options, REFUSED)  # some of these make generate do something else before it comes to us
     for option in ("logits_processor", "stopping_criteria"):
         check_functions(option, options.get(option))
     allowed = options.get("prefix_allowed_tokens_fn")

@@ -23,6 +23,8 @@ def checked_model(model: Any) -> Any:
             f"the model is a {type(model).__name__}; it must be a transformers causal LM, as "
             "AutoModelForCausalLM.from_pretrained returns it"
         )
+    if model.get_output_embeddings() is None:
+        raise ValueError(f"{type(model).__name__} has no output layer; the model must be a transformers causal LM")
     for name, module in model.named_modules():
         if type(module).__module__.startswith(MIXING) or type(module).__module__.startswith("torch.nn.quantized"):
             raise ValueError(

@@ -1,6 +1,9 @@
 """TALON inside `model.generate`, for people who have a model already."""
 
 import copy
+import gc
+import inspect
+import weakref
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 import talon_core
+from talon_core.sessions import BusyError
 from talon_core.testing.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
@@ -186,7 +190,7 @@ def test_manual_seed_makes_sampling_reproducible(model: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"num_beams": 3}, "num_beams is 3|a batch of 3 prompts"),
+        ({"num_beams": 3}, "num_beams is 3; TALON decodes greedily or by sampling, so it must be 1"),
         ({"inputs": PROMPT.repeat(2, 1), "attention_mask": torch.ones(2, 8)}, "a batch of 2 prompts"),
         ({"output_scores": True, "return_dict_in_generate": True}, "output_scores is True; TALON gives back tokens"),
         ({"output_logits": True, "return_dict_in_generate": True}, "output_logits is True; TALON gives back tokens"),
@@ -213,33 +217,101 @@ def test_the_model_is_as_it_was_after_an_error(model: Any) -> None:
     assert all("forward" not in module.__dict__ for module in model.modules())
 
 
-def test_two_generations_of_one_model_do_not_mix(model: Any) -> None:
-    decoder = talon_core.load(model, policy="talon:budget=6,top_k=2")
-    first = decoder.run(decoder.frontend.request(PROMPT, {"max_new_tokens": 20}))
-    next(first)
-    with pytest.raises(RuntimeError, match="already being decoded"):
-        decoder.generate(PROMPT, max_new_tokens=5)
-    first.close()
-    assert decoder.generate(PROMPT, max_new_tokens=5).token_ids
+def test_a_streamer_that_raises_leaves_the_model_free(model: Any) -> None:
+    class Full(Recorder):
+        def put(self, value: torch.Tensor) -> None:
+            super().put(value)
+            if len(self.pieces) > 3:
+                raise OSError("no room")
+
+    before, plain = model.config._attn_implementation, model.generate(PROMPT, max_new_tokens=12, **GREEDY)
+    ours = talon()
+    gc.disable()
+    try:
+        with pytest.raises(OSError, match="no room") as kept:
+            model.generate(PROMPT, max_new_tokens=30, streamer=Full(), custom_generate=ours, **GREEDY)
+        assert model.config._attn_implementation == before
+        assert torch.equal(model.generate(PROMPT, max_new_tokens=12, **GREEDY), plain)
+        assert torch.equal(model.generate(PROMPT, max_new_tokens=12, custom_generate=ours, **GREEDY), plain)
+    finally:
+        gc.enable()
+    assert kept.tb is not None
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1"])
-def test_two_decoders_of_one_model_do_not_mix(model: Any, drafter: str) -> None:
-    before = model.config._attn_implementation
-    one, other = (talon_core.load(model, policy="talon:budget=6,top_k=2", drafter=drafter) for _ in range(2))
-    expected = one.generate(PROMPT, max_new_tokens=20).token_ids
-    running = other.run(other.frontend.request(PROMPT, {"max_new_tokens": 20}))
-    next(running)
-    inside = model.config._attn_implementation
-    for attempt in (lambda: one.generate(PROMPT, max_new_tokens=5), lambda: talon_core.load(model, policy="none")):
-        with pytest.raises(RuntimeError, match="already being decoded; finish or close the running generation first"):
-            attempt()
-        assert model.config._attn_implementation == inside
-    list(running)
-    assert running.token_ids == expected
-    assert model.config._attn_implementation == before
-    assert all("forward" not in module.__dict__ for module in model.modules())
-    assert one.generate(PROMPT, max_new_tokens=20).token_ids == expected
+def test_a_call_inside_a_call_is_refused_and_does_not_disturb_it(model: Any) -> None:
+    ours, other = talon(), talon()
+
+    class Curious(Recorder):
+        def put(self, value: torch.Tensor) -> None:
+            super().put(value)
+            for inner in (ours, other):
+                if len(self.pieces) == 3:
+                    with pytest.raises(BusyError, match="already being decoded"):
+                        model.generate(PROMPT, max_new_tokens=3, custom_generate=inner, **GREEDY)
+
+    plain = model.generate(PROMPT, max_new_tokens=30, **GREEDY)
+    given: dict[str, Any] = {"streamer": Curious(), "custom_generate": ours, **GREEDY}
+    assert torch.equal(model.generate(PROMPT, max_new_tokens=30, **given), plain)
+
+
+def test_objects_over_one_model_with_the_same_parts_share_a_decoder(model: Any) -> None:
+    one, same, other = talon(), talon(), talon_core.as_generate(drafter="ngram", policy="chain")
+    for ours in (one, same, other):
+        model.generate(PROMPT, max_new_tokens=3, custom_generate=ours, **GREEDY)
+    assert one._decoder is same._decoder
+    assert other._decoder is not one._decoder
+    twin = tiny_model("llama")
+    twin.generate(PROMPT, max_new_tokens=3, custom_generate=same, **GREEDY)
+    assert same._decoder is not one._decoder
+    freed = weakref.ref(twin)
+    del twin, same
+    gc.collect()
+    assert freed() is None  # nothing but the objects keeps a model
+
+
+def test_a_decoder_is_used_again(model: Any, tokenizer: Any) -> None:
+    decoder = talon_core.load(model, drafter="ngram", policy="talon:budget=10,top_k=3", tokenizer=tokenizer)
+    ours = talon_core.as_generate(decoder=decoder)
+    assert ours.last is None
+    plain = model.generate(PROMPT, max_new_tokens=20, **GREEDY)
+    assert torch.equal(model.generate(PROMPT, max_new_tokens=20, custom_generate=ours, **GREEDY), plain)
+    assert ours.last is not None
+    assert ours.last.token_ids == plain[0, 8:].tolist()
+    assert ours.last.text == tokenizer.decode(plain[0, 8:], skip_special_tokens=True)
+    assert ours.last.stats.new_tokens == 20
+    assert ours.lossless
+    with pytest.raises(ValueError, match="as_generate was given a decoder for another model than this LlamaForC"):
+        tiny_model("llama").generate(PROMPT, max_new_tokens=3, custom_generate=ours, **GREEDY)
+    with pytest.raises(ValueError, match=r"policy is given beside a decoder, which has its own"):
+        talon_core.as_generate(decoder=decoder, policy="chain")
+    with pytest.raises(ValueError, match=r"the decoder is 5; it must be what talon_core.load returned"):
+        talon_core.as_generate(decoder=5)  # type: ignore[arg-type]
+
+
+def test_each_call_may_have_its_own_stop_strings(model: Any, tokenizer: Any) -> None:
+    whole = model.generate(PROMPT, max_new_tokens=40, **GREEDY)[0, PROMPT.shape[1] :]
+    ours = talon_core.as_generate(drafter="ngram", tokenizer=tokenizer, stop_strings=tokenizer.decode(whole[30:33]))
+    for at in (9, 17, None):
+        stop: dict[str, Any] = {"stop_strings": tokenizer.decode(whole[at : at + 3])} if at is not None else {}
+        own = stop or {"stop_strings": tokenizer.decode(whole[30:33])}
+        plain = model.generate(PROMPT, max_new_tokens=40, **own, tokenizer=tokenizer, **GREEDY)
+        assert torch.equal(model.generate(PROMPT, max_new_tokens=40, **stop, custom_generate=ours, **GREEDY), plain)
+        assert ours.last is not None
+        assert ours.last.finish_reason == "stop"
+    with pytest.raises(ValueError, match="stop strings need a tokenizer, and there is none"):
+        model.generate(PROMPT, max_new_tokens=40, stop_strings="x", custom_generate=talon(), **GREEDY)
+
+
+def test_parts_mean_what_they_mean_for_load(model: Any) -> None:
+    ours = talon_core.as_generate(policy=None)
+    model.generate(PROMPT, max_new_tokens=5, custom_generate=ours, **GREEDY)
+    assert ours._decoder is not None
+    assert ours._decoder.policy is None
+    options = set(inspect.signature(talon_core.load).parameters) - {"model", "model_options"}
+    theirs = inspect.signature(talon_core.as_generate).parameters
+    assert options <= set(theirs)
+    for option in options:
+        assert theirs[option].default == inspect.signature(talon_core.load).parameters[option].default
 
 
 def test_each_module_is_in_the_mode_that_it_was_in(model: Any) -> None:

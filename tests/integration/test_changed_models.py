@@ -1,0 +1,234 @@
+"""Models that are not as their classes make them: compiled, quantised, pruned, patched. They work or are refused."""
+
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize, prune, weight_norm
+
+import talon_core
+from talon_core.registry import load_registry
+from talon_core.testing.tiny_models import tiny_model
+
+PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
+PARTS: dict[str, Any] = {"policy": "talon:budget=6,top_k=2", "drafter": "ngram"}
+
+
+def answer(model: Any, tokens: int = 20) -> list[int]:
+    out = model.generate(
+        PROMPT, max_new_tokens=tokens, do_sample=False, pad_token_id=0, attention_mask=torch.ones_like(PROMPT)
+    )
+    return [int(token) for token in out[0, 8:]]
+
+
+class Halved(nn.Linear):
+    """A subclass, as those of bitsandbytes are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * 0.5
+
+
+class Adapted(nn.Module):
+    """A wrapper, as peft's are."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.low = nn.Linear(base.in_features, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.low(x)
+
+
+class Doubled(torch.Tensor):
+    """A tensor whose memory does not hold its numbers."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is nn.functional.linear:
+            x, weight, *rest = (each.as_subclass(torch.Tensor) if isinstance(each, cls) else each for each in args)
+            return nn.functional.linear(x, weight * 2, *rest)
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+
+class Third(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight / 3
+
+
+def subclassed(model: Any) -> None:
+    for part in (model.model.layers[0].mlp, model.model.layers[2].mlp):
+        new = Halved(part.up_proj.in_features, part.up_proj.out_features, bias=False)
+        new.weight = part.up_proj.weight
+        part.up_proj = new
+
+
+def adapted(model: Any) -> None:
+    torch.manual_seed(1)
+    model.model.layers[0].mlp.down_proj = Adapted(model.model.layers[0].mlp.down_proj)
+    model.model.layers[1].self_attn.q_proj = Adapted(model.model.layers[1].self_attn.q_proj)
+
+
+def of_other_tensors(model: Any) -> None:
+    for linear in some(model):
+        linear.weight = nn.Parameter(linear.weight.detach().as_subclass(Doubled), requires_grad=False)
+
+
+def some(model: Any) -> list[nn.Linear]:
+    return [model.model.layers[0].mlp.up_proj, model.model.layers[1].self_attn.q_proj, model.lm_head]
+
+
+def pruned(model: Any) -> None:
+    for linear in some(model):
+        prune.l1_unstructured(linear, "weight", amount=0.4)
+
+
+def parametrized(model: Any) -> None:
+    for linear in some(model):
+        parametrize.register_parametrization(linear, "weight", Third())
+    parametrize.register_parametrization(model.model.layers[2].input_layernorm, "weight", Third())
+
+
+def normed(model: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and still used
+        for linear in some(model):
+            weight_norm(linear)
+            linear.weight_g.data *= 0.5
+
+
+def hooked(model: Any) -> None:
+    for linear in some(model):
+        linear.register_forward_hook(lambda _module, _args, out: out * 0.5)
+        linear.register_forward_pre_hook(lambda _module, args: (args[0] * 0.9,))
+
+
+def transposed(model: Any) -> None:
+    for linear in some(model):
+        linear.weight = nn.Parameter(linear.weight.detach().t().contiguous().t())
+
+
+def tied(model: Any) -> None:
+    model.lm_head.weight = model.model.embed_tokens.weight
+    model.model.layers[1].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
+
+
+def patched(model: Any) -> None:
+    linear = model.model.layers[0].mlp.gate_proj
+    linear.forward = lambda x: nn.functional.linear(x, linear.weight) * 0.25
+
+
+CHANGES: list[Callable[[Any], None]] = [
+    *(subclassed, adapted, of_other_tensors, pruned, parametrized, normed, hooked, transposed, tied, patched)
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_model_is_decoded_as_it_decodes_itself(change: Callable[[Any], None]) -> None:
+    model = tiny_model("llama")
+    before = answer(model)
+    loaded_before = talon_core.load(model, **PARTS)
+    change(model)
+    expected = answer(model)
+    assert change in (transposed,) or expected != before
+    for decoder in (talon_core.load(model, **PARTS), loaded_before, talon_core.load(model)):
+        assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected
+
+
+def quantised(part: nn.Module) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and still used
+        return torch.ao.quantization.quantize_dynamic(part, {nn.Linear}, inplace=True)
+
+
+def whole(model: Any) -> None:
+    quantised(model)
+
+
+def one_layer(model: Any) -> None:
+    quantised(model.model.layers[2])
+
+
+@pytest.mark.parametrize("change", [whole, one_layer])
+def test_a_model_whose_layers_mix_tokens_is_refused_and_called_quantised(change: Callable[[Any], None]) -> None:
+    model = tiny_model("llama")
+    change(model)
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM is quantised by torch\.ao \(.*cannot be verified"):
+        talon_core.load(model)
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM is quantised by torch\.ao"):
+        talon_core.HFTarget(model, load_registry().get("attention backend", "sdpa").cls())
+
+
+def test_drafters_say_their_rank_for_models_whose_weights_cannot_be_read() -> None:
+    model = tiny_model("llama")
+    quantised(model)
+    registry = load_registry()
+    for name in registry.names("drafter"):
+        assert registry.get("drafter", name).cls.rank_for(model) in (None, 0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (tiny_model("llama").to("meta"), "has no weights: model.embed_tokens.weight is on the device 'meta'"),
+        (nn.Linear(3, 3), "the model is a Linear; it must be a transformers causal LM"),
+        (tiny_model("llama").model, "the model is a LlamaModel|LlamaModel has no output layer"),
+    ],
+    ids=["meta", "no language model", "no output layer"],
+)
+def test_what_cannot_be_decoded_is_refused_in_words(model: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        talon_core.load(model)
+
+
+def test_compiled_models_do_not_end_the_process() -> None:
+    """In a process of its own: a compiler that traces into native code may take it down."""
+    code = """
+        import torch, warnings
+        import talon_core
+        from talon_core.testing.tiny_models import tiny_model
+
+        warnings.simplefilter("ignore")
+        ids = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
+
+        def module(model): model.compile()
+        def wrapper(model): return torch.compile(model)
+        def forward(model): model.forward = torch.compile(model.forward)
+        def layer(model): model.model.layers[1].compile()
+        def mlp(model): model.model.layers[0].mlp = torch.compile(model.model.layers[0].mlp)
+        def linear(model): model.model.layers[0].mlp.up_proj.compile()
+        def of_class(model):
+            cls = type(model.model.layers[0].mlp)
+            cls.forward = torch.compile(cls.forward)
+
+        plain = talon_core.load(tiny_model("llama"), drafter="ngram").generate(ids, max_new_tokens=12).token_ids
+        for change in (module, wrapper, forward, layer, mlp, linear, of_class):
+            model = tiny_model("llama")
+            loaded_before = talon_core.load(model, drafter="draft-model:skip=1")
+            stream = loaded_before.stream(ids, max_new_tokens=12)
+            next(stream)
+            model = change(model) or model
+            for chunk in stream:
+                pass
+            assert stream.result().token_ids == plain, change
+            for decoder in (talon_core.load(model, drafter="ngram"), loaded_before):
+                assert decoder.generate(ids, max_new_tokens=12).token_ids == plain, change
+            try:
+                talon_core.load(model, drafter="ngram", accelerate="compile")
+                print("not refused", change)
+            except ValueError as error:
+                assert "compiled already" in str(error), error
+            print(change.__name__)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["module", "wrapper", "forward", "layer", "mlp", "linear", "of_class"]
