@@ -132,15 +132,11 @@ class Acceleration(RepeatableSession):
         if self._entered == 0:
             for narrow in self._narrow.values():
                 narrow.refresh(sampled)
-            done: list[nn.Module] = []
-            try:
-                for _, module, forward in self._replaced:
-                    # Somebody else's patch made after ours was prepared: leave it.
-                    if "forward" not in module.__dict__:
-                        module.__dict__["forward"] = forward
-                        done.append(module)
-            finally:
-                self._patched = done
+            # before anything is replaced: what has a `forward` of its own by now was patched by somebody else
+            free = [(module, forward) for _, module, forward in self._replaced if not _patched(module)]
+            self._patched = [module for module, _ in free]
+            for module, forward in free:
+                module.__dict__["forward"] = forward
         self._entered += 1
         return self
 
@@ -198,6 +194,14 @@ def accelerate(model: nn.Module) -> Acceleration:
 
 Candidates = tuple[int, list[Forward]] | None
 """The width of a module's input, and the forwards it may have."""
+
+
+def _patched(module: nn.Module) -> bool:
+    """Whether a module, or one of those whose work its replacement does, has another `forward` than its class."""
+    if "forward" in module.__dict__:
+        return True
+    children = module._modules
+    return bool(children) and any(child is not None and "forward" in child.__dict__ for child in children.values())
 
 
 def _plain(module: nn.Module) -> bool:
@@ -293,7 +297,7 @@ def _norm_forward(library: Library, module: nn.Module, eps_name: str, offset: fl
     parameters = module._parameters
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        weight = parameters["weight"]
+        weight = parameters.get("weight")
         if args or kwargs or not _usable(x, weight):
             return own(module, x, *args, **kwargs)
         assert weight is not None

@@ -49,7 +49,7 @@ def captured_states(model: Any, features: Sequence[int]) -> Iterator[dict[int, T
 
 def evaluating(model: nn.Module) -> AbstractContextManager[None]:
     """While entered, the model is in evaluation mode; then each of its modules is back in the mode it was in."""
-    return all_evaluating(list(model.modules()))
+    return all_evaluating(all_modules(model))
 
 
 @contextmanager
@@ -65,12 +65,46 @@ def all_evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
             module.training = True
 
 
-def uncompiled(modules: Sequence[nn.Module]) -> AbstractContextManager[object]:
+def all_modules(model: nn.Module) -> list[nn.Module]:
+    """The model and all its parts, each once, as `model.modules()`; it is asked for in each round, so it is quick."""
+    found: dict[nn.Module, None] = {}
+    left: list[nn.Module | None] = [model]
+    while left:
+        module = left.pop()
+        if module is not None and module not in found:
+            found[module] = None
+            left.extend(module._modules.values())
+    return list(found)
+
+
+class _Uncompiled:
+    """Switches the compiler off for as long as somebody is inside: the switch is one for the whole process."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._stance: AbstractContextManager[object] = nullcontext()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._stance = torch.compiler.set_stance("force_eager")
+                self._stance.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._stance.__exit__(None, None, None)
+
+
+_UNCOMPILED = _Uncompiled()
+
+
+def uncompiled(modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
     """While entered, modules that were compiled run as they are written: a compiler would trace into our kernels."""
-    if not any_compiled(modules):
-        return nullcontext()
-    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return stance
+    return _UNCOMPILED if any_compiled(modules) else nullcontext()
 
 
 class AttentionSwitch:

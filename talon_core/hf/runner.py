@@ -8,14 +8,21 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import FINAL_STATE
 from talon_core.hf.attention import PASS_KEYWORD, Pass, TreePass
 from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import fed, pass_inputs, prompt_passes
-from talon_core.hf.model import AttentionSwitch, all_evaluating, captured_states, decoder_layers, uncompiled
+from talon_core.hf.model import (
+    AttentionSwitch,
+    all_evaluating,
+    all_modules,
+    captured_states,
+    decoder_layers,
+    uncompiled,
+)
 from talon_core.sessions import RepeatableSession
 from talon_core.tree import IntArray, TokenTree
 
@@ -107,7 +114,8 @@ class ModelRunner:
         return _Session(self)
 
     @contextmanager
-    def _entered(self, modules: Sequence[nn.Module], again: bool) -> Iterator[None]:
+    def _entered(self, again: bool) -> Iterator[None]:
+        modules = all_modules(self.model)
         # streams and captures are those of the current device
         device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         with device, self._switch.switched(), all_evaluating(modules), uncompiled(modules), ExitStack() as stack:
@@ -264,16 +272,14 @@ class _Session(RepeatableSession):
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
-        self._modules: list[nn.Module] = []
         self._inside: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> None:
-        self._modules = list(self._runner.model.modules())
-        self._inside = self._runner._entered(self._modules, again=False)
+        self._inside = self._runner._entered(again=False)
         self._inside.__enter__()
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._inside.__exit__(*error)
 
     def again(self) -> AbstractContextManager[None]:
-        return self._runner._entered(self._modules, again=True)
+        return self._runner._entered(again=True)

@@ -122,7 +122,7 @@ class HFTarget(GreedyTarget):
         longest = max(map(len, paths))
         texts = [np.concatenate([prefix, np.resize(tree.tokens[path], longest)]) for path in paths]
         ids = torch.as_tensor(np.stack(texts), device=self.device)
-        with torch.inference_mode(), evaluating(self.model), uncompiled(list(self.model.modules())):
+        with torch.inference_mode(), evaluating(self.model), uncompiled(self.model.modules()):
             rows = self.model(input_ids=ids, use_cache=False).logits[:, -longest:]
         return {int(node): row[at] for path, row in zip(paths, rows, strict=True) for at, node in enumerate(path)}
 
