@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from talon_core.request import Chunk, Request, Result
     from talon_core.rounds import Round, Stats
     from talon_core.rule import AcceptanceRule, Accepted
+    from talon_core.sessions import BusyError
     from talon_core.table import TableTarget
     from talon_core.target import NodeOutputs, Target
     from talon_core.tree import TokenTree
@@ -34,6 +35,7 @@ __all__ = [
     "AcceptanceRule",
     "Accepted",
     "AttentionBackend",
+    "BusyError",
     "Candidates",
     "Choices",
     "Chunk",
@@ -81,6 +83,7 @@ import_on_use(
         "request": ["Chunk", "Request", "Result"],
         "rounds": ["Round", "Stats"],
         "rule": ["AcceptanceRule", "Accepted"],
+        "sessions": ["BusyError"],
         "table": ["TableTarget"],
         "target": ["NodeOutputs", "Target"],
         "tree": ["TokenTree"],

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from tokenizers import Tokenizer, models
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core.decoder import Decoder
-from talon_core.hf.frontend import DEFAULT_MAX_NEW_TOKENS
+from talon_core.hf.frontend import DEFAULT_MAX_NEW_TOKENS, HFFrontend
 from talon_core.request import Request
 from talon_core.testing.tiny_models import tiny_model
 
@@ -124,3 +125,24 @@ def test_a_generation_config_is_not_changed(decoder: Decoder) -> None:
 def test_what_cannot_be_done_is_refused_in_words(decoder: Decoder, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         request(decoder, **options)
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "reason"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", [{"role": "user", "content": "hi"}], "roles must alternate"),
+        ("{{ messages[0].content.text.more }}", [{"role": "user", "content": "hi"}], "has no attribute 'text'"),
+        ("{{ messages[0]['content'] + 1 }}", "hi", "can only concatenate str"),
+        ("{% for %}", "hi", "Expected an expression"),
+    ],
+)
+def test_a_chat_template_that_raises_is_refused_in_words(
+    decoder: Decoder, template: str, messages: Any, reason: str
+) -> None:
+    made = Tokenizer(models.WordLevel({"hi": 0}, unk_token="hi"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, chat_template=template)
+    chatting = HFFrontend(decoder.target.model, tokenizer)  # type: ignore[attr-defined]
+    sentence = f"this model's chat template cannot be filled with these messages: .*{reason}"
+    with pytest.raises(ValueError, match=sentence) as refused:
+        chatting.request(messages, {})
+    assert "\n" not in str(refused.value)

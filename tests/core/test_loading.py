@@ -5,6 +5,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -552,3 +553,15 @@ def test_token_ids_may_come_in_any_sequence(good: Path) -> None:
     expected = decoder.generate(torch.tensor([5, 6, 7]), max_new_tokens=6).token_ids
     for prompt in ([5, 6, 7], torch.tensor([[5, 6, 7]]), torch.tensor([5, 6, 7], dtype=torch.int32).numpy()):
         assert decoder.generate(prompt, max_new_tokens=6).token_ids == expected
+
+
+def test_plugins_are_looked_for_once_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = []
+
+    def counted(**given: Any) -> Any:
+        scans.append(given)
+        return entry_points(**given)
+
+    monkeypatch.setattr("talon_core.registry.entry_points", counted)
+    talon_core.load(tiny_model("llama"))
+    assert len(scans) == 1
