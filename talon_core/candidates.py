@@ -7,7 +7,7 @@ import numpy as np
 
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
-from talon_core.tree import FloatArray, IntArray
+from talon_core.tree import FloatArray, IntArray, read_only
 
 LOWEST = float(np.finfo(np.float64).min)  # the least score that is not minus infinity
 
@@ -43,6 +43,17 @@ class Candidates:
     path_logp: FloatArray
     choices: Choices
     law: Callable[[int], FloatArray] = _no_law
+
+    def copied(self) -> "Candidates":
+        """The same candidates as an object of its own, over read-only views of the same arrays."""
+        return Candidates(
+            read_only(self.frontier),
+            read_only(self.tokens),
+            read_only(self.logp),
+            read_only(self.path_logp),
+            self.choices,
+            self.law,
+        )
 
     @property
     def width(self) -> int:

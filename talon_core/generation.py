@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafter import Committed, Prompt
+from talon_core.drafter import Committed, Prompt, checked_depth, checked_passes
 from talon_core.drafting import Drafted, checked_budget, draft_trees
-from talon_core.errors import blaming
+from talon_core.errors import PluginError, blaming, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.request import Chunk, Request, Result
 from talon_core.rounds import Round
 from talon_core.rule import Accepted
 from talon_core.sequence import Sequence
+from talon_core.sessions import Session
 from talon_core.target import GreedyTarget
 from talon_core.tree import IntArray, TokenTree, read_only
 
@@ -81,7 +82,8 @@ class BatchGeneration:
 
     def _run(self) -> Generator[list[Round | None], None, None]:
         drafter = self.decoder.drafter
-        with self.decoder.target.session(), drafter.session() if drafter is not None else nullcontext():
+        drafting = Session("drafter", self.decoder.drafter_spec, drafter) if drafter is not None else nullcontext()
+        with Session("target", self.decoder.target), drafting:
             yield from self._rounds_in_session()
 
     def _rounds_in_session(self) -> Generator[list[Round | None], None, None]:
@@ -96,7 +98,7 @@ class BatchGeneration:
                 assert round_ is not None
                 if sequence.policy is not None:
                     with blaming("tree policy", sequence.policy, "observe"):
-                        sequence.policy.observe(round_)
+                        sequence.policy.observe(round_.copied())
                 sequence.seconds = perf_counter() - started
             yield rounds
 
@@ -118,7 +120,7 @@ class BatchGeneration:
 
     def _round(self, active: list[int]) -> list[Round | None]:
         decoder = self.decoder
-        passes = decoder.drafter.passes if decoder.drafter is not None else 0
+        passes = self._passes()
         drafted = self._draft()
         verified = self._verify([one.tree if row in active else None for row, one in enumerate(drafted)])
         clock = _Clock()
@@ -130,7 +132,7 @@ class BatchGeneration:
             told = [self._told(row, drafted[row], verified, emitted) for row in range(len(drafted))]
             with blaming("drafter", decoder.drafter_spec, "commit"):
                 decoder.drafter.commit(told)
-        draft_passes = (decoder.drafter.passes if decoder.drafter is not None else 0) - passes
+        draft_passes = self._passes() - passes
         draft_seconds = clock.lap()
         rounds: list[Round | None] = [None] * len(drafted)
         for row in active:
@@ -150,12 +152,17 @@ class BatchGeneration:
             self.sequences[row].rounds.append(round_)
         return rounds
 
+    def _passes(self) -> int:
+        drafter = self.decoder.drafter
+        return checked_passes(self.decoder.drafter_spec, drafter) if drafter is not None else 0
+
     def _draft(self) -> list[Drafted]:
         decoder = self.decoder
         roots = [sequence.root for sequence in self.sequences]
         if decoder.policy is None or decoder.drafter is None:
             return [Drafted(tree, tree, 0.0, 0.0) for tree in map(TokenTree.root, roots)]
-        limits = [one.limits(decoder.target.vocab_size, decoder.drafter.max_depth) for one in self.sequences]
+        max_depth = checked_depth(decoder.drafter_spec, decoder.drafter)
+        limits = [one.limits(decoder.target.vocab_size, max_depth) for one in self.sequences]
         policies = [one.policy for one in self.sequences if one.policy is not None]
         return draft_trees(policies, decoder.drafter, roots, limits, [one.choices for one in self.sequences])
 
@@ -208,7 +215,12 @@ class _Verified:
 
 def _copied(policy: TreePolicy | None) -> TreePolicy | None:
     with blaming("tree policy", policy, "copy.deepcopy"):
-        return copy.deepcopy(policy)
+        copied = copy.deepcopy(policy)
+    if type(copied) is not type(policy):
+        raise PluginError(
+            f"{naming('tree policy', policy)} was copied to {written(copied)}; copy.deepcopy must make one of its class"
+        )
+    return copied
 
 
 class Generation:

@@ -9,7 +9,7 @@ import attrs
 
 from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.backends import choose_accelerator, choose_attention
-from talon_core.drafter import DrafterSpec
+from talon_core.drafter import DrafterSpec, checked_features
 from talon_core.drafting import checked_budget
 from talon_core.errors import blaming_bugs
 from talon_core.fitting import check_rule, suited_rule
@@ -161,8 +161,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
     layers = model.config.get_text_config().num_hidden_layers
     features: tuple[int, ...] = ()
     if drafter is not None:
-        with blaming_bugs("drafter", drafter, "features"):
-            features = tuple(drafter.features(layers))
+        features = checked_features(drafter, layers)
     whole = len({parameter.device for parameter in model.parameters()}) == 1
     graphs = CudaGraphs if parts.graphs and model.device.type == "cuda" and whole else None
     while True:

@@ -106,8 +106,12 @@ HOSTILE_POLICIES = {
     "fractional draft budget": (Policy(drafted=7.5), "has a draft_budget of 7.5"),
     "budget that raises": (Broken(), "raised ZeroDivisionError in draft_budget: no budget today"),
     "width that raises": (Policy(wide=raising(KeyError("w"))), "raised KeyError in width: 'w'"),
-    "width of the wrong type": (Policy(wide=lambda tree: "wide"), "raised ValueError in width"),
-    "width that is not a number": (Policy(wide=lambda tree: float("nan")), "raised ValueError in width"),
+    "width of the wrong type": (Policy(wide=lambda tree: "wide"), "returned 'wide' from width; it must be a number"),
+    "width of nothing": (Policy(wide=lambda tree: [None][0]), "returned None from width; it must be a number of cand"),
+    "width that is not a number": (
+        Policy(wide=lambda tree: float("nan")),
+        "returned nan from width; it must be a number of candidates",
+    ),
     "grow that raises": (Policy(grows=raising(RuntimeError("oh"))), "raised RuntimeError in grow: oh"),
     "grow that returns nothing": (
         Policy(grows=lambda *_: None),
@@ -540,7 +544,7 @@ HOSTILE_DRAFTERS = {
     ),
     "token below the padding": (change(tokens=put(-2)), "proposed token -2"),
     "NaN": (change(logp=put(np.nan)), "a log-probability that is not a finite number of at most 0"),
-    "NaN along the path": (change(path_logp=put(np.nan)), "a log-probability that is not a finite number"),
+    "NaN along the path": (change(path_logp=put(np.nan)), "a path_logp that is not a finite number"),
     "probability above 1": (change(logp=put(0.5)), "a log-probability that is not a finite number of at most 0"),
     "impossible token": (change(path_logp=put(-np.inf)), "padding has token -1 and minus infinity"),
     "padding with a score": (change(tokens=put(-1)), "padding has token -1 and minus infinity"),
@@ -557,7 +561,10 @@ def test_a_hostile_drafter_is_named_with_what_it_did(case):
 @pytest.mark.parametrize(
     ("law", "complaint"),
     [
-        (LAW[:2], r"gave a law of shape \(2,\); it must be \(4,\), the target's"),
+        (
+            LAW[:2],
+            r"gave a law of shape \(2,\) and type float64; it must be a NumPy array of shape \(4,\), the target's",
+        ),
         (LAW * 0.98, "gave a law that sums to 0.98; a law sums to 1"),
         (np.array([1.5, 0, -0.5, 0]), "gave a law that gives token 2 -0.5; no probability is negative"),
         (np.array([np.nan, 0.5, 0.5, 0]), "gave a law that holds NaN"),
