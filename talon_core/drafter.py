@@ -9,7 +9,7 @@ import attrs
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, written
+from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -185,17 +185,33 @@ def checked_features(spec: DrafterSpec, num_layers: int) -> tuple[int, ...]:
     """The hidden states that a drafter wants of a target with so many layers.
 
     Raises:
-        PluginError: if they are no numbers of states; the message names the drafter.
+        PluginError: if they are no whole numbers; the message names the drafter.
     """
     with blaming_bugs("drafter", spec, "features"):
         given = spec.features(num_layers)
     numbers = [*given] if isinstance(given, tuple | list) else [None]
-    if not all(is_whole(one) and FINAL_STATE <= one <= num_layers for one in numbers):
+    if not all(map(is_whole, numbers)):
         raise PluginError(
-            f"{naming('drafter', spec)} wants the hidden states {written(given)}; it must be a tuple of whole numbers "
-            f"from 0 to {num_layers}, or FINAL_STATE ({FINAL_STATE})"
+            f"{naming('drafter', spec)} wants the hidden states {written(given)}; it must be a tuple of whole numbers, "
+            f"0 to {num_layers} or FINAL_STATE ({FINAL_STATE})"
         )
     return tuple(int(one) for one in numbers if one is not None)
+
+
+def checked_rank(cls: type[DrafterSpec], model: Any) -> int | None:
+    """Where a drafter stands among those that are ready for a model.
+
+    Raises:
+        PluginError: if it fails at saying so, or what it says is no rank; the message names the drafter.
+    """
+    with blaming("drafter", cls, "rank_for", but=of_the_machine):
+        rank: Any = cls.rank_for(model)
+    if rank is not None and not is_whole(rank):
+        raise PluginError(
+            f"{naming('drafter', cls)} says that its rank is {written(rank)}; it must be a whole number, or None where "
+            "it is not ready"
+        )
+    return None if rank is None else int(rank)
 
 
 def checked_depth(spec: DrafterSpec | None, drafter: Drafter) -> int | None:

@@ -1,6 +1,7 @@
 """From names to a decoder: finds the model, the plugins and the backends."""
 
 import difflib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,9 @@ import attrs
 
 from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.backends import choose_accelerator, choose_attention
-from talon_core.drafter import DrafterSpec, checked_features
+from talon_core.drafter import DrafterSpec, checked_features, checked_rank
 from talon_core.drafting import checked_budget
-from talon_core.errors import blaming_bugs
+from talon_core.errors import PluginError
 from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy
 from talon_core.registry import KINDS, Registry, load_registry
@@ -20,6 +21,8 @@ from talon_core.specs import build
 
 if TYPE_CHECKING:
     from talon_core.decoder import Decoder
+
+LOGGER = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "smollm2-135m"
 AUTO = "auto"
@@ -205,15 +208,19 @@ def is_lossless(parts: Parts, registry: Registry) -> bool:
 def choose_drafter(registry: Registry, model: Any) -> str:
     """The name of the drafter that is ready for a model and has the highest rank, the first name among equals.
 
+    A drafter that fails at saying its rank is left out, with a warning: nobody has asked for it.
+
     Raises:
         LookupError: if none is ready, which happens only where TALON's own drafters are not installed.
-        PluginError: if a plugin fails at saying its rank.
     """
     best: tuple[int, str] | None = None
     for name in registry.names("drafter"):
         cls: type[DrafterSpec] = registry.get("drafter", name).cls
-        with blaming_bugs("drafter", cls, "rank_for"):
-            rank = cls.rank_for(model)
+        try:
+            rank = checked_rank(cls, model)
+        except PluginError as error:
+            LOGGER.warning("left out of the drafters to choose from: %s", error)
+            continue
         if rank is not None and (best is None or rank > best[0]):
             best = (rank, name)
     if best is None:
