@@ -4,20 +4,21 @@ import difflib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import attrs
 
-from talon_core.attention import AttentionBackend, DeviceBackend
+from talon_core import specs
+from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.backends import choose_accelerator, choose_attention
 from talon_core.drafter import DrafterSpec, checked_features, checked_rank
 from talon_core.drafting import checked_budget
 from talon_core.errors import PluginError
 from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy
+from talon_core.recipe import Recipe
 from talon_core.registry import KINDS, Registry, load_registry
 from talon_core.rule import AcceptanceRule
-from talon_core.specs import build
 
 if TYPE_CHECKING:
     from talon_core.decoder import Decoder
@@ -245,7 +246,7 @@ def built(registry: Registry, kind: str, given: Any) -> Any:
         ValueError: for a bad option, or an object of another kind.
     """
     interface = KINDS[kind][1]
-    part = build(registry, kind, given) if isinstance(given, str) else given
+    part = specs.build(registry, kind, given) if isinstance(given, str) else given
     if not isinstance(part, interface):
         instead = f", as {given.__name__}() and not {given.__name__}" if isinstance(given, type) else ""
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
@@ -256,6 +257,52 @@ def built(registry: Registry, kind: str, given: Any) -> Any:
         for which in ("budget", "draft_budget"):
             checked_budget(part, which)
     return part
+
+
+@overload
+def build(kind: Literal["tree policy"], spec: str) -> TreePolicy: ...
+
+
+@overload
+def build(kind: Literal["drafter"], spec: str) -> DrafterSpec: ...
+
+
+@overload
+def build(kind: Literal["rule"], spec: str) -> AcceptanceRule: ...
+
+
+@overload
+def build(kind: Literal["attention backend"], spec: str) -> AttentionBackend: ...
+
+
+@overload
+def build(kind: Literal["accelerator"], spec: str) -> Accelerator: ...
+
+
+@overload
+def build(kind: Literal["recipe"], spec: str) -> Recipe: ...
+
+
+def build(kind: str, spec: str) -> Any:
+    """Make the object that a spec describes, out of what is registered on this machine.
+
+    Args:
+        kind: "tree policy", "drafter", "rule", "attention backend", "accelerator" or "recipe".
+        spec: for example `talon:budget=60,mu=0.03`.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for an unknown kind, an unknown or missing option, or a bad value; the sentence says what would be
+            right.
+        PluginError: if the class cannot be made for any other reason.
+    """
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"there is no kind {kind!r} of things that are registered; kinds are {', '.join(KINDS)}")
+    if not isinstance(spec, str):
+        raise ValueError(  # noqa: TRY004 - as for every bad spec
+            f"the spec of a {kind} is {spec!r}; it must be a text such as name:option=value"
+        )
+    return built(load_registry(), kind, spec)
 
 
 def load_model(name: str, **options: Any) -> tuple[Any, Any]:
