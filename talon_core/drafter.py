@@ -198,6 +198,35 @@ def checked_features(spec: DrafterSpec, num_layers: int) -> tuple[int, ...]:
     return tuple(int(one) for one in numbers if one is not None)
 
 
+def files_known(cls: type[DrafterSpec], path: str) -> DrafterSpec | None:
+    """The options for a drafter of a class whose files are at `path`; None if they are not of its kind.
+
+    Raises:
+        ValueError: if there are no files, or they are of its kind and cannot be used.
+        PluginError: if it fails in another way, or what it returns are no options; the message names the drafter.
+    """
+    with blaming_bugs("drafter", cls, "of_files"):
+        spec: Any = cls.of_files(path)
+    if spec is not None and not isinstance(spec, DrafterSpec):
+        raise PluginError(
+            f"{naming('drafter', cls)} returned {written(spec)} from of_files; it must return a DrafterSpec, or None"
+        )
+    return spec
+
+
+def described(spec: DrafterSpec, drafter: Drafter) -> dict[str, object]:
+    """What a drafter says of its files.
+
+    Raises:
+        PluginError: if it fails, or says it in another way than by name; the message names the drafter.
+    """
+    with blaming("drafter", spec, "describe"):
+        said: Any = drafter.describe()
+        if isinstance(said, Mapping):
+            return dict(said)
+    raise PluginError(f"{naming('drafter', spec)} returned {written(said)} from describe; it must return a mapping")
+
+
 def checked_rank(cls: type[DrafterSpec], model: Any) -> int | None:
     """Where a drafter stands among those that are ready for a model.
 

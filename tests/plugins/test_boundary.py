@@ -9,7 +9,7 @@ import pytest
 
 from talon_core import Accepted, Candidates, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.decoder import Decoder
-from talon_core.drafter import DrafterSpec
+from talon_core.drafter import DrafterSpec, described
 from talon_core.drawn import Drawn
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
@@ -648,3 +648,12 @@ def test_an_odd_name_is_no_obstacle_to_an_error():
 
     with pytest.raises(PluginError, match=r"^tree policy 'Nameless' \(.*\) raised RuntimeError in grow: on purpose$"):
         run(Nameless())
+
+
+@pytest.mark.parametrize("said", [None, [("layers", 1)], 7])
+def test_what_a_drafter_says_of_its_files_is_a_mapping(said):
+    drafter = type("Saying", (TableDrafter,), {"describe": lambda self: said})(TABLE[0])
+    with pytest.raises(
+        PluginError, match=r"^drafter 'given' \(.*\) returned .* from describe; it must return a mapping"
+    ):
+        described(Given(drafter), drafter)
