@@ -12,18 +12,17 @@ if TYPE_CHECKING:
     from talon_core.candidates import Candidates
     from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
     from talon_core.decoder import Decoder
-    from talon_core.drafter import Committed, Drafter, DrafterSpec, Prompt
-    from talon_core.errors import PluginError
+    from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Prompt
+    from talon_core.errors import BusyError, PluginError
     from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
     from talon_core.hookspecs import hookimpl
     from talon_core.laws import Laws
-    from talon_core.loading import load
+    from talon_core.loading import build, load
     from talon_core.policy import Growth, TreePolicy
     from talon_core.request import Chunk, Request, Result
     from talon_core.rounds import Round, Stats
     from talon_core.rule import AcceptanceRule, Accepted
-    from talon_core.sessions import BusyError
     from talon_core.table import TableTarget
     from talon_core.target import NodeOutputs, Target
     from talon_core.tree import TokenTree
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "FINAL_STATE",
     "Accelerator",
     "AcceptanceRule",
     "Accepted",
@@ -60,6 +60,7 @@ __all__ = [
     "TreeLayout",
     "TreePolicy",
     "as_generate",
+    "build",
     "enumerate_outcomes",
     "hookimpl",
     "load",
@@ -72,18 +73,17 @@ import_on_use(
         "candidates": ["Candidates"],
         "choices": ["Choices", "SeededChoices", "enumerate_outcomes"],
         "decoder": ["Decoder"],
-        "drafter": ["Committed", "Drafter", "DrafterSpec", "Prompt"],
-        "errors": ["PluginError"],
+        "drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Prompt"],
+        "errors": ["BusyError", "PluginError"],
         "hf.generate": ["as_generate"],
         "hf.target": ["HFTarget"],
         "hookspecs": ["hookimpl"],
         "laws": ["Laws"],
-        "loading": ["load"],
+        "loading": ["build", "load"],
         "policy": ["Growth", "TreePolicy"],
         "request": ["Chunk", "Request", "Result"],
         "rounds": ["Round", "Stats"],
         "rule": ["AcceptanceRule", "Accepted"],
-        "sessions": ["BusyError"],
         "table": ["TableTarget"],
         "target": ["NodeOutputs", "Target"],
         "tree": ["TokenTree"],

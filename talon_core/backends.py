@@ -1,12 +1,18 @@
 """Which attention backend and which accelerator a model is decoded with."""
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.errors import PluginError, blaming, naming, of_the_machine, written
 from talon_core.registry import Registry
 
 if TYPE_CHECKING:
     from torch import device, dtype
+
+LOGGER = logging.getLogger(__name__)
+
+Backend = TypeVar("Backend", AttentionBackend, Accelerator)
 
 ATTENTION_BACKENDS = {"cpu": ("native", "sdpa", "reference"), "cuda": ("triton", "sdpa", "reference")}
 """By kind of device the backends in the order in which they are tried when none is asked for, before all others."""
@@ -24,12 +30,13 @@ def choose_attention(
     Raises:
         LookupError: if the one asked for is unknown, or none can run; the sentence says why not.
         ValueError: if the one asked for cannot run; it is never replaced in silence.
+        PluginError: if the one asked for fails at saying whether it can.
     """
     if isinstance(asked, AttentionBackend):
         return asked
     if asked is not None:
-        backend: AttentionBackend = registry.get("attention backend", asked).cls()
-        why = backend.unavailable(device, dtype)
+        cls: type[AttentionBackend] = registry.get("attention backend", asked).cls
+        backend, why = _made("attention backend", cls, device, dtype)
         if why is not None:
             raise ValueError(f"attention backend '{asked}' cannot be used here: {why}")
         return backend
@@ -39,8 +46,12 @@ def choose_attention(
     for name in [*ours, *(name for name in names if name not in ours)]:
         if name == without:
             continue
-        backend = registry.get("attention backend", name).cls()
-        why = backend.unavailable(device, dtype)
+        cls = registry.get("attention backend", name).cls
+        made = _made_if_it_can("attention backend", cls, device, dtype)
+        if made is None:
+            reasons.append(f"{name}: it failed")
+            continue
+        backend, why = made
         if why is None:
             return backend
         reasons.append(f"{name}: {why}")
@@ -56,14 +67,47 @@ def choose_accelerator(registry: Registry, asked: bool | str, device: "device", 
     Raises:
         LookupError: if the one asked for is unknown.
         ValueError: if the one asked for cannot run.
+        PluginError: if the one asked for fails at saying whether it can.
     """
     if asked is False:
         return None
-    for name in registry.names("accelerator") if asked is True else [asked]:
-        accelerator: Accelerator = registry.get("accelerator", name).cls()
-        why = accelerator.unavailable(device, dtype)
-        if why is None and (accelerator.automatic or asked is not True):
-            return accelerator
-        if asked is not True:
-            raise ValueError(f"accelerator '{name}' cannot be used here: {why}")
+    if asked is not True:
+        cls: type[Accelerator] = registry.get("accelerator", asked).cls
+        accelerator, why = _made("accelerator", cls, device, dtype)
+        if why is not None:
+            raise ValueError(f"accelerator '{asked}' cannot be used here: {why}")
+        return accelerator
+    for name in registry.names("accelerator"):
+        cls = registry.get("accelerator", name).cls
+        made = _made_if_it_can("accelerator", cls, device, dtype)
+        if made is not None and made[1] is None and made[0].automatic:
+            return made[0]
     return None
+
+
+def _made(kind: str, cls: type[Backend], device: "device", dtype: "dtype") -> tuple[Backend, str | None]:
+    """A backend, and why it cannot run on such tensors.
+
+    Raises:
+        PluginError: if it fails at being made or at saying so; the message names it.
+    """
+    with blaming(kind, cls, "unavailable", but=of_the_machine):
+        made = cls()
+        why: Any = made.unavailable(device, dtype)
+    if why is not None and not isinstance(why, str):
+        raise PluginError(
+            f"{naming(kind, cls)} returned {written(why)} from unavailable; it must return why it cannot run here, a "
+            "text, or None if it can"
+        )
+    return made, why
+
+
+def _made_if_it_can(
+    kind: str, cls: type[Backend], device: "device", dtype: "dtype"
+) -> tuple[Backend, str | None] | None:
+    """As `_made`, of one that nobody has asked for: None if it fails, with a warning."""
+    try:
+        return _made(kind, cls, device, dtype)
+    except PluginError as error:
+        LOGGER.warning("left out of the %ss to choose from: %s", kind, error)
+        return None

@@ -1,13 +1,14 @@
 """What a drafter offers at the frontier: for each node, its most likely next tokens."""
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import numpy as np
 
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
-from talon_core.tree import FloatArray, IntArray
+from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 LOWEST = float(np.finfo(np.float64).min)  # the least score that is not minus infinity
 
@@ -34,7 +35,8 @@ class Candidates:
         path_logp: natural log-probability of the path from the root, the token included, same shape, float64.
         law: `law(row)` is the drafter's whole law at frontier row `row`, shape `(vocab,)`, float64, summing to 1;
             computed on demand. Raises ValueError where the drafter has none.
-        choices: the round's randomness, for policies that draw. Not to be confused with the target's draws.
+        choices: the round's randomness, for policies that draw. Not to be confused with the target's draws. A drafter
+            hands on what it was given; the policy gets the round's own in any case.
     """
 
     frontier: IntArray
@@ -43,6 +45,75 @@ class Candidates:
     path_logp: FloatArray
     choices: Choices
     law: Callable[[int], FloatArray] = _no_law
+
+    @classmethod
+    def from_logits(
+        cls, tree: TokenTree, frontier: IntArray, logits: Any, width: int, choices: Choices
+    ) -> "Candidates":
+        """The best next tokens by a drafter's scores; a row's softmax is its law.
+
+        Args:
+            tree: as in `Drafter.propose`, and so are `frontier`, `width` and `choices`, each for one sequence.
+            frontier: shape `(frontier,)`.
+            logits: any floating-point numbers that NumPy can read, shape `(frontier, vocab)`, a column for each of the
+                target's tokens; minus infinity for a token that cannot come. A row that is all minus infinity is one
+                that nothing is known about. Kept as they are: a law is computed when it is asked for.
+            width: most candidates a node.
+            choices: for `Candidates.choices`.
+
+        Raises:
+            ValueError: if the logits have another shape, or hold NaN or plus infinity.
+        """
+        scores = np.asarray(logits)
+        if scores.dtype == np.float16:
+            scores = scores.astype(np.float32)
+        if scores.ndim != 2 or len(scores) != len(frontier) or not scores.shape[1] or scores.dtype.kind != "f":
+            raise ValueError(
+                f"logits have shape {scores.shape} and type {scores.dtype}; they are floating-point numbers of shape "
+                f"({len(frontier)}, vocab), one row for each frontier node"
+            )
+        highest = scores.max(axis=1, keepdims=True).astype(np.float64)  # (frontier, 1); NaN where a row holds one
+        if not (highest < np.inf).all():
+            raise ValueError("logits hold NaN or infinity; a token that cannot come has minus infinity")
+        width = max(1, min(width, scores.shape[1]))
+        known = np.isfinite(highest)
+        highest = np.where(known, highest, 0.0)
+        weights = np.exp(scores - highest.astype(scores.dtype))  # relative to the best, so that none overflows
+        total = weights.sum(axis=1, keepdims=True, dtype=np.float64)
+        norm = highest + np.log(np.where(known, total, 1.0))
+        best = np.argpartition(-scores, width - 1, axis=1)[:, :width]
+        order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
+        best = np.take_along_axis(best, order, axis=1)
+        logp = np.take_along_axis(scores, best, axis=1).astype(np.float64) - norm
+        tokens = np.where(np.isfinite(logp), best, -1)
+        path_logp = tree.path_logp[frontier][:, None] + logp
+
+        def law(row: int) -> FloatArray:
+            if not known[row, 0]:
+                return _no_law(row)
+            own: FloatArray = np.exp(scores[row] - highest[row])  # float64, as `highest` is
+            own /= own.sum()
+            return own
+
+        return cls(frontier, tokens, logp, path_logp, choices, law)
+
+    @classmethod
+    def nothing(cls, frontier: IntArray, choices: Choices) -> "Candidates":
+        """Rows that hold padding alone: the drafter knows nothing here."""
+        shape = (len(frontier), 1)
+        impossible = np.full(shape, -np.inf)
+        return cls(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible, choices)
+
+    def copied(self) -> "Candidates":
+        """The same candidates as an object of its own, over read-only views of the same arrays."""
+        return Candidates(
+            read_only(self.frontier),
+            read_only(self.tokens),
+            read_only(self.logp),
+            read_only(self.path_logp),
+            self.choices,
+            self.law,
+        )
 
     @property
     def width(self) -> int:

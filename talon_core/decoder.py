@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 import numpy as np
 from torch import Tensor
 
-from talon_core.drafter import Drafter, DrafterSpec
-from talon_core.errors import blaming_bugs, naming
+from talon_core.drafter import Drafter, DrafterSpec, opened
+from talon_core.errors import naming
 from talon_core.fitting import check_processors, check_rule
 from talon_core.generation import BatchGeneration, Generation
 from talon_core.loading import BATCH_SIZE
@@ -68,8 +68,7 @@ class Decoder:
         self.drafter_spec = drafter if policy is not None else None
         self.drafter: Drafter | None = None
         if self.drafter_spec is not None:
-            with blaming_bugs("drafter", self.drafter_spec, "open"):
-                self.drafter = self.drafter_spec.open(target)
+            self.drafter = opened(self.drafter_spec, target)
         self._frontend = frontend
 
     @property

@@ -1,10 +1,11 @@
 """Growing draft trees: asks the policies, asks the drafter, and checks both of them at every step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
@@ -13,11 +14,13 @@ from talon_core.drawn import fault
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.growing import DraftLimits, Growing, checked_budget
 from talon_core.policy import TreePolicy
-from talon_core.tree import FloatArray, TokenTree, read_only
+from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import floats, ints
 
 __all__ = ["DraftLimits", "Drafted", "checked_budget", "draft_tree", "draft_trees"]
 
 _KINDS = {"iu": "integers", "f": "floating-point numbers"}
+_NO_LOGP = "that is not a finite number of at most 0 (padding has token -1 and minus infinity)"
 LOGP_SLACK = 1e-3  # a drafter's half-precision log-probability may come out slightly above 0
 
 
@@ -38,20 +41,24 @@ class Drafted:
     policy_seconds: float
 
 
-def _checked(candidates: Candidates, growing: Growing, width: int, drafter: Drafter) -> Candidates:
-    """The drafter's answer, if it keeps its contract; read only, so that no policy can change what was checked."""
+def _checked(given: Candidates, growing: Growing, width: int, drafter: Drafter, choices: Choices) -> Candidates:
+    """A copy of the drafter's answer, if it keeps its contract."""
 
     def fail(what: str) -> PluginError:
         return PluginError(f"{naming('drafter', drafter)} {what}")
 
-    if not isinstance(candidates, Candidates):
-        raise fail(f"returned {type(candidates).__name__} from propose; it must return one Candidates per tree")
-    tokens, logp, path_logp = candidates.tokens, candidates.logp, candidates.path_logp
-    rows = len(growing.frontier)
-    for what, array, kinds in (("tokens", tokens, "iu"), ("logp", logp, "f"), ("path_logp", path_logp, "f")):
+    if not isinstance(given, Candidates):
+        raise fail(f"returned {type(given).__name__} from propose; it must return one Candidates per tree")
+    with blaming("drafter", drafter, "propose"):
+        frontier, law_of = given.frontier, given.law
+        raw = {"tokens": given.tokens, "logp": given.logp, "path_logp": given.path_logp}
+    for what, array in raw.items():
+        kinds = "iu" if what == "tokens" else "f"
         if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
             dtype = getattr(array, "dtype", type(array).__name__)
             raise fail(f"returned {what} of type {dtype}; it must be a NumPy array of {_KINDS[kinds]}")
+    tokens, logp, path_logp = ints(raw["tokens"]), floats(raw["logp"]), floats(raw["path_logp"])
+    rows = len(growing.frontier)
     if tokens.ndim != 2 or tokens.shape != logp.shape or tokens.shape != path_logp.shape or len(tokens) != rows:
         raise fail(
             f"returned tokens, logp and path_logp of shapes {tokens.shape}, {logp.shape} and {path_logp.shape}; "
@@ -59,40 +66,77 @@ def _checked(candidates: Candidates, growing: Growing, width: int, drafter: Draf
         )
     if not 1 <= tokens.shape[1] <= width:
         raise fail(f"returned {tokens.shape[1]} candidates per node; between 1 and {width} were asked for")
-    if not np.array_equal(candidates.frontier, growing.frontier):
+    if not np.array_equal(frontier, growing.frontier):
         raise fail("returned candidates for other nodes than the frontier's")
-    if tokens.min() < -1 or tokens.max() >= growing.limits.vocab_size:
+    vocab_size = growing.limits.vocab_size
+    if tokens.min() < -1 or tokens.max() >= vocab_size:
         bad = int(tokens.min() if tokens.min() < -1 else tokens.max())
-        raise fail(f"proposed token {bad}; the target's vocabulary has ids 0 to {growing.limits.vocab_size - 1}")
+        raise fail(f"proposed token {bad}; the target's vocabulary has ids 0 to {vocab_size - 1}")
     real = tokens >= 0
-    finite = np.isfinite(path_logp) & (logp <= LOGP_SLACK)
-    if not (finite == real).all() or np.isnan(logp).any():
-        raise fail(
-            "gave a candidate a log-probability that is not a finite number of at most 0 "
-            "(padding has token -1 and minus infinity)"
-        )
+    if not (((logp > -np.inf) & (logp <= LOGP_SLACK)) == real).all() or np.isnan(logp).any():
+        raise fail(f"gave a candidate a log-probability {_NO_LOGP}")
     if (logp > 0).any():  # clipped, so that no path scores above its parent's
-        logp = np.minimum(logp, 0.0)
-        path_logp = growing.tree.path_logp[growing.frontier][:, None] + logp
+        logp = floats(np.minimum(logp, 0.0))
+    along = growing.tree.path_logp[growing.frontier][:, None] + logp
+    if not np.array_equal(path_logp, along):
+        _check_paths(path_logp, along, real, fail)
+    _check_rows(tokens, logp, fail)
 
     def law(row: int) -> FloatArray:
         with blaming("drafter", drafter, "law"):
-            own: FloatArray = candidates.law(row)
-        if np.shape(own) != (growing.limits.vocab_size,):
-            raise fail(f"gave a law of shape {np.shape(own)}; it must be ({growing.limits.vocab_size},), the target's")
+            own = law_of(row)
+        if not isinstance(own, np.ndarray) or own.dtype.kind != "f" or own.shape != (vocab_size,):
+            what = f"shape {own.shape} and type {own.dtype}" if isinstance(own, np.ndarray) else type(own).__name__
+            raise fail(
+                f"gave a law of {what}; it must be a NumPy array of shape ({vocab_size},), the target's vocabulary, "
+                "of floating-point numbers"
+            )
         wrong = fault(own)
         if wrong is not None:
             raise fail(f"gave a law that {wrong}")
-        return own
+        return floats(own)
 
-    return Candidates(
-        frontier=read_only(growing.frontier),
-        tokens=read_only(tokens),
-        logp=read_only(logp),
-        path_logp=read_only(path_logp),
-        choices=candidates.choices,
-        law=law,
-    )
+    return Candidates(growing.frontier, tokens, logp, floats(along), choices, law)
+
+
+def _check_paths(
+    path_logp: FloatArray, along: FloatArray, real: NDArray[np.bool_], fail: Callable[[str], PluginError]
+) -> None:
+    """Refuse path scores that are not those of the parents with `logp` added, up to half-precision rounding."""
+    if not (np.isfinite(path_logp) == real).all():
+        raise fail(f"gave a candidate a path_logp {_NO_LOGP}")
+    off = np.abs(path_logp[real] - along[real]) > _slack(along[real])
+    if off.any():
+        wrong = int(off.argmax())
+        raise fail(
+            f"gave a candidate a path_logp of {path_logp[real][wrong]:.6g} where its parent's and its logp add up to "
+            f"{along[real][wrong]:.6g}; path_logp is tree.path_logp[frontier][:, None] + logp"
+        )
+
+
+def _check_rows(tokens: IntArray, logp: FloatArray, fail: Callable[[str], PluginError]) -> None:
+    """Refuse rows that are not sorted, the padding at their end, or hold a token twice."""
+    if tokens.shape[1] == 1:
+        return
+    rising = logp[:, 1:] > logp[:, :-1]
+    if rising.any():
+        before, after = logp[:, :-1][rising], logp[:, 1:][rising]
+        wrong = ~(after - before <= _slack(after))
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise fail(
+                f"gave a row in which a candidate of logp {after[at]:.6g} stands behind one of {before[at]:.6g}; "
+                "rows are sorted by falling logp, padding at their end"
+            )
+    ranked = np.sort(tokens, axis=1)
+    again = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
+    if again.any():
+        raise fail(f"proposed token {ranked[:, 1:][again][0]} twice for one node; each token stands in a row once")
+
+
+def _slack(logp: FloatArray) -> FloatArray:
+    """What rounding to bfloat16 may do to numbers of this size, twice."""
+    return 0.01 * (1.0 + np.abs(logp))
 
 
 def draft_trees(
@@ -119,9 +163,12 @@ def draft_trees(
     while any(len(one.frontier) for one in growing):
         widths = [one.width() if len(one.frontier) else 1 for one in growing]
         started = perf_counter()
-        trees, frontiers = [one.tree for one in growing], [read_only(one.frontier) for one in growing]
+        trees, frontiers = (
+            [one.tree.copied(one.shown.drawn) for one in growing],
+            [one.frontier.view() for one in growing],
+        )
         with blaming("drafter", drafter, "propose"):
-            proposed = drafter.propose(trees, frontiers, widths, choices)
+            proposed = drafter.propose(trees, frontiers, [*widths], [*choices])
         draft_seconds += perf_counter() - started
         if not isinstance(proposed, list | tuple) or len(proposed) != len(growing):
             count = f"{len(proposed)} items" if isinstance(proposed, list | tuple) else type(proposed).__name__
@@ -129,9 +176,9 @@ def draft_trees(
                 f"{naming('drafter', drafter)} returned {count} from propose; it must return a list of "
                 f"{len(growing)} Candidates, one per tree"
             )
-        for one, candidates, width in zip(growing, proposed, widths, strict=True):
+        for one, candidates, width, own in zip(growing, proposed, widths, choices, strict=True):
             if len(one.frontier):
-                one.grow(_checked(candidates, one, width, drafter))
+                one.grow(_checked(candidates, one, width, drafter, own))
     return [Drafted(one.finish(), one.tree, draft_seconds, one.seconds) for one in growing]
 
 

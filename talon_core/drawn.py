@@ -68,6 +68,14 @@ class Drawn:
         """At which draw each of `nodes` came out first, ascending, shape `(nodes,)`, int64."""
         return np.sort(np.unique(self.tokens, return_index=True)[1])
 
+    def copied(self) -> "Drawn":
+        """The same draws as an object of its own: whatever is done to it, this one stays as it is."""
+        copy = object.__new__(Drawn)  # they were checked when this one was made
+        for name in ("tokens", "law", "logp"):
+            object.__setattr__(copy, name, getattr(self, name).view())
+        object.__setattr__(copy, "replacement", self.replacement)
+        return copy
+
     def first(self, draws: int) -> "Drawn":
         """The first so many draws alone."""
         return attrs.evolve(self, tokens=self.tokens[:draws], logp=self.logp[:draws])

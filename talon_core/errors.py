@@ -1,43 +1,105 @@
 """Errors that name a plugin."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+import numpy as np
+
+LONGEST = 200
+"""Characters of a value that a sentence shows."""
 
 
 class PluginError(RuntimeError):
     """A plugin broke its contract. The message names the plugin, what it did and what would be right."""
 
 
+class BusyError(RuntimeError):
+    """A model is being decoded at this moment, and cannot be decoded by somebody else as well."""
+
+
 def naming(kind: str, plugin: object) -> str:
     """How an error calls a plugin's object, or its class: its kind, registered name and class."""
     cls = plugin if isinstance(plugin, type) else type(plugin)
-    name = getattr(plugin, "name", cls.__name__)
-    return f"{kind} '{name}' ({cls.__module__}.{cls.__qualname__})"
+    return f"{kind} '{_name(plugin, cls)}' ({cls.__module__}.{cls.__qualname__})"
 
 
-@contextmanager
-def blaming(
-    kind: str, plugin: object, method: str, but: Callable[[Exception], bool] = lambda error: False
-) -> Iterator[None]:
+def is_whole(value: object) -> bool:
+    """Whether a plugin has given a whole number; True and False are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def written(value: object) -> str:
+    """A value that a plugin gave, for an error's sentence: as Python writes it, unless that is long or fails."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = ""
+    return text if 0 < len(text) <= LONGEST and "\n" not in text else f"a {type(value).__name__}"
+
+
+def _name(plugin: object, cls: type) -> str:
+    try:
+        name = getattr(plugin, "name", None)
+    except Exception:  # an error is being made already, and it must not become this one
+        name = None
+    return name if isinstance(name, str) else cls.__name__
+
+
+def _nobodys(error: BaseException) -> bool:
+    return False
+
+
+class blaming(AbstractContextManager[None]):
     """Whatever goes wrong inside is an error of this plugin's method.
 
-    A `PluginError` passes through, and so does every error that `but` holds for.
+    That holds for what is no `Exception`, too: `sys.exit` in a plugin must not end the program in silence. A
+    `PluginError` and the user's Ctrl-C pass through, and so does every error that `but` holds for.
+
+    A class and no generator with `contextlib.contextmanager`: that takes an error whose cause is a StopIteration for
+    the interpreter's own, and lets the StopIteration out.
+
+    Args:
+        kind: a key of `talon_core.registry.KINDS`.
+        plugin: whose method is called.
+        method: what it is called.
+        but: which errors are not the plugin's.
     """
+
+    __slots__ = ("_but", "_kind", "_method", "_plugin")
+
+    def __init__(self, kind: str, plugin: object, method: str, but: Callable[[BaseException], bool] = _nobodys) -> None:
+        self._kind, self._plugin, self._method, self._but = kind, plugin, method, but
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, PluginError | KeyboardInterrupt) or self._but(error):
+            return
+        raise PluginError(f"{naming(self._kind, self._plugin)} raised {described(error, self._method)}") from error
+
+
+def described(error: BaseException, method: str) -> str:
+    """An error as the end of a sentence about who raised it: its type, where, and what it says."""
     try:
-        yield
-    except Exception as error:
-        if isinstance(error, PluginError) or but(error):
-            raise
-        raise PluginError(f"{naming(kind, plugin)} raised {type(error).__name__} in {method}: {error}") from error
+        said = str(error)
+    except Exception:
+        said = ""
+    return f"{type(error).__name__} in {method}" + (f": {said}" if said else "")
 
 
-@contextmanager
-def blaming_bugs(kind: str, plugin: object, method: str) -> Iterator[None]:
+def blaming_bugs(kind: str, plugin: object, method: str) -> blaming:
     """As `blaming`, but an error about the user's input or the machine's limits passes through as it is."""
-    with blaming(kind, plugin, method, but=_of_the_user):
-        yield
+    return blaming(kind, plugin, method, but=_of_the_user)
 
 
-def _of_the_user(error: Exception) -> bool:
-    limits = isinstance(error, OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
-    return limits or isinstance(error, ValueError)
+def of_the_machine(error: BaseException) -> bool:
+    """Whether an error says that memory has run out."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+
+
+def _of_the_user(error: BaseException) -> bool:
+    return of_the_machine(error) or isinstance(error, OSError | ValueError | BusyError)

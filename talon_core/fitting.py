@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from talon_core.errors import naming
+from talon_core.growing import checked_children
 from talon_core.policy import TreePolicy
 from talon_core.registry import Registry, load_registry
-from talon_core.rule import AcceptanceRule
+from talon_core.rule import AcceptanceRule, check_claims
 
 WITHOUT_POLICY = "match"
 """The rule to use where nothing is drafted and the user names none."""
@@ -32,7 +33,11 @@ def check_rule(rule: AcceptanceRule, policy: TreePolicy | None, lossy: bool) -> 
 
     Raises:
         ValueError: if the rule is lossy, or not exact for the policy's trees.
+        PluginError: if what one of them says of itself cannot be understood.
     """
+    check_claims(rule)
+    if policy is not None:
+        checked_children(policy)
     if rule.lossy:
         if not lossy:
             raise ValueError(

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.drafter import Committed, Drafter, Prompt, checked_depth, checked_passes
 from talon_core.drafting import Drafted, checked_budget, draft_trees
-from talon_core.errors import blaming
+from talon_core.errors import BusyError, PluginError, blaming, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rounds import Round
 from talon_core.rule import Accepted
 from talon_core.sequence import Sequence
-from talon_core.sessions import BusyError, RepeatableSession
+from talon_core.sessions import RepeatableSession, Session
 from talon_core.target import GreedyTarget, Target
 from talon_core.tree import IntArray, TokenTree, read_only
 
@@ -146,21 +146,14 @@ class BatchGeneration(Iterator[list[Round | None]]):
     @contextmanager
     def _session(self) -> Iterator[None]:
         """Target and drafter in session; entering again costs little where they allow it."""
-        failure: BaseException | None = None
-        with ExitStack() as stack:
-            stack.enter_context(self._session_of(Target, self.decoder.target))
-            if self.decoder.drafter is not None:
-                with blaming("drafter", self.decoder.drafter_spec, "session", but=_is_busy):
-                    stack.enter_context(self._session_of(Drafter, self.decoder.drafter))
-            try:
-                yield
-            except BaseException as error:
-                failure = error
-                raise
-        if failure is not None:  # a session has swallowed it, and what came out is not whole
-            raise failure
+        target, drafter = self.decoder.target, self.decoder.drafter
+        drafting: AbstractContextManager[None] = nullcontext()
+        if drafter is not None:
+            drafting = Session("drafter", self.decoder.drafter_spec, lambda: self._session_of(Drafter, drafter))
+        with Session("target", target, lambda: self._session_of(Target, target)), drafting:
+            yield
 
-    def _session_of(self, role: type, part: Target | Drafter) -> AbstractContextManager[object]:
+    def _session_of(self, role: type, part: Target | Drafter) -> object:
         known = self._sessions.get(role)
         if isinstance(known, RepeatableSession):
             return known.again()
@@ -189,7 +182,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
             assert round_ is not None
             if sequence.policy is not None:
                 with blaming("tree policy", sequence.policy, "observe"):
-                    sequence.policy.observe(round_)
+                    sequence.policy.observe(round_.copied())
             sequence.took(perf_counter() - self._started)
         return rounds
 
@@ -212,7 +205,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
 
     def _round(self, active: list[int]) -> list[Round | None]:
         decoder = self.decoder
-        passes = decoder.drafter.passes if decoder.drafter is not None else 0
+        passes = self._passes()
         drafted = self._draft()
         verified = self._verify([one.tree if row in active else None for row, one in enumerate(drafted)])
         clock = _Clock()
@@ -224,7 +217,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
             told = [self._told(row, drafted[row], verified, emitted) for row in range(len(drafted))]
             with blaming("drafter", decoder.drafter_spec, "commit"):
                 decoder.drafter.commit(told)
-        draft_passes = (decoder.drafter.passes if decoder.drafter is not None else 0) - passes
+        draft_passes = self._passes() - passes
         draft_seconds = clock.lap()
         rounds: list[Round | None] = [None] * len(drafted)
         for row in active:
@@ -244,12 +237,17 @@ class BatchGeneration(Iterator[list[Round | None]]):
             self.sequences[row].rounds.append(round_)
         return rounds
 
+    def _passes(self) -> int:
+        drafter = self.decoder.drafter
+        return checked_passes(self.decoder.drafter_spec, drafter) if drafter is not None else 0
+
     def _draft(self) -> list[Drafted]:
         decoder = self.decoder
         roots = [sequence.root for sequence in self.sequences]
         if decoder.policy is None or decoder.drafter is None:
             return [Drafted(tree, tree, 0.0, 0.0) for tree in map(TokenTree.root, roots)]
-        limits = [one.limits(decoder.target.vocab_size, decoder.drafter.max_depth) for one in self.sequences]
+        max_depth = checked_depth(decoder.drafter_spec, decoder.drafter)
+        limits = [one.limits(decoder.target.vocab_size, max_depth) for one in self.sequences]
         policies = [one.policy for one in self.sequences if one.policy is not None]
         return draft_trees(policies, decoder.drafter, roots, limits, [one.choices for one in self.sequences])
 
@@ -300,13 +298,14 @@ class _Verified:
     accept_seconds: float
 
 
-def _is_busy(error: Exception) -> bool:
-    return isinstance(error, BusyError)
-
-
 def _copied(policy: TreePolicy | None) -> TreePolicy | None:
     with blaming("tree policy", policy, "copy.deepcopy"):
-        return copy.deepcopy(policy)
+        copied = copy.deepcopy(policy)
+    if type(copied) is not type(policy):
+        raise PluginError(
+            f"{naming('tree policy', policy)} was copied to {written(copied)}; copy.deepcopy must make one of its class"
+        )
+    return copied
 
 
 class Generation(Iterator[Round]):

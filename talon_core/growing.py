@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
 from talon_core.drawn import KINDS, ChildrenKind, Drawn, fault
-from talon_core.errors import PluginError, blaming, naming
+from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import IntArray, TokenTree
+from talon_core.tree_arrays import ints
 
 MOST_NODES = 65_536
 """The largest budget: far beyond what pays, and small enough to compute with."""
@@ -26,11 +27,13 @@ class DraftLimits:
         vocab_size: token ids are 0 to `vocab_size - 1`.
         max_depth: deepest node that could still be emitted, counted from the root at 0.
         ends: tokens after which nothing is drafted.
+        children: the kind of trees that the rule is exact for; None for what the policy says of itself.
     """
 
     vocab_size: int
     max_depth: int
     ends: frozenset[int] = frozenset()
+    children: str | None = None
 
 
 def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
@@ -42,9 +45,9 @@ def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
     """
     with blaming("tree policy", policy, which):
         budget = getattr(policy, which)
-    if not isinstance(budget, int | np.integer) or budget < 1:
+    if not is_whole(budget) or budget < 1:
         raise PluginError(
-            f"{naming('tree policy', policy)} has a {which} of {budget!r}; "
+            f"{naming('tree policy', policy)} has a {which} of {written(budget)}; "
             "it must be a whole number of nodes, at least 1"
         )
     if budget > MOST_NODES:
@@ -55,24 +58,34 @@ def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
 
 
 class Growing:
-    """One sequence's tree while it grows."""
+    """One sequence's tree while it grows.
+
+    The policy never sees what is kept here. It is shown copies, and what it answers is read once, copied and checked.
+    """
 
     def __init__(self, policy: TreePolicy, root: int, limits: DraftLimits) -> None:
         self.policy = policy
         self.limits = limits
         self.tree = TokenTree.root(root)
-        self.frontier: IntArray = self._usable(np.zeros(1, dtype=np.int64))
+        self.frontier = self._usable(np.zeros(1, dtype=np.int64))
         self.drafted_from = np.zeros(1, dtype=bool)
         self.seconds = 0.0
         self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
-        self.kind = checked_kind(policy)
+        self.children = checked_children(policy)
+        self.kind = KINDS[self.children]
+        if limits.children not in (None, self.children):
+            raise self.fail(
+                f"says that its children are {self.children}, and said {limits.children} when its rule was checked; "
+                "that must stay as it is"
+            )
+        self.shown = self.tree.copied()
 
-    def _usable(self, frontier: IntArray) -> IntArray:
-        if not len(frontier):
-            return frontier
-        deep = self.tree.depths[frontier] >= self.limits.max_depth
-        ended = np.isin(self.tree.tokens[frontier], list(self.limits.ends)) if self.limits.ends else deep
-        return frontier[~(deep | ended)]
+    def _usable(self, nodes: IntArray) -> IntArray:
+        usable = self.tree.depths[nodes] < self.limits.max_depth
+        tokens = self.tree.tokens[nodes]
+        for end in self.limits.ends:
+            usable &= tokens != end
+        return ints(nodes[usable])
 
     def fail(self, what: str) -> PluginError:
         return PluginError(f"{naming('tree policy', self.policy)} {what}")
@@ -81,22 +94,36 @@ class Growing:
         """Candidates wanted per frontier node: at least 1, at most the vocabulary."""
         started = perf_counter()
         with blaming("tree policy", self.policy, "width"):
-            width = int(self.policy.width(self.tree))
+            given: Any = self.policy.width(self.shown)
+        try:
+            width = int(given)
+        except Exception:  # whatever is no number
+            raise self.fail(f"returned {written(given)} from width; it must be a number of candidates") from None
         self.seconds += perf_counter() - started
         return min(max(width, 1), self.limits.vocab_size)
 
     def grow(self, candidates: Candidates) -> None:
-        """Let the policy choose, check its answer, and take it."""
+        """Let the policy choose, check its answer, and take it.
+
+        Args:
+            candidates: the engine's own, for the frontier.
+        """
         self.drafted_from[self.frontier] = True
         if not (candidates.tokens >= 0).any():
             self.frontier = self.frontier[:0]
             return
         started = perf_counter()
         with blaming("tree policy", self.policy, "grow"):
-            growth = self.policy.grow(self.tree, candidates)
-        chosen = self._checked_choice(growth, candidates)
-        drawn = self._checked_draws(growth, candidates, chosen)
-        old, count = len(self.tree), len(chosen) + sum(len(one.nodes) for one in drawn.values())
+            growth = self.policy.grow(self.shown, candidates.copied())
+            if not isinstance(growth, Growth):
+                raise self.fail(f"returned {type(growth).__name__} from grow; it must return a Growth")
+            chosen, frontier, drawn = growth.chosen, growth.frontier, growth.drawn
+            chosen = _array(chosen)
+            frontier = None if frontier is None else _array(frontier)
+            drawn = dict(drawn) if isinstance(drawn, Mapping) else drawn
+        chosen = self._checked_choice(chosen, candidates)
+        own = self._checked_draws(drawn, candidates, chosen)
+        old, count = len(self.tree), len(chosen) + sum(len(one.nodes) for one in own.values())
         if old + count > self.budgets[1]:
             raise self.fail(
                 f"grew its tree to {old + count} nodes, the root included; its draft_budget is {self.budgets[1]}"
@@ -105,15 +132,14 @@ class Growing:
             self.frontier = self.frontier[:0]
             self.seconds += perf_counter() - started
             return
-        self.tree = self._grown(candidates, chosen, drawn)
-        self.drafted_from = np.concatenate([self.drafted_from, np.zeros(count, dtype=bool)])
-        if len(self.tree) >= self.budgets[1]:
+        self._take(candidates, chosen, own)
+        if old + count >= self.budgets[1]:
             self.frontier = self.frontier[:0]
         else:
-            self.frontier = self._usable(self._checked_frontier(growth, old))
+            self.frontier = self._usable(self._checked_frontier(frontier, old))
         self.seconds += perf_counter() - started
 
-    def _grown(self, candidates: Candidates, chosen: IntArray, drawn: Mapping[int, Drawn]) -> TokenTree:
+    def _take(self, candidates: Candidates, chosen: IntArray, drawn: Mapping[int, Drawn]) -> None:
         tokens, parents = [candidates.tokens.ravel()[chosen]], [candidates.parents(chosen)]
         path_logp = [candidates.path_logp.ravel()[chosen]]
         for row, one in drawn.items():
@@ -122,12 +148,15 @@ class Growing:
             parents.append(np.full(len(firsts), parent))
             path_logp.append(self.tree.path_logp[parent] + one.logp[firsts])
         by_parent = {int(candidates.frontier[row]): one for row, one in drawn.items()}
-        return self.tree.extend(np.concatenate(tokens), np.concatenate(parents), np.concatenate(path_logp), by_parent)
+        old = len(self.tree)
+        self.tree = self.tree.extend(
+            np.concatenate(tokens), np.concatenate(parents), np.concatenate(path_logp), by_parent
+        )
+        self.drafted_from = np.concatenate([self.drafted_from, np.zeros(len(self.tree) - old, dtype=bool)])
+        shown = {node: one.copied() for node, one in by_parent.items()}
+        self.shown = self.tree.copied({**self.shown.drawn, **shown})
 
-    def _checked_choice(self, growth: Growth, candidates: Candidates) -> IntArray:
-        if not isinstance(growth, Growth):
-            raise self.fail(f"returned {type(growth).__name__} from grow; it must return a Growth")
-        chosen = _array(growth.chosen)
+    def _checked_choice(self, chosen: NDArray[Any], candidates: Candidates) -> IntArray:
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
             raise self.fail(
                 f"chose candidates as an array of shape {chosen.shape} and type {chosen.dtype}; "
@@ -138,33 +167,35 @@ class Growing:
         if chosen.size and (chosen.min() < 0 or chosen.max() >= tokens.size):
             outside = int(chosen.min() if chosen.min() < 0 else chosen.max())
             raise self.fail(f"chose candidate {outside}; there are candidates 0 to {tokens.size - 1}")
-        if len(np.unique(chosen)) != len(chosen):
+        if _repeats(chosen):
             raise self.fail("chose the same candidate twice; each may join the tree once")
         if (tokens[chosen] < 0).any():
             raise self.fail("chose a padded candidate (token -1); only candidates with a finite logp exist")
         return chosen
 
-    def _checked_draws(self, growth: Growth, candidates: Candidates, chosen: IntArray) -> Mapping[int, Drawn]:
-        """What was drawn, if it is what trees of this policy's kind may hold."""
-        kind, name = self.kind, self.policy.children
-        if not isinstance(growth.drawn, Mapping):
-            raise self.fail(f"returned draws as {type(growth.drawn).__name__}; they are a mapping from frontier rows")
-        if len(chosen) and not kind.fixed:
-            raise self.fail(f"chose fixed candidates; its children are {name}, so all of them are drawn")
-        for row, drawn in growth.drawn.items():
-            if not isinstance(drawn, Drawn) or not isinstance(row, int | np.integer):
+    def _checked_draws(self, drawn: object, candidates: Candidates, chosen: IntArray) -> dict[int, Drawn]:
+        """Copies of what was drawn, if it is what trees of this policy's kind may hold."""
+        if not isinstance(drawn, Mapping):
+            raise self.fail(f"returned draws as {type(drawn).__name__}; they are a mapping from frontier rows")
+        if len(chosen) and not self.kind.fixed:
+            raise self.fail(f"chose fixed candidates; its children are {self.children}, so all of them are drawn")
+        own: dict[int, Drawn] = {}
+        for row, given in drawn.items():
+            if not isinstance(given, Drawn) or not is_whole(row):
                 raise self.fail(
-                    f"returned a draw {row!r}: {type(drawn).__name__}; it must be a frontier row and a Drawn"
+                    f"returned a draw {written(row)}: {type(given).__name__}; it must be a frontier row and a Drawn"
                 )
             if not 0 <= row < len(candidates.frontier):
                 raise self.fail(f"drew for frontier row {row}; there are rows 0 to {len(candidates.frontier) - 1}")
-            if kind.most is not None and len(drawn.tokens) > kind.most:
-                raise self.fail(f"drew {len(drawn.tokens)} children of one node; its children are {name}")
-            if kind.replacement is not None and len(drawn.tokens) > 1 and drawn.replacement != kind.replacement:
-                how = "with" if drawn.replacement else "without"
-                raise self.fail(f"drew {how} replacement; its children are {name}")
-            self._check_law(drawn, candidates.tokens.ravel()[chosen[chosen // candidates.width == row]])
-        return growth.drawn
+            with blaming("tree policy", self.policy, "grow"):
+                one = own[int(row)] = own_draws(given)
+            if self.kind.most is not None and len(one.tokens) > self.kind.most:
+                raise self.fail(f"drew {len(one.tokens)} children of one node; its children are {self.children}")
+            if self.kind.replacement not in (None, one.replacement) and len(one.tokens) > 1:
+                how = "with" if one.replacement else "without"
+                raise self.fail(f"drew {how} replacement; its children are {self.children}")
+            self._check_law(one, candidates.tokens.ravel()[chosen[chosen // candidates.width == row]])
+        return own
 
     def _check_law(self, drawn: Drawn, fixed: IntArray) -> None:
         law = drawn.law
@@ -182,10 +213,9 @@ class Growing:
         if not np.isfinite(drawn.logp).all():
             raise self.fail("gave a drawn child a score that is not finite")
 
-    def _checked_frontier(self, growth: Growth, old: int) -> IntArray:
-        if growth.frontier is None:
+    def _checked_frontier(self, frontier: NDArray[Any] | None, old: int) -> IntArray:
+        if frontier is None:
             return np.arange(old, len(self.tree))
-        frontier = _array(growth.frontier)
         if frontier.ndim != 1 or (frontier.size and frontier.dtype.kind not in "iu"):
             raise self.fail(
                 f"returned a frontier of shape {frontier.shape} and type {frontier.dtype}, not node indices"
@@ -193,7 +223,7 @@ class Growing:
         frontier = frontier.astype(np.int64)
         if frontier.size and (frontier.min() < 0 or frontier.max() >= len(self.tree)):
             raise self.fail(f"wants to draft from a node outside its tree of {len(self.tree)} nodes")
-        if len(np.unique(frontier)) != len(frontier) or self.drafted_from[frontier].any():
+        if _repeats(frontier) or self.drafted_from[frontier].any():
             raise self.fail("wants to draft from a node twice; each node is drafted from at most once a round")
         if not self.drafted_from[self.tree.parents[frontier]].all():
             raise self.fail("wants to draft from a node whose parent was not drafted from")
@@ -203,9 +233,10 @@ class Growing:
         """Let the policy select, and check what it sends to the target."""
         started = perf_counter()
         with blaming("tree policy", self.policy, "finish"):
-            tree = self.policy.finish(self.tree)
-        if not isinstance(tree, TokenTree):
-            raise self.fail(f"returned {type(tree).__name__} from finish; it must return a TokenTree")
+            given = self.policy.finish(self.shown)
+            if not isinstance(given, TokenTree):
+                raise self.fail(f"returned {type(given).__name__} from finish; it must return a TokenTree")
+            tree = self.tree if given is self.shown else _own_tree(given)
         if len(tree) > self.budgets[0]:
             raise self.fail(f"finished a tree of {len(tree)} nodes, the root included; its budget is {self.budgets[0]}")
         if tree is not self.tree:
@@ -231,8 +262,7 @@ class Growing:
         for node, drawn in tree.drawn.items():
             path = self.tree.follow(tree.tokens[tree.path(node)[1:]])
             own = self.tree.drawn.get(int(path[-1])) if len(path) == tree.depths[node] + 1 else None
-            same = own is not None and own.law is drawn.law and own.replacement == drawn.replacement
-            if own is None or not same or not _begins(own.tokens, drawn.tokens):
+            if own is None or own.replacement != drawn.replacement or not _same_start(own, drawn):
                 raise self.fail("finished a tree with draws that it had not made; select nodes with TokenTree.keep")
         if not self.kind.fixed and not set(tree.parents[1:].tolist()) <= set(tree.drawn):
             raise self.fail("finished a tree that does not say how its children were drawn; use TokenTree.keep")
@@ -244,17 +274,57 @@ def checked_kind(policy: TreePolicy) -> ChildrenKind:
     Raises:
         PluginError: if there is no such kind.
     """
-    try:
-        return KINDS[policy.children]
-    except (KeyError, TypeError):
+    return KINDS[checked_children(policy)]
+
+
+def checked_children(policy: TreePolicy) -> str:
+    """A policy's `children`, a key of `KINDS`.
+
+    Raises:
+        PluginError: if there is no such kind.
+    """
+    with blaming("tree policy", policy, "children"):
+        children = policy.children
+    if not isinstance(children, str) or children not in KINDS:
         raise PluginError(
-            f"{naming('tree policy', policy)} says that its children are {policy.children!r}; "
+            f"{naming('tree policy', policy)} says that its children are {written(children)}; "
             f"kinds are {', '.join(KINDS)}"
-        ) from None
+        )
+    return children
 
 
-def _begins(tokens: IntArray, first: IntArray) -> bool:
-    return np.array_equal(tokens[: len(first)], first)
+def own_draws(given: Drawn) -> Drawn:
+    """What a plugin has given as draws, as a new object of this very class, whatever it was.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if not isinstance(given.replacement, bool | np.bool_):
+        raise ValueError(  # noqa: TRY004 - as the other faults of draws
+            f"replacement of draws is {written(given.replacement)}; it must be True or False"
+        )
+    return Drawn(given.tokens, given.law, bool(given.replacement), given.logp)
+
+
+def _own_tree(given: TokenTree) -> TokenTree:
+    drawn = {}
+    for node, one in dict(given.drawn).items():
+        if not is_whole(node) or not isinstance(one, Drawn):
+            raise ValueError(
+                f"a tree's draws hold {written(node)}: {type(one).__name__}; it must be a node and a Drawn"
+            )
+        drawn[int(node)] = own_draws(one)
+    return TokenTree(given.tokens, given.parents, given.path_logp, drawn)
+
+
+def _same_start(own: Drawn, drawn: Drawn) -> bool:
+    """Whether draws are the first of these; laws share their memory unless somebody has made them anew."""
+    same_law = own.law.base is drawn.law.base or np.array_equal(own.law, drawn.law)
+    return same_law and np.array_equal(own.tokens[: len(drawn.tokens)], drawn.tokens)
+
+
+def _repeats(numbers: IntArray) -> bool:
+    return len(set(numbers.tolist())) != len(numbers)
 
 
 def _array(given: object) -> NDArray[Any]:

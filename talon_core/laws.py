@@ -2,8 +2,11 @@
 
 from abc import ABC, abstractmethod
 
+import numpy as np
+
 from talon_core.choices import Choices
-from talon_core.tree import FloatArray
+from talon_core.errors import written
+from talon_core.tree import FloatArray, TokenTree
 
 
 class Laws(ABC):
@@ -11,7 +14,11 @@ class Laws(ABC):
 
     @abstractmethod
     def at(self, node: int) -> FloatArray:
-        """The law after `node`, shape `(vocab,)`, float64, summing to 1; at temperature 0 all on one token."""
+        """The law after `node`, shape `(vocab,)`, float64, summing to 1; at temperature 0 all on one token.
+
+        Raises:
+            IndexError: if there is no such node.
+        """
 
     @abstractmethod
     def ends(self, token: int) -> bool:
@@ -20,3 +27,13 @@ class Laws(ABC):
     def draw(self, node: int, choices: Choices) -> int:
         """Draw the token after `node` from its law."""
         return choices.pick(self.at(node))
+
+
+def check_node(tree: TokenTree, node: object) -> None:
+    """Refuse what is no node of a tree; for implementations of `Laws`.
+
+    Raises:
+        IndexError: if it is none; the sentence says which there are.
+    """
+    if not isinstance(node, int | np.integer) or not 0 <= node < len(tree):
+        raise IndexError(f"there is no node {written(node)}; the tree has nodes 0 to {len(tree) - 1}")

@@ -1,25 +1,29 @@
 """From names to a decoder: finds the model, the plugins and the backends."""
 
 import difflib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import attrs
 
-from talon_core.attention import AttentionBackend, DeviceBackend
+from talon_core import specs
+from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.backends import choose_accelerator, choose_attention
-from talon_core.drafter import DrafterSpec
+from talon_core.drafter import DrafterSpec, checked_features, checked_rank
 from talon_core.drafting import checked_budget
-from talon_core.errors import blaming_bugs
+from talon_core.errors import PluginError
 from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy
+from talon_core.recipe import Recipe
 from talon_core.registry import KINDS, Registry, load_registry
 from talon_core.rule import AcceptanceRule
-from talon_core.specs import build
 
 if TYPE_CHECKING:
     from talon_core.decoder import Decoder
+
+LOGGER = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "smollm2-135m"
 AUTO = "auto"
@@ -171,8 +175,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts, registry: Regist
     layers = model.config.get_text_config().num_hidden_layers
     features: tuple[int, ...] = ()
     if drafter is not None:
-        with blaming_bugs("drafter", drafter, "features"):
-            features = tuple(drafter.features(layers))
+        features = checked_features(drafter, layers)
     whole = len({parameter.device for parameter in model.parameters()}) == 1
     graphs = CudaGraphs if parts.graphs and model.device.type == "cuda" and whole else None
     while True:
@@ -223,15 +226,19 @@ def is_lossless(parts: Parts, registry: Registry) -> bool:
 def choose_drafter(registry: Registry, model: Any) -> str:
     """The name of the drafter that is ready for a model and has the highest rank, the first name among equals.
 
+    A drafter that fails at saying its rank is left out, with a warning: nobody has asked for it.
+
     Raises:
         LookupError: if none is ready, which happens only where TALON's own drafters are not installed.
-        PluginError: if a plugin fails at saying its rank.
     """
     best: tuple[int, str] | None = None
     for name in registry.names("drafter"):
         cls: type[DrafterSpec] = registry.get("drafter", name).cls
-        with blaming_bugs("drafter", cls, "rank_for"):
-            rank = cls.rank_for(model)
+        try:
+            rank = checked_rank(cls, model)
+        except PluginError as error:
+            LOGGER.warning("left out of the drafters to choose from: %s", error)
+            continue
         if rank is not None and (best is None or rank > best[0]):
             best = (rank, name)
     if best is None:
@@ -256,7 +263,7 @@ def built(registry: Registry, kind: str, given: Any) -> Any:
         ValueError: for a bad option, or an object of another kind.
     """
     interface = KINDS[kind][1]
-    part = build(registry, kind, given) if isinstance(given, str) else given
+    part = specs.build(registry, kind, given) if isinstance(given, str) else given
     if not isinstance(part, interface):
         instead = f", as {given.__name__}() and not {given.__name__}" if isinstance(given, type) else ""
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
@@ -267,6 +274,52 @@ def built(registry: Registry, kind: str, given: Any) -> Any:
         for which in ("budget", "draft_budget"):
             checked_budget(part, which)
     return part
+
+
+@overload
+def build(kind: Literal["tree policy"], spec: str) -> TreePolicy: ...
+
+
+@overload
+def build(kind: Literal["drafter"], spec: str) -> DrafterSpec: ...
+
+
+@overload
+def build(kind: Literal["rule"], spec: str) -> AcceptanceRule: ...
+
+
+@overload
+def build(kind: Literal["attention backend"], spec: str) -> AttentionBackend: ...
+
+
+@overload
+def build(kind: Literal["accelerator"], spec: str) -> Accelerator: ...
+
+
+@overload
+def build(kind: Literal["recipe"], spec: str) -> Recipe: ...
+
+
+def build(kind: str, spec: str) -> Any:
+    """Make the object that a spec describes, out of what is registered on this machine.
+
+    Args:
+        kind: "tree policy", "drafter", "rule", "attention backend", "accelerator" or "recipe".
+        spec: for example `talon:budget=60,mu=0.03`.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for an unknown kind, an unknown or missing option, or a bad value; the sentence says what would be
+            right.
+        PluginError: if the class cannot be made for any other reason.
+    """
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"there is no kind {kind!r} of things that are registered; kinds are {', '.join(KINDS)}")
+    if not isinstance(spec, str):
+        raise ValueError(  # noqa: TRY004 - as for every bad spec
+            f"the spec of a {kind} is {spec!r}; it must be a text such as name:option=value"
+        )
+    return built(load_registry(), kind, spec)
 
 
 def load_model(name: str, **options: Any) -> tuple[Any, Any]:

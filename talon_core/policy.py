@@ -96,4 +96,4 @@ class TreePolicy(ABC):
         """Called before the first round of a sequence; what was remembered of an earlier one must be forgotten."""
 
     def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise
-        """Called after each round with its tree, what was accepted and what the parts took, in seconds; read only."""
+        """Called after each round with its tree, what was accepted and what the parts took, in seconds; a copy."""

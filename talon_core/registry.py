@@ -11,9 +11,10 @@ import pluggy
 from talon_core import hookspecs
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
+from talon_core.errors import written
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
-from talon_core.rule import AcceptanceRule
+from talon_core.rule import AcceptanceRule, fault_of_claims
 
 GROUP = "talon"
 
@@ -101,18 +102,22 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
             manager.check_pending()
             if not manager.get_hookcallers(plugin):
                 raise ValueError("it registers nothing: no function of it is marked @hookimpl")
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit in a plugin must not end the program
             failures[label] = _sentence(error)
             continue
         for kind, (hook, interface) in KINDS.items():
             try:
                 classes = [cls for listed in getattr(manager.hook, hook)() for cls in listed]
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 failures[f"{label} ({hook})"] = _sentence(error)
                 continue
             problems = []
             for cls in classes:
-                problem = _problem(cls, interface, entries[kind])
+                problem = _problem_of(cls, interface, entries[kind])
                 if problem:
                     problems.append(problem)
                 else:
@@ -131,10 +136,17 @@ def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:
     return [(label, found[label].load) for label in ours_first]
 
 
+def _problem_of(cls: object, interface: type, taken: Mapping[str, Registered]) -> str | None:
+    try:
+        return _problem(cls, interface, taken)
+    except Exception as error:  # attributes may be descriptors, and classes may have odd metaclasses
+        return f"{written(cls)} cannot be looked at: {_sentence(error)}"
+
+
 def _problem(cls: object, interface: type, taken: Mapping[str, Registered]) -> str | None:
     """Why a class cannot be registered, or None."""
     if not isinstance(cls, type) or not issubclass(cls, interface):
-        return f"{cls!r} is not a subclass of {interface.__name__}"
+        return f"{written(cls)} is not a subclass of {interface.__name__}"
     where = f"{cls.__module__}.{cls.__qualname__}"
     name = getattr(cls, "name", None)
     if not isinstance(name, str) or not name:
@@ -150,8 +162,11 @@ def _problem(cls: object, interface: type, taken: Mapping[str, Registered]) -> s
         return f"{where} does not implement {', '.join(sorted(missing))}"
     if not attrs.has(cls) and interface not in WITHOUT_OPTIONS:
         return f"{where} is not an attrs class; decorate it with @attrs.frozen"
-    return None
+    wrong = fault_of_claims(cls) if issubclass(cls, AcceptanceRule) else None
+    return f"{where} {wrong}" if wrong is not None else None
 
 
 def _sentence(error: BaseException) -> str:
+    if isinstance(error, pluggy.PluginValidationError):  # what is wrong comes in its last lines
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]

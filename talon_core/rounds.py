@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from talon_core.tree import IntArray, TokenTree
+from talon_core.tree_arrays import ints
 
 
 @attrs.frozen(eq=False)
@@ -35,6 +36,10 @@ class Round:
     verify_seconds: float
     accept_seconds: float
     commit_seconds: float
+
+    def copied(self) -> "Round":
+        """The same round as an object of its own: whatever is done to it, this one stays as it is."""
+        return attrs.evolve(self, tree=self.tree.copied(), path=ints(self.path), tokens=ints(self.tokens))
 
     @property
     def accepted(self) -> int:

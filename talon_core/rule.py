@@ -1,13 +1,14 @@
 """The interface of acceptance rules: which path through a verified tree is kept."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Set
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
 
 from talon_core.choices import Choices
+from talon_core.errors import PluginError, blaming, naming, written
 from talon_core.laws import Laws
 from talon_core.tree import IntArray, TokenTree
 
@@ -66,6 +67,30 @@ class AcceptanceRule(ABC):
         Returns:
             The accepted path and the token after it. The walk must end at a token for which `laws.ends` is true.
         """
+
+
+def fault_of_claims(rule: "AcceptanceRule | type[AcceptanceRule]") -> str | None:
+    """What is wrong with what a rule says of itself, as the end of a sentence about it; None if nothing is."""
+    kinds: Any = getattr(rule, "exact_for", frozenset())  # a rule that does not say it is exact for nothing
+    if not isinstance(kinds, Set | tuple | list) or not all(isinstance(kind, str) for kind in kinds):
+        return f"has exact_for = {written(kinds)}; it must be a frozenset of kinds of trees, as frozenset({{'any'}})"
+    for claim in ("lossy", "looks_ahead", "follows_argmax"):
+        said: Any = getattr(rule, claim)
+        if not isinstance(said, bool):
+            return f"has {claim} = {written(said)}; it must be True or False"
+    return None
+
+
+def check_claims(rule: AcceptanceRule) -> None:
+    """Refuse a rule whose class attributes say nothing that can be understood.
+
+    Raises:
+        PluginError: if there is one; the message names the rule.
+    """
+    with blaming("rule", rule, "its class attributes"):
+        wrong = fault_of_claims(rule)
+    if wrong is not None:
+        raise PluginError(f"{naming('rule', rule)} {wrong}")
 
 
 def descend(tree: TokenTree, laws: Laws, draw: Callable[[int], int]) -> Accepted:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import Choices
-from talon_core.laws import Laws
+from talon_core.laws import Laws, check_node
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 Processor = Callable[[Tensor, Tensor], Tensor]
@@ -68,42 +68,45 @@ class WarpedLaws(Laws):
     decoding would show them there; so processors that look at the prefix work as they do there. So do those that
     remember their calls, if the rule does not look ahead.
 
-    Attributes:
+    Args:
         tree: the verified tree.
         logits: raw scores, shape `(nodes, vocab)`.
         sampling: how the user wants tokens chosen.
         prefix: every committed token, the tree's root being the last of them.
         eos: token ids that end the text.
+
+    Attributes:
         failures: what processors have raised: the user's own errors, not those of the rule that asked.
     """
 
-    tree: TokenTree
-    logits: Tensor
-    sampling: Sampling
-    prefix: TokenBuffer
-    eos: frozenset[int] = frozenset()
-    failures: list[Exception] = attrs.field(factory=list)
+    _tree: TokenTree
+    _logits: Tensor
+    _sampling: Sampling
+    _prefix: TokenBuffer
+    _eos: frozenset[int] = frozenset()
+    failures: list[BaseException] = attrs.field(factory=list)
     _warped: dict[int, Tensor] = attrs.field(factory=dict, init=False)
 
     def _scores(self, node: int) -> Tensor:
+        check_node(self._tree, node)
         if node not in self._warped:
             try:
                 self._warped[node] = self._warp(node)
-            except Exception as error:
+            except BaseException as error:
                 self.failures.append(error)
                 raise
         return self._warped[node]
 
     def _warp(self, node: int) -> Tensor:
-        scores = self.logits[node]  # (vocab,)
+        scores = self._logits[node]  # (vocab,)
         if scores.dtype in (torch.bfloat16, torch.float16):
             scores = scores.float()
-        if self.sampling.processors:
-            path = self.tree.tokens[self.tree.path(node)[1:]]
-            ids = self.prefix.with_path(path)
+        if self._sampling.processors:
+            path = self._tree.tokens[self._tree.path(node)[1:]]
+            ids = self._prefix.with_path(path)
             scores = scores[None].clone()  # processors may write into what they are given
             shape = scores.shape
-            for processor in self.sampling.processors:
+            for processor in self._sampling.processors:
                 scores = processor(ids, scores)
                 if not isinstance(scores, Tensor) or scores.shape != shape:
                     raise _no_scores(processor, scores, shape)
@@ -112,14 +115,14 @@ class WarpedLaws(Laws):
 
     def at(self, node: int) -> FloatArray:
         scores = self._scores(node)
-        if not self.sampling.do_sample:
+        if not self._sampling.do_sample:
             law = np.zeros(len(scores))
             law[int(scores.argmax())] = 1.0
             return law
         law = np.asarray(torch.softmax(scores.double(), dim=-1).cpu().numpy())
         if np.isnan(law[0]):  # then all of it is
             error = ValueError(
-                f"there is no law to draw from after {self.prefix.length + self.tree.depths[node]} tokens: "
+                f"there is no law to draw from after {self._prefix.length + self._tree.depths[node]} tokens: "
                 "the scores hold NaN or infinity, or the processors forbid every token"
             )
             self.failures.append(error)
@@ -127,12 +130,12 @@ class WarpedLaws(Laws):
         return law
 
     def draw(self, node: int, choices: Choices) -> int:
-        if not self.sampling.do_sample:
+        if not self._sampling.do_sample:
             return int(self._scores(node).argmax())
         return choices.pick(self.at(node))
 
     def ends(self, token: int) -> bool:
-        return token in self.eos
+        return token in self._eos
 
 
 def _no_scores(processor: Processor, returned: object, shape: torch.Size) -> ValueError:

@@ -7,7 +7,8 @@ from torch import Tensor, device
 
 from talon_core.choices import Choices
 from talon_core.drafting import DraftLimits
-from talon_core.errors import PluginError, blaming, naming
+from talon_core.errors import PluginError, blaming, is_whole, naming, written
+from talon_core.growing import checked_children
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
@@ -37,18 +38,21 @@ def checked_walk(rule: AcceptanceRule, accepted: object, tree: TokenTree, vocab_
 
     if not isinstance(accepted, Accepted):
         raise fail(f"returned {type(accepted).__name__} from walk; it must return an Accepted")
-    path, token = accepted.path, accepted.token
-    if not isinstance(path, np.ndarray) or path.ndim != 1 or path.dtype.kind not in "iu":
-        raise fail(f"accepted the path {path!r}; a path is an array of node indices")
+    with blaming("rule", rule, "walk"):
+        given, token = accepted.path, accepted.token
+    path = np.asarray(given) if isinstance(given, np.ndarray) else None  # of no subclass
+    if path is None or path.ndim != 1 or path.dtype.kind not in "iu":
+        raise fail(f"accepted the path {written(given)}; a path is an array of node indices")
+    path = path.astype(np.int64)
     on_tree = len(path) and path[0] == 0 and path.min() == 0 and path.max() < len(tree)
     if not on_tree or not np.array_equal(tree.parents[path[1:]], path[:-1]):
         raise fail(
             f"accepted the path {path.tolist()}; "
             "a path begins with the root, 0, and each node is the parent of the next"
         )
-    if not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
-        raise fail(f"emitted token {token!r}; the vocabulary has ids 0 to {vocab_size - 1}")
-    return Accepted(path.astype(np.int64), int(token))
+    if not is_whole(token) or not 0 <= token < vocab_size:
+        raise fail(f"emitted token {written(token)}; the vocabulary has ids 0 to {vocab_size - 1}")
+    return Accepted(path, int(token))
 
 
 class Sequence:
@@ -77,6 +81,7 @@ class Sequence:
         self.finish_reason: str | None = None
         self.seconds = 0.0
         self._committed: TokenBuffer | None = None
+        self._children = checked_children(policy) if policy is not None else None
 
     @property
     def over(self) -> bool:
@@ -95,7 +100,8 @@ class Sequence:
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""
         left = 0 if self.over else self.limit - len(self.token_ids) - 1
-        return DraftLimits(vocab_size, left if max_depth is None else min(left, max_depth), self.request.eos)
+        depth = left if max_depth is None else min(left, max_depth)
+        return DraftLimits(vocab_size, depth, self.request.eos, self._children)
 
     def accept(self, rule: AcceptanceRule, tree: TokenTree, logits: Tensor) -> Accepted:
         """Let the rule walk, and check what it says.
@@ -112,11 +118,10 @@ class Sequence:
         laws = WarpedLaws(tree, logits, self.request.sampling, self._committed, self.request.eos)
         try:
             with blaming("rule", rule, "walk"):
-                accepted = rule.walk(tree, laws, self.choices)
-        except PluginError as error:
-            if error.__cause__ in laws.failures:
+                accepted = rule.walk(tree.copied(), laws, self.choices)
+        finally:
+            if laws.failures:  # also where the rule has gone on without the law that it could not get
                 raise laws.failures[-1] from None
-            raise
         return checked_walk(rule, accepted, tree, logits.shape[1])
 
     def emit(self, tree: TokenTree, accepted: Accepted) -> IntArray:

@@ -1,11 +1,11 @@
 """How a target or a drafter sets itself up for decoding, and how that is entered once for each round at little cost."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import TracebackType
 
-
-class BusyError(RuntimeError):
-    """A model is being decoded at this moment, and cannot be decoded by somebody else as well."""
+from talon_core.errors import PluginError, blaming_bugs, naming
 
 
 class RepeatableSession(AbstractContextManager[object]):
@@ -21,3 +21,47 @@ class RepeatableSession(AbstractContextManager[object]):
 
         It must still leave everything as it is then, which need not be as it was the first time.
         """
+
+
+class Session(AbstractContextManager[None]):
+    """Enters what a `session` method returns and leaves it again; an error that is raised inside always gets out.
+
+    Args:
+        kind: what the object is, as errors call it: "drafter" or "target".
+        owner: whom errors name.
+        make: gives the session.
+
+    Raises:
+        PluginError: on entering, if that fails or gives no context manager; on leaving, if that fails.
+    """
+
+    def __init__(self, kind: str, owner: object, make: Callable[[], object]) -> None:
+        self._kind = kind
+        self._owner = owner
+        self._make = make
+        self._session: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        with blaming_bugs(self._kind, self._owner, "session"):
+            session = self._make()
+            if not isinstance(session, AbstractContextManager):
+                raise PluginError(
+                    f"{naming(self._kind, self._owner)} returned {type(session).__name__} from session; "
+                    "it must return a context manager, as contextlib.nullcontext()"
+                )
+            session.__enter__()
+        self._session = session
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        with blaming_bugs(self._kind, self._owner, "session"):
+            try:
+                suppressed = self._session.__exit__(kind, error, traceback)
+            except BaseException as own:
+                if own is error:  # handed on, which is what happens anyway
+                    return
+                raise
+        if suppressed and error is not None:
+            error.add_note(f"{naming(self._kind, self._owner)} would have suppressed this error in its session")

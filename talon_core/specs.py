@@ -64,12 +64,16 @@ def build(registry: Registry, kind: str, spec: str) -> Any:
         return cls(**values)
     except (ValueError, TypeError) as error:  # attrs' validators put the sentence first, then what they looked at
         raise ValueError(f"{kind} '{name}': {error.args[0] if error.args else error}") from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _broken(registered, error) from error
 
 
 def _fields(registered: Registered) -> "dict[str, attrs.Attribute[Any]]":
     """A registered class's fields that can be given, by the name they are given by."""
+    if not attrs.has(registered.cls):
+        return {}  # it is made without options
     try:
         fields = attrs.fields(attrs.resolve_types(registered.cls))
     except Exception as error:
@@ -77,7 +81,7 @@ def _fields(registered: Registered) -> "dict[str, attrs.Attribute[Any]]":
     return {field.alias: field for field in fields if field.init}
 
 
-def _broken(registered: Registered, error: Exception) -> PluginError:
+def _broken(registered: Registered, error: BaseException) -> PluginError:
     return PluginError(
         f"{registered.kind} '{registered.name}' of {registered.plugin} cannot be made: {type(error).__name__}: {error}"
     )
@@ -123,15 +127,31 @@ def describe_options(cls: type) -> dict[str, Any]:
     """A registered class's options and their defaults; required ones have the default `attrs.NOTHING`.
 
     A default that is worked out from other options is None here. A class that is no attrs class has no options.
+
+    Raises:
+        PluginError: if a default cannot be made; the message names the class and the option.
     """
     options: dict[str, Any] = {}
     for field in attrs.fields(cls) if attrs.has(cls) else ():
         if field.init:
             default = field.default
             if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-                default = None if default.takes_self else default.factory()
+                default = None if default.takes_self else _default(cls, field)
             options[field.alias] = default
     return options
+
+
+def _default(cls: type, field: "attrs.Attribute[Any]") -> Any:
+    factory: Any = field.default
+    try:
+        return factory.factory()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(
+            f"{cls.__module__}.{cls.__qualname__} has an option '{field.alias}' whose default cannot be made: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def spelled(made: Any) -> str:

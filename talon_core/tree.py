@@ -93,7 +93,7 @@ class TokenTree:
             self._check_drawn()
 
     def _check_drawn(self) -> None:
-        held = set(zip(self.parents.tolist(), self.tokens.tolist(), strict=True))
+        held = set(zip(self.parents[1:].tolist(), self.tokens[1:].tolist(), strict=True))
         for node, drawn in self.drawn.items():
             for token in drawn.tokens.tolist():
                 if (node, token) not in held:
@@ -106,6 +106,19 @@ class TokenTree:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def copied(self, drawn: Mapping[int, Drawn] | None = None) -> "TokenTree":
+        """The same tree as an object of its own: whatever is done to it, this one stays as it is.
+
+        Args:
+            drawn: copies of its draws; made where they are not given.
+        """
+        copy = object.__new__(TokenTree)  # it was checked when this one was made
+        for name in ("tokens", "parents", "path_logp", "depths"):
+            object.__setattr__(copy, name, getattr(self, name).view())
+        own = {node: one.copied() for node, one in self.drawn.items()} if drawn is None else dict(drawn)
+        object.__setattr__(copy, "drawn", own)
+        return copy
 
     @cached_property
     def depths(self) -> IntArray:

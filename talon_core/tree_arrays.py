@@ -1,4 +1,4 @@
-"""The arrays that trees are made of: small, on the host, never written to."""
+"""The arrays that trees are made of: small, on the host, in memory that nobody can write to."""
 
 from typing import Any
 
@@ -11,19 +11,22 @@ BitArray = NDArray[np.uint32]
 
 
 def ints(values: Any) -> IntArray:
-    """A read-only copy, int64, at least one axis; the array itself where it is that already."""
+    """A new read-only array, int64, at least one axis; it shares the memory of one that was made here."""
     return _kept(values, np.int64)
 
 
 def floats(values: Any) -> FloatArray:
-    """A read-only copy, float64, at least one axis; the array itself where it is that already."""
+    """A new read-only array, float64, at least one axis; it shares the memory of one that was made here."""
     return _kept(values, np.float64)
 
 
 def _kept(values: Any, dtype: type) -> NDArray[Any]:
-    is_array = isinstance(values, np.ndarray) and values.dtype == dtype and values.ndim
-    if is_array and values.flags.owndata and not values.flags.writeable:
-        return values  # type: ignore[no-any-return]
-    array: NDArray[Any] = np.array(values, dtype=dtype, ndmin=1)
-    array.flags.writeable = False
-    return array
+    # Over `bytes`, because an array that owns its memory, and a view of it, can be made writeable again by anybody.
+    # Always a new array, because the shape of one that is shared can be set by anybody; and always a view, whose `base`
+    # is an array that is used for nothing else.
+    array: NDArray[Any] = np.asarray(values, dtype=dtype)
+    base: Any = array.base
+    memory: Any = base.base if type(base) is np.ndarray else None  # a subclass may say what it likes
+    if type(memory) is bytes and len(memory) == array.nbytes and array.flags.c_contiguous:
+        return array.view()
+    return np.frombuffer(array.tobytes(), dtype).reshape(array.shape or 1)

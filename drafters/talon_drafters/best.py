@@ -132,7 +132,7 @@ class Best:
         return [
             self.candidates(np.arange(end - count, end), tree, frontier, width, choice)
             if count == len(frontier)
-            else nothing(frontier, choice)
+            else Candidates.nothing(frontier, choice)
             for end, count, tree, frontier, width, choice in zip(
                 ends, counts, trees, frontiers, widths, choices, strict=True
             )
@@ -155,13 +155,6 @@ def taken(rows: Tensor, places: IntArray) -> Tensor:
     if last - first + 1 == len(places):
         return rows[first : last + 1]
     return rows.index_select(0, torch.from_numpy(places).to(rows.device))
-
-
-def nothing(frontier: IntArray, choices: Choices) -> Candidates:
-    """Rows that hold padding alone: the drafter knows nothing here."""
-    shape = (len(frontier), 1)
-    impossible = np.full(shape, -np.inf)
-    return Candidates(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible, choices)
 
 
 def recorded_best(

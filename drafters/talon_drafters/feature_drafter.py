@@ -17,7 +17,7 @@ from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import PassInputs, fed, pass_inputs
 from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, best_numbers, few_widths, last_rows, nothing, taken
+from talon_drafters.best import Best, best_numbers, few_widths, last_rows, taken
 from talon_drafters.heads.layers import FeatureHead
 from talon_drafters.staging import StagedRow
 
@@ -178,7 +178,7 @@ class FeatureDrafter(Drafter):
     ) -> list[Candidates]:
         if not any(row.pending and len(of) for row, of in zip(self._rows, frontiers, strict=True)):
             # prompts of one token, of which no feature is known yet
-            return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
+            return [Candidates.nothing(*of) for of in zip(frontiers, choices, strict=True)]
         staged = [
             row.stage_for(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)
         ]

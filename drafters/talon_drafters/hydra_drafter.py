@@ -23,7 +23,7 @@ from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, nothing, recorded_best
+from talon_drafters.best import Best, recorded_best
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.hydra import STEM, ReadHydra, hydra_of
 from talon_drafters.head_drafter import (
@@ -144,7 +144,7 @@ class HydraDrafter(Drafter):
         states = self._states.last()
         asked = [len(frontier) if row in states else 0 for row, frontier in enumerate(frontiers)]
         if not any(asked):
-            return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
+            return [Candidates.nothing(*of) for of in zip(frontiers, choices, strict=True)]
         paths = [
             (row, tree.tokens[tree.path(int(node))])
             for row, (tree, frontier) in enumerate(zip(trees, frontiers, strict=True))

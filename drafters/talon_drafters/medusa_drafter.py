@@ -15,7 +15,7 @@ from talon_core.hf.device import RecordedFunctions
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, nothing, recorded_best
+from talon_drafters.best import Best, recorded_best
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.medusa import STEM, ReadMedusa, medusa_of
 from talon_drafters.head_drafter import accelerated, checkpoint_for, shared_output, transformers_target
@@ -79,7 +79,7 @@ class MedusaDrafter(Drafter):
         proposed = []
         for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
             if self._best is None or row not in self._first:
-                proposed.append(nothing(frontier, choice))
+                proposed.append(Candidates.nothing(frontier, choice))
                 continue
             depths = tree.depths[frontier]
             assert (depths < len(self._heads.blocks)).all(), "asked for deeper than max_depth"

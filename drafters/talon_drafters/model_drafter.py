@@ -18,7 +18,7 @@ from talon_core.hf.target import HFTarget
 from talon_core.loading import load_model
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.best import Best, last_rows, nothing, taken
+from talon_drafters.best import Best, last_rows, taken
 from talon_drafters.head_drafter import transformers_target
 from talon_drafters.staging import StagedRow
 
@@ -160,7 +160,7 @@ class ModelDrafter(Drafter):
             for row, (tree, frontier) in enumerate(zip(trees, frontiers, strict=True))
         ]
         if not any(asked):
-            return [nothing(*of) for of in zip(frontiers, choices, strict=True)]
+            return [Candidates.nothing(*of) for of in zip(frontiers, choices, strict=True)]
         staged = [
             row.stage(tree, frontier) if count else (None, 0)
             for row, tree, frontier, count in zip(self._rows, trees, frontiers, asked, strict=True)

@@ -3,7 +3,8 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from talon_core.drafter import DrafterSpec
+from talon_core.drafter import DrafterSpec, described, files_known
+from talon_core.errors import PluginError
 from talon_core.loading import Parts
 from talon_core.registry import Registry
 from talon_core.specs import build
@@ -49,9 +50,9 @@ def drafter_of_files(path: str, registry: Registry) -> DrafterSpec:
     reasons: list[str] = []
     for name in registry.names("drafter"):
         try:
-            spec = registry.get("drafter", name).cls.of_files(path)  # type: ignore[attr-defined]
-        except Exception as error:  # of a plugin; the others are asked all the same
-            reasons.append(str(error) if isinstance(error, ValueError) else f"drafter '{name}' failed: {error!r}")
+            spec = files_known(registry.get("drafter", name).cls, path)
+        except (ValueError, OSError, PluginError) as error:  # the others are asked all the same
+            reasons.append(str(error))
             continue
         if spec is not None:
             found[name] = spec
@@ -87,7 +88,7 @@ def check_drafter(spec: DrafterSpec, session: "Session") -> dict[str, Any]:
     passes = sum(result.stats.target_passes for result in results)
     return {
         "name": spec.name,
-        "recognised": dict(decoder.drafter.describe()),
+        "recognised": described(spec, decoder.drafter),
         "acceptance": {
             "policy": CHECK_POLICY,
             "prompts": len(results),

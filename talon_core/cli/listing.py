@@ -14,6 +14,7 @@ from rich.text import Text
 
 from talon_core.cli import options as opts
 from talon_core.cli.output import plain, print_json, stdout
+from talon_core.errors import PluginError
 from talon_core.registry import Registered, Registry, load_registry
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import describe_options
@@ -41,10 +42,11 @@ def listing(
         raise ValueError(f"nothing is listed under '{what}'; {hint}there are: {', '.join(WORDS)}")
     wanted = WORDS if what is None else (what,)
     registry = load_registry()
+    failures = dict(registry.failures)
     answer: dict[str, Any] = {}
     for word in wanted:
-        answer[word] = list_models() if word == "models" else list_registered(registry, KINDS[word])
-    answer["failures"] = dict(registry.failures)
+        answer[word] = list_models() if word == "models" else list_registered(registry, KINDS[word], failures)
+    answer["failures"] = failures
     if as_json:
         print_json(answer)
     else:
@@ -70,9 +72,23 @@ def list_models() -> list[dict[str, Any]]:
     ]
 
 
-def list_registered(registry: Registry, kind: str) -> list[dict[str, Any]]:
-    """Everything of one kind, by name."""
-    return [describe(registry.get(kind, name)) for name in registry.names(kind)]
+def list_registered(registry: Registry, kind: str, failures: dict[str, str]) -> list[dict[str, Any]]:
+    """Everything of one kind, by name.
+
+    Args:
+        registry: where they are looked up.
+        kind: a key of `talon_core.registry.KINDS`.
+        failures: what cannot be described is added here, by plugin and name, with the reason.
+    """
+    described = []
+    for name in registry.names(kind):
+        registered = registry.get(kind, name)
+        try:
+            described.append(describe(registered))
+        except Exception as error:  # of a plugin; the others are listed all the same
+            reason = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+            failures[f"{registered.plugin} ({kind} '{name}')"] = reason
+    return described
 
 
 def describe(registered: Registered) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from talon_core.drafter import FINAL_STATE
+from talon_core.errors import BusyError
 from talon_core.hf.attention import ATTENTION_NAME
 from talon_core.hf.checks import any_compiled
-from talon_core.sessions import BusyError
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
+import attrs
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from talon_core.choices import SeededChoices
 from talon_core.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.drawn import Drawn
+from talon_core.errors import blaming
 from talon_core.growing import checked_budget, checked_kind
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Round
@@ -19,14 +21,58 @@ from talon_core.testing.strategies import draft_limits, table_drafters
 from talon_core.tree import TokenTree
 
 
+@attrs.frozen
+class Told:
+    """What becomes of a tree, and what its policy is told.
+
+    Attributes:
+        root: the last committed token before it.
+        place: the last accepted node, counted around a tree that has fewer; 0 accepts nothing.
+        bonus: the token after that.
+        draft_seconds: time in the drafter.
+        verify_seconds: time in the target.
+    """
+
+    root: int
+    place: int
+    bonus: int
+    draft_seconds: float
+    verify_seconds: float
+
+    def of(self, drafted: Drafted) -> Round:
+        """The round, for a tree that was drafted."""
+        tree = drafted.tree
+        path = tree.path(self.place % len(tree))
+        return Round(
+            tree=tree,
+            path=path,
+            tokens=np.append(tree.tokens[path[1:]], self.bonus),
+            drafted_nodes=len(drafted.drafted),
+            draft_passes=1,
+            draft_seconds=self.draft_seconds,
+            policy_seconds=1e-4,
+            verify_seconds=self.verify_seconds,
+            accept_seconds=1e-4,
+            commit_seconds=1e-4,
+        )
+
+
+_SECONDS = st.sampled_from([1e-3, 0.0, 1e-6, 0.03, 2.0])
+_PLACES = st.sampled_from([-1, 0]) | st.integers(0, 60)
+"""The last node, none at all, or any."""
+
+_TOLD = st.builds(Told, st.integers(0, 1), _PLACES, st.integers(0, 1), _SECONDS, _SECONDS)
+
+
 def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100) -> None:
     """Check that a policy keeps the contract of `TreePolicy`.
 
     What it says of itself is checked once. Then trees are grown, by the decoder's own code and with its checks, against
     random drafters and hostile ones: flat and peaked laws, forbidden and hardly possible tokens, ties, rows with few
-    candidates or none, rounding, tokens that end the text, limits of any depth. Each tree must keep the budgets, be a
-    part of what was drafted, and come out the same when it is drafted again with the same choices, what is said of its
-    draws included.
+    candidates or none, rounding, tokens that end the text, limits of any depth. In between the policy is told of rounds
+    in which nothing, something or all was accepted, in times of any size. Each tree must keep the budgets, be a part of
+    what was drafted, and come out the same when it is drafted again with the same choices, what is said of its draws
+    included. And a second sequence must get the trees that it gets of a policy that has seen no other: `begin` forgets.
 
     Args:
         make: the policy's class, or a function that makes a new policy with the options to be checked.
@@ -43,10 +89,16 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
 
 def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[AnyDrafter], max_examples: int) -> None:
     @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False)
-    @given(st.data(), drafters, st.lists(st.integers(0, 1), min_size=1, max_size=3), st.integers(0, 2**16))
-    def every_round_keeps_the_contract(data: st.DataObject, drafter: AnyDrafter, roots: list[int], seed: int) -> None:
+    @given(
+        st.data(), drafters, st.lists(_TOLD, min_size=1, max_size=3), st.lists(_TOLD, max_size=2), st.integers(0, 2**16)
+    )
+    def every_round_keeps_the_contract(
+        data: st.DataObject, drafter: AnyDrafter, first: list[Told], second: list[Told], seed: int
+    ) -> None:
         limits = data.draw(draft_limits(drafter.vocab_size), label="limits")
-        _check_sequence(make, drafter, roots, limits, seed)
+        policy = make()
+        _check_sequence(make, policy, drafter, first, limits, seed)
+        _check_memory(make, policy, drafter, second, limits, seed)
 
     with steady("tree policy", make(), "candidates.choices"):
         every_round_keeps_the_contract()
@@ -65,29 +117,66 @@ def _check_claims(policy: TreePolicy) -> None:
 
 
 def _check_sequence(
-    make: Callable[[], TreePolicy], drafter: AnyDrafter, roots: list[int], limits: DraftLimits, seed: int
+    make: Callable[[], TreePolicy],
+    policy: TreePolicy,
+    drafter: AnyDrafter,
+    rounds: list[Told],
+    limits: DraftLimits,
+    seed: int,
 ) -> None:
-    """Draft one tree per root, telling the policy in between that its last node was accepted."""
-    policy, twin = make(), make()
-    policy.begin()
-    twin.begin()
+    """Draft a sequence of trees, telling the policy in between what became of each."""
+    twin = make()
+    _begin(policy)
+    _begin(twin)
     other_seed = seed + 1 if policy.children == "deterministic" else seed
-    for root in roots:
-        drafted = draft_tree(policy, drafter, root, limits, SeededChoices(seed))
+    for told in rounds:
+        drafted = draft_tree(policy, drafter, told.root, limits, SeededChoices(seed))
         _check_finished(policy, drafted)
-        again = draft_tree(policy, drafter, root, limits, SeededChoices(seed))
+        again = draft_tree(policy, drafter, told.root, limits, SeededChoices(seed))
         _require(
             _same(drafted, again), policy, "drafts another tree when asked again; between rounds nothing may change"
         )
-        told = _round(drafted)
-        policy.observe(told)
-        others = draft_tree(twin, drafter, root, limits, SeededChoices(other_seed))
+        _observe(policy, told.of(drafted))
+        others = draft_tree(twin, drafter, told.root, limits, SeededChoices(other_seed))
         _require(
             _same(drafted, others),
             policy,
             f"drafts other trees than an equal policy that saw the same (its children are {policy.children})",
         )
-        twin.observe(told)
+        _observe(twin, told.of(drafted))
+
+
+def _check_memory(
+    make: Callable[[], TreePolicy],
+    policy: TreePolicy,
+    drafter: AnyDrafter,
+    rounds: list[Told],
+    limits: DraftLimits,
+    seed: int,
+) -> None:
+    """Draft another sequence with a policy that has seen one, and with one that has not."""
+    alone = make()
+    _begin(policy)
+    _begin(alone)
+    for told in rounds:
+        drafted, own = (draft_tree(one, drafter, told.root, limits, SeededChoices(seed)) for one in (policy, alone))
+        _require(
+            _same(drafted, own),
+            policy,
+            "drafts other trees for a second sequence than for the same one alone; begin must forget what was seen",
+        )
+        for one in (policy, alone):
+            _observe(one, told.of(own))
+
+
+def _begin(policy: TreePolicy) -> None:
+    with blaming("tree policy", policy, "begin"):
+        policy.begin()
+
+
+def _observe(policy: TreePolicy, round_: Round) -> None:
+    with blaming("tree policy", policy, "observe"):
+        policy.observe(round_)
 
 
 def _check_finished(policy: TreePolicy, drafted: Drafted) -> None:
@@ -119,21 +208,3 @@ def _same_draws(one: Drawn, other: Drawn) -> bool:
 
 def _equal(one: object, other: object, arrays: tuple[str, ...]) -> bool:
     return all(np.array_equal(getattr(one, array), getattr(other, array)) for array in arrays)
-
-
-def _round(drafted: Drafted) -> Round:
-    """A round in which the tree's last node was accepted and every part took a millisecond."""
-    tree = drafted.tree
-    path = tree.path(len(tree) - 1)
-    return Round(
-        tree=tree,
-        path=path,
-        tokens=np.append(tree.tokens[path[1:]], 0),
-        drafted_nodes=len(drafted.drafted),
-        draft_passes=1,
-        draft_seconds=1e-3,
-        policy_seconds=1e-3,
-        verify_seconds=1e-3,
-        accept_seconds=1e-3,
-        commit_seconds=1e-3,
-    )

@@ -156,11 +156,11 @@ class _Walks:
         tree = draw_tree(trial.kind, trial.drafter, trial.shape, choices, fixed=trial.fixed)
         told = TableLaws(trial.target, tree, trial.end)
         with blaming("rule", self.rule, "walk"):
-            returned = self.rule.walk(tree, told, noted)
+            returned = self.rule.walk(tree.copied(), told, noted)
         accepted = checked_walk(self.rule, returned, tree, trial.target.vocab_size)
         script = ScriptedChoices(noted.outcomes, noted.laws)
         with blaming("rule", self.rule, "walk"):
-            again = self.rule.walk(tree, TableLaws(trial.target, tree, trial.end), script)
+            again = self.rule.walk(tree.copied(), TableLaws(trial.target, tree, trial.end), script)
         self._require(
             script.taken == noted.outcomes
             and again.token == accepted.token

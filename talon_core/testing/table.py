@@ -10,7 +10,7 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Prompt
-from talon_core.laws import Laws
+from talon_core.laws import Laws, check_node
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
@@ -117,6 +117,7 @@ class TableLaws(Laws):
         self._table, self._tree, self._end = table, tree, end
 
     def at(self, node: int) -> FloatArray:
+        check_node(self._tree, node)
         self.asked.append(node)
         return self._table.law_after(self._tree.tokens[self._tree.path(node)].tolist())
 

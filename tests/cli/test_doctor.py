@@ -222,5 +222,13 @@ def test_files_that_two_drafters_know_are_nobodys():
     assert isinstance(drafter_of_files("here", registry(known=Known, broken=Broken)), Known)
     with pytest.raises(ValueError, match="the files of 'here' fit more than one drafter; give one of one, two with"):
         drafter_of_files("here", registry(one=Known, two=Known))
-    with pytest.raises(ValueError, match=r"drafter 'broken' failed: KeyError\('here'\)"):
+    with pytest.raises(ValueError, match=r"drafter 'Broken' \(.*\) raised KeyError in of_files: 'here'"):
         drafter_of_files("here", registry(broken=Broken))
+
+    class Odd(Known):
+        @classmethod
+        def of_files(cls, path):
+            return path
+
+    with pytest.raises(ValueError, match=r"drafter 'Odd' \(.*\) returned 'here' from of_files; it must return a Draft"):
+        drafter_of_files("here", registry(odd=Odd))

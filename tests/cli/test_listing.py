@@ -1,11 +1,13 @@
 """`talon list` and `talon models`."""
 
+import attrs
 import pytest
 
 from talon_core.cli import listing
 from talon_core.cli.listing import WORDS, attribute_helps
 from talon_core.models import MODELS
-from talon_core.registry import Registry, load_registry
+from talon_core.policy import TreePolicy
+from talon_core.registry import Registered, Registry, load_registry
 
 FIELDS = {"name", "plugin", "class", "description", "options"}
 
@@ -60,6 +62,33 @@ def test_a_failed_plugin_is_shown_and_stops_nothing(talon, monkeypatch):
     ran = talon("list")
     assert ran.status == 0
     assert "theirs:broken: ImportError: no module named 'gone'" in ran.out
+
+
+@attrs.frozen
+class Unlisted(TreePolicy):
+    name = "unlisted"
+    budget: int = 4
+    seed: int = attrs.field(factory=lambda: 1 // 0)
+
+    def grow(self, tree, candidates):
+        raise NotImplementedError
+
+
+def test_a_class_whose_options_cannot_be_described_is_named_and_the_others_are_listed(talon, monkeypatch):
+    def load(*_: object) -> Registry:
+        registry = load_registry()
+        entry = Registered("tree policy", "unlisted", Unlisted, "theirs:plugin")
+        policies = {**registry.entries["tree policy"], "unlisted": entry}
+        return Registry({**registry.entries, "tree policy": policies}, {})
+
+    monkeypatch.setattr(listing, "load_registry", load)
+    answer = talon("list", "policies", "--json").answer
+    assert [each["name"] for each in answer["policies"]] == load_registry().names("tree policy")
+    assert answer["failures"] == {
+        "theirs:plugin (tree policy 'unlisted')": f"{__name__}.Unlisted has an option 'seed' whose default cannot be "
+        "made: ZeroDivisionError: integer division or modulo by zero"
+    }
+    assert "theirs:plugin (tree policy 'unlisted')" in talon("list").out
 
 
 def test_a_docstring_s_attributes_are_read():

@@ -97,6 +97,60 @@ def test_trees_that_differ_in_the_record_of_their_draws_alone_are_not_the_same()
         check_tree_policy(RecordsAnotherLaw, max_examples=20)
 
 
+@attrs.define
+class Memory:
+    seen: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+
+
+@attrs.frozen
+class Remembers(TreePolicy):
+    """Makes its trees smaller by what it has been told, and forgets what it is told to forget."""
+
+    name = "remembers"
+    budget: int = 6
+    by: str = "seen"
+    forgets: bool = True
+    memory: Memory = attrs.field(init=False, eq=False, factory=Memory)
+
+    def begin(self):
+        if self.forgets:
+            self.memory.__init__()
+
+    def observe(self, round_):
+        self.memory.seen += 1
+        self.memory.accepted += round_.accepted
+        self.memory.seconds += round_.verify_seconds
+
+    def grow(self, tree, candidates):
+        small = {
+            "seen": self.memory.seen > 0,
+            "accepted": self.memory.accepted > 0,
+            "nothing accepted": self.memory.seen > 0 and self.memory.accepted == 0,
+            "slow": self.memory.seconds > 1,
+            "fast": 0 < self.memory.seconds < 1e-5,
+        }[self.by]
+        return Growth(candidates.best((2 if small else self.budget) - len(tree)))
+
+
+REASONS = ["seen", "accepted", "nothing accepted", "slow", "fast"]
+
+
+@pytest.mark.parametrize("by", REASONS)
+def test_a_policy_that_remembers_and_forgets_passes(by):
+    check_tree_policy(lambda: Remembers(by=by), max_examples=20)
+
+
+@pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize("by", REASONS)
+def test_a_policy_whose_begin_forgets_nothing_is_refused(by):
+    with pytest.raises(
+        AssertionError, match=r"^tree policy 'remembers' .* for a second sequence than .* begin must for"
+    ):
+        check_tree_policy(lambda: Remembers(by=by, forgets=False))
+
+
 @attrs.frozen
 class OwnDice(Draws):
     """Tosses coins that nobody can repeat."""

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import attrs
 import numpy as np
 import pytest
+import torch
 
 from talon_core.candidates import Candidates
 from talon_core.choices import SeededChoices
@@ -106,8 +107,12 @@ HOSTILE_POLICIES = {
     "fractional draft budget": (Policy(drafted=7.5), "has a draft_budget of 7.5"),
     "budget that raises": (Broken(), "raised ZeroDivisionError in draft_budget: no budget today"),
     "width that raises": (Policy(wide=raising(KeyError("w"))), "raised KeyError in width: 'w'"),
-    "width of the wrong type": (Policy(wide=lambda tree: "wide"), "raised ValueError in width"),
-    "width that is not a number": (Policy(wide=lambda tree: float("nan")), "raised ValueError in width"),
+    "width of the wrong type": (Policy(wide=lambda tree: "wide"), "returned 'wide' from width; it must be a number"),
+    "width of nothing": (Policy(wide=lambda tree: [None][0]), "returned None from width; it must be a number of cand"),
+    "width that is not a number": (
+        Policy(wide=lambda tree: float("nan")),
+        "returned nan from width; it must be a number of candidates",
+    ),
     "grow that raises": (Policy(grows=raising(RuntimeError("oh"))), "raised RuntimeError in grow: oh"),
     "grow that returns nothing": (
         Policy(grows=lambda *_: None),
@@ -116,6 +121,15 @@ HOSTILE_POLICIES = {
     "grow that returns indices": (Policy(grows=lambda *_: np.array([0])), "returned ndarray from grow"),
     "chosen None": (Policy(grows=chosen(None)), "it must be one-dimensional and hold integers"),
     "chosen ragged": (Policy(grows=chosen([[0], [0, 1]])), "it must be one-dimensional and hold integers"),
+    "chosen by a tensor that learns": (
+        Policy(grows=lambda *_: Growth(torch.zeros(1, requires_grad=True))),
+        "raised RuntimeError in grow: Can't call numpy.. on Tensor that requires grad",
+    ),
+    "frontier by a tensor that learns": (
+        Policy(grows=lambda tree, candidates: Growth([0], torch.ones(1, requires_grad=True))),
+        "raised RuntimeError in grow: Can't call numpy.. on Tensor that requires grad",
+    ),
+    "budget of True": (Policy(budget=True), "has a budget of True; it must be a whole number of nodes"),
     "chosen of two axes": (Policy(grows=chosen([[0]])), r"as an array of shape \(1, 1\)"),
     "chosen scores": (Policy(grows=chosen([0.0])), "type float64; it must be one-dimensional and hold integers"),
     "chosen by a mask": (Policy(grows=chosen([True, False])), "type bool; it must be"),
@@ -284,6 +298,10 @@ HOSTILE_DRAWERS = {
     "row that is no number": (
         kinded("iid", grows=returned({"0": Drawn([0], LAW)})),
         "returned a draw '0': Drawn; it must be a frontier row and a Drawn",
+    ),
+    "row that is no number, but False": (
+        kinded("iid", grows=returned({False: Drawn([0], LAW)})),
+        "returned a draw False: Drawn; it must be a frontier row and a Drawn",
     ),
     "more draws than its budget": (
         kinded("without-replacement", budget=2, grows=TWO),
@@ -540,9 +558,33 @@ HOSTILE_DRAFTERS = {
     ),
     "token below the padding": (change(tokens=put(-2)), "proposed token -2"),
     "NaN": (change(logp=put(np.nan)), "a log-probability that is not a finite number of at most 0"),
-    "NaN along the path": (change(path_logp=put(np.nan)), "a log-probability that is not a finite number"),
+    "NaN along the path": (change(path_logp=put(np.nan)), "a path_logp that is not a finite number"),
     "probability above 1": (change(logp=put(0.5)), "a log-probability that is not a finite number of at most 0"),
     "impossible token": (change(path_logp=put(-np.inf)), "padding has token -1 and minus infinity"),
+    "rows that rise": (
+        change(**{field: lambda array: array[:, ::-1] for field in ("tokens", "logp", "path_logp")}),
+        r"gave a row in which a candidate of logp -0.35.* stands behind one of -2.3.*; rows are sorted by falling logp",
+    ),
+    "padding in front": (
+        change(
+            tokens=lambda tokens: tokens * 0 + [-1, 0],
+            logp=lambda logp: logp * 0 + [-np.inf, -1.0],
+            path_logp=lambda logp: logp * 0 + [-np.inf, -1.0],
+        ),
+        "gave a row in which a candidate of logp -1 stands behind one of -inf; .* padding at their end",
+    ),
+    "a token twice": (
+        change(tokens=lambda tokens: tokens * 0 + 2),
+        "proposed token 2 twice for one node; each token stands in a row once",
+    ),
+    "a false path score": (
+        change(path_logp=lambda path_logp: path_logp + 0.5),
+        r"gave a candidate a path_logp of 0.14.* where its parent's and its logp add up to -0.35.*; path_logp is tree",
+    ),
+    "a score of no path": (
+        change(logp=put(-np.inf)),
+        "a log-probability that is not a finite number",
+    ),
     "padding with a score": (change(tokens=put(-1)), "padding has token -1 and minus infinity"),
 }
 
@@ -557,10 +599,19 @@ def test_a_hostile_drafter_is_named_with_what_it_did(case):
 @pytest.mark.parametrize(
     ("law", "complaint"),
     [
-        (LAW[:2], r"gave a law of shape \(2,\); it must be \(4,\), the target's"),
+        (
+            LAW[:2],
+            r"gave a law of shape \(2,\) and type float64; it must be a NumPy array of shape \(4,\), the target's",
+        ),
         (LAW * 0.98, "gave a law that sums to 0.98; a law sums to 1"),
         (np.array([1.5, 0, -0.5, 0]), "gave a law that gives token 2 -0.5; no probability is negative"),
         (np.array([np.nan, 0.5, 0.5, 0]), "gave a law that holds NaN"),
+        (LAW.tolist(), r"gave a law of list; it must be a NumPy array of shape \(4,\), .* of floating-point numbers"),
+        (LAW + 0j, r"gave a law of shape \(4,\) and type complex128; it must be a NumPy array"),
+        (np.eye(4, dtype=int)[0], r"gave a law of shape \(4,\) and type int64; it must be"),
+        (np.array(["a", "b", "c", "d"]), r"gave a law of shape \(4,\) and type <U1; it must be"),
+        ("law", "gave a law of str; it must be"),
+        (None, "gave a law of NoneType; it must be"),
     ],
 )
 def test_a_drafter_whose_law_is_none_is_named_whatever_the_policy_makes_of_it(law, complaint):
@@ -577,6 +628,27 @@ def test_a_budget_beyond_all_measure_is_the_users_error(which):
     assert checked_budget(SimpleNamespace(name="vast", **{which: 65_536}), which) == 65_536
     with pytest.raises(ValueError, match=rf"^tree policy 'vast' .* has a {which} of 65537 nodes; .* at most 65536"):
         checked_budget(SimpleNamespace(name="vast", **{which: 65_537}), which)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, "bfloat16"])
+def test_scores_that_were_rounded_to_half_precision_are_what_they_are(kind):
+    def rounded(array):
+        if kind == "bfloat16":
+            return torch.tensor(array).bfloat16().float().numpy()
+        return array.astype(kind)
+
+    exact = draft(Policy(budget=60), TableDrafter(DRAFTER.laws)).tree
+    tree = draft(Policy(budget=60), Lying(change(logp=rounded, path_logp=rounded))).tree
+    assert len(tree) == len(exact)
+    assert tree.path_logp == pytest.approx(exact.path_logp, rel=0.02)
+
+
+def test_rows_that_rise_by_no_more_than_rounding_are_taken():
+    rows = change(
+        logp=lambda logp: np.full(logp.shape, [-0.7, -0.6999]),
+        path_logp=lambda path_logp: np.full(path_logp.shape, [-0.7, -0.6999]),
+    )
+    assert draft(Policy(budget=3), Lying(rows)).tree.path_logp.tolist() == [0.0, -0.6999, -0.7]
 
 
 def test_what_a_policy_sees_of_a_drafters_buffers_is_read_only():

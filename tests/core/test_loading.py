@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
-from talon_core.attention import AttentionBackend
-from talon_core.backends import ATTENTION_BACKENDS, choose_attention
+from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.backends import ATTENTION_BACKENDS, choose_accelerator, choose_attention
 from talon_core.errors import PluginError
 from talon_core.loading import (
     Parts,
@@ -160,6 +160,20 @@ def test_a_drafter_that_is_an_object_is_told_how_many_layers_there_are() -> None
     assert told == [4]
 
 
+@pytest.mark.parametrize("features", ["abc", (1.5,), ("a",), 3, None, (True,)])
+def test_hidden_states_that_there_are_none_of_are_refused_in_words(features: Any) -> None:
+    @attrs.frozen(eq=False)
+    class Curious(Given):
+        def features(self, num_layers: int) -> Any:
+            return features
+
+    with pytest.raises(
+        PluginError,
+        match=r"^drafter 'given' \(.*\) wants the hidden states .*; it must be a tuple of whole numbers, 0 to 4",
+    ):
+        decoder_for_model(tiny_model("llama"), None, Parts(Curious(TableDrafter([[1.0]])), "chain"))
+
+
 # The drafter that is chosen for a model
 
 
@@ -181,9 +195,30 @@ def test_where_no_drafter_is_ready_the_error_says_so() -> None:
         choose_drafter(drafters_of({"asked-for": None}), tiny_model("llama"))
 
 
-def test_a_plugin_that_fails_at_its_rank_is_named() -> None:
-    with pytest.raises(PluginError, match=r"drafter 'one' .* raised KeyError in rank_for"):
-        choose_drafter(drafters_of({"one": KeyError("x")}), tiny_model("llama"))
+@pytest.mark.parametrize(
+    ("rank", "why"),
+    [
+        (KeyError("x"), "raised KeyError in rank_for: 'x'"),
+        (ValueError("x"), "raised ValueError in rank_for: x"),
+        (SystemExit(0), "raised SystemExit in rank_for: 0"),
+        ("high", "says that its rank is 'high'; it must be a whole number, or None"),
+        (2.5, "says that its rank is 2.5; it must be a whole number"),
+        (True, "says that its rank is True; it must be a whole number"),
+    ],
+)
+def test_a_drafter_that_fails_at_its_rank_is_left_out_with_one_warning(
+    rank: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert choose_drafter(drafters_of({"bad": rank, "good": 0}), tiny_model("llama")) == "good"
+    (said,) = caplog.records
+    assert (said.levelname, said.name.partition(".")[0]) == ("WARNING", "talon_core")
+    assert said.getMessage().startswith("left out of the drafters to choose from: drafter 'bad' (")
+    assert why in said.getMessage()
+
+
+def test_a_rank_that_memory_ran_out_at_is_no_fault_of_the_drafter() -> None:
+    with pytest.raises(MemoryError):
+        choose_drafter(drafters_of({"one": MemoryError()}), tiny_model("llama"))
 
 
 def test_auto_is_replaced_by_the_drafters_name_once_the_model_is_loaded() -> None:
@@ -257,7 +292,7 @@ def drafters_of(ranks: dict[str, Any]) -> Registry:
 
             @classmethod
             def rank_for(cls, model: Any) -> int | None:
-                if isinstance(rank, Exception):
+                if isinstance(rank, BaseException):
                     raise rank
                 return rank
 
@@ -306,6 +341,56 @@ def test_a_backend_that_was_asked_for_is_never_replaced_in_silence() -> None:
         choose_attention(registry, "native", CPU, torch.float32)
     with pytest.raises(LookupError, match="no attention backend 'sdpa'; there are: native, reference"):
         choose_attention(registry, "sdpa", CPU, torch.float32)
+
+
+def accelerators_of(answers: dict[str, Any]) -> Registry:
+    """Accelerators of these names, and what each returns from `unavailable`; an error is raised."""
+
+    def accelerator(called: str, answer: Any) -> type:
+        class Faster(Accelerator):
+            name = called
+
+            def unavailable(self, device: Any, dtype: Any) -> Any:
+                if isinstance(answer, BaseException):
+                    raise answer
+                return answer
+
+            def prepare(self, model: Any) -> Any:
+                raise NotImplementedError
+
+        return Faster
+
+    return registry_of("accelerator", {name: accelerator(name, answer) for name, answer in answers.items()})
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (KeyError("x"), "raised KeyError in unavailable: 'x'"),
+        (SystemExit(0), "raised SystemExit in unavailable: 0"),
+        (False, "returned False from unavailable; it must return why it cannot run here, a text, or None if it can"),
+    ],
+)
+def test_a_backend_that_fails_is_left_out_with_one_warning_unless_it_was_asked_for(
+    answer: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = accelerators_of({"bad": answer, "good": None})
+    chosen = choose_accelerator(registry, True, CPU, torch.float32)
+    assert chosen is not None
+    assert chosen.name == "good"
+    (said,) = caplog.records
+    assert said.getMessage().startswith("left out of the accelerators to choose from: accelerator 'bad' (")
+    assert why in said.getMessage()
+    with pytest.raises(PluginError, match=rf"^accelerator 'bad' \(.*\) {why}"):
+        choose_accelerator(registry, "bad", CPU, torch.float32)
+
+
+def test_an_attention_backend_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    registry = registry_with(sdpa=7, reference=None)  # type: ignore[arg-type]
+    assert choose_attention(registry, None, CPU, torch.float32).name == "reference"
+    assert "attention backend 'sdpa'" in caplog.text
+    with pytest.raises(LookupError, match=r"no attention backend can run in .* \(sdpa: it failed\)"):
+        choose_attention(registry_with(sdpa=7), None, CPU, torch.float32)  # type: ignore[arg-type]
 
 
 def test_native_attention_is_refused_for_a_dtype_it_does_not_know(good: Path) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from asyncio import CancelledError
 from importlib.metadata import Distribution, EntryPoint
 from types import ModuleType, SimpleNamespace
 
@@ -239,7 +240,11 @@ def test_every_class_that_cannot_be_registered_is_named():
 
 
 @pytest.mark.parametrize(
-    "error", [ImportError("gone"), SyntaxError("bad"), SystemExit(3), AssertionError(), KeyError("x")]
+    "error",
+    [
+        *(ImportError("gone"), SyntaxError("bad"), AssertionError(), KeyError("x")),
+        *(SystemExit(3), GeneratorExit(), CancelledError(), StopIteration(), BaseException("odd")),
+    ],
 )
 def test_a_plugin_that_fails_to_load_stops_nobody(error):
     registry = load_registry([("a:x", failing(error)), ("b:y", plugin(Widest))])
@@ -261,6 +266,57 @@ def test_a_hook_that_raises_costs_only_itself():
     registry = load_registry([("mine:first", lambda: both)])
     assert registry.names("tree policy") == ["widest"]
     assert registry.failures == {"mine:first (talon_drafters)": "RuntimeError: no weights"}
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), CancelledError(), StopIteration()])
+def test_a_hook_that_leaves_costs_only_itself(error):
+    @hookimpl
+    def talon_policies():
+        raise error
+
+    registry = load_registry([("a:x", lambda: SimpleNamespace(talon_policies=talon_policies)), ("b:y", plugin(Widest))])
+    assert registry.names("tree policy") == ["widest"]
+    assert type(error).__name__ in registry.failures["a:x (talon_policies)"]
+
+
+def test_a_hook_with_arguments_of_its_own_is_a_failure_that_says_so():
+    @hookimpl
+    def talon_policies(model):
+        return [Widest]
+
+    (why,) = load_registry([("mine:first", lambda: SimpleNamespace(talon_policies=talon_policies))]).failures.values()
+    assert "Argument(s) {'model'} are declared in the hookimpl but can not be found in the hookspec" in why
+    assert "\n" not in why
+
+
+class Unreadable(type):
+    @property
+    def name(cls):
+        raise RuntimeError("no name today")
+
+
+@pytest.mark.parametrize(
+    ("claims", "complaint"),
+    [
+        ({"exact_for": None}, "Claims has exact_for = None; it must be a frozenset of kinds of trees"),
+        ({"exact_for": property(len)}, "Claims has exact_for = <property object"),
+        ({"lossy": "yes"}, "Claims has lossy = 'yes'; it must be True or False"),
+    ],
+)
+def test_a_rule_whose_claims_cannot_be_understood_is_left_out(claims, complaint):
+    rule = load_registry().get("rule", "match").cls
+    made = attrs.frozen(type("Claims", (rule,), {"name": "claims", **claims}))
+    registry = load_registry([("mine:first", plugin(made, hook="talon_rules"))])
+    assert registry.names("rule") == []
+    assert complaint in registry.failures["mine:first (talon_rules)"]
+
+
+def test_a_class_that_cannot_be_looked_at_is_left_out():
+    odd = Unreadable("Odd", (), {})
+    policy = type("Policy", (type(Widest),), {"name": property(lambda cls: 1 / 0)})("Policy", (Widest,), {})
+    registry = load_registry([("mine:first", plugin(odd, policy, Other))])
+    assert registry.names("tree policy") == ["other"]
+    assert "cannot be looked at: ZeroDivisionError" in registry.failures["mine:first (talon_policies)"]
 
 
 @pytest.mark.parametrize("answer", [7, Widest])

@@ -6,11 +6,13 @@ import attrs
 import pytest
 from attrs import validators as v
 
+import talon_core
 from talon_core.errors import PluginError
 from talon_core.hookspecs import hookimpl
 from talon_core.policy import Growth, TreePolicy
 from talon_core.registry import load_registry
 from talon_core.specs import build, describe_options, parse_spec
+from talon_strategies import Talon
 
 if TYPE_CHECKING:
     from nowhere import Nothing
@@ -197,6 +199,36 @@ def test_a_class_that_cannot_be_made_is_blamed_on_its_plugin(spec, why):
     name = spec.partition(":")[0]
     with pytest.raises(PluginError, match=f"tree policy '{name}' of mine:first cannot be made: {why}"):
         made(spec)
+
+
+def test_everything_registered_is_built_from_its_kind_and_spec():
+    assert talon_core.build("tree policy", "talon:budget=8,mu=0.5") == Talon(budget=8, mu=0.5)
+    assert talon_core.build("rule", "match").name == "match"
+    assert talon_core.build("drafter", "ngram:min-match=2").min_match == 2
+    assert talon_core.build("attention backend", "reference").name == "reference"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "complaint"),
+    [
+        (
+            "policy",
+            "talon",
+            "there is no kind 'policy' of things that are registered; kinds are tree policy, d",
+        ),
+        ([], "talon", r"there is no kind \[\] of things"),
+        (
+            "tree policy",
+            Options(),
+            r"the spec of a tree policy is Options\(.*\); it must be a text such as name",
+        ),
+        ("tree policy", "talon:budget=0", "tree policy 'talon': 'budget' must be >= 2: 0"),
+        ("attention backend", "reference:fast=1", "attention backend 'reference' has no option 'fast'; it has: no opt"),
+    ],
+)
+def test_what_cannot_be_built_gets_a_sentence(kind, spec, complaint):
+    with pytest.raises(ValueError, match=f"^{complaint}"):
+        talon_core.build(kind, spec)
 
 
 def test_options_are_described_with_their_defaults():

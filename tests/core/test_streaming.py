@@ -14,8 +14,8 @@ import torch
 import talon_core
 from talon_core import Chunk, Request, Result, TableTarget
 from talon_core.decoder import Decoder
+from talon_core.errors import BusyError
 from talon_core.request import FINISH_REASONS, Criterion
-from talon_core.sessions import BusyError
 from talon_core.testing.tiny_models import tiny_model
 from talon_strategies.rules.match import Match
 

@@ -21,7 +21,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 import talon_core
-from talon_core.sessions import BusyError
+from talon_core.errors import BusyError
 from talon_core.testing.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])

@@ -1,0 +1,659 @@
+"""Between a plugin and the engine: what is done to what is shown, and what is returned that is not what it says."""
+
+import asyncio
+import contextlib
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core import Accepted, Candidates, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
+from talon_core.decoder import Decoder
+from talon_core.drafter import DrafterSpec, described
+from talon_core.drawn import Drawn
+from talon_core.sampling import Sampling
+from talon_core.testing import TableDrafter
+from talon_core.testing.exact import Given, ancestral_law, distance, emitted_law
+from talon_strategies.rules.match import Match
+from talon_strategies.rules.traversal import Traversal
+
+VOCAB = 4
+TABLE = np.random.default_rng(7).dirichlet(np.full(VOCAB, 0.7), size=(VOCAB, VOCAB))
+GREEDY = Request(ids=np.array([0, 2]), max_new_tokens=6)
+SAMPLED = Request(ids=np.array([0, 2]), max_new_tokens=3, sampling=Sampling(do_sample=True))
+
+
+@attrs.frozen
+class Good(TreePolicy):
+    name = "good"
+    budget: int = 5
+
+    def grow(self, tree, candidates):
+        return Growth(candidates.best(min(2, self.budget - len(tree))))
+
+
+def run(policy, drafter=None, rule=None, request=GREEDY):
+    drafter = TableDrafter(TABLE[0]) if drafter is None else drafter
+    generation = Decoder(TableTarget(np.log(TABLE)), rule or Match(), policy, Given(drafter)).run(request)
+    rounds = list(generation)
+    return generation, rounds
+
+
+def plain():
+    return run(None)[0].token_ids
+
+
+def unlocked(array):
+    """The array, and whatever it is a view of, as far as it can be made writeable."""
+    found = []
+    while isinstance(array, np.ndarray):
+        with contextlib.suppress(ValueError):
+            array.setflags(write=True)
+            found.append(array)
+        array = array.base
+    return found
+
+
+def spoil(shown):
+    """Does to an object that is shown, and to all that can be reached from it, whatever Python allows."""
+    names = ("tokens", "parents", "path_logp", "depths", "ancestor_bits", "logp", "frontier", "path", "law")
+    arrays = {name: getattr(shown, name, None) for name in names}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            continue
+        for one in unlocked(array):
+            one[...] = 0
+        while isinstance(array, np.ndarray):
+            with contextlib.suppress(ValueError, AttributeError):
+                array.shape = (*array.shape, 1)
+            array = array.base
+        with contextlib.suppress(AttributeError):
+            object.__setattr__(shown, name, np.zeros(3, dtype=np.int64))
+    for drawn in getattr(shown, "drawn", {}).values():
+        spoil(drawn)
+    if hasattr(shown, "drawn"):
+        shown.drawn.clear()
+    if hasattr(shown, "tree"):
+        spoil(shown.tree)
+
+
+ignoring = pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
+
+
+@attrs.frozen
+class Spoils(Good):
+    """Spoils what it is shown in the methods it is told to, and else does what `Good` does."""
+
+    name = "spoils"
+    where: str = "grow"
+
+    def width(self, tree):
+        if self.where == "width":
+            spoil(tree)
+        return VOCAB
+
+    def grow(self, tree, candidates):
+        growth = Growth(candidates.best(min(2, self.budget - len(tree)))) if self.where != "width" else Growth([0])
+        if self.where == "grow":
+            spoil(tree)
+            spoil(candidates)
+        return growth
+
+    def finish(self, tree):
+        if self.where == "finish":
+            spoil(tree)
+        return tree
+
+    def observe(self, round_):
+        if self.where == "observe":
+            spoil(round_)
+
+
+class SpoilsAndDrafts(TableDrafter):
+    """Proposes what the table says, and spoils the trees and frontiers it was given, its prompts and its news."""
+
+    def begin(self, prompts):
+        for prompt in prompts:
+            spoil(prompt)
+            prompt.ids[:] = 0
+
+    def propose(self, trees, frontiers, widths, choices):
+        proposed = super().propose(trees, frontiers, widths, choices)
+        for tree, frontier in zip(trees, frontiers, strict=True):
+            spoil(tree)
+            for one in unlocked(frontier):
+                one[...] = 0
+        for given in (trees, frontiers, widths, choices):
+            given.clear()
+        return proposed
+
+    def commit(self, committed):
+        for one in committed:
+            one.tokens[:] = 0
+            one.nodes[:] = 0
+
+
+@attrs.frozen
+class SpoilsAndWalks(Match):
+    """Walks as the rule it is, and spoils the tree before it says where to."""
+
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        spoil(tree)
+        return accepted
+
+
+@ignoring
+@pytest.mark.parametrize("where", ["width", "grow", "finish", "observe"])
+def test_a_policy_that_spoils_what_it_is_shown_changes_no_token_and_no_record(where):
+    generation, rounds = run(Spoils(where=where))
+    assert generation.token_ids == plain()
+    assert [token for round_ in rounds for token in round_.tokens.tolist()] == plain()
+    assert all(round_.tree.parents[round_.path[1:]].tolist() == round_.path[:-1].tolist() for round_ in rounds)
+    assert any(len(round_.tree) > 1 for round_ in rounds)
+
+
+@ignoring
+@pytest.mark.parametrize("where", ["width", "grow", "finish", "observe"])
+def test_nor_does_it_change_the_law_of_what_is_sampled(where):
+    decoder = Decoder(TableTarget(np.log(TABLE)), Match(), Spoils(where=where), Given(TableDrafter(TABLE[0])))
+    assert distance(emitted_law(decoder, SAMPLED), ancestral_law(decoder.target, SAMPLED)) <= 1e-12
+
+
+@ignoring
+@pytest.mark.parametrize("parts", [{"drafter": SpoilsAndDrafts(TABLE[0])}, {"rule": SpoilsAndWalks()}], ids=str)
+def test_a_drafter_or_rule_that_spoils_what_it_is_shown_changes_no_token_and_no_record(parts):
+    generation, rounds = run(Good(), **parts)
+    alone, as_ever = run(Good())
+    assert generation.token_ids == alone.token_ids == plain()
+    for round_, other in zip(rounds, as_ever, strict=True):
+        assert round_.tree.tokens.tolist() == other.tree.tokens.tolist()
+        assert round_.path.tolist() == other.path.tolist()
+
+
+class Liar(TokenTree):
+    """A tree whose methods say something else than its arrays."""
+
+    depths = property(lambda self: np.zeros(len(self.tokens), dtype=np.int64))
+
+    def __len__(self):
+        return 2
+
+    def child(self, node, token):
+        return node
+
+    def path(self, node):
+        return np.zeros(1, dtype=np.int64)
+
+    def follow(self, tokens):
+        return np.zeros(len(tokens) + 1, dtype=np.int64)
+
+    def copied(self, drawn=None):
+        return self
+
+    def without_laws(self):
+        return self
+
+
+@attrs.frozen
+class Finishes(Good):
+    name = "finishes"
+    how: object = None
+
+    def finish(self, tree):
+        return self.how(tree)
+
+
+def as_liar(tree):
+    return Liar(tree.tokens, tree.parents, tree.path_logp)
+
+
+def with_false_depths(tree):
+    other = TokenTree(tree.tokens, tree.parents, tree.path_logp)
+    object.__setattr__(other, "depths", np.zeros(len(tree), dtype=np.int64))
+    return other
+
+
+def of_writeable_arrays(tree):
+    other = TokenTree(tree.tokens, tree.parents, tree.path_logp)
+    object.__setattr__(other, "tokens", np.array(tree.tokens))
+    kept.append(other.tokens)
+    return other
+
+
+kept = []
+
+
+@pytest.mark.parametrize("how", [as_liar, with_false_depths, of_writeable_arrays])
+def test_of_a_tree_that_is_finished_its_arrays_count_and_nothing_else(how):
+    generation, rounds = run(Finishes(how=how))
+    assert generation.token_ids == plain()
+    assert all(type(round_.tree) is TokenTree for round_ in rounds)
+    assert all(array is not round_.tree.tokens for array in kept for round_ in rounds)
+
+
+def test_a_tree_whose_arrays_were_made_to_lie_is_refused():
+    def broken(tree):
+        other = TokenTree(tree.tokens, tree.parents, tree.path_logp)
+        object.__setattr__(other, "parents", np.arange(len(tree)))
+        return other
+
+    with pytest.raises(PluginError, match=r"tree policy 'finishes' .* in finish: node 0 is the root and has parent -1"):
+        run(Finishes(how=broken))
+
+
+class Fickle(Growth):
+    """Another choice whenever it is asked: one that is right, then one past the end, and so on."""
+
+    @property
+    def chosen(self):
+        self.__dict__["asked"] = self.__dict__.get("asked", 0) + 1
+        return [0] if self.__dict__["asked"] % 2 else [10**6]
+
+
+def test_a_growth_is_read_once():
+    @attrs.frozen
+    class Grows(Good):
+        def grow(self, tree, candidates):
+            growth = object.__new__(Fickle)
+            Growth.frontier.__set__(growth, None)
+            Growth.drawn.__set__(growth, {})
+            return growth
+
+    assert run(Grows())[0].token_ids == plain()
+
+
+class Wide(Candidates):
+    """Candidates whose methods say something else than their arrays."""
+
+    width = property(lambda self: 1000)
+
+    def parents(self, flat):
+        return np.full(len(flat), 3)
+
+    def best(self, count, *, score=None, at_least=-np.inf):
+        return np.full(count, 10**6)
+
+    def copied(self):
+        return self
+
+
+class Reuses(TableDrafter):
+    """Proposes from buffers that it keeps, and overwrites with nonsense whenever it is called again."""
+
+    def __init__(self):
+        super().__init__(TABLE[0])
+        object.__setattr__(self, "kept", [])
+
+    def propose(self, *args):
+        for array in self.kept:
+            array[...] = 10**6
+        proposed = []
+        for one in super().propose(*args):
+            arrays = [np.array(array) for array in (one.tokens, one.logp, one.path_logp)]
+            self.kept.extend(arrays)
+            proposed.append(Wide(one.frontier, *arrays, one.choices, one.law))
+        return proposed
+
+    def commit(self, committed):
+        self.propose([], [], [], [])
+
+
+def test_of_candidates_the_arrays_count_as_they_were_when_they_were_checked():
+    generation, rounds = run(Good(), Reuses())
+    assert generation.token_ids == plain()
+    assert [len(round_.tree) for round_ in rounds] == [len(round_.tree) for round_ in run(Good())[1]]
+
+
+class OwnDice(TableDrafter):
+    """Hands on other choices than it was given."""
+
+    def propose(self, trees, frontiers, widths, choices):
+        return [attrs.evolve(one, choices=None) for one in super().propose(trees, frontiers, widths, choices)]
+
+
+def test_a_policy_draws_from_the_rounds_choices_whatever_the_drafter_hands_on():
+    @attrs.frozen
+    class Tosses(Good):
+        def grow(self, tree, candidates):
+            return Growth(candidates.best(int(candidates.choices.coin(0.5))) if len(tree) < 3 else [])
+
+    assert run(Tosses(), OwnDice(TABLE[0]))[0].token_ids == plain()
+
+
+def drawn_by(law, **changes):
+    drawn = Drawn([int(np.argmax(law))], law)
+    for name, value in changes.items():
+        object.__setattr__(drawn, name, value)
+    return drawn
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"tokens": np.array([VOCAB])}, "drawn tokens .* are not all among the law's"),
+        ({"tokens": np.array([0, 0])}, "drawn without replacement, and one of them twice"),
+        ({"replacement": "yes"}, "replacement of draws is 'yes'; it must be True or False"),
+        ({"logp": np.zeros(7)}, "logp has shape"),
+    ],
+)
+def test_draws_are_checked_as_they_are_when_they_are_handed_in(changes, complaint):
+    @attrs.frozen
+    class Draws(Good):
+        children = "without-replacement"
+
+        def grow(self, tree, candidates):
+            return Growth([], drawn={0: drawn_by(candidates.law(0), **changes)})
+
+    with pytest.raises(PluginError, match=rf"^tree policy 'good' .* in grow: .*{complaint}"):
+        run(Draws(), rule=Traversal())
+
+
+def test_draws_that_are_changed_after_they_were_handed_in_stay_as_they_were():
+    handed = []
+
+    @attrs.frozen
+    class Draws(Good):
+        children = "without-replacement"
+
+        def grow(self, tree, candidates):
+            handed.append(candidates.draw(0, 2))
+            return Growth([], [], drawn={0: handed[-1]})
+
+        def finish(self, tree):
+            for drawn in (*handed, *tree.drawn.values()):
+                spoil(drawn)
+            return tree
+
+    decoder = Decoder(TableTarget(np.log(TABLE)), Traversal(), Draws(), Given(TableDrafter(TABLE[0])))
+    request = attrs.evolve(SAMPLED, max_new_tokens=2)
+    assert distance(emitted_law(decoder, request), ancestral_law(decoder.target, request)) <= 1e-12
+
+
+def test_what_a_policy_says_its_children_are_must_stay_as_it_is():
+    @attrs.frozen
+    class Turns(Good):
+        said = ["deterministic"]  # noqa: RUF012 - it is to change
+        children = property(lambda self: self.said[-1])
+
+        def begin(self):
+            self.said.append("iid")
+
+    with pytest.raises(PluginError, match="says that its children are iid, and said deterministic when its rule was"):
+        run(Turns())
+
+
+class Told(Accepted):
+    """Another token whenever it is asked: one that is right, then one past the end, and so on."""
+
+    @property
+    def token(self):
+        self.__dict__["asked"] = self.__dict__.get("asked", 0) + 1
+        return 0 if self.__dict__["asked"] % 2 else VOCAB
+
+
+def test_what_a_rule_returns_is_read_once():
+    @attrs.frozen
+    class Fickler(Match):
+        follows_argmax = False
+
+        def walk(self, tree, laws, choices):
+            told = object.__new__(Told)
+            Accepted.path.__set__(told, np.zeros(1, dtype=np.int64))
+            return told
+
+    assert run(Good(), rule=Fickler())[0].token_ids == [0] * GREEDY.max_new_tokens
+
+
+# Errors that are no `Exception`
+
+
+OUTS = [StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError, SystemExit, BaseException]
+
+
+@attrs.frozen
+class Leaves(Good):
+    name = "leaves"
+    where: str = "grow"
+    error: type[BaseException] = SystemExit
+
+    def _at(self, where):
+        if where == self.where:
+            raise self.error(0)
+
+    def begin(self):
+        self._at("begin")
+
+    def width(self, tree):
+        self._at("width")
+        return 2
+
+    def grow(self, tree, candidates):
+        self._at("grow")
+        return super().grow(tree, candidates)
+
+    def finish(self, tree):
+        self._at("finish")
+        return tree
+
+    def observe(self, round_):
+        self._at("observe")
+
+
+@pytest.mark.parametrize("error", OUTS)
+@pytest.mark.parametrize("where", ["begin", "width", "grow", "finish", "observe"])
+def test_whatever_a_policy_raises_is_an_error_that_names_it(where, error):
+    with pytest.raises(PluginError, match=rf"^tree policy 'leaves' \(.*\) raised {error.__name__} in {where}: 0$"):
+        run(Leaves(where=where, error=error))
+
+
+def test_the_user_can_still_interrupt_a_policy():
+    with pytest.raises(KeyboardInterrupt):
+        run(Leaves(error=KeyboardInterrupt))
+
+
+@pytest.mark.parametrize("error", OUTS)
+def test_whatever_a_drafter_or_rule_raises_is_an_error_that_names_it(error):
+    def raising(*_):
+        raise error(0)
+
+    drafter = type("Leaving", (TableDrafter,), {"propose": raising})(TABLE[0])
+    rule = attrs.frozen(type("Leaving", (Match,), {"walk": raising, "follows_argmax": False}))()
+    with pytest.raises(PluginError, match=rf"^drafter 'Leaving' \(.*\) raised {error.__name__} in propose: 0$"):
+        run(Good(), drafter)
+    with pytest.raises(PluginError, match=rf"^rule 'match' \(.*\) raised {error.__name__} in walk: 0$"):
+        run(Good(), rule=rule)
+
+
+def test_closing_a_generation_is_no_error_of_a_plugin():
+    generation = Decoder(TableTarget(np.log(TABLE)), Match(), Good(), Given(TableDrafter(TABLE[0]))).run(GREEDY)
+    next(generation)
+    generation.close()
+    assert generation.finish_reason is None
+
+
+# Drafters: opening, sessions, and what they say of themselves
+
+
+@attrs.frozen
+class Opens(DrafterSpec):
+    name = "opens"
+    what: object = None
+
+    def open(self, target):
+        return self.what
+
+
+@pytest.mark.parametrize("what", [None, 7, Good(), TableDrafter])
+def test_a_drafter_spec_must_open_a_drafter(what):
+    with pytest.raises(PluginError, match=r"^drafter 'opens' \(.*\) returned .* from open; it must return a Drafter$"):
+        Decoder(TableTarget(np.log(TABLE)), Match(), Good(), Opens(what))
+
+
+class Swallows(contextlib.AbstractContextManager):
+    def __exit__(self, *of):
+        return True
+
+
+def with_session(returned, base=TableDrafter, **changes):
+    made = type("Sitting", (base,), {"session": lambda self: returned() if callable(returned) else returned, **changes})
+    return made(TABLE[0]) if base is TableDrafter else made(np.log(TABLE))
+
+
+def test_a_drafters_session_cannot_make_an_error_disappear():
+    with pytest.raises(PluginError, match=r"^tree policy 'leaves' .* raised SystemExit in grow") as caught:
+        run(Leaves(), with_session(Swallows))
+    (note,) = caught.value.__notes__
+    assert note.startswith("drafter 'given' (")
+    assert note.endswith("would have suppressed this error in its session")
+
+
+def test_nor_can_a_targets():
+    target = with_session(Swallows, TableTarget)
+    with pytest.raises(PluginError, match=r"^tree policy 'leaves' .* raised SystemExit in grow"):
+        list(Decoder(target, Match(), Leaves(), Given(TableDrafter(TABLE[0]))).run(GREEDY))
+
+
+def test_a_session_that_suppresses_all_lets_a_generation_be_closed_and_finished():
+    drafter = with_session(Swallows)
+    assert run(Good(), drafter)[0].token_ids == plain()
+    generation = Decoder(TableTarget(np.log(TABLE)), Match(), Good(), Given(drafter)).run(GREEDY)
+    next(generation)
+    generation.close()
+    assert list(generation) == []
+
+
+@contextlib.contextmanager
+def failing_session(when):
+    if when == "entered":
+        raise RuntimeError("on purpose")
+    yield
+    if when == "left":
+        raise RuntimeError("on purpose")
+
+
+@pytest.mark.parametrize("when", ["entered", "left"])
+def test_a_session_that_fails_is_named(when):
+    with pytest.raises(PluginError, match=r"^drafter 'given' \(.*\) raised RuntimeError in session: on purpose$"):
+        run(Good(), with_session(lambda: failing_session(when)))
+
+
+@pytest.mark.parametrize("returned", [None, 7])
+def test_a_session_that_is_none_is_named(returned):
+    with pytest.raises(PluginError, match=r"returned (NoneType|int) from session; it must return a context manager"):
+        run(Good(), with_session(returned))
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({"max_depth": "x"}, "has a max_depth of 'x'; it must be a whole number of at least 0, or None"),
+        ({"max_depth": -1}, "has a max_depth of -1; it must be"),
+        ({"max_depth": 2.5}, "has a max_depth of 2.5; it must be"),
+        ({"passes": "x"}, "has passes = 'x'; it must be a whole number"),
+        ({"passes": None}, "has passes = None; it must be a whole number"),
+    ],
+)
+def test_what_a_drafter_says_of_itself_is_refused_in_words(said, complaint):
+    drafter = type("Saying", (TableDrafter,), said)(TABLE[0])
+    with pytest.raises(PluginError, match=rf"^drafter 'given' \(.*\) {complaint}"):
+        run(Good(), drafter)
+
+
+def test_a_drafter_that_counts_passes_in_words_later_is_named():
+    class Later(TableDrafter):
+        def commit(self, committed):
+            type(self).passes = "many"
+
+    with pytest.raises(PluginError, match=r"^drafter 'given' \(.*\) has passes = 'many'"):
+        run(Good(), Later(TABLE[0]))
+
+
+def test_a_policy_that_cannot_be_copied_decodes_nothing_in_silence():
+    @attrs.frozen
+    class Uncopied(Good):
+        def __deepcopy__(self, memo):
+            return None
+
+    decoder = Decoder(TableTarget(np.log(TABLE)), Match(), Uncopied(), Given(TableDrafter(TABLE[0])))
+    with pytest.raises(PluginError, match=r"was copied to None; copy.deepcopy must make one of its class"):
+        decoder.run_all([GREEDY, GREEDY])
+
+
+# Rules
+
+
+def rule_that(walk=None, **claims):
+    body = {"follows_argmax": False, **claims}
+    return attrs.frozen(type("Claiming", (Match,), {**body, **({"walk": walk} if walk else {})}))()
+
+
+@pytest.mark.parametrize("node", [99, -1, 1.5, None, np.array([0, 1])])
+def test_a_rule_that_asks_for_the_law_at_no_node_is_named(node):
+    def walk(self, tree, laws, choices):
+        laws.at(node)
+
+    with pytest.raises(PluginError, match=r"^rule 'match' .* in walk: there is no node .*; the tree has nodes 0 to 4$"):
+        run(Good(), rule=rule_that(walk), request=SAMPLED)
+
+
+@pytest.mark.parametrize(
+    ("claims", "complaint"),
+    [
+        ({"exact_for": None}, "has exact_for = None; it must be a frozenset of kinds of trees"),
+        ({"exact_for": "any"}, "has exact_for = 'any'; it must be a frozenset of kinds of trees"),
+        ({"exact_for": [["any"]]}, "has exact_for = .*; it must be a frozenset of kinds of trees"),
+        ({"lossy": "yes"}, "has lossy = 'yes'; it must be True or False"),
+        ({"looks_ahead": None}, "has looks_ahead = None; it must be True or False"),
+        ({"follows_argmax": 1}, "has follows_argmax = 1; it must be True or False"),
+    ],
+)
+def test_what_a_rule_says_of_itself_is_refused_in_words(claims, complaint):
+    with pytest.raises(PluginError, match=rf"^rule 'match' \(.*\) {complaint}"):
+        run(Good(), rule=rule_that(**claims))
+
+
+def test_a_rule_that_goes_on_without_a_law_does_not_hide_why_there_was_none():
+    def walk(self, tree, laws, choices):
+        with contextlib.suppress(ValueError):
+            laws.at(0)
+        return Accepted(np.zeros(1, dtype=np.int64), 0)
+
+    def forbids(ids, scores):
+        raise ValueError("this processor is at fault")
+
+    request = attrs.evolve(GREEDY, sampling=Sampling(do_sample=False, processors=(forbids,)))
+    with pytest.raises(ValueError, match=r"^this processor is at fault$"):
+        run(Good(), rule=rule_that(walk), request=request)
+
+
+@pytest.mark.parametrize("children", [[], None, "wild", 7])
+def test_a_policy_whose_children_are_of_no_kind_is_refused_before_anything_is_decoded(children):
+    policy = attrs.frozen(type("Odd", (Good,), {"children": children}))()
+    with pytest.raises(
+        PluginError, match=r"^tree policy 'good' \(.*\) says that its children are .*; kinds are determ"
+    ):
+        Decoder(TableTarget(np.log(TABLE)), Match(), policy, Given(TableDrafter(TABLE[0])))
+
+
+def test_an_odd_name_is_no_obstacle_to_an_error():
+    @attrs.frozen
+    class Nameless(Good):
+        @property
+        def name(self):
+            raise RuntimeError("no name today")
+
+        def grow(self, tree, candidates):
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(PluginError, match=r"^tree policy 'Nameless' \(.*\) raised RuntimeError in grow: on purpose$"):
+        run(Nameless())
+
+
+@pytest.mark.parametrize("said", [None, [("layers", 1)], 7])
+def test_what_a_drafter_says_of_its_files_is_a_mapping(said):
+    drafter = type("Saying", (TableDrafter,), {"describe": lambda self: said})(TABLE[0])
+    with pytest.raises(
+        PluginError, match=r"^drafter 'given' \(.*\) returned .* from describe; it must return a mapping"
+    ):
+        described(Given(drafter), drafter)
