@@ -34,7 +34,7 @@ class Candidates:
         path_logp: natural log-probability of the path from the root, the token included, same shape, float64.
         law: `law(row)` is the drafter's whole law at frontier row `row`, shape `(vocab,)`, float64, summing to 1;
             computed on demand. Raises ValueError where the drafter has none.
-        choices: the round's randomness, for policies that draw. Not to be confused with the target's draws.
+        choices: the randomness of policies that draw; the decoder puts it here. The rule's draws are others.
     """
 
     frontier: IntArray

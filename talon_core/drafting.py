@@ -38,8 +38,12 @@ class Drafted:
     policy_seconds: float
 
 
-def _checked(candidates: Candidates, growing: Growing, width: int, drafter: Drafter) -> Candidates:
-    """The drafter's answer, if it keeps its contract; read only, so that no policy can change what was checked."""
+def _checked(candidates: Candidates, growing: Growing, width: int, drafter: Drafter, choices: Choices) -> Candidates:
+    """The drafter's answer, if it keeps its contract; read only, so that no policy can change what was checked.
+
+    Its laws are copies, so that no drafter can change one after something was drawn from it. `choices` are those of
+    the policy.
+    """
 
     def fail(what: str) -> PluginError:
         return PluginError(f"{naming('drafter', drafter)} {what}")
@@ -83,14 +87,16 @@ def _checked(candidates: Candidates, growing: Growing, width: int, drafter: Draf
         wrong = fault(own)
         if wrong is not None:
             raise fail(f"gave a law that {wrong}")
-        return own
+        copy = np.array(own, dtype=np.float64)
+        copy.flags.writeable = False
+        return copy
 
     return Candidates(
         frontier=read_only(growing.frontier),
         tokens=read_only(tokens),
         logp=read_only(logp),
         path_logp=read_only(path_logp),
-        choices=candidates.choices,
+        choices=choices,
         law=law,
     )
 
@@ -101,6 +107,7 @@ def draft_trees(
     roots: Sequence[int],
     limits: Sequence[DraftLimits],
     choices: Sequence[Choices],
+    own: Sequence[Choices] | None = None,
 ) -> list[Drafted]:
     """Draft one tree per sequence.
 
@@ -109,7 +116,8 @@ def draft_trees(
         drafter: has been told everything committed so far.
         roots: the last committed token of each sequence.
         limits: what bounds each tree besides its policy.
-        choices: randomness handed on to the policies in `Candidates.choices`.
+        choices: for each policy its randomness, in `Candidates.choices`.
+        own: the drafter's own randomness, for each sequence; by default that of the policies.
 
     Raises:
         PluginError: if a policy or the drafter breaks its contract; the message names it.
@@ -121,7 +129,7 @@ def draft_trees(
         started = perf_counter()
         trees, frontiers = [one.tree for one in growing], [read_only(one.frontier) for one in growing]
         with blaming("drafter", drafter, "propose"):
-            proposed = drafter.propose(trees, frontiers, widths, choices)
+            proposed = drafter.propose(trees, frontiers, widths, choices if own is None else own)
         draft_seconds += perf_counter() - started
         if not isinstance(proposed, list | tuple) or len(proposed) != len(growing):
             count = f"{len(proposed)} items" if isinstance(proposed, list | tuple) else type(proposed).__name__
@@ -129,9 +137,9 @@ def draft_trees(
                 f"{naming('drafter', drafter)} returned {count} from propose; it must return a list of "
                 f"{len(growing)} Candidates, one per tree"
             )
-        for one, candidates, width in zip(growing, proposed, widths, strict=True):
+        for one, candidates, width, drawing in zip(growing, proposed, widths, choices, strict=True):
             if len(one.frontier):
-                one.grow(_checked(candidates, one, width, drafter))
+                one.grow(_checked(candidates, one, width, drafter, drawing))
     return [Drafted(one.finish(), one.tree, draft_seconds, one.seconds) for one in growing]
 
 

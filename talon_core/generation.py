@@ -44,7 +44,8 @@ class BatchGeneration:
     Args:
         decoder: what to decode with.
         requests: what to decode, at least one.
-        choices: for each sequence the randomness of the rule and the policy; seeded from the requests by default.
+        choices: for each sequence the randomness of the rule, the policy and the drafter, see `Choices.apart`; seeded
+            from the requests by default.
 
     Raises:
         ValueError: if a request cannot be served, see `Decoder.limit`.
@@ -157,7 +158,9 @@ class BatchGeneration:
             return [Drafted(tree, tree, 0.0, 0.0) for tree in map(TokenTree.root, roots)]
         limits = [one.limits(decoder.target.vocab_size, decoder.drafter.max_depth) for one in self.sequences]
         policies = [one.policy for one in self.sequences if one.policy is not None]
-        return draft_trees(policies, decoder.drafter, roots, limits, [one.choices for one in self.sequences])
+        choices = [one.policy_choices for one in self.sequences]
+        own = [one.drafter_choices for one in self.sequences]
+        return draft_trees(policies, decoder.drafter, roots, limits, choices, own)
 
     def _verify(self, trees: list[TokenTree | None]) -> "_Verified":
         target, rule = self.decoder.target, self.decoder.rule
@@ -217,7 +220,7 @@ class Generation:
     Args:
         decoder: what to decode with.
         request: what to decode.
-        choices: the randomness of the rule and the policy; seeded from the request by default.
+        choices: the randomness of the rule, the policy and the drafter; seeded from the request by default.
 
     Raises:
         ValueError: as `BatchGeneration`.
