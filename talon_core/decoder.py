@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from torch import Tensor
 
+from talon_core.certify.standing import Lossless, standing
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.errors import blaming_bugs, naming
 from talon_core.fitting import check_processors, check_rule
@@ -32,7 +34,7 @@ class Decoder:
     """Decodes with a target, a drafter, a tree policy and an acceptance rule; the output is the target's own.
 
     A decoder is made by `talon_core.load`. It runs one generation at a time. With a lossy rule the output is not the
-    target's, and every result says so.
+    target's, and every result says so. With a plugin's parts it may be no more than claimed, see `lossless`.
 
     Args:
         target: the model whose output is wanted.
@@ -70,10 +72,10 @@ class Decoder:
                 self.drafter = self.drafter_spec.open(target)
         self._frontend = frontend
 
-    @property
-    def lossless(self) -> bool:
-        """Whether the output has the target's law: False with a lossy rule."""
-        return not self.rule.lossy
+    @cached_property
+    def lossless(self) -> Lossless:
+        """Whether the output has the target's law: False with a lossy rule, "claimed" where a plugin says so alone."""
+        return standing(self.rule, self.policy)
 
     @property
     def frontend(self) -> "Frontend":

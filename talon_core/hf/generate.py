@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from talon_core.certify.standing import Lossless
 from talon_core.decoder import Decoder
 from talon_core.hf.frontend import prepared_request
 from talon_core.loading import Parts, decoder_for_model, is_lossless
@@ -37,8 +38,8 @@ class TalonGenerate:
         self._model: Any = None
 
     @property
-    def lossless(self) -> bool:
-        """Whether the output has the target's law: False with a lossy rule."""
+    def lossless(self) -> Lossless:
+        """Whether the output has the target's law: False with a lossy rule, "claimed" where a plugin says so alone."""
         return is_lossless(self._parts, load_registry())
 
     def __call__(self, model: Any, input_ids: Tensor, streamer: Any = None, **prepared: Any) -> Any:
