@@ -30,12 +30,26 @@ class Choices(ABC):
         """True with probability `prob`, which is in [0, 1]."""
         return self.pick(np.array([1.0 - prob, prob])) == 1
 
+    def apart(self, number: int) -> "Choices":
+        """Choices for somebody who must not foresee these: whoever copies them learns nothing of these draws.
+
+        Where outcomes are enumerated these are themselves that, as nothing is drawn ahead.
+
+        Args:
+            number: each number gives other choices, and the same number the same ones.
+        """
+        return self
+
 
 class SeededChoices(Choices):
     """Draws by inversion from a seeded PCG64 generator; the same seed gives the same draws."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        self._generator = np.random.default_rng(seed)
+    def __init__(self, seed: int | np.random.SeedSequence | None = None) -> None:
+        self._seed = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        self._generator = np.random.default_rng(self._seed)
+
+    def apart(self, number: int) -> "SeededChoices":
+        return SeededChoices(np.random.SeedSequence(self._seed.entropy, spawn_key=(*self._seed.spawn_key, number)))
 
     def pick(self, law: FloatArray) -> int:
         number = self._generator.random()

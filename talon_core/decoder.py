@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 import numpy as np
 from torch import Tensor
 
+from talon_core.certify.standing import Lossless, standing
 from talon_core.drafter import Drafter, DrafterSpec, opened
 from talon_core.errors import naming
 from talon_core.fitting import check_processors, check_rule
@@ -34,7 +36,7 @@ class Decoder:
 
     A decoder is made by `talon_core.load`. It holds the keys and values of one generation, or of one batch: beginning
     another ends a stream that is not at its end. With a lossy rule the output is not the target's, and every result
-    says so.
+    says so. With a plugin's parts it may be no more than claimed, see `lossless`.
 
     Args:
         target: the model whose output is wanted.
@@ -71,10 +73,10 @@ class Decoder:
             self.drafter = opened(self.drafter_spec, target)
         self._frontend = frontend
 
-    @property
-    def lossless(self) -> bool:
-        """Whether the output has the target's law: False with a lossy rule."""
-        return not self.rule.lossy
+    @cached_property
+    def lossless(self) -> Lossless:
+        """Whether the output has the target's law: False with a lossy rule, "claimed" where a plugin says so alone."""
+        return standing(self.rule, self.policy)
 
     @property
     def frontend(self) -> "Frontend":

@@ -95,7 +95,8 @@ class Drafter(ABC):
                 answer is not read.
             widths: for each tree how many candidates a node are wanted, at least 1. A drafter may return fewer
                 columns if it knows no more.
-            choices: for each tree the randomness to hand on in `Candidates.choices`.
+            choices: for each tree the drafter's own randomness, which also stands in `Candidates.choices` until the
+                decoder puts the policy's there. Neither tells what the other, or the rule, will draw.
 
         Returns:
             One `Candidates` per tree, rows in the order of its frontier.

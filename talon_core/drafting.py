@@ -145,6 +145,7 @@ def draft_trees(
     roots: Sequence[int],
     limits: Sequence[DraftLimits],
     choices: Sequence[Choices],
+    own: Sequence[Choices] | None = None,
 ) -> list[Drafted]:
     """Draft one tree per sequence.
 
@@ -153,7 +154,8 @@ def draft_trees(
         drafter: has been told everything committed so far.
         roots: the last committed token of each sequence.
         limits: what bounds each tree besides its policy.
-        choices: randomness handed on to the policies in `Candidates.choices`.
+        choices: for each policy its randomness, in `Candidates.choices`.
+        own: the drafter's own randomness, for each sequence; by default that of the policies.
 
     Raises:
         PluginError: if a policy or the drafter breaks its contract; the message names it.
@@ -168,7 +170,7 @@ def draft_trees(
             [one.frontier.view() for one in growing],
         )
         with blaming("drafter", drafter, "propose"):
-            proposed = drafter.propose(trees, frontiers, [*widths], [*choices])
+            proposed = drafter.propose(trees, frontiers, [*widths], [*(choices if own is None else own)])
         draft_seconds += perf_counter() - started
         if not isinstance(proposed, list | tuple) or len(proposed) != len(growing):
             count = f"{len(proposed)} items" if isinstance(proposed, list | tuple) else type(proposed).__name__
@@ -176,9 +178,9 @@ def draft_trees(
                 f"{naming('drafter', drafter)} returned {count} from propose; it must return a list of "
                 f"{len(growing)} Candidates, one per tree"
             )
-        for one, candidates, width, own in zip(growing, proposed, widths, choices, strict=True):
+        for one, candidates, width, drawing in zip(growing, proposed, widths, choices, strict=True):
             if len(one.frontier):
-                one.grow(_checked(candidates, one, width, drafter, own))
+                one.grow(_checked(candidates, one, width, drafter, drawing))
     return [Drafted(one.finish(), one.tree, draft_seconds, one.seconds) for one in growing]
 
 

@@ -141,6 +141,7 @@ class GreedyCheck:
             "target_passes": sum(one.target_passes for one in self.prompts),
             "nodes_verified": sum(one.nodes_verified for one in self.prompts),
             "passed": self.passed,
+            "verdict": "passed" if self.passed else "failed",
         }
 
 

@@ -47,7 +47,8 @@ class BatchGeneration(Iterator[list[Round | None]]):
     Args:
         decoder: what to decode with.
         requests: what to decode, at least one.
-        choices: for each sequence the randomness of the rule and the policy; seeded from the requests by default.
+        choices: for each sequence the randomness of the rule, the policy and the drafter, see `Choices.apart`; seeded
+            from the requests by default.
         cancelled: asked before each round, also from `finish`; where it says True there are no more.
 
     Raises:
@@ -249,7 +250,9 @@ class BatchGeneration(Iterator[list[Round | None]]):
         max_depth = checked_depth(decoder.drafter_spec, decoder.drafter)
         limits = [one.limits(decoder.target.vocab_size, max_depth) for one in self.sequences]
         policies = [one.policy for one in self.sequences if one.policy is not None]
-        return draft_trees(policies, decoder.drafter, roots, limits, [one.choices for one in self.sequences])
+        choices = [one.policy_choices for one in self.sequences]
+        own = [one.drafter_choices for one in self.sequences]
+        return draft_trees(policies, decoder.drafter, roots, limits, choices, own)
 
     def _verify(self, trees: list[TokenTree | None]) -> "_Verified":
         target, rule = self.decoder.target, self.decoder.rule
@@ -314,7 +317,7 @@ class Generation(Iterator[Round]):
     Args:
         decoder: what to decode with.
         request: what to decode.
-        choices: the randomness of the rule and the policy; seeded from the request by default.
+        choices: the randomness of the rule, the policy and the drafter; seeded from the request by default.
         cancelled: as for `BatchGeneration`.
 
     Raises:

@@ -11,6 +11,7 @@ import attrs
 from talon_core import specs
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.backends import choose_accelerator, choose_attention
+from talon_core.certify.standing import Lossless, standing
 from talon_core.drafter import DrafterSpec, checked_features, checked_rank
 from talon_core.drafting import checked_budget
 from talon_core.errors import PluginError
@@ -217,10 +218,9 @@ def with_rule(parts: Parts, registry: Registry) -> Parts:
     return attrs.evolve(parts, rule=suited_rule(registry, _policy(registry, parts)))
 
 
-def is_lossless(parts: Parts, registry: Registry) -> bool:
-    """Whether what these parts decode has the target's law."""
-    rule: AcceptanceRule = built(registry, "rule", with_rule(parts, registry).rule)
-    return not rule.lossy
+def is_lossless(parts: Parts, registry: Registry) -> Lossless:
+    """Whether what these parts decode has the target's law; "claimed" where a plugin says so alone."""
+    return standing(built(registry, "rule", with_rule(parts, registry).rule), _policy(registry, parts))
 
 
 def choose_drafter(registry: Registry, model: Any) -> str:

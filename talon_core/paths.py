@@ -1,4 +1,4 @@
-"""Reading and writing text files, and where TALON keeps what it fetches."""
+"""Reading and writing text files, and where TALON keeps what it fetches and what it has found out."""
 
 from __future__ import annotations
 
@@ -63,3 +63,14 @@ def cache_folder() -> Path:
     if chosen:
         return Path(chosen).expanduser().absolute()
     return Path(platformdirs.user_cache_dir("talon", appauthor=False))
+
+
+def data_folder() -> Path:
+    """The user's data: `$TALON_DATA` where that is set and not empty, else what the operating system prescribes.
+
+    Nothing is created here.
+    """
+    chosen = os.environ.get("TALON_DATA", "")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return Path(platformdirs.user_data_dir("talon", appauthor=False))

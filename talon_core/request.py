@@ -1,6 +1,7 @@
 """What is to be decoded, and what came out."""
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 from torch import Tensor
@@ -9,6 +10,9 @@ from talon_core.rounds import Round, Stats
 from talon_core.sampling import Sampling
 from talon_core.target import Target
 from talon_core.tree import IntArray
+
+if TYPE_CHECKING:
+    from talon_core.certify.standing import Lossless
 
 FINISH_REASONS: Mapping[str, str] = {
     "eos": "a token that ends the text",
@@ -91,7 +95,8 @@ class Result:
         token_ids: the new tokens.
         text: the new tokens as text, special tokens left out; None if the decoder has no tokenizer.
         finish_reason: what ended the text: a key of `FINISH_REASONS`, "eos", "length", "stop", "time" or "interrupted".
-        lossless: whether the tokens have the target's law; False from a decoder with a lossy rule.
+        lossless: whether the tokens have the target's law: True where that is proved or certified, False from a decoder
+            with a lossy rule, "claimed" where a plugin says so alone.
         rounds: one record per round.
         stats: totals.
     """
@@ -100,7 +105,7 @@ class Result:
     token_ids: list[int]
     text: str | None
     finish_reason: str
-    lossless: bool
+    lossless: "Lossless"
     rounds: list[Round]
     stats: Stats
 

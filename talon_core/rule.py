@@ -62,7 +62,8 @@ class AcceptanceRule(ABC):
         Args:
             tree: the verified tree.
             laws: the target's warped law at each of its nodes.
-            choices: the only randomness; independent of how the tree was made.
+            choices: the only randomness; independent of how the tree was made, and of all that policies and drafters
+                were given.
 
         Returns:
             The accepted path and the token after it. The walk must end at a token for which `laws.ends` is true.

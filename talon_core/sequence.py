@@ -17,6 +17,7 @@ from talon_core.sampling import TokenBuffer, WarpedLaws
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
+    from talon_core.certify.standing import Lossless
     from talon_core.frontend import Frontend
 
 
@@ -60,7 +61,7 @@ class Sequence:
 
     Args:
         request: what is to be decoded.
-        choices: the randomness of its rule and its policy.
+        choices: the randomness of its rule; its policy and its drafter get some of their own.
         limit: most new tokens.
         policy: its own tree policy; None decodes one token per pass.
 
@@ -69,11 +70,14 @@ class Sequence:
         rounds: one record per round.
         finish_reason: why it is over; None while it is not.
         seconds: from the start of the prefill to the end of its last round.
+        policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
+        drafter_choices: the randomness of its drafter, which tells nothing of what its rule or policy will draw.
     """
 
     def __init__(self, request: Request, choices: Choices, limit: int, policy: TreePolicy | None) -> None:
         self.request = request
         self.choices = choices
+        self.policy_choices, self.drafter_choices = choices.apart(1), choices.apart(2)
         self.limit = limit
         self.policy = policy
         self.token_ids: list[int] = []
@@ -160,7 +164,7 @@ class Sequence:
         answers = [criterion(ids) for criterion in self.request.criteria]  # all are asked: some keep state
         return any(answers)
 
-    def result(self, frontend: "Frontend | None", lossless: bool, prefill_seconds: float) -> Result:
+    def result(self, frontend: "Frontend | None", lossless: "Lossless", prefill_seconds: float) -> Result:
         """What has come out so far; `finish_reason` is "interrupted" if it is not over."""
         return Result(
             prompt_ids=self.request.ids,

@@ -1,7 +1,9 @@
 """Options and fixtures of the whole suite."""
 
+import importlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,103 @@ if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/kfd").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 OWN_PROMPTS = Path(__file__).parent / "prompts.jsonl"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Certificates of the user's own do not count in tests, and tests leave none behind."""
+    folder = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TALON_DATA", str(folder))
+        yield folder
+
+
+LIAR = """
+import attrs
+import numpy as np
+
+from talon_core import AcceptanceRule, Accepted, Growth, TreePolicy, hookimpl
+from talon_core.rule import descend
+
+
+@attrs.frozen
+class TakesAll(AcceptanceRule):
+    name = "takes-all"
+    exact_for = frozenset({"any"})  # it is not
+    share: float = 1.0
+
+    def walk(self, tree, laws, choices):
+        path = tree.path(int(tree.depths.argmax()))
+        for at, node in enumerate(path[1:].tolist(), start=1):
+            if laws.ends(int(tree.tokens[node])):
+                return Accepted(path[:at], int(tree.tokens[node]))
+        return Accepted(path, laws.draw(int(path[-1]), choices))
+
+
+@attrs.frozen
+class Honest(AcceptanceRule):
+    name = "honest"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        return descend(tree, laws, lambda node: laws.draw(node, choices))
+
+
+@attrs.frozen
+class Draws(TreePolicy):
+    name = "draws"
+    children = "sampled-chain"
+    suits = "rrs"
+    budget: int = 2
+    often: float = 0.5
+
+    def grow(self, tree, candidates):
+        wanted = len(tree) < self.budget and candidates.choices.coin(self.often)
+        return Growth([], drawn={0: candidates.draw(0)} if wanted else {})
+
+
+@attrs.frozen
+class Fixed(TreePolicy):
+    name = "fixed"
+    budget: int = 3
+
+    def grow(self, tree, candidates):
+        return Growth(candidates.best(self.budget - len(tree)))
+
+
+@attrs.frozen
+class Crashes(Fixed):
+    name = "crashes"
+
+    def grow(self, tree, candidates):
+        raise KeyError("nothing here")
+
+
+@hookimpl
+def talon_policies():
+    return [Draws, Fixed, Crashes]
+
+
+@hookimpl
+def talon_rules():
+    return [TakesAll, Honest]
+"""
+
+
+@pytest.fixture
+def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An installed plugin of somebody else's, as a module: a package with a rule that is not what it says."""
+    package, record = tmp_path / "liar", tmp_path / "liar-1.0.dist-info"
+    package.mkdir()
+    (package / "__init__.py").write_text(LIAR)
+    (package / "helper.py").write_text("FACTOR = 2\n")
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: liar\nVersion: 1.0\n")
+    (record / "entry_points.txt").write_text("[talon]\nliar = liar\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
+    yield importlib.import_module("liar")
+    sys.modules.pop("liar", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,6 +13,7 @@ from talon_core.bench.measurement import Measurement, first_difference
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.bench.schedule import Unit
+from talon_core.certify.standing import Lossless
 from talon_core.tree import FloatArray
 
 Key = tuple[str, int]
@@ -45,7 +46,7 @@ class Summary:
     """One method on some prompts. What transformers' own `generate` does not tell is None.
 
     Attributes:
-        lossless: whether the method is.
+        lossless: whether the method is, or "claimed".
         measurements: how many there are.
         tokens_per_second: median over prompts, of each prompt's median over repetitions.
         ratio: to the baseline, in tokens per second, prompt by prompt; None if there is no prompt that both decoded.
@@ -62,7 +63,7 @@ class Summary:
         acceptance_by_depth: for each depth `offered`, `accepted` and their ratio, `rate`.
     """
 
-    lossless: bool
+    lossless: Lossless
     measurements: int
     tokens_per_second: float
     ratio: Interval | None
@@ -127,7 +128,7 @@ def compare(results: Results, baseline: str = PLAIN) -> Comparison:
 
 
 def _summaries(
-    measurements: Sequence[Measurement], lossless: Mapping[str, bool], baseline: str, greedy: bool
+    measurements: Sequence[Measurement], lossless: Mapping[str, Lossless], baseline: str, greedy: bool
 ) -> dict[str, Summary]:
     by_method: dict[str, list[Measurement]] = {method: [] for method in lossless}
     for measurement in measurements:
@@ -139,7 +140,7 @@ def _summaries(
 
 def _summary(
     of: Sequence[Measurement],
-    lossless: bool,
+    lossless: Lossless,
     reference: Sequence[Measurement],
     plain: Mapping[Unit, Measurement],
     greedy: bool,

@@ -8,9 +8,10 @@ from typing import Any
 
 import attrs
 import numpy as np
-from attrs.validators import deep_iterable, ge, instance_of, optional
+from attrs.validators import deep_iterable, ge, in_, instance_of, optional
 
 from talon_core.bench.schedule import Unit
+from talon_core.certify.standing import CLAIMED, Lossless
 from talon_core.rounds import Round
 
 WHOLE = [instance_of(int), ge(0)]
@@ -44,7 +45,7 @@ class Measurement:
         logit_gap: by how much the model preferred one of the two tokens there: the difference of their logits.
         stats: the fields of `talon_core.Stats`; those that transformers' own `generate` does not tell are None.
         acceptance_by_depth: see `acceptance_by_depth`; None for transformers' own `generate`.
-        lossless: whether the method is; lines from before there were lossy rules do not say it.
+        lossless: whether the method is, or "claimed"; lines from before there were lossy rules do not say it.
     """
 
     set: str = attrs.field(validator=instance_of(str))
@@ -63,7 +64,7 @@ class Measurement:
     logit_gap: float | None = attrs.field(validator=optional(instance_of((int, float))))
     stats: Mapping[str, Any] = attrs.field(validator=[instance_of(dict), _is_measured])
     acceptance_by_depth: Sequence[Mapping[str, int]] | None = attrs.field(validator=optional(instance_of(list)))
-    lossless: bool = attrs.field(default=True, validator=instance_of(bool))
+    lossless: Lossless = attrs.field(default=True, validator=in_((True, False, CLAIMED)))
 
     @property
     def unit(self) -> Unit:

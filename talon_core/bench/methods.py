@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from talon_core.certify.standing import Lossless
 from talon_core.loading import (
     DEFAULT_DRAFTER,
     DEFAULT_POLICY,
@@ -32,12 +33,12 @@ class Method:
     Attributes:
         name: as it was written, without the space around it.
         parts: what TALON's engine decodes with; None is transformers' own `generate`.
-        lossless: whether what it decodes has the target's law.
+        lossless: whether what it decodes has the target's law, see `talon_core.certify.standing`.
     """
 
     name: str
     parts: Parts | None
-    lossless: bool = True
+    lossless: Lossless = True
 
     def as_dict(self) -> dict[str, str | bool | None]:
         """Its name and its parts with the defaults filled in, as the manifest has them."""

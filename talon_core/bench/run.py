@@ -15,6 +15,7 @@ from talon_core.bench.methods import PLAIN, Method
 from talon_core.bench.prompts import Prompt
 from talon_core.bench.results import LOCK, Results, append, open_folder, read_manifest
 from talon_core.bench.schedule import Plan, Unit
+from talon_core.certify.standing import Lossless
 from talon_core.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.loading import AUTO, Parts, choose_drafter, decoder_for_model
@@ -48,7 +49,7 @@ class Bench:
         self._prompts: Mapping[str, Sequence[Prompt]] = {each.name: each.prompts for each in plan.sets}
         self._plain = self._decoder(next(method for method in plan.methods if method.name == PLAIN))
         self._engines = {method.name: self._engine(method) for method in plan.methods}
-        self._lossless = {method.name: method.lossless for method in plan.methods}
+        self._lossless: dict[str, Lossless] = {method.name: method.lossless for method in plan.methods}
         self._answers: dict[tuple[str, int, int], str] = {}
         for unit in plan.units():
             if unit.turn == unit.repetition == 0:

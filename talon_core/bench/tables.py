@@ -10,6 +10,7 @@ from rich.text import Text
 from talon_core.bench.bootstrap import Interval
 from talon_core.bench.compare import Comparison, Summary
 from talon_core.bench.methods import PLAIN
+from talon_core.certify.standing import CLAIMED
 
 SETS_PER_TABLE = 6
 DEPTHS = 8
@@ -135,6 +136,8 @@ def _differences(summaries: Mapping[str, Summary]) -> Iterator[Text]:
 
 
 def _named(method: str, summary: Summary) -> str:
+    if summary.lossless == CLAIMED:
+        return f"{method} (claimed)"
     return method if summary.lossless else f"{method} (lossy)"
 
 

@@ -12,6 +12,7 @@ from talon_core.bench.prompts import read_sets
 from talon_core.bench.results import check_settings, read_manifest, read_results
 from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
+from talon_core.certify.standing import CLAIMED
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, nothing_on_stdout, plain, print_json, stdout
 from talon_core.cli.progress import progress
@@ -108,8 +109,9 @@ def run(
         differing = {name: len(summary.differences) for name, summary in comparison.all.items()}
         units = len(plan.units())
         lines = len(results.measurements)
-        lossy_ones = [method.name for method in plan.methods if not method.lossless]
-        answer = {"folder": str(folder), "units": units, "lines": lines, "differing": differing, "lossy": lossy_ones}
+        answer = {"folder": str(folder), "units": units, "lines": lines, "differing": differing}
+        answer["lossy"] = [method.name for method in plan.methods if not method.lossless]
+        answer["claimed"] = [method.name for method in plan.methods if method.lossless == CLAIMED]
         print_json(answer)
     else:
         _show(comparison)

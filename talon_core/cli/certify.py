@@ -1,5 +1,6 @@
 """`talon certify`: whether the output is the target's own, in small worlds by enumeration and on real models."""
 
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,16 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from talon_core.certify.store import RANDOM, WORLDS, certificates_folder, keep, write
+from talon_core.certify.subject import is_own
 from talon_core.cli import options as opts
-from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import note, nothing_on_stdout, print_json, stdout
 from talon_core.cli.progress import progress
+from talon_core.errors import PluginError
+from talon_core.loading import built
+from talon_core.registry import load_registry
 
 if TYPE_CHECKING:
     from talon_core.exactness import Divergence, GreedyCheck
-    from talon_core.testing.certify import Certificate
+    from talon_core.testing.certificate import Certificate
 
 REFUTED = 1
 """The exit status where the output is not the target's."""
+
+BROKEN = 3
+"""The exit status where a plugin failed, so that nothing is known of its output."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -58,16 +67,21 @@ def certify(
     max_new_tokens: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Of each prompt; 64 by default.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the certificate to this file too, for a plugin to ship.")
+    ] = None,
     as_json: opts.Json = False,
 ) -> None:
-    """Certify that the output is the target's own. The exit status is 1 if it is not.
+    """Certify that the output is the target's own. The exit status is 1 if it is not, and 3 if a plugin fails.
 
     Without --model, a policy and a rule are run in small random worlds, where every outcome is enumerated: it prints a
-    certificate, or the simplest world that was found in which the law of the text is not the target's. With --model,
-    greedy output is compared with transformers' own: in float32 it must be equal, in half precision it may part where
-    rounding decides. Check in float32 first: half precision does not show errors as small as its rounding.
+    certificate, or the simplest world that was found in which the law of the text is not the target's. A certificate
+    for a plugin's part is kept for as long as its code does not change: what the part decodes is no more a mere claim
+    then (talon list certificates). With --model, greedy output is compared with transformers' own: in float32 it must
+    be equal, in half precision it may part where rounding decides. Check in float32 first: half precision does not
+    show errors as small as its rounding.
     """
-    for_worlds = {"--worlds": worlds, "--seed": seed}
+    for_worlds = {"--worlds": worlds, "--seed": seed, "--out": out}
     for_models = {"--dtype": dtype, "--prompts": prompts, "--limit": limit, "--max-new-tokens": max_new_tokens}
     for option, value in (for_models if model is None else for_worlds).items():
         if value is not None:
@@ -75,26 +89,83 @@ def certify(
     for option, number in (("--worlds", worlds), ("--limit", limit), ("--max-new-tokens", max_new_tokens)):
         if number is not None and number < 1:
             raise ValueError(f"{option} is {number}; it must be at least 1")
-    if model is not None:
-        parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
-        with nothing_on_stdout(as_json):
-            check = _on_model(model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64)
-        if as_json:
-            print_json(check.as_dict())
+    try:
+        if model is not None:
+            parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
+            with nothing_on_stdout(as_json):
+                check = _on_model(model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64)
+            _print(check.as_dict(), as_json, lambda: _show(check))
+            status = 0 if check.passed else REFUTED
         else:
-            _show(check)
-        raise typer.Exit(0 if check.passed else REFUTED)
+            _check_named(policy, rule)
+            _check_out(out, drafter, worlds)
+            with nothing_on_stdout(as_json):
+                certificate = _in_worlds(str(policy), rule, drafter, worlds, seed or 0)
+            kept = _keep(certificate, out) if certificate.certified else None
+            _print({**certificate.as_dict(), "kept": kept}, as_json, lambda: typer.echo(str(certificate)))
+            status = {"certified": 0, "refuted": REFUTED, "broken": BROKEN}[certificate.verdict]
+    except PluginError as error:
+        why = " ".join(str(error).split())
+        holds = "certified" if model is None else "passed"
+        _print({"verdict": "broken", holds: False, "error": why}, as_json, lambda: typer.echo(f"BROKEN: {why}"))
+        status = BROKEN
+    raise typer.Exit(status)
+
+
+def _print(answer: Mapping[str, Any], as_json: bool, show: Callable[[], None]) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        show()
+
+
+def _check_named(policy: str | None, rule: str) -> None:
+    """Refuse what cannot be certified before anything is run."""
     if not policy:
         raise ValueError("no policy: name one with --policy (talon list policies), or a model with --model")
-    if policy == "none":
+    if policy == "none" and (rule == opts.DEFAULT_RULE or is_own(built(load_registry(), "rule", rule))):
         raise ValueError("there is nothing to certify without a policy: plain decoding is the target's own")
-    with nothing_on_stdout(as_json):
-        certificate = _in_worlds(policy, rule, drafter, worlds, seed or 0)
-    if as_json:
-        print_json(certificate.as_dict())
-    else:
-        typer.echo(str(certificate))
-    raise typer.Exit(0 if certificate.certified else REFUTED)
+
+
+def _check_out(out: Path | None, drafter: str | None, worlds: int | None) -> None:
+    """Refuse to write what would count for nothing."""
+    if out is None:
+        return
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise ValueError(f"--out is '{out}'; it must be a file in a folder that exists")
+    if worlds is not None and worlds < WORLDS:
+        raise ValueError(f"--worlds is {worlds}; a certificate in a file is about at least {WORLDS}")
+    if drafter is not None:
+        raise ValueError(f"--drafter is '{drafter}'; a certificate in a file is about {RANDOM}, so leave it out")
+
+
+def _keep(certificate: "Certificate", out: Path | None) -> str | None:
+    """Leave a certificate where it will be looked for, if it is needed, and say what became of it.
+
+    Returns:
+        The file, if there is one.
+
+    Raises:
+        ValueError: if it was asked for as a file and cannot be one.
+    """
+    if certificate.unkept is not None:
+        if out is not None:
+            raise ValueError(f"there is no certificate for '{out}': {certificate.unkept}")
+        if not certificate.proved:
+            note(f"the certificate is not kept: {certificate.unkept}")
+        return None
+    if out is not None:
+        write(certificate.record(), out)
+        note(f"the certificate is in '{out}'")
+    if certificate.proved:
+        return None
+    try:
+        kept = keep(certificate.record())
+    except OSError as error:
+        note(f"the certificate cannot be kept in '{certificates_folder()}': {error.strerror or error}")
+        return None
+    note(f"the certificate is kept in '{kept}', for as long as the code stays as it is")
+    return str(kept)
 
 
 def _in_worlds(policy: str, rule: str, drafter: str | None, worlds: int | None, seed: int) -> "Certificate":
@@ -102,7 +173,7 @@ def _in_worlds(policy: str, rule: str, drafter: str | None, worlds: int | None, 
         raise ValueError(
             "the worlds are made with hypothesis, which is not installed: pip install 'talon-core[testing]'"
         )
-    from talon_core.testing.certify import WORLDS, CertificationError
+    from talon_core.testing.certificate import CertificationError
     from talon_core.testing.certify import certify as certified
 
     named = None if rule == opts.DEFAULT_RULE else rule

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talon_core.certify.standing import CLAIMED
 from talon_core.cli import many
 from talon_core.cli import options as opts
-from talon_core.cli.output import mark_lossy, note, nothing_on_stdout, print_json, stderr, summary
+from talon_core.cli.output import mark_claimed, mark_lossy, note, nothing_on_stdout, print_json, stderr, summary
 from talon_core.loading import BATCH_SIZE, Parts
 from talon_core.paths import utf8, write_whole
+from talon_core.specs import spelled
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
@@ -65,8 +67,8 @@ def generate(
     """Continue a prompt, and stream the text to stdout; or several prompts, in batches.
 
     The text is the target model's own, whatever the drafter and the policy are; they decide how soon it is there.
-    With --policy none the same model decodes without them. Figures and drawings go to stderr. Only a lossy rule changes
-    the text, and only with --lossy; stderr says so then.
+    With --policy none the same model decodes without them. Figures and drawings go to stderr. A lossy rule changes the
+    text, only with --lossy; stderr says so then, and also where nothing but a plugin's word says that it does not.
     """
     generation_options = opts.sampling_options(temperature, top_p, top_k, seed, max_new_tokens)
     if temperature == 0 and (top_p is not None or top_k is not None):
@@ -103,8 +105,7 @@ def generate(
             print_json({**made_of, "results": results, "stats": answers.stats()})
         else:
             many.show_all(prompts, answers)
-        if not decoder.lossless:
-            mark_lossy(decoder.rule.name)
+        _mark(decoder)
         if answers.interrupted:
             raise typer.Exit(130)
         return
@@ -115,12 +116,19 @@ def generate(
         _write((result.text or "") + "\n")
     for line in summary(result.stats, result.finish_reason):
         stderr().print(line, style="dim", markup=False, soft_wrap=True)
-    if not result.lossless:
-        mark_lossy(decoder.rule.name)
+    _mark(decoder)
     if show_tree or tree_svg is not None:
         _show(session, result, show_tree, tree_svg)
     if result.finish_reason == "interrupted":
         raise typer.Exit(130)
+
+
+def _mark(decoder: "Decoder") -> None:
+    """Say on stderr if a text is not the target's own, or not known to be."""
+    if decoder.lossless == CLAIMED:
+        mark_claimed(spelled(decoder.policy) if decoder.policy is not None else "none", spelled(decoder.rule))
+    elif not decoder.lossless:
+        mark_lossy(decoder.rule.name)
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:

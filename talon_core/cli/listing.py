@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from talon_core.certify.store import every_certificate, why_not
 from talon_core.cli import options as opts
 from talon_core.cli.output import plain, print_json, stdout
 from talon_core.errors import PluginError
@@ -28,7 +29,7 @@ KINDS: Mapping[str, str] = {
     "recipes": "recipe",
 }
 """What users call the registry's kinds."""
-WORDS = ("models", *KINDS)
+WORDS = ("models", *KINDS, "certificates")
 
 
 def listing(
@@ -45,12 +46,42 @@ def listing(
     failures = dict(registry.failures)
     answer: dict[str, Any] = {}
     for word in wanted:
-        answer[word] = list_models() if word == "models" else list_registered(registry, KINDS[word], failures)
+        answer[word] = _listed(word, registry, failures)
     answer["failures"] = failures
     if as_json:
         print_json(answer)
     else:
         show(stdout(), answer)
+
+
+def _listed(word: str, registry: Registry, failures: dict[str, str]) -> list[dict[str, Any]]:
+    if word == "models":
+        return list_models()
+    return list_certificates(registry) if word == "certificates" else list_registered(registry, KINDS[word], failures)
+
+
+def list_certificates(registry: Registry) -> list[dict[str, Any]]:
+    """The certificates of this user, and those that installed plugins ship."""
+    classes = [registry.get(kind, name).cls for kind in ("tree policy", "rule") for name in registry.names(kind)]
+    return [
+        {
+            "policy": one.policy,
+            "rule": one.rule,
+            "any_value_of": list(one.subject.varied),
+            "worlds": one.worlds,
+            "accepting": one.accepting,
+            "largest_error": one.largest_error,
+            "seed": one.seed,
+            "date": one.date,
+            "versions": dict(one.versions),
+            "shipped_by": one.package,
+            "counts": why is None,
+            "why_not": why,
+            "path": str(one.file),
+        }
+        for one in every_certificate(classes)
+        for why in [why_not(one)]
+    ]
 
 
 def list_models() -> list[dict[str, Any]]:
@@ -139,9 +170,12 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
         console.print(Text(word, style="bold"))
         for entry in entries or [None]:
             if entry is None:
-                console.print(Text("  none is registered", style="dim"))
+                missing = "there is none" if word == "certificates" else "none is registered"
+                console.print(Text(f"  {missing}", style="dim"))
             elif word == "models":
                 _show_model(console, entry)
+            elif word == "certificates":
+                _show_certificate(console, entry)
             else:
                 _show_registered(console, entry)
         console.print()
@@ -160,6 +194,18 @@ def _show_registered(console: Console, entry: Mapping[str, Any]) -> None:
         line = Text().append(option["name"] if required else f"{option['name']}={_written(option['default'])}", "cyan")
         help_ = option["description"] or ("must be given" if required else "")
         _indented(console, line.append(f"  {help_}" if help_ else "", "dim"), 6)
+
+
+def _show_certificate(console: Console, entry: Mapping[str, Any]) -> None:
+    by = f"shipped by {entry['shipped_by']}" if entry["shipped_by"] else "made here"
+    head = Text("  ").append(f"{entry['policy']} with {entry['rule']}", style="bold cyan").append(f"  {by}", "dim")
+    console.print(head.append("" if entry["counts"] else f"  does not count: {entry['why_not']}", style="bold red"))
+    tried = (
+        f"{entry['worlds']:,} worlds, largest error {entry['largest_error']:.2g}, seed {entry['seed']}, {entry['date']}"
+    )
+    varied = f"; any {', '.join(entry['any_value_of'])}" if entry["any_value_of"] else ""
+    _indented(console, Text(f"{tried}{varied}"), 6)
+    _indented(console, Text(entry["path"], style="dim"), 6)
 
 
 def _written(value: Any) -> str:

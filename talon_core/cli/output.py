@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -92,6 +93,13 @@ def mark_lossy(rule: str) -> None:
     """Say on stderr that a text is not the target's own."""
     text = f"LOSSY: rule '{rule}' changes what the model says; this is not its own text"
     stderr().print(text, style="bold red", markup=False, soft_wrap=True)
+
+
+def mark_claimed(policy: str, rule: str) -> None:
+    """Say on stderr that nobody but a plugin says that a text is the target's own, and how to find out."""
+    command = shlex.join(["talon", "certify", "--policy", policy, "--rule", rule])
+    text = f"CLAIMED: that this is the model's own text is a plugin's word, without a certificate; check it: {command}"
+    stderr().print(text, style="bold yellow", markup=False, soft_wrap=True)
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -13,6 +13,7 @@ from transformers import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from talon_core.attention import AttentionBackend
+from talon_core.certify.standing import Lossless
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.hf.arguments import ARGUMENTS, check_streamer, refuse
@@ -126,8 +127,8 @@ class TalonGenerate:
         stop_criterion(tokenizer, stop_strings)  # what is wrong with them is said at once
 
     @property
-    def lossless(self) -> bool:
-        """Whether the output has the target's law: False with a lossy rule."""
+    def lossless(self) -> Lossless:
+        """Whether the output has the target's law: False with a lossy rule, "claimed" where a plugin says so alone."""
         if isinstance(self._made_of, Decoder):
             return self._made_of.lossless
         return is_lossless(self._made_of, load_registry())

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from talon_core.lazy import import_on_use
 
 if TYPE_CHECKING:
-    from talon_core.testing.certify import Certificate, CertificationError, certify
+    from talon_core.testing.certificate import Certificate, CertificationError
+    from talon_core.testing.certify import certify
     from talon_core.testing.contract import check_tree_policy
     from talon_core.testing.drawing import drawn_trees
     from talon_core.testing.halfway import candidates, hostile_candidates
@@ -48,7 +49,8 @@ __all__ = [
 import_on_use(
     __name__,
     {
-        "certify": ["Certificate", "CertificationError", "certify"],
+        "certificate": ["Certificate", "CertificationError"],
+        "certify": ["certify"],
         "contract": ["check_tree_policy"],
         "drawing": ["drawn_trees"],
         "halfway": ["candidates", "hostile_candidates"],

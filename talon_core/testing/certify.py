@@ -15,6 +15,9 @@ import hypothesis
 from hypothesis import Phase, settings
 from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 
+from talon_core.certify.standing import is_proved
+from talon_core.certify.store import RANDOM, TOLERANCE, WORLDS
+from talon_core.certify.subject import Subject, UntoldError
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError, naming
@@ -25,13 +28,11 @@ from talon_core.policy import TreePolicy
 from talon_core.registry import load_registry
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import spelled
-from talon_core.testing.counterexample import Counterexample, explain
-from talon_core.testing.exact import TOLERANCE, Given, Law, ancestral_law, distance, generations
+from talon_core.testing.certificate import Certificate, CertificationError
+from talon_core.testing.counterexample import explain
+from talon_core.testing.exact import Given, Law, ancestral_law, distance, generations
 from talon_core.testing.timeless import timeless
 from talon_core.testing.worlds import VARIED, World, worlds
-
-WORLDS = 2000
-"""How many worlds make a certificate, where nothing else is said."""
 
 MOST_OUTCOMES = 1000
 """A world with more outcomes than this is left out, and another one is tried."""
@@ -44,78 +45,8 @@ UNSTEADY = (
 )
 
 
-class CertificationError(AssertionError):
-    """The output of a policy and a rule does not have the target's law. The message is the counterexample.
-
-    Attributes:
-        certificate: what was tried, with the counterexample.
-    """
-
-    def __init__(self, certificate: Certificate) -> None:
-        super().__init__(str(certificate))
-        self.certificate = certificate
-
-
-@attrs.frozen(eq=False)
-class Certificate:
-    """What was tried, and what came of it.
-
-    Attributes:
-        policy: as it was given; worlds set some of its options, see `World.options`.
-        rule: the acceptance rule.
-        drafter: what drafted.
-        worlds: in how many worlds the law was computed.
-        outcomes: how many generations that took, one for every way in which the draws could come out.
-        accepting: in how many worlds a drafted token could be accepted; the others test little.
-        left_out: worlds of too many outcomes, in whose place others were tried.
-        largest_error: the largest difference of two probabilities, of a text as emitted and as sampled from the target.
-        tolerance: how large it may be.
-        seed: the same seed gives the same worlds.
-        seconds: how long it took.
-        versions: of Python and the packages that matter.
-        counterexample: the simplest world that was found in which the laws differ; None if there is none.
-    """
-
-    policy: str
-    rule: str
-    drafter: str
-    worlds: int
-    outcomes: int
-    accepting: int
-    left_out: int
-    largest_error: float
-    tolerance: float
-    seed: int
-    seconds: float
-    versions: Mapping[str, str]
-    counterexample: Counterexample | None = None
-
-    @property
-    def certified(self) -> bool:
-        """Whether the law was the target's in every world."""
-        return self.counterexample is None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as plain values; the counterexample in words."""
-        fields = {name: getattr(self, name) for name in attrs.fields_dict(Certificate)}
-        words = self.counterexample.lines() if self.counterexample is not None else None
-        return {"certified": self.certified, **fields, "counterexample": words}
-
-    def __str__(self) -> str:
-        what = f"policy {self.policy} with rule {self.rule}, drafter: {self.drafter}"
-        tried = (
-            f"{self.worlds:,} worlds, {self.outcomes:,} outcomes; something drafted could be accepted in "
-            f"{self.accepting:,} worlds, {self.left_out:,} too large ones left out"
-        )
-        made = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        if self.counterexample is None:
-            error = f"largest error {self.largest_error:.2g} (tolerance {self.tolerance:g}), seed {self.seed}"
-            return f"CERTIFIED: {what}\n{tried}\n{error}, {self.seconds:.1f} s\n{made}"
-        return "\n".join([f"REFUTED: {what}", *self.counterexample.lines(), f"after {tried}, seed {self.seed}", made])
-
-
 def certify(
-    policy: TreePolicy | str,
+    policy: TreePolicy | str | None,
     rule: AcceptanceRule | str | None = None,
     *,
     drafter: DrafterSpec | str | None = None,
@@ -131,7 +62,8 @@ def certify(
     sampling from the target, token by token.
 
     Args:
-        policy: a policy or its spec. Worlds set its options named in `vary`.
+        policy: a policy or its spec. Worlds set its options named in `vary`. None or "none" certifies a rule where
+            nothing is drafted.
         rule: a rule or its spec; by default the one that the policy suits.
         drafter: what drafts, or its spec; by default a random table in each world. It must take any target.
         worlds: how many.
@@ -143,8 +75,8 @@ def certify(
         The certificate.
 
     Raises:
-        CertificationError: if the laws differ in a world, or the policy or rule breaks its contract; the message is
-            the counterexample.
+        CertificationError: if the laws differ in a world, or the policy, rule or drafter raises or breaks its contract;
+            the message is the counterexample.
         LookupError: for an unknown name, or a policy that suits a rule that is not there.
         ValueError: for a bad option, a rule that says itself that it is not exact for such trees, no worlds, or a
             policy whose trees are too large for so many worlds, or never accepted in any: nothing is certified then.
@@ -152,18 +84,20 @@ def certify(
     if worlds < 1:
         raise ValueError(f"worlds is {worlds}; it must be at least 1")
     registry = load_registry()
-    made: TreePolicy = built(registry, "tree policy", policy)
+    made: TreePolicy | None = None if policy in (None, "none") else built(registry, "tree policy", policy)
     ruling: AcceptanceRule = built(registry, "rule", suited_rule(registry, made) if rule is None else rule)
     spec: DrafterSpec | None = None if drafter is None else built(registry, "drafter", drafter)
     trial = _Trial(made, ruling, spec, worlds, report)
     started = perf_counter()
+    subject, unkept = _subject(made, ruling, vary)
     found = trial.search(seed, vary)
     if found is None:
         trial.check_enough()
+        unkept = unkept or _why_unkept(subject, _subject(made, ruling, vary)[0], spec, worlds)
     certificate = Certificate(
-        policy=spelled(made),
+        policy=spelled(made) if made is not None else "none",
         rule=spelled(ruling),
-        drafter=spelled(spec) if spec is not None else "random tables",
+        drafter=spelled(spec) if spec is not None else RANDOM,
         worlds=trial.tried,
         outcomes=trial.outcomes,
         accepting=trial.accepting,
@@ -174,10 +108,33 @@ def certify(
         seconds=perf_counter() - started,
         versions={"Python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         counterexample=explain(found[0], trial.decoder(found[0]), found[1], TOLERANCE) if found else None,
+        proved=is_proved(ruling, made),
+        subject=subject,
+        unkept=unkept,
     )
     if not certificate.certified:
         raise CertificationError(certificate)
     return certificate
+
+
+def _subject(
+    policy: TreePolicy | None, rule: AcceptanceRule, vary: Mapping[str, int]
+) -> tuple[Subject | None, str | None]:
+    """What is certified, or why nobody can tell."""
+    try:
+        return Subject.of(policy, rule, vary), None
+    except UntoldError as error:
+        return None, str(error)
+
+
+def _why_unkept(before: Subject | None, after: Subject | None, drafter: DrafterSpec | None, worlds: int) -> str | None:
+    if worlds < WORLDS:
+        return f"it is about {worlds} worlds; a certificate that is kept is about at least {WORLDS}"
+    if drafter is not None:
+        return f"it is about one drafter; a certificate that is kept is about {RANDOM}"
+    if before != after:
+        return "the code has changed on disk while it was certified"
+    return None
 
 
 @attrs.frozen(eq=False)
@@ -213,7 +170,7 @@ class _Trial:
 
     def __init__(
         self,
-        policy: TreePolicy,
+        policy: TreePolicy | None,
         rule: AcceptanceRule,
         drafter: DrafterSpec | None,
         worlds: int,
@@ -238,7 +195,7 @@ class _Trial:
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(checks),
         )
-        draws = checked_kind(self.policy).most != 0
+        draws = self.policy is not None and checked_kind(self.policy).most != 0
         try:
             found = hypothesis.find(
                 worlds(vary=vary, draws=draws), self._refutes, settings=few, random=random.Random(seed)
@@ -262,7 +219,7 @@ class _Trial:
                 f"{self.tried} of {self.worlds} worlds could be enumerated, and {self.left_out} had too many outcomes; "
                 f"give {naming('tree policy', self.policy)} options that make its trees smaller"
             )
-        if not self.accepting:
+        if self.policy is not None and not self.accepting:
             raise ValueError(
                 f"nothing that {naming('tree policy', self.policy)} drafted could be accepted in any of {self.worlds} "
                 "worlds, so nothing is certified; give it more worlds, or options that let it draft"
@@ -271,7 +228,7 @@ class _Trial:
     def decoder(self, world: World) -> Decoder:
         """The decoder of a world."""
         drafter = self.drafter if self.drafter is not None else Given(world.make_drafter())
-        policy = timeless(world.varied(self.policy))
+        policy = timeless(world.varied(self.policy)) if self.policy is not None else None
         return Decoder(world.make_target(), self.rule, policy, drafter, lossy=self.rule.lossy)
 
     def _refutes(self, world: World) -> bool:
@@ -281,21 +238,21 @@ class _Trial:
             self.left_out += self._refuted is None
             hypothesis.reject()
         wrong = examined.broke is not None or examined.error > TOLERANCE
-        if self._refuted is None:  # afterwards only simpler worlds are looked for
-            self.tried += 1
-            self.outcomes += examined.outcomes
-            self.accepting += examined.accepting
-            if examined.broke is None:  # otherwise the law is not complete
-                self.largest = max(self.largest, examined.error)
-            if self._report is not None:
-                self._report(self.tried, self.worlds)
-        if wrong and self._refuted is None:
+        if self._refuted is not None:  # a world that shows something else is no simpler form of the first one
+            return wrong and (examined.broke is None) == (self._refuted[1].broke is None)
+        self.tried += 1
+        self.outcomes += examined.outcomes
+        self.accepting += examined.accepting
+        if examined.broke is None:  # otherwise the law is not complete
+            self.largest = max(self.largest, examined.error)
+        if self._report is not None:
+            self._report(self.tried, self.worlds)
+        if wrong:
             self._refuted = (world, examined)
         return wrong
 
     def examine(self, world: World) -> Examined:
         """Compute both laws."""
-        decoder = self.decoder(world)
         try:
             expected = ancestral_law(world.make_target(), world.request)
         except ValueError:  # the processors forbid every token somewhere
@@ -303,7 +260,7 @@ class _Trial:
         law: Law = defaultdict(float)
         outcomes, accepting = 0, False
         try:
-            for prob, generation in generations(decoder, world.request):
+            for prob, generation in generations(self.decoder(world), world.request):
                 law[tuple(generation.token_ids)] += prob
                 accepting |= any(round_.accepted for round_ in generation.rounds)
                 outcomes += 1

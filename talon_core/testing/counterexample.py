@@ -51,7 +51,7 @@ class Counterexample:
         world: the world.
         policy: the policy with the world's options.
         error: the largest difference of the two probabilities of a text.
-        broke: what the decoder refused; None if the laws differ.
+        broke: what a part raised, or the decoder refused; None if the laws differ.
         text: the shortest text after which the laws of the next token differ.
         expected: the target's law of the token after `text`, shape `(vocab,)`.
         emitted: the law with which it comes out; its sum is less than 1 where probability is lost.
@@ -112,7 +112,7 @@ def drawing(tree: TokenTree) -> str:
 
 def explain(world: World, decoder: Decoder, examined: Examined, tolerance: float) -> Counterexample:
     """What to show of a world in which something is wrong."""
-    policy = spelled(decoder.policy)
+    policy = spelled(decoder.policy) if decoder.policy is not None else "none"
     if examined.broke is not None:
         return Counterexample(world, policy, examined.error, examined.broke)
     text = _parting(examined.emitted, examined.expected, world.vocab_size, tolerance)

@@ -17,9 +17,6 @@ from talon_core.table import TableTarget
 from talon_core.target import Target
 from talon_core.tree import FloatArray
 
-TOLERANCE = 1e-12
-"""The largest difference of two probabilities that adding in another order may make."""
-
 Law = dict[tuple[int, ...], float]
 """For each sequence of new tokens its probability."""
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from talon_core.policy import TreePolicy
     from talon_core.rounds import Round
     from talon_core.rule import AcceptanceRule, Accepted
-    from talon_core.testing.certify import Certificate
+    from talon_core.testing.certificate import Certificate
     from talon_core.testing.table import TableDrafter
     from talon_core.tree import TokenTree
 

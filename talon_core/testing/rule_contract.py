@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from talon_core.certify.store import TOLERANCE
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.drawn import KINDS, fault
 from talon_core.errors import blaming
@@ -16,7 +17,7 @@ from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.sequence import checked_walk
 from talon_core.testing.claims import check_class, made, require, steady
 from talon_core.testing.drawing import Shape, draw_tree, shapes
-from talon_core.testing.exact import TOLERANCE, Law, completed, distance
+from talon_core.testing.exact import Law, completed, distance
 from talon_core.testing.strategies import laws
 from talon_core.testing.table import TableDrafter, TableLaws
 from talon_core.tree import FloatArray, TokenTree

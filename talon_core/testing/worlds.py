@@ -18,6 +18,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from talon_core.errors import blaming_bugs
 from talon_core.policy import TreePolicy
 from talon_core.request import Request
 from talon_core.sampling import temperature_sampling
@@ -109,11 +110,16 @@ class World:
         return TableDrafter(shares(self.drafter), knows=self.knows)
 
     def varied(self, policy: TreePolicy) -> TreePolicy:
-        """The policy with this world's options, as far as it takes them."""
+        """The policy with this world's options, as far as it takes them.
+
+        Raises:
+            PluginError: if it cannot be made for another reason than that they do not go together.
+        """
         own = describe_options(type(policy))
         given = {name: value for name, value in self.options.items() if name in own}
         try:
-            return attrs.evolve(policy, **given)  # type: ignore[misc]  # every registered policy is an attrs class
+            with blaming_bugs("tree policy", policy, "its options"):
+                return attrs.evolve(policy, **given)  # type: ignore[misc]  # every registered policy is an attrs class
         except ValueError:
             return policy  # for this policy they do not go together
 

@@ -1,6 +1,7 @@
 """Comparisons, by hand and by simulation."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 from talon_core.bench.bootstrap import median_with_interval
 from talon_core.bench.compare import compare, speeds
 from talon_core.bench.measurement import first_difference
-from talon_core.bench.results import read_results
+from talon_core.bench.results import MANIFEST, read_results
 from talon_core.bench.tables import tables
 
 
@@ -165,6 +166,19 @@ def test_lossy_methods_are_marked_wherever_they_are_shown(folder_of, measurement
     assert all(f"{LOSSY} (lossy)" in row for row in rows)
     assert shown(found).count("(lossy)") == len(rows)
     assert sum("differs from none" in row for row in rows) == 2
+
+
+def test_a_method_that_is_lossless_by_its_own_word_is_shown_so(folder_of, measurement):
+    of = [measurement("none"), measurement("ngram", lossless="claimed", token_ids=[7] * 10)]
+    folder = folder_of(of)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["settings"]["methods"][1]["lossless"] = "claimed"
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    found = compare(read_results(folder))
+    assert found.as_dict()["all"]["ngram"]["lossless"] == "claimed"
+    text = shown(found)
+    assert "ngram (claimed) differs from none" in text
+    assert "(lossy)" not in text
 
 
 def test_drawn_outputs_are_not_compared(folder_of, measurement):

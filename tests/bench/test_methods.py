@@ -60,6 +60,12 @@ def test_a_lossy_method_is_one_only_where_the_user_says_so():
     ]
 
 
+def test_a_method_with_a_plugins_rule_is_lossless_by_its_own_word(liar):
+    method = parse_method("ngram/chain/honest")
+    assert method.lossless == method.as_dict()["lossless"] == "claimed"
+    assert parse_method("ngram/fixed").lossless is True
+
+
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [

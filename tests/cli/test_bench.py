@@ -51,6 +51,7 @@ def test_every_method_decodes_every_prompt_and_all_say_the_same(bench, tmp_path)
         "lines": 16,
         "differing": dict.fromkeys(METHODS, 0),
         "lossy": [],
+        "claimed": [],
     }
     assert [(line["set"], line["prompt"]) for line in lines[::4]] == [
         ("talk", 0),
@@ -277,6 +278,17 @@ def test_a_lossy_method_is_marked_everywhere_and_its_differences_are_no_failure(
     next(line for line in lines if line["method"] == "ngram")["token_ids"][5] += 1
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert talon("bench", "compare", str(tmp_path / "out")).status == 1
+
+
+def test_a_claimed_method_is_marked_and_its_differences_are_a_failure(bench, talon, tmp_path, liar):
+    name = "ngram/chain/honest"
+    ran, lines = bench("--json", specs=[name])
+    assert (ran.answer["lossy"], ran.answer["claimed"]) == ([], [name])
+    next(line for line in lines if line["method"] == name)["token_ids"][5] += 1
+    (tmp_path / "out" / RESULTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    compared = talon("bench", "compare", str(tmp_path / "out"))
+    assert compared.status == 1
+    assert f"{name} (claimed) differs from none on prompt 0 of talk" in compared.out
 
 
 def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatch):

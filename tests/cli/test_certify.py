@@ -2,11 +2,15 @@
 
 import importlib.util
 import re
+import sys
+from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
 from talon_core import Accepted
+from talon_core.testing.certify import certify
 from talon_strategies import Match
 
 
@@ -37,7 +41,7 @@ def test_what_is_not_lossless_is_refuted_with_status_1_and_a_world_to_follow(tal
     for part in ("the world:", "target after 0:", "the laws part after", "emitted", "the round that begins after"):
         assert part in ran.out
     answer = talon("certify", "--policy", "chain", "--rule", "typical", "--worlds", "200", "--json").answer
-    assert answer["certified"] is False
+    assert (answer["certified"], answer["verdict"]) == (False, "refuted")
     assert answer["largest_error"] > 1e-3
     assert any("the laws part after" in line for line in answer["counterexample"])
 
@@ -92,7 +96,7 @@ def test_any_policy_and_rule_can_be_held_against_generate(talon, model, tmp_path
     answer = talon(
         "certify", "--model", model, *policy, "--prompts", str(file), "--max-new-tokens", "30", "--json"
     ).answer
-    assert answer["passed"] is True
+    assert (answer["passed"], answer["verdict"]) == (True, "passed")
     assert (answer["rule"], answer["policy"], answer["dtype"]) == ("rrs", "specinfer", "float32")
     assert [one["compared"] for one in answer["prompts"]] == [30, 30]
     assert answer["nodes_verified"] > 60
@@ -133,3 +137,131 @@ def test_options_of_models_are_refused_without_one(talon):
     ran = talon("certify", "--policy", "talon", "--dtype", "bfloat16")
     assert ran.status == 2
     assert "--dtype is for a check with --model; leave it out" in ran.err
+
+
+# Claims and certificates
+
+
+def test_what_a_plugins_rule_says_of_itself_is_marked_as_its_claim(talon, model, liar, tmp_path):
+    arguments = ("generate", "hi-", "--model", model, "--max-new-tokens", "4", "--temperature", "1", "--seed", "1")
+    ran = talon(*arguments, "--rule", "takes-all", "--policy", "fixed:budget=2", "--json")
+    assert ran.answer["lossless"] == "claimed"
+    assert "CLAIMED: " in ran.err
+    assert "check it: talon certify --policy fixed:budget=2 --rule takes-all" in ran.err
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('"hi"\n"-"\n')
+    ran = talon("generate", "--prompt-file", str(file), *arguments[2:], "--rule", "takes-all", "--json")
+    assert [ran.answer["lossless"], *(one["lossless"] for one in ran.answer["results"])] == ["claimed"] * 3
+    assert "CLAIMED" in ran.err
+    ran = talon(*arguments, "--policy", "fixed", "--json")
+    assert ran.answer["lossless"] is True
+    assert "CLAIMED" not in ran.err
+
+
+def test_a_false_claim_is_refuted(talon, liar):
+    answer = talon("certify", "--policy", "chain", "--rule", "takes-all", "--worlds", "100", "--json").answer
+    assert (answer["verdict"], answer["certified"], answer["kept"]) == ("refuted", False, None)
+
+
+def test_a_rule_alone_is_certified_or_refuted_without_a_policy(talon, liar):
+    answer = talon("certify", "--policy", "none", "--rule", "honest", "--worlds", "20", "--json").answer
+    assert (answer["verdict"], answer["policy"], answer["accepting"]) == ("certified", "none", 0)
+    ran = talon("certify", "--policy", "none", "--rule", "match")
+    assert (ran.status, ran.out) == (2, "")
+    assert "nothing to certify" in ran.err
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """`certify` tries 20 worlds where it says 2,000."""
+
+    def certified(policy, rule, *, worlds, **options):
+        return attrs.evolve(certify(policy, rule, worlds=20, **options), worlds=worlds, unkept=None)
+
+    monkeypatch.setattr(sys.modules["talon_core.testing.certify"], "certify", certified)
+
+
+def test_a_certificate_is_kept_listed_and_used_until_the_code_changes(talon, model, liar, at_once):
+    draws = ("--policy", "draws:often=0.25")
+    ran = talon("certify", *draws, "--json")
+    kept = ran.answer["kept"]
+    assert f"the certificate is kept in '{kept}', for as long as the code stays as it is" in ran.err
+    (listed,) = talon("list", "certificates", "--json").answer["certificates"]
+    assert (listed["path"], listed["policy"], listed["rule"]) == (kept, "draws:often=0.25", "rrs")
+    assert (listed["counts"], listed["why_not"], listed["shipped_by"]) == (True, None, None)
+    assert (listed["any_value_of"], listed["worlds"]) == (["budget"], 2000)
+    shown = talon("list", "certificates").out
+    assert "draws:often=0.25 with rrs  made here" in shown
+    assert "any budget" in shown
+    arguments = ("generate", "hi-", "--model", model, "--max-new-tokens", "4", "--json")
+    assert talon(*arguments, *draws).answer["lossless"] is True
+    assert talon(*arguments, "--policy", "draws").answer["lossless"] == "claimed"
+    Path(liar.__file__).with_name("helper.py").write_text("FACTOR = 3\n")
+    assert talon(*arguments, *draws).answer["lossless"] == "claimed"
+    assert "does not count: the code of 'liar' is another one" in " ".join(talon("list", "certificates").out.split())
+
+
+def test_a_certificate_is_written_for_a_plugin_to_ship(talon, liar, at_once, tmp_path):
+    folder = Path(liar.__file__).parent / "talon_certificates"
+    folder.mkdir()
+    file = folder / "draws.json"
+    ran = talon("certify", "--policy", "draws", "--out", str(file), "--json")
+    Path(ran.answer["kept"]).unlink()
+    (listed,) = talon("list", "certificates", "--json").answer["certificates"]
+    assert (listed["path"], listed["shipped_by"], listed["counts"]) == (str(file), "liar", True)
+    for more, complaint in [
+        (["--worlds", "50"], "--worlds is 50; a certificate in a file is about at least 2000"),
+        (["--drafter", "ngram"], "--drafter is 'ngram'; a certificate in a file is about random tables"),
+    ]:
+        ran = talon("certify", "--policy", "draws", "--out", str(file), *more)
+        assert (ran.status, ran.out) == (2, "")
+        assert complaint in ran.err
+    ran = talon("certify", "--policy", "draws", "--out", str(tmp_path / "nowhere" / "x.json"))
+    assert "it must be a file in a folder that exists" in ran.err
+
+
+def test_what_is_proved_needs_no_certificate(talon, liar, at_once):
+    for pair in (["--policy", "chain"], ["--policy", "fixed"], ["--policy", "draws", "--rule", "match"]):
+        ran = talon("certify", *pair, "--json")
+        assert (ran.answer["proved"], ran.answer["kept"]) == (True, None)
+        assert "kept" not in ran.err
+    assert talon("list", "certificates", "--json").answer["certificates"] == []
+
+
+def test_a_certificate_that_cannot_be_kept_is_printed_all_the_same(talon, liar, at_once, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TALON_DATA", str(tmp_path / "file"))
+    ran = talon("certify", "--policy", "draws")
+    assert ran.status == 0
+    assert ran.out.startswith("CERTIFIED")
+    assert "the certificate cannot be kept in" in ran.err
+
+
+def test_one_of_few_worlds_is_not_kept_and_says_so(talon, liar):
+    ran = talon("certify", "--policy", "draws", "--worlds", "20", "--json")
+    assert ran.answer["kept"] is None
+    assert "is not kept: it is about 20 worlds; a certificate that is kept is about at least 2000" in ran.err
+
+
+# A plugin that fails
+
+
+def test_a_crash_is_no_refutation_and_has_status_3(talon, liar):
+    ran = talon("certify", "--policy", "crashes", "--worlds", "50")
+    assert ran.status == 3
+    assert ran.out.startswith("BROKEN: policy crashes")
+    assert "raised KeyError in grow: 'nothing here'" in ran.out
+    ran = talon("certify", "--policy", "crashes", "--worlds", "50", "--json")
+    assert ran.status == 3
+    assert (ran.answer["verdict"], ran.answer["certified"]) == ("broken", False)
+    assert any("raised KeyError in grow" in line for line in ran.answer["counterexample"])
+
+
+def test_a_crash_on_a_model_is_no_refutation_either(talon, model, liar):
+    ran = talon("certify", "--model", model, "--policy", "crashes", "--limit", "1", "--json")
+    assert ran.status == 3
+    assert (ran.answer["verdict"], ran.answer["passed"]) == ("broken", False)
+    assert "tree policy 'crashes' (liar.Crashes) raised KeyError" in ran.answer["error"]
+    ran = talon("certify", "--model", model, "--policy", "crashes", "--limit", "1")
+    assert ran.status == 3
+    assert ran.out.startswith("BROKEN: tree policy 'crashes'")

@@ -6,8 +6,9 @@ import attrs
 import numpy as np
 import pytest
 
-from talon_core import Growth, Request, TableTarget, TreePolicy
+from talon_core import Growth, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.decoder import Decoder
+from talon_core.drawn import KINDS, without
 from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter, certify
@@ -32,6 +33,12 @@ def pairs():
                 yield policy, rule
 
 
+def exact_for_kind(kind):
+    """The built-in rules that say they are exact for trees of a kind."""
+    rules = load_registry().entries["rule"].values()
+    return [rule.cls for rule in rules if not rule.cls.lossy and {kind, "any"} & rule.cls.exact_for]
+
+
 PAIRS = list(pairs())
 FULL = [
     (policy.name, rule.name)
@@ -54,6 +61,9 @@ def test_every_built_in_is_certified_in_two_thousand_worlds(policy, rule):
     assert certificate.worlds >= 2000
     assert certificate.largest_error <= TOLERANCE
     assert certificate.accepting > 600  # so much was at stake
+    assert certificate.proved
+    assert certificate.unkept is None
+    assert certificate.record()["subject"]["code"] == {}  # TALON's version stands for it
 
 
 REST = [(policy.name, rule.name) for policy, rule in PAIRS if (policy.name, rule.name) not in FULL]
@@ -67,6 +77,51 @@ def test_so_is_every_other_pair_that_the_decoder_lets_through(policy, rule):
 @pytest.mark.parametrize("policy", [CoinTosser(), Erratic(1), Erratic(7)])
 def test_so_are_policies_that_behave_as_badly_as_the_rules_allow(policy):
     assert certify(policy, worlds=60).certified
+
+
+@attrs.frozen
+class Twins(TreePolicy):
+    """Sends the first child of the root twice: once more at the end of the tree, or before everything else."""
+
+    name = "twins"
+    budget: int = 5
+    before: bool = False
+
+    def grow(self, tree, candidates):
+        room = self.budget - 1 - len(tree)
+        if room < 1:
+            return Growth([])
+        if self.children == "deterministic":
+            return Growth(candidates.best(min(2, room)))
+        if self.children == "hybrid":
+            fixed = candidates.best(1)
+            row = int(fixed[0]) // candidates.width
+            law = without(candidates.law(row), candidates.tokens.ravel()[fixed])
+            return Growth(fixed, drawn={row: candidates.draw(row, law=law)} if room > 1 and law.any() else {})
+        draws = min(room, KINDS[self.children].most or 2)
+        return Growth([], drawn={0: candidates.draw(0, draws, replacement=self.children == "iid")})
+
+    def finish(self, tree):
+        if len(tree) < 2:
+            return tree
+        if not self.before:
+            return tree.extend(tree.tokens[1:2], [0], tree.path_logp[1:2])
+        return TokenTree(
+            np.insert(tree.tokens, 1, tree.tokens[1]),
+            np.insert(np.where(tree.parents > 0, tree.parents + 1, tree.parents), 1, 0),
+            np.insert(tree.path_logp, 1, tree.path_logp[1]),
+            {node + (node > 0): drawn for node, drawn in tree.drawn.items()},
+        )
+
+
+TWINS = [(kind, rule.name) for kind in KINDS if kind != "sampled" for rule in exact_for_kind(kind)]
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["behind", "before"])
+@pytest.mark.parametrize(("kind", "rule"), TWINS)
+def test_every_rule_is_exact_for_trees_with_two_equal_siblings(kind, rule, before):
+    twins = attrs.frozen(type("Twins", (Twins,), {"children": kind, "__module__": __name__}))
+    assert certify(twins(before=before), rule, worlds=12, vary={"budget": 3}).certified
 
 
 @attrs.define
@@ -130,6 +185,7 @@ def test_a_certificate_says_what_was_tried_and_with_what():
     assert "hypothesis" in text
     told_plainly = certificate.as_dict()
     assert (told_plainly["certified"], told_plainly["worlds"], told_plainly["counterexample"]) == (True, 50, None)
+    assert told_plainly["verdict"] == "certified"
 
 
 @attrs.frozen

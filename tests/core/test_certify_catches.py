@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 import pytest
 
-from talon_core import AcceptanceRule, Growth, TreePolicy
+from talon_core import AcceptanceRule, Accepted, Growth, TokenTree, TreePolicy
 from talon_core.drawn import Drawn, without
 from talon_core.rule import descend
 from talon_core.testing import certify
@@ -89,6 +89,46 @@ class LeftoverNotRenormalised(AcceptanceRule):
                     return c
                 r, q = np.maximum(r - q, 0.0), without(q, c)
             return choices.pick(r / r.sum()) if r.any() else laws.draw(node, choices)
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
+class RowsDrawOnTheirOwn(AcceptanceRule):
+    """As REST's release: each row of the path table draws a token at each of its nodes, and the longest match wins."""
+
+    name = "rows-draw-on-their-own"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        path = []
+        for leaf in sorted({*range(len(tree))} - {*tree.parents.tolist()}):
+            row = tree.path(leaf).tolist()
+            matched = 1
+            while matched < len(row) and laws.draw(row[matched - 1], choices) == tree.tokens[row[matched]]:
+                if laws.ends(int(tree.tokens[row[matched]])):
+                    return Accepted(np.array(row[:matched]), int(tree.tokens[row[matched]]))
+                matched += 1
+            path = row[:matched] if matched > len(path) else path
+        return Accepted(np.array(path), laws.draw(path[-1], choices))
+
+
+@attrs.frozen
+class BranchByTheTarget(AcceptanceRule):
+    """As SpecBranch's release: tests the branch that the target likes best, and rejects for the argmax of the rest."""
+
+    name = "branch-by-the-target"
+    exact_for = frozenset({"deterministic"})
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            p, q = laws.at(node), np.zeros_like(laws.at(node))
+            for child in children(tree, node):
+                q[tree.tokens[child]] = np.exp(tree.path_logp[child] - tree.path_logp[node])
+            if not q.any():
+                return laws.draw(node, choices)
+            branch = int(np.where(q > 0, p, -1.0).argmax())
+            return branch if choices.coin(ratio(p[branch], q[branch])) else int((p - q).argmax())
 
         return descend(tree, laws, draw)
 
@@ -191,6 +231,7 @@ OUTBURSTS = []
 
 WRONG = [
     *((Talon(), rule) for rule in (DrafterProbabilityAsQ(), ArgmaxAcceptance(), AcceptsTheDrafter(), BonusOffByOne())),
+    *((policy, rule) for policy in (Talon(), StaticTree()) for rule in (RowsDrawOnTheirOwn(), BranchByTheTarget())),
     *((Chain(), ArgmaxAcceptance()), (Chain(), BonusOffByOne()), (StaticTree(), DrafterProbabilityAsQ())),
     *((SampledChain(), NoLeftover()), (TalonSampled(), NoLeftover()), (SampledChain(), BonusOffByOne())),
     (Sequoia(), LeftoverNotRenormalised()),
@@ -233,6 +274,7 @@ def test_what_is_known_to_be_wrong_is_refused_with_a_world_one_can_follow(refuse
     assert max(abs(np.subtract(found.expected, found.emitted))) > TOLERANCE
     assert sum(outcome.prob for outcome in found.outcomes) == pytest.approx(1)
     assert found.start == found.text[: len(found.start)]
+    assert refused(policy, rule).verdict == "refuted"
 
 
 @pytest.mark.parametrize("policy", [KeepsTheLikelier(), PrunesByItsOwnProbability(), FinishesWithTheLikely()])
@@ -250,6 +292,21 @@ def test_a_counterexample_is_told_in_a_few_lines(refused):
 
 
 @pytest.mark.parametrize(
+    ("rule", "tokens", "p", "q", "emitted"),
+    [
+        (RowsDrawOnTheirOwn(), [0, 1], [0.5, 0.3, 0.2], [0.5, 0.5], [0.675, 0.255, 0.07]),
+        (BranchByTheTarget(), [0, 1], [0.2, 0.5, 0.3], [0.6, 0.25], [0, 1, 0]),
+    ],
+)
+def test_what_the_releases_emit_in_numbers(talon_walks, rule, tokens, p, q, emitted):
+    tree = TokenTree([0, *tokens], [-1, 0, 0], [0.0, *np.log(q)])
+    law = np.zeros(3)
+    for prob, accepted in talon_walks(rule, tree, [p]):
+        law[tree.tokens[accepted.path[1]] if len(accepted.path) > 1 else accepted.token] += prob
+    assert law == pytest.approx(emitted)
+
+
+@pytest.mark.parametrize(
     ("policy", "complaint"),
     [
         (OwnDice(), "must come from Choices alone"),
@@ -261,3 +318,5 @@ def test_a_policy_that_breaks_its_contract_is_refused_in_the_decoders_words(poli
     with pytest.raises(CertificationError, match=complaint) as caught:
         certify(policy, worlds=200)
     assert not caught.value.certificate.certified
+    assert caught.value.certificate.verdict == "broken"
+    assert str(caught.value).startswith(f"BROKEN: policy {policy.name}")

@@ -151,6 +151,11 @@ def test_a_lossy_rule_is_allowed_by_name_and_marked(model: Any) -> None:
     assert talon_core.as_generate(drafter="ngram", policy="sampled-chain", lossy=True).lossless is True
 
 
+def test_a_plugins_word_is_marked_as_such(liar: Any) -> None:
+    assert talon_core.as_generate(policy="draws").lossless == "claimed"
+    assert talon_core.as_generate(policy="draws", rule="match").lossless is True
+
+
 def guided(model: Any) -> LogitsProcessorList:
     """A processor that remembers: it has a cache of its own, for another model."""
     return LogitsProcessorList([UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, copy.deepcopy(model))])

@@ -1,0 +1,200 @@
+"""What a certificate is about: a policy and a rule with their options, and the code that they are."""
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import talon_core
+from talon_core.errors import naming
+from talon_core.policy import TreePolicy
+from talon_core.rule import AcceptanceRule
+
+OWN = "talon_strategies"
+"""The package of TALON's own policies and rules; its tests certify every one of them."""
+
+CODE = frozenset({".py", ".pyc", ".pyd", ".so"})
+"""Files of a package that count as its code."""
+
+
+class UntoldError(ValueError):
+    """The code of a part cannot be told, so no certificate can belong to it. The message is a sentence."""
+
+
+@attrs.frozen
+class Subject:
+    """What a certificate is about.
+
+    Attributes:
+        policy: the policy's class and options, without those in `varied`; None without a policy.
+        rule: the rule's class and options.
+        varied: options of the policy that worlds set, so that any value of them is meant.
+        code: for each package that is not TALON's, the SHA-256 of its code, see `digest`.
+        talon: TALON's version, which stands for its code.
+    """
+
+    policy: Mapping[str, Any] | None
+    rule: Mapping[str, Any]
+    varied: tuple[str, ...]
+    code: Mapping[str, str]
+    talon: str
+
+    @classmethod
+    def of(cls, policy: TreePolicy | None, rule: AcceptanceRule, varied: Iterable[str] = ()) -> "Subject":
+        """The subject that a policy and a rule are now, by the files that their code is in.
+
+        Raises:
+            UntoldError: if a class is not what a module's file says, or an option is more than a plain value.
+        """
+        packages: dict[str, Path] = {}
+        told = None if policy is None else _told("tree policy", policy, packages)
+        taken = tuple(sorted({*varied} & {*told["options"]})) if told is not None else ()
+        if told is not None:
+            told["options"] = {name: value for name, value in told["options"].items() if name not in taken}
+        ruling = _told("rule", rule, packages)
+        code = {name: digest(packages[name]) for name in sorted(packages)}
+        return cls(told, ruling, taken, code, talon_core.__version__)
+
+
+def packages_of(cls: type) -> dict[str, Path]:
+    """The packages, not TALON's own, that hold the code of a class and of those that it inherits from.
+
+    Returns:
+        For each the folder, or the file of a module that is in no package; classes without a file have none.
+    """
+    found = (_package(base) for base in cls.__mro__)
+    return dict(one for one in found if one is not None)
+
+
+def loaded_from(package: str) -> Path | None:
+    """Where a package or module that is loaded is: its folder, or its file; None if it is not loaded from a file."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if not isinstance(file, str):
+        return None
+    return Path(file).resolve().parent if Path(file).stem == "__init__" else Path(file).resolve()
+
+
+def is_own(part: object) -> bool:
+    """Whether a policy or rule came with TALON, so that TALON's own tests certify it.
+
+    That is told by its code: the class is what a module of TALON's own package holds under its name, in a file beside
+    this package, and among those that were installed with it. Neither a name nor a subclass is enough.
+    """
+    file, folder = source_file(type(part)), own_folder()
+    if file is None or not file.is_relative_to(folder):
+        return False
+    return not _recorded(folder) or file in _recorded(folder)
+
+
+def own_folder() -> Path:
+    """Where TALON's own policies and rules are: beside `talon_core` where it is installed, elsewhere in a checkout."""
+    root = Path(talon_core.__file__).resolve().parents[1]
+    return root / OWN if (root / OWN).is_dir() else root / "strategies" / OWN
+
+
+@cache
+def _recorded(folder: Path) -> frozenset[Path]:
+    """The files of a folder that were installed with TALON; none in a checkout, which keeps no such record."""
+    try:
+        files = distribution("talon-core").files or []
+    except PackageNotFoundError:
+        return frozenset()
+    found = (Path(str(file.locate())).resolve() for file in files if file.parts[0] == OWN)
+    return frozenset(file for file in found if file.is_relative_to(folder))
+
+
+def source_file(cls: type) -> Path | None:
+    """The file of the module that holds a class under its own name; None for a class of a notebook or a function."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if cls.__module__ == "__main__" or not isinstance(file, str) or not _is_held(cls) or not Path(file).is_file():
+        return None
+    return Path(file).resolve()
+
+
+def _is_held(cls: type) -> bool:
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
+
+
+def digest(where: Path) -> str:
+    """The SHA-256 of a package's code, or of a single module's: every file's path, size and content, in order.
+
+    Raises:
+        UntoldError: if a file cannot be read.
+    """
+    code = hashlib.sha256()
+    try:
+        for file in [where] if where.is_file() else sorted(_code_files(where), key=lambda file: file.as_posix()):
+            content = file.read_bytes()
+            code.update(f"{file.relative_to(where.parent).as_posix()}\0{len(content)}\0".encode())
+            code.update(content)
+    except OSError as error:
+        raise UntoldError(f"the code in '{where}' cannot be read: {error.strerror or error}") from error
+    return code.hexdigest()
+
+
+def _code_files(folder: Path) -> Iterator[Path]:
+    for file in folder.rglob("*"):
+        if file.suffix in CODE and "__pycache__" not in file.parts and file.is_file():
+            yield file
+
+
+def _told(kind: str, part: object, packages: dict[str, Path]) -> dict[str, Any]:
+    """A part's class and options as plain values; its packages join `packages`."""
+    cls = type(part)
+    for base in cls.__mro__:
+        if source_file(base) is None and not _is_shared(base):
+            raise UntoldError(
+                f"the code of {naming(kind, part)} cannot be told: {base.__qualname__} is not in a module's file under "
+                "that name; move it from the notebook, script or function into a module"
+            )
+    packages.update(packages_of(cls))
+    options: dict[str, Any] = {}
+    for field in attrs.fields(cls) if attrs.has(cls) else ():
+        if field.init:
+            options[field.alias] = _plain(kind, part, field.alias, getattr(part, field.name), packages)
+    return {"class": f"{cls.__module__}.{cls.__qualname__}", "options": options}
+
+
+def _plain(kind: str, part: object, option: str, value: object, packages: dict[str, Path]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(kind, part, option, one, packages) for one in value]
+    if attrs.has(type(value)):  # a policy around another one
+        return _told(kind, value, packages)
+    raise UntoldError(
+        f"the option '{option}' of {naming(kind, part)} is of type {type(value).__name__}; a certificate can name "
+        "numbers, texts, lists of them, and attrs objects of such"
+    )
+
+
+def _package(cls: type) -> tuple[str, Path] | None:
+    """The outermost package that a class is in, and where; None for one of TALON's, of Python's, or without a file."""
+    file = source_file(cls)
+    if file is None or _is_shared(cls):
+        return None
+    names = cls.__module__.split(".")
+    for length in range(1, len(names)):  # the outermost ones may be no folders of their own
+        name = ".".join(names[:length])
+        where = loaded_from(name)
+        if where is not None and where.is_dir():
+            return name, where
+    where = loaded_from(cls.__module__)
+    assert where is not None
+    return cls.__module__, where
+
+
+def _is_shared(cls: type) -> bool:
+    """Whether a class is Python's, or TALON's, whose version stands for it."""
+    file = source_file(cls)
+    core = Path(talon_core.__file__).resolve().parent
+    ours = file is not None and any(file.is_relative_to(own) for own in (core, own_folder()))
+    return ours or (_is_held(cls) and cls.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"})

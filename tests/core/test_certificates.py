@@ -1,0 +1,228 @@
+"""Certificates in files: to which code they belong, when they count, and what is left out."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import talon_core
+from talon_core import AcceptanceRule, TreePolicy
+from talon_core.certify import store
+from talon_core.certify.standing import standing
+from talon_core.certify.store import SHIPPED, WORLDS, certificates_folder, find, keep, read, why_not, write
+from talon_core.certify.subject import Subject, UntoldError, digest, source_file
+from talon_core.specs import spelled
+from talon_core.testing import certify
+from talon_core.testing.certify import Certificate
+from talon_core.testing.worlds import VARIED
+from talon_strategies import Chain, RecursiveRejection, SampledChain
+
+
+def earned(policy: TreePolicy | None, rule: AcceptanceRule, **changed: Any) -> Certificate:
+    """A certificate as `certify` makes it, without the wait."""
+    made: dict[str, Any] = {
+        "policy": spelled(policy) if policy is not None else "none",
+        "rule": spelled(rule),
+        "drafter": "random tables",
+        "worlds": WORLDS,
+        "outcomes": 9,
+        "accepting": 5,
+        "left_out": 0,
+        "largest_error": 1e-16,
+        "tolerance": 1e-12,
+        "seed": 0,
+        "seconds": 1.0,
+        "versions": {"Python": "3.11"},
+        "subject": Subject.of(policy, rule, VARIED),
+    }
+    return Certificate(**{**made, **changed})
+
+
+@pytest.fixture
+def pair(liar: Any) -> tuple[TreePolicy, AcceptanceRule]:
+    """Somebody's policy that draws, and a rule of ours that tests draws."""
+    return liar.Draws(), RecursiveRejection()
+
+
+def test_a_certificate_turns_a_claim_into_knowledge(pair: Any) -> None:
+    policy, rule = pair
+    assert standing(rule, policy) == "claimed"
+    file = keep(earned(policy, rule).record())
+    assert standing(rule, policy) is True
+    found = find(policy, rule)
+    assert found is not None
+    assert (found.file, found.policy, found.rule, found.worlds, found.package) == (file, "draws", "rrs", WORLDS, None)
+    assert why_not(found) is None
+
+
+def test_it_is_about_these_options_and_any_value_of_those_that_worlds_set(liar: Any) -> None:
+    rule = RecursiveRejection()
+    keep(earned(liar.Draws(budget=5, often=0.25), rule).record())
+    assert standing(rule, liar.Draws(budget=99, often=0.25)) is True
+    assert standing(rule, liar.Draws(budget=5)) == "claimed"
+
+
+def test_it_is_about_this_rule_and_this_policy(liar: Any) -> None:
+    keep(earned(Chain(), liar.Honest()).record())
+    assert standing(liar.Honest(), Chain()) is True
+    for rule, policy in [(liar.Honest(), None), (liar.Honest(), liar.Fixed()), (liar.TakesAll(), Chain())]:
+        assert standing(rule, policy) == "claimed"
+    keep(earned(None, liar.Honest()).record())
+    assert standing(liar.Honest(), None) is True
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "removed"])
+def test_it_is_about_this_code(pair: Any, liar: Any, change: str) -> None:
+    policy, rule = pair
+    keep(earned(policy, rule).record())
+    helper = Path(liar.__file__).with_name("helper.py")
+    if change == "edited":
+        helper.write_text("FACTOR = 3\n")
+    elif change == "added":
+        helper.with_name("another.py").write_text("")
+    else:
+        helper.unlink()
+    assert standing(rule, policy) == "claimed"
+    (found,) = store.in_folder(certificates_folder())
+    assert why_not(found) == "the code of 'liar' is another one"
+
+
+def test_what_python_leaves_beside_the_code_does_not_matter(pair: Any, liar: Any) -> None:
+    policy, rule = pair
+    keep(earned(policy, rule).record())
+    folder = Path(liar.__file__).parent
+    (folder / "__pycache__").mkdir(exist_ok=True)
+    (folder / "__pycache__" / "helper.cpython-311.pyc").write_bytes(b"\0")
+    (folder / "notes.txt").write_text("to do")
+    assert standing(rule, policy) is True
+
+
+def test_it_is_about_this_version_of_talon(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, rule = pair
+    keep(earned(policy, rule).record())
+    monkeypatch.setattr(talon_core, "__version__", "9.9")
+    assert standing(rule, policy) == "claimed"
+    (found,) = store.in_folder(certificates_folder())
+    assert str(why_not(found)).endswith("and this is 9.9")
+
+
+def test_a_plugin_may_ship_one_and_it_is_held_against_the_code(pair: Any, liar: Any) -> None:
+    policy, rule = pair
+    package = Path(liar.__file__).parent
+    write(earned(policy, rule).record(), package / SHIPPED / "draws.json")
+    assert standing(rule, policy) is True
+    found = find(policy, rule)
+    assert found is not None
+    assert found.package == "liar"
+    (package / "helper.py").write_text("FACTOR = 3\n")
+    assert standing(rule, policy) == "claimed"
+
+
+def test_the_code_of_a_policy_around_another_one_is_that_of_both(liar: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "around.py").write_text(
+        "import attrs\nfrom talon_core import TreePolicy\n\n"
+        "@attrs.frozen\nclass Around(TreePolicy):\n"
+        "    name = 'around'\n    children = 'sampled-chain'\n    suits = 'rrs'\n"
+        "    inner: TreePolicy\n    budget: int = 4\n\n"
+        "    def grow(self, tree, candidates):\n        return self.inner.grow(tree, candidates)\n"
+    )
+    around: Any = __import__("around")
+    try:
+        subject = Subject.of(around.Around(liar.Draws()), RecursiveRejection(), VARIED)
+        assert set(subject.code) == {"around", "liar"}
+        assert subject.code["around"] == digest(tmp_path / "around.py")
+        assert subject != Subject.of(around.Around(liar.Draws(often=0.1)), RecursiveRejection(), VARIED)
+    finally:
+        sys.modules.pop("around")
+
+
+# What has no certificate
+
+
+def test_the_code_of_a_class_of_a_function_cannot_be_told() -> None:
+    @attrs.frozen
+    class Local(SampledChain):
+        pass
+
+    with pytest.raises(UntoldError, match=r"the code of tree policy .*Local.* move it from the notebook"):
+        Subject.of(Local(), RecursiveRejection())
+    assert standing(RecursiveRejection(), Local()) == "claimed"
+    certificate = certify(Local(), worlds=20)
+    assert certificate.subject is None
+    with pytest.raises(ValueError, match="move it from the notebook"):
+        certificate.record()
+
+
+def test_the_code_of_a_notebook_cannot_be_told(liar: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liar.Draws, "__module__", "__main__")
+    assert source_file(liar.Draws) is None
+    with pytest.raises(UntoldError, match="move it from the notebook, script or function into a module"):
+        Subject.of(liar.Draws(), RecursiveRejection())
+
+
+def test_an_option_that_is_more_than_a_value_cannot_be_named(liar: Any) -> None:
+    with pytest.raises(UntoldError, match=r"option 'often' of tree policy 'draws' .* is of type function; .* numbers"):
+        Subject.of(liar.Draws(often=lambda: 0.5), RecursiveRejection())
+
+
+def test_too_few_worlds_or_one_drafter_make_none_that_is_kept() -> None:
+    assert "it is about 20 worlds" in str(certify("chain", worlds=20).unkept)
+    refused = certify("chain", drafter="ngram", worlds=20)
+    with pytest.raises(ValueError, match=r"it is about 20 worlds; .* at least 2000"):
+        refused.record()
+
+
+# Files
+
+
+def test_a_file_is_for_people_and_is_replaced_as_a_whole(pair: Any) -> None:
+    file = keep(earned(*pair).record())
+    assert file == keep(earned(*pair, seed=7).record())
+    assert file.name.startswith("draws-rrs-")
+    told = json.loads(file.read_text(encoding="utf-8"))
+    assert told["format"] == "talon certificate 1"
+    assert (told["policy"], told["seed"], told["subject"]["varied"]) == ("draws", 7, ["budget"])
+    assert told["subject"]["policy"] == {"class": "liar.Draws", "options": {"often": 0.5}}
+    assert {"worlds", "outcomes", "largest_error", "versions", "date"} <= set(told)
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+DAMAGE = {
+    "cut": lambda text: text[:40],
+    "no JSON": lambda text: "certified!",
+    "a list": lambda text: "[1]",
+    "foreign": lambda text: '{"name": "something else"}',
+    "no subject": lambda text: json.dumps({**json.loads(text), "subject": None}),
+    "code is a list": lambda text: text.replace('"code": {', '"code": [], "more": {'),
+    "few worlds": lambda text: text.replace(f'"worlds": {WORLDS}', '"worlds": 5'),
+    "an error": lambda text: text.replace("1e-16", "1e-3"),
+    "NaN": lambda text: text.replace("1e-16", "NaN"),
+    "one drafter": lambda text: text.replace("random tables", "ngram"),
+    "deep": lambda text: "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_file_that_is_no_certificate_is_left_out_with_a_warning(pair: Any, caplog: Any, damage: str) -> None:
+    policy, rule = pair
+    file = keep(earned(policy, rule).record())
+    file.write_text(DAMAGE[damage](file.read_text()))
+    with pytest.raises(ValueError, match=r"is no certificate: "):
+        read(file)
+    assert standing(rule, policy) == "claimed"
+    assert "is no certificate" in caplog.text
+    assert caplog.records[0].name.startswith("talon_core.")
+    assert len(caplog.text.splitlines()) == 1
+
+
+def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(pair: Any, caplog: Any) -> None:
+    policy, rule = pair
+    file = keep(earned(policy, rule).record())
+    os.rename(file, file.with_suffix(".old"))
+    file.mkdir()
+    assert standing(rule, policy) == "claimed"
+    assert "cannot be read" in caplog.text

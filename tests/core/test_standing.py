@@ -1,0 +1,161 @@
+"""What a result says of itself: that it is lossless, that it is not, or that a plugin says so."""
+
+import importlib
+import inspect
+import sys
+from importlib.metadata import PackagePath
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+import pytest
+
+import talon_strategies
+from talon_core import AcceptanceRule, Request, TableTarget, TreePolicy
+from talon_core.certify import subject
+from talon_core.certify.standing import is_proved, standing
+from talon_core.certify.subject import is_own
+from talon_core.decoder import Decoder
+from talon_core.loading import Parts, is_lossless
+from talon_core.registry import load_registry
+from talon_core.sampling import Sampling
+from talon_core.testing import TableDrafter
+from talon_core.testing.exact import Given
+from talon_core.testing.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
+from talon_strategies import Block, Chain, Hybrid, Match, RecursiveRejection, SampledChain, Talon, TalonSampled, Typical
+
+TARGET = TableTarget(np.zeros((2, 2)))
+DRAFTER = Given(TableDrafter([[0.5, 0.5]]))
+
+
+def request(tokens: int = 64, **options: Any) -> Request:
+    return Request(np.array([0]), tokens, Sampling(do_sample=True), seed=3, **options)
+
+
+# What is proved
+
+
+@pytest.mark.parametrize(
+    ("rule", "policy"), [(Match(), None), (Match(), Talon()), (Hybrid(), TalonSampled()), (Block(), SampledChain())]
+)
+def test_talons_own_parts_are_lossless(rule: AcceptanceRule, policy: TreePolicy | None) -> None:
+    assert standing(rule, policy) is True
+
+
+def test_with_match_it_does_not_matter_how_a_tree_was_made(liar: Any) -> None:
+    for policy in (liar.Draws(), liar.Fixed(), KeepsTheLikelier()):
+        assert standing(Match(), policy) is True
+
+
+def test_where_nothing_can_be_drawn_a_rule_for_drawn_children_is_match(liar: Any) -> None:
+    assert standing(Hybrid(), liar.Fixed()) is True
+
+
+class Says:
+    """Says one thing when it is made, and another one later."""
+
+    def __get__(self, policy: object, cls: type) -> str:
+        return "deterministic"
+
+
+def test_a_policy_whose_kind_may_change_is_not_taken_at_its_word() -> None:
+    @attrs.frozen
+    class Shifty(Chain):
+        children: ClassVar[Any] = Says()
+
+    assert is_proved(Match(), Shifty())
+    assert not is_proved(Hybrid(), Shifty())
+
+
+def test_a_lossy_rule_is_not_whoever_wrote_it() -> None:
+    assert standing(Typical(), Chain()) is False
+
+
+# What is claimed
+
+
+def test_whatever_a_plugins_rule_decodes_is_claimed(liar: Any) -> None:
+    for policy in (None, Chain(), liar.Fixed(), SampledChain()):
+        assert standing(liar.TakesAll(), policy) == standing(liar.Honest(), policy) == "claimed"
+
+
+def test_that_a_plugins_policy_keeps_its_draws_as_they_come_is_claimed(liar: Any) -> None:
+    for rule in (RecursiveRejection(), Block(), Hybrid()):
+        assert standing(rule, liar.Draws()) == "claimed"
+
+
+def test_results_say_it_greedy_or_not(liar: Any) -> None:
+    decoder = Decoder(TARGET, liar.TakesAll(), Chain(), DRAFTER)
+    results = decoder.run_all([request(4), attrs.evolve(request(4), sampling=Sampling())])
+    assert [result.lossless for result in results] == ["claimed", "claimed"]
+    registry = load_registry()
+    assert is_lossless(Parts(policy="chain", rule="takes-all"), registry) == "claimed"
+    assert is_lossless(Parts(policy="draws"), registry) == "claimed"
+    assert is_lossless(Parts(policy="draws", rule="match"), registry) is True
+    assert is_lossless(Parts(policy="fixed"), registry) is True
+
+
+# Who is TALON's own
+
+
+def test_a_subclass_of_ours_is_not_ours() -> None:
+    @attrs.frozen
+    class Better(Match):
+        pass
+
+    assert is_own(Match())
+    assert not is_own(Better())
+
+
+def test_a_class_that_says_it_is_from_our_package_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    @attrs.frozen
+    class Impostor(Match):
+        pass
+
+    Impostor.__module__, Impostor.__qualname__ = Match.__module__, "Match"
+    assert not is_own(Impostor())
+    module = ModuleType("talon_strategies.impostor")
+    module.__file__, module.__dict__["Impostor"] = __file__, Impostor
+    monkeypatch.setitem(sys.modules, "talon_strategies.impostor", module)
+    Impostor.__module__, Impostor.__qualname__ = "talon_strategies.impostor", "Impostor"
+    assert not is_own(Impostor())
+
+
+def test_a_file_in_our_package_that_was_not_installed_with_it_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where TALON was installed from a wheel, which leaves a record of its files."""
+    own = tmp_path / "talon_strategies"
+    own.mkdir()
+    (own / "added.py").write_text("class Added:\n    pass\n")
+    (own / "installed.py").write_text("class Installed:\n    pass\n")
+    record = SimpleNamespace(files=[PackagePath("talon_strategies/installed.py")])
+    record.files[0].dist = SimpleNamespace(locate_file=lambda path: tmp_path / path)
+    monkeypatch.setattr(subject, "distribution", lambda name: record)
+    monkeypatch.setattr(subject, "own_folder", lambda: own)
+    subject._recorded.cache_clear()
+    monkeypatch.syspath_prepend(str(own))
+    try:
+        added, installed = (importlib.import_module(name) for name in ("added", "installed"))
+        assert not is_own(added.Added())
+        assert is_own(installed.Installed())
+    finally:
+        subject._recorded.cache_clear()
+        for name in ("added", "installed"):
+            sys.modules.pop(name, None)
+
+
+def test_the_parts_of_the_test_kit_that_are_wrong_on_purpose_are_not_ours() -> None:
+    assert not any(is_own(part) for part in (KeepsTheLikelier(), BonusOffByOne(), NoLeftover()))
+
+
+def test_every_policy_and_rule_in_our_package_is_registered_and_so_certified() -> None:
+    registry = load_registry()
+    for name in talon_strategies.__all__:
+        cls = getattr(talon_strategies, name)
+        if inspect.isclass(cls) and issubclass(cls, TreePolicy | AcceptanceRule):
+            kind = "rule" if issubclass(cls, AcceptanceRule) else "tree policy"
+            assert registry.get(kind, cls.name).cls is cls
+            assert is_own(cls())
