@@ -13,7 +13,7 @@ from talon_core.bench.results import check_settings, read_manifest, read_results
 from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, nothing_on_stdout, plain, print_json, stdout
+from talon_core.cli.output import note, plain, print_json, stdout
 from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ def run(
     manifest = read_manifest(folder)
     if manifest is not None:
         check_settings(folder, manifest, "settings", plan.settings())
-    with nothing_on_stdout(as_json):
-        results = measure(plan, folder)
+    results = measure(plan, folder)
     comparison = compare_results(results)
     if as_json:
         differing = {name: len(summary.differences) for name, summary in comparison.all.items()}

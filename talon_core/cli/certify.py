@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from talon_core.cli import options as opts
-from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import print_json, stdout
 from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def certify(
             raise ValueError(f"{option} is {number}; it must be at least 1")
     if model is not None:
         parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
-        with nothing_on_stdout(as_json):
-            check = _on_model(model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64)
+        check = _on_model(model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64)
         if as_json:
             print_json(check.as_dict())
         else:
@@ -88,8 +87,7 @@ def certify(
         raise ValueError("no policy: name one with --policy (talon list policies), or a model with --model")
     if policy == "none":
         raise ValueError("there is nothing to certify without a policy: plain decoding is the target's own")
-    with nothing_on_stdout(as_json):
-        certificate = _in_worlds(policy, rule, drafter, worlds, seed or 0)
+    certificate = _in_worlds(policy, rule, drafter, worlds, seed or 0)
     if as_json:
         print_json(certificate.as_dict())
     else:

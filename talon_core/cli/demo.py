@@ -14,7 +14,7 @@ from rich.text import Text
 
 from talon_core.cli import options as opts
 from talon_core.cli.generate import as_object
-from talon_core.cli.output import nothing_on_stdout, print_json, seconds_of, stdout
+from talon_core.cli.output import print_json, seconds_of, stdout
 from talon_core.loading import Parts
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def demo(
     if parts.policy == "none":
         raise ValueError("--policy is none; the demo compares a policy with none, so it must be another one")
     console = None if as_json else stdout()
-    with nothing_on_stdout(as_json):
-        comparison = compare(console, model, parts, generation_options)
+    comparison = compare(console, model, parts, generation_options)
     if console is None:
         print_json(as_report(model, comparison))
     else:

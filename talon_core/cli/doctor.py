@@ -19,7 +19,7 @@ from talon_core.backends import choose_attention
 from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import check_drafter, drafter_rows, named_drafter
 from talon_core.cli.listing import list_models
-from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import print_json, stdout
 from talon_core.loading import DEFAULT_MODEL, Parts, check_parts
 from talon_core.registry import GROUP, Registry, load_registry
 
@@ -42,8 +42,7 @@ def doctor(
     as_json: opts.Json = False,
 ) -> None:
     """Look at this machine: versions, devices, plugins, kernels, models. Exit status 1 if a needed one is broken."""
-    with nothing_on_stdout(as_json):
-        report = examine(model, drafter)
+    report = examine(model, drafter)
     if as_json:
         print_json(report)
     else:

@@ -8,7 +8,7 @@ import typer
 
 from talon_core.cli import many
 from talon_core.cli import options as opts
-from talon_core.cli.output import mark_lossy, note, nothing_on_stdout, print_json, stderr, summary
+from talon_core.cli.output import mark_lossy, note, print_json, stderr, summary
 from talon_core.loading import BATCH_SIZE, Parts
 from talon_core.paths import utf8, write_whole
 
@@ -83,19 +83,18 @@ def generate(
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
     parts = opts.checked_parts(drafter, policy, rule, attention, lossy)
     _check_picture(tree_svg)
-    with nothing_on_stdout(as_json):
-        from talon_core.cli.session import open_session
+    from talon_core.cli.session import open_session
 
-        session = open_session(model)
-        parts = session.settled(parts)
-        decoder = session.decoder(parts)
-        answers = result = None
-        if several:
-            answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
-        elif stream and not as_json:
-            result = stream_text(decoder, prompts[0], raw=raw, **generation_options)
-        else:
-            result = decoder.generate(prompts[0], raw=raw, **generation_options)
+    session = open_session(model)
+    parts = session.settled(parts)
+    decoder = session.decoder(parts)
+    answers = result = None
+    if several:
+        answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
+    elif stream and not as_json:
+        result = stream_text(decoder, prompts[0], raw=raw, **generation_options)
+    else:
+        result = decoder.generate(prompts[0], raw=raw, **generation_options)
     if answers is not None:
         if as_json:
             results = [_result(one) for one in answers.results]
@@ -143,6 +142,8 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
             raise ValueError("the prompt is not UTF-8 text") from None
         return prompt
     where = "standard input" if file == "-" else f"prompt file '{file}'"
+    if file == "-" and sys.stdin is None:
+        raise ValueError("standard input is closed; give PROMPT, or --prompt-file FILE")
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     text = utf8(data, where)
     if not text:

@@ -6,7 +6,7 @@ import typer
 
 from talon_core.cli import options as opts
 from talon_core.cli.listing import list_models, show
-from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import print_json, stdout
 
 models = typer.Typer(help="The embedded models: what there is, and bringing one here.", no_args_is_help=False)
 
@@ -41,8 +41,7 @@ def fetch(
         near = suggest(name)
         hint = f"did you mean '{near[0]}'? " if near else ""
         raise LookupError(f"no embedded model '{name}'; {hint}there are: {', '.join(MODELS)}")
-    with nothing_on_stdout(as_json):
-        path = fetch_model(name, verify=verify)
+    path = fetch_model(name, verify=verify)
     if as_json:
         print_json({"name": name, "path": str(path)})
     else:

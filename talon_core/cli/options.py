@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from talon_core.cli.streams import JSON, current
 from talon_core.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
 from talon_core.registry import load_registry
 
@@ -40,7 +41,21 @@ def whole_number(text: str | int) -> int:
         raise typer.BadParameter(f"'{text}' is not a whole number") from None
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
+def _answer_in_json(asked: bool) -> bool:
+    """Keep stdout for the answer before the command begins."""
+    if asked:
+        current().only_json()
+    return asked
+
+
+Json = Annotated[
+    bool,
+    typer.Option(
+        JSON,
+        callback=_answer_in_json,
+        help='Print one JSON object, and nothing else, on stdout; {"error": ...} if something is wrong.',
+    ),
+]
 
 __all__ = [
     "DEFAULT_DRAFTER",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from talon_core.cli import options as opts
-from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import print_json, stdout
 from talon_core.recipe import Recipe, TrainingJob
 from talon_core.registry import load_registry
 from talon_core.specs import build
@@ -104,8 +104,7 @@ def train(
         raise ValueError(f"--dtype is '{dtype}'; it must be one of {', '.join(DTYPES)}")
     if not job.prompts and not job.library and not job.self_written and not (out / "prompts.jsonl").exists():
         raise ValueError("there is nothing to train on: give --prompts FILE, --self-written N or --library")
-    with nothing_on_stdout(as_json):
-        report = _train(chosen, model, job)
+    report = _train(chosen, model, job)
     if as_json:
         print_json(report)
     else:

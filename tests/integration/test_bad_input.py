@@ -1,5 +1,6 @@
-"""Bad input at the command line: one sentence on stderr, nothing on stdout, status 2, nothing half-written."""
+"""Bad input at the command line: one sentence on stderr, none but JSON on stdout, status 2, nothing half-written."""
 
+import json
 import os
 import subprocess
 import sys
@@ -45,9 +46,13 @@ def refused(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         for extra in ((), ("--json",)):
             status = main(["generate", "t5 t6 t7", "--max-new-tokens", "5", *arguments, *extra])
             out, err = capfd.readouterr()
-            assert (status, out) == (2, "")
+            assert status == 2
             assert err.startswith("talon: ")
             assert err.count("\n") == 1
+            if extra:
+                assert json.loads(out) == {"error": err.removeprefix("talon: ").rstrip("\n")}
+            else:
+                assert out == ""
         return err
 
     return run
