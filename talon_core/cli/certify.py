@@ -47,6 +47,7 @@ def certify(
     model: Annotated[
         str | None, typer.Option("--model", help="Instead of small worlds: a model, whose greedy output is compared.")
     ] = None,
+    trust_remote_code: opts.TrustRemoteCode = False,
     dtype: Annotated[str | None, typer.Option(help="Of the model: float32, bfloat16 or float16.")] = None,
     prompts: Annotated[
         Path | None,
@@ -77,7 +78,7 @@ def certify(
             raise ValueError(f"{option} is {number}; it must be at least 1")
     if model is not None:
         parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
-        check = _on_model(model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64)
+        check = _on_model(model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64, trust_remote_code)
         if as_json:
             print_json(check.as_dict())
         else:
@@ -120,6 +121,7 @@ def _on_model(
     prompts: Path | None,
     limit: int | None,
     max_new_tokens: int,
+    trust_remote_code: bool,
 ) -> "GreedyCheck":
     from talon_core.bench.prompts import read_sets
 
@@ -132,7 +134,7 @@ def _on_model(
     from talon_core.cli.session import open_session, torch_dtype
     from talon_core.exactness import check_greedy
 
-    session = open_session(model, dtype=torch_dtype(dtype))
+    session = open_session(model, dtype=torch_dtype(dtype), trust_remote_code=trust_remote_code)
     decoder = session.decoder(session.settled(parts))
     ids = [decoder.frontend.request(text, {}).ids for text in texts]
     with progress("comparing", "prompts") as report:

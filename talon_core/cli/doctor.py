@@ -39,10 +39,11 @@ def doctor(
             "the folder or Hugging Face id of a published one."
         ),
     ] = None,
+    trust_remote_code: opts.TrustRemoteCode = False,
     as_json: opts.Json = False,
 ) -> None:
     """Look at this machine: versions, devices, plugins, kernels, models. Exit status 1 if a needed one is broken."""
-    report = examine(model, drafter)
+    report = examine(model, drafter, trust_remote_code)
     if as_json:
         print_json(report)
     else:
@@ -50,12 +51,13 @@ def doctor(
     raise typer.Exit(0 if report["ok"] else 1)
 
 
-def examine(model: str | None = None, drafter: str | None = None) -> dict[str, Any]:
+def examine(model: str | None = None, drafter: str | None = None, trust_remote_code: bool = False) -> dict[str, Any]:
     """Everything `talon doctor` reports; `problems` holds one sentence for each thing that is needed and broken.
 
     Args:
         model: a model to load.
         drafter: a drafter to open for it, or for the default model.
+        trust_remote_code: run code that the model's folder brings.
     """
     problems: list[str] = []
     registry = load_registry()
@@ -79,7 +81,7 @@ def examine(model: str | None = None, drafter: str | None = None) -> dict[str, A
     if devices:
         _attempt(problems, "no attention backend can run", lambda: _default_attention(registry, devices))
     wanted = model if model is not None or drafter is None else DEFAULT_MODEL
-    session = _session(wanted, problems) if wanted is not None else None
+    session = _session(wanted, trust_remote_code, problems) if wanted is not None else None
     report["model"] = _model(session, problems) if session is not None else None
     usable = session if report["model"] is not None else None
     report["drafter"] = _drafter(drafter, usable, registry, problems) if drafter is not None else None
@@ -177,11 +179,11 @@ def _cache(problems: list[str]) -> dict[str, Any]:
     return {"path": str(folder), "writable": writable, "free_bytes": shutil.disk_usage(existing).free}
 
 
-def _session(name: str, problems: list[str]) -> "Session | None":
+def _session(name: str, trust_remote_code: bool, problems: list[str]) -> "Session | None":
     from talon_core.cli.session import open_session
 
     try:
-        return open_session(name)
+        return open_session(name, trust_remote_code=trust_remote_code)
     except Exception as error:  # likewise
         problems.append(f"model '{name}' cannot be used: {error}")
         return None

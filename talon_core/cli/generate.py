@@ -31,6 +31,7 @@ def generate(
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Of several prompts, how many at a time.")
     ] = BATCH_SIZE,
     model: opts.Model = opts.DEFAULT_MODEL,
+    trust_remote_code: opts.TrustRemoteCode = False,
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
@@ -85,7 +86,7 @@ def generate(
     _check_picture(tree_svg)
     from talon_core.cli.session import open_session
 
-    session = open_session(model)
+    session = open_session(model, trust_remote_code=trust_remote_code)
     parts = session.settled(parts)
     decoder = session.decoder(parts)
     answers = result = None

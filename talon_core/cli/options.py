@@ -20,6 +20,14 @@ Rule = Annotated[
     str, typer.Option("--rule", help="What is accepted of a tree (talon list rules); auto is what the policy suits.")
 ]
 Lossy = Annotated[bool, typer.Option("--lossy", help="Allow a rule that changes what the model says.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run code that the model's folder brings; without it such code is never run. A drafter has an option for "
+        "its own.",
+    ),
+]
 Attention = Annotated[
     str | None, typer.Option("--attention", help="What computes tree attention; by default the fastest that can run.")
 ]
@@ -69,6 +77,7 @@ __all__ = [
     "Model",
     "Policy",
     "Rule",
+    "TrustRemoteCode",
     "checked_parts",
     "number",
     "sampling_options",

@@ -20,6 +20,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="What to train, as name:option=value,... (talon list recipes).")],
     out: Annotated[Path, typer.Option(help="Keep everything in this folder; a second run goes on from there.")],
     model: opts.Model = opts.DEFAULT_MODEL,
+    trust_remote_code: opts.TrustRemoteCode = False,
     prompts: Annotated[
         list[Path] | None, typer.Option(help="A file of prompts: JSON lines, or one prompt a line; several times.")
     ] = None,
@@ -104,7 +105,7 @@ def train(
         raise ValueError(f"--dtype is '{dtype}'; it must be one of {', '.join(DTYPES)}")
     if not job.prompts and not job.library and not job.self_written and not (out / "prompts.jsonl").exists():
         raise ValueError("there is nothing to train on: give --prompts FILE, --self-written N or --library")
-    report = _train(chosen, model, job)
+    report = _train(chosen, model, job, trust_remote_code)
     if as_json:
         print_json(report)
     else:
@@ -119,7 +120,7 @@ def _job(target: str, out: Path, given: dict[str, Any]) -> TrainingJob:
         raise ValueError(re.sub(r"^'(\w+)'", lambda name: "--" + name[1].replace("_", "-"), error.args[0])) from None
 
 
-def _train(recipe: Recipe, model: str, job: TrainingJob) -> dict[str, Any]:
+def _train(recipe: Recipe, model: str, job: TrainingJob, trust_remote_code: bool) -> dict[str, Any]:
     import torch
 
     from talon_core.cli.session import open_session
@@ -127,5 +128,6 @@ def _train(recipe: Recipe, model: str, job: TrainingJob) -> dict[str, Any]:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local and torch.cuda.is_available():  # one of several processes that `accelerate launch` started
         torch.cuda.set_device(local)
-    session = open_session(model, **({} if job.dtype == "auto" else {"dtype": getattr(torch, job.dtype)}))
+    dtype = {} if job.dtype == "auto" else {"dtype": getattr(torch, job.dtype)}
+    session = open_session(model, trust_remote_code=trust_remote_code, **dtype)
     return dict(recipe.train(session.model, session.tokenizer, job))

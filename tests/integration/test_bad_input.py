@@ -92,12 +92,15 @@ def test_a_damaged_checkpoint(refused: Refused, tmp_path: Path) -> None:
     assert f"model '{folder}' cannot be loaded: SafetensorError" in refused("--model", folder)
 
 
-def test_no_network(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network(refused: Refused, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
-        raise OSError("We couldn't connect to 'https://huggingface.co' to load the files.\nCheck your connection.")
+        raise OSError("Name or service not known")
 
-    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", offline)
-    assert "model 'some/model' cannot be loaded: We couldn't connect" in refused("--model", "some/model")
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", offline)
+    said = refused("--model", "some/model")
+    assert "model 'some/model' cannot be loaded: there is no folder 'some/model', and https://" in said
+    said = refused("--model", model, "--drafter", "draft-model:model=some/model")
+    assert "model 'some/model' cannot be loaded: " in said
 
 
 def test_a_policy_that_returns_nonsense(refused: Refused, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
