@@ -1,6 +1,5 @@
 """From names to a decoder: finds the model, the plugins and the backends."""
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from talon_core.policy import TreePolicy
 from talon_core.registry import KINDS, Registry, load_registry
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import build
+from talon_core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from talon_core.decoder import Decoder
@@ -109,10 +109,9 @@ def _check_no_options(given: Mapping[str, Any]) -> None:
     """A model that is loaded already takes no options; the name of one of ours may be misspelt."""
     ours = [*attrs.fields_dict(Parts), "tokenizer"]
     for option in given:
-        near = difflib.get_close_matches(option, ours, n=1)
-        hint = f"did you mean '{near[0]}'? " if near else ""
         raise ValueError(
-            f"load has no option '{option}' for a model that is an object; {hint}it has: {', '.join(ours)}"
+            f"load has no option '{option}' for a model that is an object; {did_you_mean(option, ours)}"
+            f"it has: {', '.join(ours)}"
         )
 
 

@@ -1,6 +1,5 @@
 """Spec strings: `name` or `name:option=value,option=value`, for everything that is registered."""
 
-import difflib
 import types
 import typing
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 
 from talon_core.errors import PluginError
 from talon_core.registry import Registered, Registry
+from talon_core.suggestions import did_you_mean
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -51,8 +51,7 @@ def build(registry: Registry, kind: str, spec: str) -> Any:
     values: dict[str, Any] = {}
     for option, text in texts.items():
         if option not in fields:
-            near = difflib.get_close_matches(option, fields, n=1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
+            hint = did_you_mean(option, fields)
             raise ValueError(
                 f"{kind} '{name}' has no option '{option}'; {hint}it has: {', '.join(fields) or 'no options'}"
             )
