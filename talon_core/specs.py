@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 
 from talon_core.errors import PluginError
+from talon_core.numerals import decimal, whole
 from talon_core.registry import Registered, Registry
 from talon_core.suggestions import did_you_mean
 
@@ -87,7 +88,7 @@ def _convert(kind: str, name: str, field: "attrs.Attribute[Any]", text: str) -> 
     allowed = _alternatives(field.type)
     if type(None) in allowed and text.lower() == "none":
         return None
-    for kind_of, convert in ((bool, _bool), (int, int), (float, float)):
+    for kind_of, convert in ((bool, _bool), (int, whole), (float, _float)):
         if kind_of in allowed:
             try:
                 return convert(text)
@@ -112,6 +113,11 @@ def _bool(text: str) -> bool:
     if text.lower() in ("false", "no", "off", "0"):
         return False
     raise ValueError(text)
+
+
+def _float(text: str) -> float:
+    """What is written out as no finite number is left to the option, which may mean "no limit" by it."""
+    return float(text) if text.lower() in ("nan", "inf", "-inf") else decimal(text)
 
 
 def _wanted(kind: type) -> str:

@@ -170,7 +170,7 @@ def test_a_prompt_comes_from_standard_input(talon, model, monkeypatch):
         (["generate", "a", "--model", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
         (["generate", "a", "--model", "./nowhere"], "'./nowhere'"),
         (["generate", "a", "--temperature", "-1"], "--temperature is -1.0; it must be 0 (greedy)"),
-        (["generate", "a", "--temperature", "nan"], "--temperature is nan"),
+        (["generate", "a", "--temperature", "nan"], "'--temperature': 'nan' is not a finite number"),
         (["generate", "a", "--temperature", "warm"], "'warm'"),
         (["generate", "a", "--top-p", "1.5"], "--top-p is 1.5; it must be above 0 and at most 1"),
         (["generate", "a", "--top-k", "0"], "--top-k is 0; it must be at least 1"),
