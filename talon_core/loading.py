@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from talon_core.announcing import announce
 from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.backends import choose_accelerator, choose_attention
 from talon_core.drafter import DrafterSpec
@@ -175,6 +176,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts) -> "Decoder":
                 raise
             # nobody has asked for it, and it may lack what this model needs
             attention = choose_attention(registry, None, model.device, model.dtype, without=attention.name)
+    announce(target, drafter, policy, rule)
     return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer), lossy=parts.lossy)
 
 

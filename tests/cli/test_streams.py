@@ -1,6 +1,7 @@
 """What reaches stdout and stderr: one object with `--json`, whatever plugins print, with streams closed or full."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -145,3 +146,15 @@ def test_ctrl_c_in_doctor_ends_with_130_and_not_a_word(talon, monkeypatch):
     ran = talon("doctor")
     assert (ran.status, ran.out, ran.err) == (130, "", "")
     assert talon("doctor", "--json").answer == {"error": "interrupted"}
+
+
+def test_warnings_that_are_logged_come_as_lines_on_stderr(talon, model, monkeypatch):
+    arguments = ("generate", "hi", "--model", model, "--max-new-tokens", "2", "--policy", "talon:budget=2000", "--json")
+    ran = talon(*arguments)
+    assert ran.status == 0
+    (line,) = [line for line in ran.err.splitlines() if "2000" in line]
+    assert line.startswith("talon: tree policy 'talon' may verify 2000 nodes in each round")
+    assert "drafter 'ngram' drafts" not in ran.err
+    monkeypatch.setenv("TALON_DEBUG", "1")
+    assert "talon: drafter 'ngram' drafts for tree policy 'talon'\n" in talon(*arguments).err
+    assert logging.getLogger("talon_core").handlers == []
