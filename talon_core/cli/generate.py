@@ -1,6 +1,7 @@
 """`talon generate`: one prompt, decoded and streamed."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from talon_core.cli.session import Session
     from talon_core.decoder import Decoder
     from talon_core.request import Result
+
+MOST_BYTES = 64 << 20
+"""Of a prompt: some files, such as devices, have no end."""
 
 
 def generate(
@@ -145,7 +149,10 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
     where = "standard input" if file == "-" else f"prompt file '{file}'"
     if file == "-" and sys.stdin is None:
         raise ValueError("standard input is closed; give PROMPT, or --prompt-file FILE")
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as source:
+        data = source.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{where} has more than {MOST_BYTES >> 20} MB; no model's context is so long")
     text = utf8(data, where)
     if not text:
         raise ValueError(f"{where} is empty; it must hold at least one character")

@@ -99,6 +99,8 @@ def train(
     for file in job.prompts:
         if not file.is_file():
             raise ValueError(f"--prompts is '{file}'; it must be a file")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out is '{out}'; it must be a folder, or nothing that is there already")
     if start is not None and not (start / "head.safetensors").is_file():
         raise ValueError(f"--start is '{start}'; it must be OUT/<recipe> of an earlier training")
     if dtype not in DTYPES:

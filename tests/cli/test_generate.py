@@ -203,6 +203,12 @@ def test_a_prompt_file_that_is_no_text_gets_a_sentence(talon, text_file, content
     assert file in ran.err
 
 
+def test_a_prompt_without_an_end_gets_a_sentence(talon, text_file, monkeypatch):
+    monkeypatch.setattr("talon_core.cli.generate.MOST_BYTES", 1 << 20)
+    said = talon("generate", "--prompt-file", text_file(b"a" * ((1 << 20) + 1))).refusal
+    assert said.endswith("has more than 1 MB; no model's context is so long")
+
+
 def test_a_prompt_longer_than_the_context_gets_a_sentence(talon, model):
     ran = talon("generate", "a" * 300, "--model", model)
     assert ran.status == 2
