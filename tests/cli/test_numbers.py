@@ -1,7 +1,7 @@
 """Every numeric option of every command: what is no number in its range gets one sentence and status 2."""
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 import typer
@@ -71,8 +71,9 @@ def test_what_is_no_number_is_refused_everywhere(talon, monkeypatch):
 )
 def test_settings_of_a_training_have_two_sides(option, values, tmp_path):
     for value in [*values, "nan", "inf"]:
+        changed: dict[str, Any] = {option: float(value)}
         with pytest.raises(ValueError, match=option):
-            TrainingJob("target", tmp_path, **{option: float(value)})
+            TrainingJob("target", tmp_path, **changed)
 
 
 def test_numbers_of_a_training_are_refused_before_anything_is_loaded(talon):
