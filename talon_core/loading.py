@@ -1,6 +1,5 @@
 """From names to a decoder: finds the model, the plugins and the backends."""
 
-import difflib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import attrs
 
 from talon_core import specs
+from talon_core.announcing import announce
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.backends import choose_accelerator, choose_attention
 from talon_core.certify.standing import Lossless, standing
@@ -20,6 +20,7 @@ from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.registry import KINDS, Registry, load_registry
 from talon_core.rule import AcceptanceRule
+from talon_core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from talon_core.decoder import Decoder
@@ -91,7 +92,8 @@ def load(
         lossy: allow a rule that changes the law of the output; every `Result` says then that it is not `lossless`.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
         model_options: passed to `AutoModelForCausalLM.from_pretrained`, so none for a `model` that is an object;
-            `dtype` is float32 on a CPU by default and the checkpoint's own elsewhere.
+            `dtype` is float32 on a CPU by default and the checkpoint's own elsewhere. Code that a model's folder brings
+            is run only with `trust_remote_code=True`.
 
     Raises:
         LookupError: for an unknown name.
@@ -114,10 +116,9 @@ def _check_no_options(given: Mapping[str, Any]) -> None:
     """A model that is loaded already takes no options; the name of one of ours may be misspelt."""
     ours = [*attrs.fields_dict(Parts), "tokenizer"]
     for option in given:
-        near = difflib.get_close_matches(option, ours, n=1)
-        hint = f"did you mean '{near[0]}'? " if near else ""
         raise ValueError(
-            f"load has no option '{option}' for a model that is an object; {hint}it has: {', '.join(ours)}"
+            f"load has no option '{option}' for a model that is an object; {did_you_mean(option, ours)}"
+            f"it has: {', '.join(ours)}"
         )
 
 
@@ -189,6 +190,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts, registry: Regist
                 raise
             # nobody has asked for it, and it may lack what this model needs
             attention = choose_attention(registry, None, model.device, model.dtype, without=attention.name)
+    announce(target, drafter, policy, rule)
     return Decoder(target, rule, policy, drafter, HFFrontend(model, tokenizer), lossy=parts.lossy)
 
 
@@ -322,40 +324,67 @@ def build(kind: str, spec: str) -> Any:
     return built(load_registry(), kind, spec)
 
 
-def load_model(name: str, **options: Any) -> tuple[Any, Any]:
+def load_model(
+    name: str,
+    *,
+    trust_remote_code: bool = False,
+    trusted_with: str = "--trust-remote-code (from Python: trust_remote_code=True)",
+    **options: Any,
+) -> tuple[Any, Any]:
     """Load a model and its tokenizer.
 
     Args:
         name: the name of an embedded model, a folder, or a Hugging Face id.
+        trust_remote_code: run code that the folder brings, where transformers has none for such a model. Nobody is
+            asked.
+        trusted_with: what a user has to give for that, for the sentence that says so.
         options: for `AutoModelForCausalLM.from_pretrained`.
 
     Raises:
         ValueError: if it cannot be found or read; the sentence says what would be right.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     from talon_core.models import resolve
 
     path = resolve(name)
-    on_cpu = not torch.cuda.is_available()
-    options.setdefault("dtype", torch.float32 if on_cpu else "auto")
-    if not on_cpu:
-        options.setdefault("device_map", "cuda")
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, **options, ignore_mismatched_sizes=True, output_loading_info=True
-        )
-        model, info = loaded
-        _check_weights(info)
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (MemoryError, torch.OutOfMemoryError):
+        return _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
+    except MemoryError:
         raise  # nothing is wrong with the model
     except Exception as error:  # a damaged file may raise anything
+        if type(error).__name__ == "OutOfMemoryError":  # torch's
+            raise
+        if not trust_remote_code and "trust_remote_code=True" in str(error):
+            raise ValueError(
+                f"model '{name}' comes with code of its own, which is run only where that is asked for: look at the "
+                f"code, and if you trust it give {trusted_with}"
+            ) from error
         raise ValueError(
             f"model '{name}' cannot be loaded: {_reason(error)} "
             "Give the name of an embedded model (talon list models), a folder, or a Hugging Face id."
         ) from error
+
+
+def _where(path: str) -> dict[str, bool]:
+    """Options for everything that is read of a model: of a folder none."""
+    from talon_core.models.hub import only_local
+
+    return {} if Path(path).is_dir() else {"local_files_only": only_local(path)}
+
+
+def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    on_cpu = not torch.cuda.is_available()
+    options.setdefault("dtype", torch.float32 if on_cpu else "auto")
+    if not on_cpu:
+        options.setdefault("device_map", "cuda")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        path, **where, **options, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    model, info = loaded
+    _check_weights(info)
+    tokenizer = AutoTokenizer.from_pretrained(path, **where, trust_remote_code=options["trust_remote_code"])
     return model.eval(), tokenizer
 
 
@@ -377,5 +406,5 @@ def _reason(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     first = " ".join(line.strip() for line in lines[:2]) if lines[0].endswith(":") else lines[0]
     if isinstance(error, OSError | ValueError) and first:
-        return first
+        return first if first.endswith(".") else f"{first}."
     return f"{type(error).__name__}: {first}."

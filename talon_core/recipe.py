@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-from attrs.validators import ge, gt, le
+from attrs.validators import ge, gt, le, lt
 
 
 @attrs.frozen
@@ -45,16 +45,16 @@ class TrainingJob:
     library: bool = False
     given_answers: bool = False
     answer_tokens: int = attrs.field(default=256, validator=ge(1))
-    temperature: float = attrs.field(default=0.7, validator=ge(0))
+    temperature: float = attrs.field(default=0.7, validator=[ge(0), le(100)])
     batch_size: int = attrs.field(default=64, validator=ge(1))
     held_out: float = attrs.field(default=0.02, validator=[ge(0), le(0.5)])
     keep_states: bool = False
-    epochs: float = attrs.field(default=3.0, validator=gt(0))
+    epochs: float = attrs.field(default=3.0, validator=[gt(0), le(100_000)])
     batch_tokens: int = attrs.field(default=2048, validator=ge(16))
-    learning_rate: float = attrs.field(default=2e-3, validator=gt(0))
+    learning_rate: float = attrs.field(default=2e-3, validator=[gt(0), le(1)])
     max_length: int = attrs.field(default=768, validator=ge(8))
     save_every: int = attrs.field(default=200, validator=ge(1))
-    seed: int = attrs.field(default=0, validator=ge(0))
+    seed: int = attrs.field(default=0, validator=[ge(0), lt(2**32)])  # NumPy's seeds have 32 bits
     start: Path | None = None
     dtype: str = "auto"
 

@@ -1,6 +1,5 @@
 """What can be asked for by name: policies, drafters, rules and attention backends, all from plugins."""
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -15,6 +14,7 @@ from talon_core.errors import written
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule, fault_of_claims
+from talon_core.suggestions import did_you_mean
 
 GROUP = "talon"
 
@@ -74,9 +74,7 @@ class Registry:
 
     def _unknown(self, kind: str, name: str) -> str:
         names = self.names(kind)
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean '{near[0]}'? " if near else ""
-        return f"no {kind} '{name}'; {hint}there are: {', '.join(names) or 'none'}{self.failed}"
+        return f"no {kind} '{name}'; {did_you_mean(name, names)}there are: {', '.join(names) or 'none'}{self.failed}"
 
     @property
     def failed(self) -> str:

@@ -1,6 +1,5 @@
 """Spec strings: `name` or `name:option=value,option=value`, for everything that is registered."""
 
-import difflib
 import types
 import typing
 from typing import Any
@@ -9,7 +8,9 @@ import attrs
 import numpy as np
 
 from talon_core.errors import PluginError
+from talon_core.numerals import decimal, whole
 from talon_core.registry import Registered, Registry
+from talon_core.suggestions import did_you_mean
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -51,8 +52,7 @@ def build(registry: Registry, kind: str, spec: str) -> Any:
     values: dict[str, Any] = {}
     for option, text in texts.items():
         if option not in fields:
-            near = difflib.get_close_matches(option, fields, n=1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
+            hint = did_you_mean(option, fields)
             raise ValueError(
                 f"{kind} '{name}' has no option '{option}'; {hint}it has: {', '.join(fields) or 'no options'}"
             )
@@ -92,7 +92,7 @@ def _convert(kind: str, name: str, field: "attrs.Attribute[Any]", text: str) -> 
     allowed = _alternatives(field.type)
     if type(None) in allowed and text.lower() == "none":
         return None
-    for kind_of, convert in ((bool, _bool), (int, int), (float, float)):
+    for kind_of, convert in ((bool, _bool), (int, whole), (float, _float)):
         if kind_of in allowed:
             try:
                 return convert(text)
@@ -117,6 +117,11 @@ def _bool(text: str) -> bool:
     if text.lower() in ("false", "no", "off", "0"):
         return False
     raise ValueError(text)
+
+
+def _float(text: str) -> float:
+    """What is written out as no finite number is left to the option, which may mean "no limit" by it."""
+    return float(text) if text.lower() in ("nan", "inf", "-inf") else decimal(text)
 
 
 def _wanted(kind: type) -> str:

@@ -37,11 +37,13 @@ class DraftModel(DrafterSpec):
     Attributes:
         model: a folder or Hugging Face id; None with `skip`.
         skip: the target's layers that are left out, counted from 0: `"4-9+12"` in a spec, or a sequence of numbers.
+        trust_remote_code: run code that the model's folder brings.
     """
 
     name = "draft-model"
     model: str | None = None
     skip: tuple[int, ...] = attrs.field(default=(), converter=_layers)
+    trust_remote_code: bool = False
 
     def __attrs_post_init__(self) -> None:
         if (self.model is None) == (not self.skip):

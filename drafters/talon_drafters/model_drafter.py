@@ -33,7 +33,11 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
         # the target's own layers are accelerated already while the target runs
         part = ModelRunner(without_layers(target.model, spec.skip), target.attention, recorder=target.recorder())
         return ModelDrafter(part, target.vocab_size)
-    model, tokenizer = load_model(spec.model)
+    model, tokenizer = load_model(
+        spec.model,
+        trust_remote_code=spec.trust_remote_code,
+        trusted_with=f"the drafter as {spec.name}:model={spec.model},trust_remote_code=true",
+    )
     _check_vocabulary(spec.model, model, tokenizer, target)
     accelerator = target.accelerator
     if accelerator is not None and accelerator.unavailable(model.device, model.dtype) is not None:

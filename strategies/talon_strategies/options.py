@@ -1,5 +1,6 @@
 """Checks of options that are given from Python, where anything may be given; ranges are checked by attrs' own."""
 
+import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
@@ -14,9 +15,11 @@ def whole_number(_: object, option: "attrs.Attribute[Any]", value: object) -> No
 
 
 def number(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
-    """Refuse what is no number."""
+    """Refuse what is no number, or none that can be computed with."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{option.name} is {value!r}; it must be a number")  # noqa: TRY004 - as for every option
+    if math.isinf(value):  # NaN is out of every range
+        raise ValueError(f"{option.name} is {value!r}; it must be a finite number")
 
 
 def plus_one(number: object) -> int:

@@ -14,7 +14,7 @@ from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
 from talon_core.certify.standing import CLAIMED
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, nothing_on_stdout, plain, print_json, stdout
+from talon_core.cli.output import note, plain, print_json, stdout
 from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def run(
         Path, typer.Option("--prompts", metavar="PATH", help="A .jsonl or .txt file, or a folder; each file is a set.")
     ],
     model: opts.Model = opts.DEFAULT_MODEL,
+    trust_remote_code: opts.TrustRemoteCode = False,
     lossy: opts.Lossy = False,
     attention: opts.Attention = None,
     limit: Annotated[
@@ -102,8 +103,7 @@ def run(
     manifest = read_manifest(folder)
     if manifest is not None:
         check_settings(folder, manifest, "settings", plan.settings())
-    with nothing_on_stdout(as_json):
-        results = measure(plan, folder)
+    results = measure(plan, folder, trust_remote_code)
     comparison = compare_results(results)
     if as_json:
         differing = {name: len(summary.differences) for name, summary in comparison.all.items()}
@@ -118,12 +118,12 @@ def run(
         typer.echo(str(folder))
 
 
-def measure(plan: Plan, folder: Path) -> "Results":
+def measure(plan: Plan, folder: Path, trust_remote_code: bool = False) -> "Results":
     """Load the model, and measure what is not in the folder yet, with its progress on stderr."""
     from talon_core.bench.run import Bench
     from talon_core.cli.session import open_session
 
-    session = open_session(plan.model)
+    session = open_session(plan.model, trust_remote_code=trust_remote_code)
     bench = Bench(plan, session.model, session.tokenizer)
     note(f"the results go to '{folder}'")
     before = read_results(folder) if read_manifest(folder) is not None else None

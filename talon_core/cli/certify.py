@@ -11,7 +11,7 @@ from rich.table import Table
 from talon_core.certify.store import RANDOM, WORLDS, certificates_folder, keep, write
 from talon_core.certify.subject import is_own
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.errors import PluginError
 from talon_core.loading import built
@@ -56,6 +56,7 @@ def certify(
     model: Annotated[
         str | None, typer.Option("--model", help="Instead of small worlds: a model, whose greedy output is compared.")
     ] = None,
+    trust_remote_code: opts.TrustRemoteCode = False,
     dtype: Annotated[str | None, typer.Option(help="Of the model: float32, bfloat16 or float16.")] = None,
     prompts: Annotated[
         Path | None,
@@ -92,15 +93,15 @@ def certify(
     try:
         if model is not None:
             parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
-            with nothing_on_stdout(as_json):
-                check = _on_model(model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64)
+            check = _on_model(
+                model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64, trust_remote_code
+            )
             _print(check.as_dict(), as_json, lambda: _show(check))
             status = 0 if check.passed else REFUTED
         else:
             _check_named(policy, rule)
             _check_out(out, drafter, worlds)
-            with nothing_on_stdout(as_json):
-                certificate = _in_worlds(str(policy), rule, drafter, worlds, seed or 0)
+            certificate = _in_worlds(str(policy), rule, drafter, worlds, seed or 0)
             kept = _keep(certificate, out) if certificate.certified else None
             _print({**certificate.as_dict(), "kept": kept}, as_json, lambda: typer.echo(str(certificate)))
             status = {"certified": 0, "refuted": REFUTED, "broken": BROKEN}[certificate.verdict]
@@ -193,6 +194,7 @@ def _on_model(
     prompts: Path | None,
     limit: int | None,
     max_new_tokens: int,
+    trust_remote_code: bool,
 ) -> "GreedyCheck":
     from talon_core.bench.prompts import read_sets
 
@@ -205,7 +207,7 @@ def _on_model(
     from talon_core.cli.session import open_session, torch_dtype
     from talon_core.exactness import check_greedy
 
-    session = open_session(model, dtype=torch_dtype(dtype))
+    session = open_session(model, dtype=torch_dtype(dtype), trust_remote_code=trust_remote_code)
     decoder = session.decoder(session.settled(parts))
     ids = [decoder.frontend.request(text, {}).ids for text in texts]
     with progress("comparing", "prompts") as report:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from talon_core.cli import options as opts
 from talon_core.cli.generate import as_object
-from talon_core.cli.output import nothing_on_stdout, print_json, seconds_of, stdout
+from talon_core.cli.output import print_json, seconds_of, stdout
 from talon_core.loading import Parts
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Comparison:
 
 def demo(
     model: opts.Model = opts.DEFAULT_MODEL,
+    trust_remote_code: opts.TrustRemoteCode = False,
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
@@ -68,8 +69,7 @@ def demo(
     if parts.policy == "none":
         raise ValueError("--policy is none; the demo compares a policy with none, so it must be another one")
     console = None if as_json else stdout()
-    with nothing_on_stdout(as_json):
-        comparison = compare(console, model, parts, generation_options)
+    comparison = compare(console, model, parts, generation_options, trust_remote_code)
     if console is None:
         print_json(as_report(model, comparison))
     else:
@@ -77,11 +77,13 @@ def demo(
     raise typer.Exit(0 if comparison.identical else 1)
 
 
-def compare(console: Console | None, model: str, parts: Parts, options: dict[str, Any]) -> Comparison:
+def compare(
+    console: Console | None, model: str, parts: Parts, options: dict[str, Any], trust_remote_code: bool = False
+) -> Comparison:
     """Load the model once and decode with both decoders; on `console`, if there is one, as it happens."""
     from talon_core.cli.session import open_session
 
-    session = open_session(model)
+    session = open_session(model, trust_remote_code=trust_remote_code)
     without = session.settled(attrs.evolve(parts, policy="none"))
     parts = session.settled(parts)
     plain, fast = session.decoder(without), session.decoder(parts)

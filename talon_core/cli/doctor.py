@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from talon_core.backends import choose_attention
 from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import check_drafter, drafter_rows, named_drafter
 from talon_core.cli.listing import list_models
-from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import print_json, stdout
 from talon_core.loading import DEFAULT_MODEL, Parts, check_parts
 from talon_core.registry import GROUP, Registry, load_registry
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 PACKAGES = ("talon-core", "torch", "transformers", "tokenizers", "safetensors", "numpy", "triton")
 OPTIONAL = ("triton",)
+
+SECONDS_TO_ANSWER = 20.0
+"""For a compiler that is asked for its version."""
 
 
 def doctor(
@@ -39,11 +43,15 @@ def doctor(
             "the folder or Hugging Face id of a published one."
         ),
     ] = None,
+    trust_remote_code: opts.TrustRemoteCode = False,
     as_json: opts.Json = False,
 ) -> None:
-    """Look at this machine: versions, devices, plugins, kernels, models. Exit status 1 if a needed one is broken."""
-    with nothing_on_stdout(as_json):
-        report = examine(model, drafter)
+    """Look at this machine: versions, devices, plugins, kernels, models.
+
+    The exit status is 0 if everything is there, or can be fetched, that the default model or the one of --model needs;
+    1 if something of it is broken or missing, a drafter of --drafter among it; 2 for bad input; 130 after Ctrl-C.
+    """
+    report = examine(model, drafter, trust_remote_code)
     if as_json:
         print_json(report)
     else:
@@ -51,14 +59,16 @@ def doctor(
     raise typer.Exit(0 if report["ok"] else 1)
 
 
-def examine(model: str | None = None, drafter: str | None = None) -> dict[str, Any]:
+def examine(model: str | None = None, drafter: str | None = None, trust_remote_code: bool = False) -> dict[str, Any]:
     """Everything `talon doctor` reports; `problems` holds one sentence for each thing that is needed and broken.
 
     Args:
         model: a model to load.
         drafter: a drafter to open for it, or for the default model.
+        trust_remote_code: run code that the model's folder brings.
     """
     problems: list[str] = []
+    wanted = model if model is not None or drafter is None else DEFAULT_MODEL
     registry = load_registry()
     packages = _packages(problems)
     devices = _devices() if packages["torch"] is not None else []
@@ -72,15 +82,14 @@ def examine(model: str | None = None, drafter: str | None = None) -> dict[str, A
         "accelerators": _availability(registry, "accelerator", devices),
         "plugins": _plugins(),
         "failures": dict(registry.failures),
-        "cache": _cache(problems),
+        "cache": _cache(DEFAULT_MODEL if wanted is None else None, problems),
         "models": [{key: each[key] for key in ("name", "state", "path")} for each in list_models()],
         "stdout_is_terminal": sys.__stdout__ is not None and sys.__stdout__.isatty(),
     }
     _attempt(problems, "the default parts cannot be made", lambda: check_parts(Parts(), registry))
     if devices:
         _attempt(problems, "no attention backend can run", lambda: _default_attention(registry, devices))
-    wanted = model if model is not None or drafter is None else DEFAULT_MODEL
-    session = _session(wanted, problems) if wanted is not None else None
+    session = _session(wanted, trust_remote_code, problems) if wanted is not None else None
     report["model"] = _model(session, problems) if session is not None else None
     usable = session if report["model"] is not None else None
     report["drafter"] = _drafter(drafter, usable, registry, problems) if drafter is not None else None
@@ -134,13 +143,28 @@ def _default_attention(registry: Registry, devices: list[dict[str, Any]]) -> obj
 
 
 def _compiler() -> dict[str, str | None]:
-    """The C compiler that native kernels are built with."""
-    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
-        path = shutil.which(name)
+    """The C compiler that native kernels are built with; of one that is asked for by `CC` and cannot be used, why."""
+    chosen = os.environ.get("CC", "").strip()
+    try:
+        commands = [shlex.split(chosen)] if chosen else [["cc"], ["gcc"], ["clang"]]
+    except ValueError as error:
+        return {"path": None, "version": None, "fault": f"CC={chosen} is no command ({error})"}
+    for command in commands:
+        path = shutil.which(command[0])
         if path is not None:
-            done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", check=False)
-            return {"path": path, "version": (done.stdout.strip().splitlines() or [""])[0]}
-    return {"path": None, "version": None}
+            return {"path": path, **_version([path, *command[1:]])}
+    return {"path": None, "version": None, "fault": f"CC={chosen} names no program" if chosen else None}
+
+
+def _version(compiler: list[str]) -> dict[str, str | None]:
+    asked = [*compiler, "--version"]
+    try:
+        done = subprocess.run(
+            asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS_TO_ANSWER, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"version": None, "fault": str(error)}
+    return {"version": (done.stdout.decode(errors="replace").strip().splitlines() or [""])[0], "fault": None}
 
 
 def _availability(registry: Registry, kind: str, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -167,22 +191,42 @@ def _plugins() -> list[str]:
     return sorted(found)
 
 
-def _cache(problems: list[str]) -> dict[str, Any]:
+def _cache(needed: str | None, problems: list[str]) -> dict[str, Any]:
+    """Where fetched models and built kernels are kept.
+
+    A cache that cannot be written to, or has no room, is broken only if a model that is needed has to go there: what is
+    there already is read, and kernels are built in the temporary folder then.
+
+    Args:
+        needed: an embedded model that must be there, or fit; a model that is loaded besides tells of itself.
+        problems: gets a sentence if it cannot be had.
+    """
+    from talon_core.models import MODELS, is_cached
     from talon_core.paths import cache_folder
 
     folder = cache_folder()
-    existing = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
+    existing = next((each for each in (folder, *folder.parents) if os.path.exists(each)), Path("/"))
     writable = existing.is_dir() and os.access(existing, os.W_OK)
-    if not writable:
-        problems.append(f"the cache folder '{folder}' cannot be written to; set TALON_CACHE to one that can")
-    return {"path": str(folder), "writable": writable, "free_bytes": shutil.disk_usage(existing).free}
+    free = shutil.disk_usage(existing).free
+    if needed is not None and not is_cached(needed):
+        missing, room = f"model '{needed}' is not here, and cannot be fetched", MODELS[needed].room_needed
+        if not writable:
+            problems.append(
+                f"{missing}: the cache folder '{folder}' cannot be written to; set TALON_CACHE to one that can"
+            )
+        elif free < room:
+            problems.append(
+                f"{missing}: it needs {room / 1e6:.0f} MB while it is converted, and '{folder}' has "
+                f"{free / 1e6:.0f} MB free; make room, or set TALON_CACHE to a folder on a larger disk"
+            )
+    return {"path": str(folder), "writable": writable, "free_bytes": free}
 
 
-def _session(name: str, problems: list[str]) -> "Session | None":
+def _session(name: str, trust_remote_code: bool, problems: list[str]) -> "Session | None":
     from talon_core.cli.session import open_session
 
     try:
-        return open_session(name)
+        return open_session(name, trust_remote_code=trust_remote_code)
     except Exception as error:  # likewise
         problems.append(f"model '{name}' cannot be used: {error}")
         return None
@@ -239,7 +283,8 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         more = f"{device['threads']} threads" if "threads" in device else f"{device['memory_bytes'] / 1e9:.0f} GB"
         rows.append((device["name"], f"{device['description']}, {more}"))
     compiler = report["compiler"]
-    rows.append(("compiler", f"{compiler['path']}: {compiler['version']}" if compiler["path"] else "none"))
+    found = f"{compiler['path']}: {compiler['version'] or ''}" if compiler["path"] else "none"
+    rows.append(("compiler", f"{found} ({compiler['fault']})" if compiler["fault"] else found))
     for kind in ("attention", "accelerators"):
         for each in report[kind]:
             where = "; ".join(f"{device}: {why or 'can run'}" for device, why in each["unavailable"].items())
@@ -249,7 +294,8 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [(f"plugin {plugin}", report["failures"].get(plugin, "loaded")) for plugin in report["plugins"]]
     rows += [(part, why) for part, why in report["failures"].items() if part not in report["plugins"]]
     cache = report["cache"]
-    rows.append(("cache", f"{cache['path']}, {cache['free_bytes'] / 1e9:.1f} GB free"))
+    how = "" if cache["writable"] else ", read only"
+    rows.append(("cache", f"{cache['path']}, {cache['free_bytes'] / 1e9:.1f} GB free{how}"))
     rows += [(f"model {each['name']}", each["state"]) for each in report["models"]]
     rows.append(("stdout", "a terminal" if report["stdout_is_terminal"] else "no terminal"))
     if report["model"] is not None:

@@ -1,6 +1,7 @@
 """`talon generate`: one prompt, decoded and streamed."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from talon_core.certify.standing import CLAIMED
 from talon_core.cli import many
 from talon_core.cli import options as opts
-from talon_core.cli.output import mark_claimed, mark_lossy, note, nothing_on_stdout, print_json, stderr, summary
+from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, stderr, summary
 from talon_core.loading import BATCH_SIZE, Parts
 from talon_core.paths import utf8, write_whole
 from talon_core.specs import spelled
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from talon_core.cli.session import Session
     from talon_core.decoder import Decoder
     from talon_core.request import Result
+
+MOST_BYTES = 64 << 20
+"""Of a prompt: some files, such as devices, have no end."""
 
 
 def generate(
@@ -33,6 +37,7 @@ def generate(
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Of several prompts, how many at a time.")
     ] = BATCH_SIZE,
     model: opts.Model = opts.DEFAULT_MODEL,
+    trust_remote_code: opts.TrustRemoteCode = False,
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
@@ -85,19 +90,18 @@ def generate(
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
     parts = opts.checked_parts(drafter, policy, rule, attention, lossy)
     _check_picture(tree_svg)
-    with nothing_on_stdout(as_json):
-        from talon_core.cli.session import open_session
+    from talon_core.cli.session import open_session
 
-        session = open_session(model)
-        parts = session.settled(parts)
-        decoder = session.decoder(parts)
-        answers = result = None
-        if several:
-            answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
-        elif stream and not as_json:
-            result = stream_text(decoder, prompts[0], raw=raw, **generation_options)
-        else:
-            result = decoder.generate(prompts[0], raw=raw, **generation_options)
+    session = open_session(model, trust_remote_code=trust_remote_code)
+    parts = session.settled(parts)
+    decoder = session.decoder(parts)
+    answers = result = None
+    if several:
+        answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
+    elif stream and not as_json:
+        result = stream_text(decoder, prompts[0], raw=raw, **generation_options)
+    else:
+        result = decoder.generate(prompts[0], raw=raw, **generation_options)
     if answers is not None:
         if as_json:
             results = [_result(one) for one in answers.results]
@@ -151,7 +155,12 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
             raise ValueError("the prompt is not UTF-8 text") from None
         return prompt
     where = "standard input" if file == "-" else f"prompt file '{file}'"
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    if file == "-" and sys.stdin is None:
+        raise ValueError("standard input is closed; give PROMPT, or --prompt-file FILE")
+    with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as source:
+        data = source.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{where} has more than {MOST_BYTES >> 20} MB; no model's context is so long")
     text = utf8(data, where)
     if not text:
         raise ValueError(f"{where} is empty; it must hold at least one character")

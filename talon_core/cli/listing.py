@@ -1,6 +1,5 @@
 """`talon list`: what can be asked for by name, and who brought it."""
 
-import difflib
 import inspect
 import re
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from talon_core.errors import PluginError
 from talon_core.registry import Registered, Registry, load_registry
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import describe_options
+from talon_core.suggestions import did_you_mean
 
 KINDS: Mapping[str, str] = {
     "policies": "tree policy",
@@ -38,9 +38,7 @@ def listing(
 ) -> None:
     """Show what is registered, by which plugin, with its options and their defaults."""
     if what is not None and what not in WORDS:
-        near = difflib.get_close_matches(what, WORDS, n=1)
-        hint = f"did you mean '{near[0]}'? " if near else ""
-        raise ValueError(f"nothing is listed under '{what}'; {hint}there are: {', '.join(WORDS)}")
+        raise ValueError(f"nothing is listed under '{what}'; {did_you_mean(what, WORDS)}there are: {', '.join(WORDS)}")
     wanted = WORDS if what is None else (what,)
     registry = load_registry()
     failures = dict(registry.failures)

@@ -6,7 +6,8 @@ import typer
 
 from talon_core.cli import options as opts
 from talon_core.cli.listing import list_models, show
-from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import print_json, stdout
+from talon_core.suggestions import did_you_mean
 
 models = typer.Typer(help="The embedded models: what there is, and bringing one here.", no_args_is_help=False)
 
@@ -34,15 +35,12 @@ def fetch(
     as_json: opts.Json = False,
 ) -> None:
     """Bring an embedded model to this machine, and print its folder, which from_pretrained reads."""
-    from talon_core.models import MODELS, suggest
+    from talon_core.models import MODELS
     from talon_core.models import fetch as fetch_model
 
     if name not in MODELS:
-        near = suggest(name)
-        hint = f"did you mean '{near[0]}'? " if near else ""
-        raise LookupError(f"no embedded model '{name}'; {hint}there are: {', '.join(MODELS)}")
-    with nothing_on_stdout(as_json):
-        path = fetch_model(name, verify=verify)
+        raise LookupError(f"no embedded model '{name}'; {did_you_mean(name, MODELS)}there are: {', '.join(MODELS)}")
+    path = fetch_model(name, verify=verify)
     if as_json:
         print_json({"name": name, "path": str(path)})
     else:

@@ -1,11 +1,12 @@
 """Options that several commands share, and the checks that need no model."""
 
-import math
 from typing import Annotated, Any
 
 import typer
 
+from talon_core.cli.streams import JSON, current
 from talon_core.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
+from talon_core.numerals import decimal, whole
 from talon_core.registry import load_registry
 
 Model = Annotated[
@@ -19,28 +20,60 @@ Rule = Annotated[
     str, typer.Option("--rule", help="What is accepted of a tree (talon list rules); auto is what the policy suits.")
 ]
 Lossy = Annotated[bool, typer.Option("--lossy", help="Allow a rule that changes what the model says.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run code that the model's folder brings; without it such code is never run. A drafter has an option for "
+        "its own.",
+    ),
+]
 Attention = Annotated[
     str | None, typer.Option("--attention", help="What computes tree attention; by default the fastest that can run.")
 ]
 
 
+LARGEST = 2**63 - 1
+
+
 def number(text: str | float) -> float:
-    """An option's value as a number; typer's own error does not say which text it could not read."""
+    """An option's value as a finite number; typer's own error does not say which text it could not read."""
     try:
-        return float(text)
+        return decimal(str(text))
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a number") from None
+        raise typer.BadParameter(f"'{_shortened(str(text))}' is not a finite number") from None
 
 
 def whole_number(text: str | int) -> int:
-    """An option's value as a whole number."""
+    """An option's value as a whole number of at most 64 bits."""
     try:
-        return int(text)
+        value = whole(str(text))
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a whole number") from None
+        raise typer.BadParameter(f"'{_shortened(str(text))}' is not a whole number") from None
+    if abs(value) > LARGEST:
+        raise typer.BadParameter(f"{_shortened(str(text))} is too large; a whole number is at most {LARGEST}")
+    return value
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
+def _shortened(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _answer_in_json(asked: bool) -> bool:
+    """Keep stdout for the answer before the command begins."""
+    if asked:
+        current().only_json()
+    return asked
+
+
+Json = Annotated[
+    bool,
+    typer.Option(
+        JSON,
+        callback=_answer_in_json,
+        help='Print one JSON object, and nothing else, on stdout; {"error": ...} if something is wrong.',
+    ),
+]
 
 __all__ = [
     "DEFAULT_DRAFTER",
@@ -54,6 +87,7 @@ __all__ = [
     "Model",
     "Policy",
     "Rule",
+    "TrustRemoteCode",
     "checked_parts",
     "number",
     "sampling_options",
@@ -81,7 +115,7 @@ def sampling_options(
     Raises:
         ValueError: for a value out of its range.
     """
-    if not (math.isfinite(temperature) and temperature >= 0):
+    if temperature < 0:
         raise ValueError(f"--temperature is {temperature}; it must be 0 (greedy) or a number above it")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"--top-p is {top_p}; it must be above 0 and at most 1")

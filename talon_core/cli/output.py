@@ -1,16 +1,15 @@
 """What commands write: JSON on stdout, and everything that is not the answer on stderr."""
 
-import json
 import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 
+from talon_core.cli.streams import current
 from talon_core.rounds import Stats
 
 PARTS = ("prefill", "draft", "policy", "verify", "accept", "commit", "other")
@@ -38,11 +37,8 @@ def note(text: str) -> None:
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
-    """Print one object; values that JSON has no word for become text."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    text = json.dumps(plain(answer), ensure_ascii=not encoding.startswith("utf"), allow_nan=False, indent=2)
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Answer with one object, which stdout gets when the command is over; values JSON has no word for become text."""
+    current().answer(plain(answer))
 
 
 def plain(value: Any) -> Any:
@@ -54,16 +50,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return str(value)
-
-
-@contextmanager
-def nothing_on_stdout(really: bool) -> Iterator[None]:
-    """While a command with `--json` works, send to stderr whatever a library prints."""
-    if not really:
-        yield
-        return
-    with redirect_stdout(sys.stderr):
-        yield
 
 
 def seconds_of(stats: Stats) -> dict[str, float]:

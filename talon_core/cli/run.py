@@ -1,19 +1,20 @@
 """Running the command line: what an exception becomes on stderr, and the exit status."""
 
-import os
+import logging
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import typer
 
+from talon_core.cli import INTERRUPTED
 from talon_core.cli.app import app
-from talon_core.cli.output import debugging
+from talon_core.cli.output import debugging, note
+from talon_core.cli.streams import Streams, asks_for_json, streams
 from talon_core.errors import PluginError
 
 BAD_INPUT = 2
-INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 USAGE_ERRORS: tuple[type[BaseException], ...] = typer.BadParameter.__mro__[1:3]
@@ -21,36 +22,68 @@ USAGE_ERRORS: tuple[type[BaseException], ...] = typer.BadParameter.__mro__[1:3]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command, by default the process's own, with which the process ends.
+
+    With `--json` stdout gets one object, whatever happens: the answer, or `{"error": sentence}`.
 
     Returns:
         0 if it did what was asked, 1 if it says so itself, 2 for bad input or a broken plugin, 130 after Ctrl-C, 141 if
         nobody reads its output any more.
     """
-    for stream in (sys.stdout, sys.stderr):
-        _replace_what_cannot_be_encoded(stream)
-    with warnings.catch_warnings():
-        if not debugging():
-            warnings.filterwarnings("ignore", module=r"(transformers|torch|huggingface_hub|tokenizers)(\..*)?$")
-        try:
-            status = app(arguments, prog_name="talon", standalone_mode=False)
-            sys.stdout.flush()
-        except (KeyboardInterrupt, typer.Abort):
-            status = INTERRUPTED
-        except BrokenPipeError:
-            _forget_stdout()
-            status = PIPE_CLOSED
-        except SystemExit as leaving:  # typer and rich meet a closed pipe before we do, and leave with status 1
-            if not isinstance(leaving.__context__, BrokenPipeError):
-                raise
-            _forget_stdout()
-            status = PIPE_CLOSED
-        except Exception as error:
-            if debugging() or not _has_known_cause(error):
-                raise
-            _tell(sentence(error))
-            status = BAD_INPUT
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with streams(for_good=arguments is None) as out, _log_on_stderr(), _quiet_libraries():
+            return _finished(out, _status(out, given))
+    except ValueError as error:  # of the streams
+        note(str(error))
+        return BAD_INPUT
+
+
+def _status(out: Streams, given: Sequence[str]) -> int:
+    """Run the command; what went wrong is told on stderr, and to whoever waits for JSON."""
+    try:
+        status = app(given, prog_name="talon", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    except BrokenPipeError:
+        out.forget_stdout()
+        return PIPE_CLOSED
+    except SystemExit as leaving:  # typer and rich meet a closed pipe before we do, and leave with status 1
+        if isinstance(leaving.__context__, BrokenPipeError):
+            out.forget_stdout()
+            return PIPE_CLOSED
+        return _told(out, given, f"a plugin or a library has called sys.exit({leaving.code!r})")
+    except BaseException as error:
+        if debugging() or not _has_known_cause(error):
+            _told(out, given, f"{type(error).__name__}: {sentence(error)}", on_stderr=False)
+            _finished(out, BAD_INPUT)
+            raise
+        return _told(out, given, sentence(error))
+    if status == INTERRUPTED and not out.answered:
+        return _told(out, given, "interrupted", on_stderr=False, status=status)
     return status if isinstance(status, int) else 0
+
+
+def _told(out: Streams, given: Sequence[str], wrong: str, *, on_stderr: bool = True, status: int = BAD_INPUT) -> int:
+    if on_stderr:
+        note(wrong)
+    if out.json or asks_for_json(given):
+        out.only_json()
+        out.error(wrong)
+    return status
+
+
+def _finished(out: Streams, status: int) -> int:
+    """Write what the command has left to be written, and return the exit status."""
+    try:
+        out.finish()
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except OSError as error:
+        if status != BAD_INPUT:  # it may be what went wrong already
+            note(sentence(error))
+        return BAD_INPUT
+    return status
 
 
 def sentence(error: BaseException) -> str:
@@ -67,7 +100,7 @@ def sentence(error: BaseException) -> str:
     return _one_line(str(error)) or type(error).__name__
 
 
-def _has_known_cause(error: Exception) -> bool:
+def _has_known_cause(error: BaseException) -> bool:
     """Whether an error is about what the user gave; `KeyError` and `IndexError` are about our own mistakes."""
     if isinstance(error, KeyError | IndexError):
         return False
@@ -83,17 +116,30 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _tell(text: str) -> None:
-    print(f"talon: {text}", file=sys.stderr)
+class _OnStderr(logging.Handler):
+    """Says what TALON and its plugins log as the command line says everything."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(_one_line(record.getMessage()))
 
 
-def _replace_what_cannot_be_encoded(stream: TextIO) -> None:
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:  # a test may have put something simpler in the place of a real stream
-        reconfigure(errors="replace")
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Show warnings of the logger `talon_core` and its children on stderr, with `TALON_DEBUG` all it tells."""
+    logger, handler = logging.getLogger("talon_core"), _OnStderr()
+    before = logger.level
+    logger.setLevel(logging.INFO if debugging() else logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
-def _forget_stdout() -> None:
-    """Nobody reads any more: keep the interpreter from complaining when it flushes at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+@contextmanager
+def _quiet_libraries() -> Iterator[None]:
+    with warnings.catch_warnings():
+        if not debugging():
+            warnings.filterwarnings("ignore", module=r"(transformers|torch|huggingface_hub|tokenizers)(\..*)?$")
+        yield

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from talon_core.cli import options as opts
-from talon_core.cli.output import nothing_on_stdout, print_json, stdout
+from talon_core.cli.output import print_json, stdout
 from talon_core.recipe import Recipe, TrainingJob
 from talon_core.registry import load_registry
 from talon_core.specs import build
@@ -20,6 +20,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="What to train, as name:option=value,... (talon list recipes).")],
     out: Annotated[Path, typer.Option(help="Keep everything in this folder; a second run goes on from there.")],
     model: opts.Model = opts.DEFAULT_MODEL,
+    trust_remote_code: opts.TrustRemoteCode = False,
     prompts: Annotated[
         list[Path] | None, typer.Option(help="A file of prompts: JSON lines, or one prompt a line; several times.")
     ] = None,
@@ -98,14 +99,15 @@ def train(
     for file in job.prompts:
         if not file.is_file():
             raise ValueError(f"--prompts is '{file}'; it must be a file")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out is '{out}'; it must be a folder, or nothing that is there already")
     if start is not None and not (start / "head.safetensors").is_file():
         raise ValueError(f"--start is '{start}'; it must be OUT/<recipe> of an earlier training")
     if dtype not in DTYPES:
         raise ValueError(f"--dtype is '{dtype}'; it must be one of {', '.join(DTYPES)}")
     if not job.prompts and not job.library and not job.self_written and not (out / "prompts.jsonl").exists():
         raise ValueError("there is nothing to train on: give --prompts FILE, --self-written N or --library")
-    with nothing_on_stdout(as_json):
-        report = _train(chosen, model, job)
+    report = _train(chosen, model, job, trust_remote_code)
     if as_json:
         print_json(report)
     else:
@@ -120,7 +122,7 @@ def _job(target: str, out: Path, given: dict[str, Any]) -> TrainingJob:
         raise ValueError(re.sub(r"^'(\w+)'", lambda name: "--" + name[1].replace("_", "-"), error.args[0])) from None
 
 
-def _train(recipe: Recipe, model: str, job: TrainingJob) -> dict[str, Any]:
+def _train(recipe: Recipe, model: str, job: TrainingJob, trust_remote_code: bool) -> dict[str, Any]:
     import torch
 
     from talon_core.cli.session import open_session
@@ -128,5 +130,6 @@ def _train(recipe: Recipe, model: str, job: TrainingJob) -> dict[str, Any]:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local and torch.cuda.is_available():  # one of several processes that `accelerate launch` started
         torch.cuda.set_device(local)
-    session = open_session(model, **({} if job.dtype == "auto" else {"dtype": getattr(torch, job.dtype)}))
+    dtype = {} if job.dtype == "auto" else {"dtype": getattr(torch, job.dtype)}
+    session = open_session(model, trust_remote_code=trust_remote_code, **dtype)
     return dict(recipe.train(session.model, session.tokenizer, job))

@@ -6,7 +6,6 @@ Importing this package loads neither torch nor transformers: a conversion runs i
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from talon_core.models.catalogue import MODELS, EmbeddedModel, Probe, Wheel
 from talon_core.models.errors import ModelError
 from talon_core.models.store import ModelStatus, ModelStore
 from talon_core.paths import cache_folder
+from talon_core.suggestions import nearest
 
 __all__ = [
     "MODELS",
@@ -65,7 +65,7 @@ def status() -> list[ModelStatus]:
 
 def suggest(name: str) -> list[str]:
     """Names of embedded models that resemble `name`, the likeliest first."""
-    return difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.6)
+    return nearest(name, MODELS, count=3)
 
 
 def resolve(name_or_id: str, *, progress: bool | None = None) -> str:

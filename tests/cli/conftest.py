@@ -29,6 +29,7 @@ def expected(tokens: int) -> str:
 class Ran:
     """What a command did."""
 
+    arguments: tuple[str, ...]
     status: int
     out: str
     err: str
@@ -41,6 +42,19 @@ class Ran:
         assert isinstance(found, dict)
         return found
 
+    @property
+    def refusal(self) -> str:
+        """The one sentence with which bad input was refused: on stderr, and with `--json` on stdout."""
+        assert self.status == 2, self.err
+        assert self.err.startswith("talon: ")
+        assert self.err.count("\n") == 1
+        sentence = self.err.removeprefix("talon: ").rstrip("\n")
+        if "--json" in self.arguments:
+            assert self.answer == {"error": sentence}
+        else:
+            assert self.out == ""
+        return sentence
+
 
 @pytest.fixture
 def talon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
@@ -52,7 +66,7 @@ def talon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         capsys.readouterr()
         status = main(arguments)
         out, err = capsys.readouterr()
-        return Ran(status, out, err)
+        return Ran(arguments, status, out, err)
 
     return run
 

@@ -1,6 +1,8 @@
 """`talon doctor`."""
 
 import json
+import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,13 +61,60 @@ def test_missing_plugins_are_a_problem(talon, monkeypatch):
     assert "broken: " in talon("doctor").out
 
 
-def test_a_cache_that_cannot_be_written_to_is_a_problem(talon, monkeypatch, tmp_path):
-    file = tmp_path / "file"
-    file.touch()
-    monkeypatch.setenv("TALON_CACHE", str(file))
+def missing(monkeypatch, tmp_path, *, writable: bool, free: int) -> None:
+    """A machine without models, whose cache can be written to or not, and has so much room."""
+    monkeypatch.setenv("TALON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(doctor.os, "access", lambda *_: writable)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+
+
+@pytest.mark.parametrize(
+    ("writable", "free", "why"),
+    [
+        (False, 10**12, "cannot be written to; set TALON_CACHE to one that can"),
+        (True, 10**6, "MB while it is converted, and .* has 1 MB free; make room, or set TALON_CACHE"),
+    ],
+)
+def test_a_machine_without_models_that_can_have_none_is_broken(talon, monkeypatch, tmp_path, writable, free, why):
+    missing(monkeypatch, tmp_path, writable=writable, free=free)
     ran = talon("doctor", "--json")
     assert ran.status == 1
-    assert any("TALON_CACHE" in each for each in ran.answer["problems"])
+    (problem,) = ran.answer["problems"]
+    assert re.match(rf"model 'smollm2-135m' is not here, and cannot be fetched: .*{why}", problem)
+
+
+def test_a_machine_without_models_that_can_fetch_one_is_not(talon, monkeypatch, tmp_path):
+    missing(monkeypatch, tmp_path, writable=True, free=10**12)
+    assert talon("doctor").status == 0
+
+
+def test_a_cache_that_is_only_read_is_no_problem_where_the_model_is_there(talon, monkeypatch, tmp_path):
+    missing(monkeypatch, tmp_path, writable=False, free=0)
+    monkeypatch.setattr("talon_core.models.is_cached", lambda name: name == "smollm2-135m")
+    assert talon("doctor", "--json").answer["problems"] == []
+    assert "read only" in talon("doctor").out
+
+
+def test_nor_where_the_model_that_is_asked_for_needs_none(talon, monkeypatch, tmp_path, model):
+    missing(monkeypatch, tmp_path, writable=False, free=0)
+    assert talon("doctor", "--model", model).status == 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fault"), [("gcc '", "is no command"), ("no-such-compiler -m64", "names no program")]
+)
+def test_a_compiler_that_was_chosen_and_is_none_is_said(talon, monkeypatch, chosen, fault):
+    monkeypatch.setenv("CC", chosen)
+    assert fault in talon("doctor", "--json").answer["compiler"]["fault"]
+
+
+def test_a_compiler_that_says_nothing_is_not_waited_for(talon, monkeypatch, tmp_path):
+    slow = tmp_path / "cc"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("CC", str(slow))
+    monkeypatch.setattr(doctor, "SECONDS_TO_ANSWER", 0.1)
+    assert "timed out" in talon("doctor", "--json").answer["compiler"]["fault"]
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])

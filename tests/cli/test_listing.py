@@ -46,8 +46,7 @@ def test_lossy_rules_are_marked(talon):
 
 def test_an_unknown_kind_gets_a_sentence(talon):
     ran = talon("list", "polices", "--json")
-    assert (ran.status, ran.out) == (2, "")
-    assert "nothing is listed under 'polices'; did you mean 'policies'? there are: models, policies" in ran.err
+    assert "nothing is listed under 'polices'; did you mean 'policies'? there are: models, policies" in ran.refusal
 
 
 def test_a_failed_plugin_is_shown_and_stops_nothing(talon, monkeypatch):
@@ -109,8 +108,7 @@ def test_embedded_models_are_listed_without_fetching_them(talon, monkeypatch, tm
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_an_unknown_model_is_not_fetched(talon, flags):
     ran = talon("models", "fetch", "smollm2", *flags)
-    assert (ran.status, ran.out) == (2, "")
-    assert "no embedded model 'smollm2'; did you mean 'smollm2-135m'?" in ran.err
+    assert "no embedded model 'smollm2'; did you mean 'smollm2-135m'?" in ran.refusal
 
 
 def test_fetching_prints_the_folder(talon, monkeypatch, tmp_path):

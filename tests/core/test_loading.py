@@ -551,15 +551,6 @@ def test_a_path_that_is_no_folder_is_refused(make: Callable[[Path], Path], tmp_p
         talon_core.load(make(tmp_path))
 
 
-def test_without_network_an_unknown_id_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_: object, **__: object) -> None:
-        raise OSError("We couldn't connect to 'https://huggingface.co' to load the files.\nCheck your connection.")
-
-    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", offline)
-    with pytest.raises(ValueError, match=r"^model 'some/model' cannot be loaded: We couldn't connect .* Give the name"):
-        load_model("some/model")
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, torch.OutOfMemoryError])
 def test_what_is_not_the_models_fault_is_not_blamed_on_it(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch, good: Path

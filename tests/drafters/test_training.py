@@ -1,6 +1,7 @@
 """Training drafters: the loss is the definition's, unrolled steps are what drafting does, and training helps."""
 
 import copy
+import io
 import json
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from rich.progress import Progress
 from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback
@@ -543,9 +546,10 @@ def test_bad_input_is_refused_in_words(capfd: pytest.CaptureFixture[str], tmp_pa
         ("eagle3:steps=0", "--library"): "'steps' must be >= 1: 0",
         ("eagle3", "--library", "--dtype", "int8"): "--dtype is 'int8'; it must be one of auto, float32, bfloat16",
         ("eagle3", "--library", "--start", "nowhere"): "--start is 'nowhere'",
+        ("eagle3", "--library", "--out", __file__): f"--out is '{__file__}'; it must be a folder",
     }
     for arguments, sentence in cases.items():
-        assert main(["train", *arguments, "--out", str(tmp_path / "out")]) == 2
+        assert main(["train", "--out", str(tmp_path / "out"), *arguments]) == 2
         out, err = capfd.readouterr()
         assert out == ""
         assert sentence in err
@@ -631,3 +635,46 @@ def test_a_text_to_summarize_is_made_of_long_answers_only() -> None:
     assert len(examples) == 1
     assert examples[0].prompt == f"Summarize: {long}1 {long}2 {long}3"
     assert summary_examples([long] * 9, 2) == summary_examples([long] * 6, 5)
+
+
+class Talkative:
+    """A tokenizer of words, with a chat template."""
+
+    chat_template = "there is one"
+
+    def apply_chat_template(self, messages: Any, tokenize: bool) -> str:
+        return f"user {messages[0]['content']}"
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [len(word) for word in text.split()]}
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return " and so on" * len(ids)
+
+
+@pytest.mark.parametrize(("lengths", "kept", "cut", "short"), [([96] * 4, 0, 4, 0), ([2, 96, 3, 2], 2, 1, 1)])
+def test_how_many_self_written_prompts_are_kept_is_said(
+    lengths: list[int],
+    kept: int,
+    cut: int,
+    short: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from talon_drafters.training import pipeline
+
+    def written(*_: Any, **__: Any) -> Any:
+        yield from ((place, [1] * length) for place, length in enumerate(lengths))
+
+    monkeypatch.setattr(pipeline, "continue_texts", written)
+    monkeypatch.setattr(pipeline, "openings", lambda count, seed: ["What "] * count)
+    job = TrainingJob("x", tmp_path, self_written=4)
+    console = Console(file=io.StringIO(), width=200)
+    with Progress(console=console) as progress:
+        if kept:
+            assert len(pipeline._examples(None, Talkative(), job, progress)) == kept
+        else:
+            with pytest.raises(ValueError, match="none of the 4 prompts that the target has written can be used"):
+                pipeline._examples(None, Talkative(), job, progress)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{kept} of 4 self-written prompts are kept: {cut} were cut off at 96 tokens, {short} were too short" in said

@@ -1,5 +1,6 @@
-"""Bad input at the command line: one sentence on stderr, nothing on stdout, status 2, nothing half-written."""
+"""Bad input at the command line: one sentence on stderr, none but JSON on stdout, status 2, nothing half-written."""
 
+import json
 import os
 import subprocess
 import sys
@@ -45,9 +46,13 @@ def refused(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         for extra in ((), ("--json",)):
             status = main(["generate", "t5 t6 t7", "--max-new-tokens", "5", *arguments, *extra])
             out, err = capfd.readouterr()
-            assert (status, out) == (2, "")
+            assert status == 2
             assert err.startswith("talon: ")
             assert err.count("\n") == 1
+            if extra:
+                assert json.loads(out) == {"error": err.removeprefix("talon: ").rstrip("\n")}
+            else:
+                assert out == ""
         return err
 
     return run
@@ -87,12 +92,15 @@ def test_a_damaged_checkpoint(refused: Refused, tmp_path: Path) -> None:
     assert f"model '{folder}' cannot be loaded: SafetensorError" in refused("--model", folder)
 
 
-def test_no_network(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network(refused: Refused, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
-        raise OSError("We couldn't connect to 'https://huggingface.co' to load the files.\nCheck your connection.")
+        raise OSError("Name or service not known")
 
-    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", offline)
-    assert "model 'some/model' cannot be loaded: We couldn't connect" in refused("--model", "some/model")
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", offline)
+    said = refused("--model", "some/model")
+    assert "model 'some/model' cannot be loaded: there is no folder 'some/model', and https://" in said
+    said = refused("--model", model, "--drafter", "draft-model:model=some/model")
+    assert "model 'some/model' cannot be loaded: " in said
 
 
 def test_a_policy_that_returns_nonsense(refused: Refused, model: str, monkeypatch: pytest.MonkeyPatch) -> None:

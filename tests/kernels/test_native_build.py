@@ -1,7 +1,10 @@
 """Building, caching and going without: whatever happens, `load()` gives working kernels or says why not."""
 
+import logging
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from talon_kernels import native
 from talon_kernels.native import Library, build, load, switch_off, unavailable
 from talon_kernels.native.build import BuildError, build_library
 
@@ -167,3 +171,69 @@ def test_switching_off_ends_with_its_block(library):
         assert unavailable() == "and again"
     assert load() is library
     assert unavailable() is None
+
+
+def compiler_that(tmp_path, monkeypatch, does):
+    """A compiler that knows its version, and does this in the place of compiling."""
+    made = tmp_path / "cc"
+    made.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\nwhile [ "$1" != -o ]; do shift; done\n{does}\n')
+    made.chmod(0o755)
+    monkeypatch.delenv("TALON_NATIVE", raising=False)
+    monkeypatch.setenv("CC", str(made))
+
+
+def test_a_compiler_that_is_no_command_is_said_in_words(monkeypatch):
+    monkeypatch.delenv("TALON_NATIVE", raising=False)
+    for chosen in ("gcc '", 'gcc "-O2'):
+        monkeypatch.setenv("CC", chosen)
+        with pytest.raises(
+            BuildError, match=rf"^CC={re.escape(chosen)} is no command \(No closing quotation\); set it"
+        ):
+            build_library(Library)
+
+
+def test_a_compiler_that_does_not_end_is_given_up(monkeypatch, tmp_path, cache):
+    compiler_that(tmp_path, monkeypatch, "exec sleep 60")
+    monkeypatch.setattr(build, "COMPILE_SECONDS", 0.2)
+    with pytest.raises(BuildError, match=r"does not run: .* timed out"):
+        build_library(Library)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_compiler_reads_no_input(monkeypatch, tmp_path, cache):
+    compiler_that(tmp_path, monkeypatch, "cat; echo error: it read nothing >&2; exit 1")
+    with pytest.raises(BuildError, match="error: it read nothing"):
+        build_library(Library)
+
+
+@pytest.mark.parametrize("content", ["this is no library", ""])
+def test_a_compiler_that_writes_no_library_is_said_in_words(monkeypatch, tmp_path, cache, content):
+    compiler_that(tmp_path, monkeypatch, f'printf "{content}" > "$2"')
+    with pytest.raises(BuildError, match="built cannot be loaded"):
+        build_library(Library)
+
+
+def test_a_broken_library_kills_a_child_and_not_this_process(monkeypatch, tmp_path, cache, built):
+    half = tmp_path / "half.so"
+    half.write_bytes(built.read_bytes()[: built.stat().st_size // 2])
+    compiler_that(tmp_path, monkeypatch, f'cp {half} "$2"')
+    with pytest.raises(BuildError, match=r"kills the process that loads it \(signal|cannot be loaded"):
+        build_library(Library)
+
+
+def test_what_kills_its_process_is_not_kept(monkeypatch, tmp_path, cache):
+    compiler_that(tmp_path, monkeypatch, 'printf "x" > "$2"')
+    monkeypatch.setattr(build, "_LOADS", "import os, signal; os.kill(os.getpid(), signal.SIGBUS)")
+    with pytest.raises(BuildError, match=rf"kills the process that loads it \(signal {int(signal.SIGBUS)}\)"):
+        build_library(Library)
+    assert list(cache.iterdir()) == []
+
+
+def test_going_without_is_warned_of_once_with_the_reason(monkeypatch, caplog):
+    monkeypatch.setenv("TALON_NATIVE", "0")
+    loader = native._Loader()
+    with caplog.at_level(logging.WARNING, "talon_core"):
+        assert loader.outcome() == loader.outcome() == "TALON_NATIVE=0 switches the native kernels off"
+    (record,) = caplog.records
+    assert record.name == "talon_core.kernels"
+    assert record.getMessage().endswith("about half as fast: TALON_NATIVE=0 switches the native kernels off")

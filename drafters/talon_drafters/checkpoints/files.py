@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from talon_core.hf.checks import embedding_weight, output_weight
+from talon_core.models import ModelError
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Drafters that travel with the package, one folder each."""
@@ -166,8 +167,13 @@ def _folder(source: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    from talon_core.models.hub import only_local
+
+    patterns = ["config.json", "*.index.json", *WEIGHTS]
     try:
-        return Path(snapshot_download(source, allow_patterns=["config.json", "*.index.json", *WEIGHTS]))
+        return Path(snapshot_download(source, allow_patterns=patterns, local_files_only=only_local(source)))
+    except ModelError as error:
+        raise ValueError(f"the drafter '{source}' cannot be had: {error}") from error
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"the drafter '{source}' is no folder, and the Hub does not give it: {reason}") from error

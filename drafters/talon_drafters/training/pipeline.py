@@ -25,6 +25,7 @@ from talon_drafters.training.fit import Schedule, fit
 from talon_drafters.training.memory import keep_freed_memory
 from talon_drafters.training.processes import Processes
 from talon_drafters.training.prompts import (
+    SELF_WRITTEN,
     Example,
     chat_opening,
     library_examples,
@@ -100,7 +101,9 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
         training.export(head, tokens, {"talon": {"target": job.target, **fingerprint(model)}}, path)
         write_whole(path / "README.md", model_card(training, job, learned, report.last))
     answer_tokens = sum(len(text.ids) - text.prompt for text in learned)
-    return {"path": str(path), "texts": len(kept), "answer_tokens": answer_tokens, **report.last}
+    written = sum(example.source == SELF_WRITTEN for example in examples)
+    counts = {"texts": len(kept), "self_written": written, "answer_tokens": answer_tokens}
+    return {"path": str(path), **counts, **report.last}
 
 
 def _check_same_job(training: HeadTraining, job: TrainingJob, folder: Path) -> None:
@@ -154,6 +157,11 @@ def _examples(model: Any, tokenizer: Any, job: TrainingJob, progress: Progress) 
         found += library_examples(job.seed)
     if job.self_written:
         found += _self_written(model, tokenizer, job, progress)
+    if not found and job.self_written:
+        raise ValueError(
+            f"there is nothing to train on: none of the {job.self_written} prompts that the target has written can be "
+            "used; ask for more with --self-written N, or give --prompts FILE or --library"
+        )
     if not found:
         raise ValueError("there is nothing to train on: give --prompts FILE, --self-written N or --library")
     random.Random(job.seed).shuffle(found)
@@ -169,14 +177,21 @@ def _self_written(model: Any, tokenizer: Any, job: TrainingJob, progress: Progre
     bar = progress.add_task("prompts", total=len(firsts))
     torch.manual_seed(job.seed)
     texts = [""] * len(firsts)
+    ended = 0
     found = continue_texts(
         model, tokenizer, prompts, max_new_tokens=PROMPT_TOKENS, temperature=0.8, batch_size=job.batch_size
     )
     for place, new in found:
         if len(new) < PROMPT_TOKENS:  # what was cut off is no whole prompt
             texts[place] = firsts[place].rstrip(" ") + tokenizer.decode(new, skip_special_tokens=True)
+            ended += 1
         progress.advance(bar)
-    return written_examples(texts)
+    kept = written_examples(texts)
+    progress.console.print(
+        f"{len(kept)} of {len(firsts)} self-written prompts are kept: {len(firsts) - ended} were cut off at "
+        f"{PROMPT_TOKENS} tokens, {ended - len(kept)} were too short or there twice"
+    )
+    return kept
 
 
 def _answers(
@@ -204,7 +219,12 @@ def _answers(
     if job.summaries:
         answers = [text for text in texts if text.index < len(examples)]
         written = (tokenizer.decode(text.ids[text.prompt :], skip_special_tokens=True) for text in answers)
-        texts = answer([*examples, *summary_examples(list(written), job.summaries)])
+        long = summary_examples(list(written), job.summaries)
+        if len(long) < job.summaries:
+            progress.console.print(
+                f"{len(long)} of {job.summaries} texts to summarize are made: too few answers are long"
+            )
+        texts = answer([*examples, *long])
     progress.update(bar, completed=len(texts), total=len(texts))
     return texts
 

@@ -39,6 +39,9 @@ OPENINGS = {
 }
 """How users begin, and how often; the target goes on from there and so writes the rest of the prompt itself."""
 
+SELF_WRITTEN = "self-written"
+"""The source of prompts that the target has written itself."""
+
 PARTS = 3
 PART_WORDS = 80
 """Of a text to summarize: how many answers it is made of, and the fewest words of each."""
@@ -146,7 +149,7 @@ def openings(count: int, seed: int = 0) -> list[str]:
     return random.Random(seed).choices(list(OPENINGS), weights=list(OPENINGS.values()), k=count)
 
 
-def written_examples(texts: Sequence[str], source: str = "self-written") -> list[Example]:
+def written_examples(texts: Sequence[str], source: str = SELF_WRITTEN) -> list[Example]:
     """Prompts from texts the target has written as a user, without empty, very short and repeated ones."""
     kept: dict[str, Example] = {}
     for text in texts:

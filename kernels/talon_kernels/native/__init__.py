@@ -1,11 +1,13 @@
 """The CPU kernels written in C: compiled at first use, kept in the user's cache, never required.
 
-`load()` gives them, or None where there is no compiler or `TALON_NATIVE=0`; `unavailable()` then says why.
+`load()` gives them, or None where there is no compiler or `TALON_NATIVE=0`; `unavailable()` then says why, and the
+logger `talon_core.kernels` has warned of it, once.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 from functools import cached_property
 
@@ -15,6 +17,8 @@ __all__ = ["Library", "load", "switch_off", "unavailable"]
 
 ABI = 4
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
+
+_log = logging.getLogger("talon_core.kernels")
 
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int64
@@ -73,6 +77,7 @@ class _Loader:
         try:
             return build_library(Library)
         except BuildError as error:
+            _log.warning("the native kernels are not used, which makes decoding on a CPU about half as fast: %s", error)
             return str(error)
 
     def outcome(self) -> Library | str:

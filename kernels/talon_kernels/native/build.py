@@ -34,6 +34,15 @@ FLAG_SETS = (
 """Tried in this order: Arm compilers spell the processor otherwise, Apple's clang has no OpenMP (one thread, then)."""
 
 COMPILE_SECONDS = 120.0
+ANSWER_SECONDS = 20.0
+"""For what takes a moment: a compiler's version, a library's first call."""
+
+_LOADS = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.talon_abi()
+library.talon_lanes()
+"""
 
 
 class BuildError(Exception):
@@ -51,7 +60,7 @@ def build_library(load: Callable[[str], T]) -> T:
         load: opens the library at a path; raises OSError if it cannot.
 
     Raises:
-        BuildError: if it is switched off, if there is no compiler, or if the compiler fails.
+        BuildError: if it is switched off, if there is no compiler, or if the compiler or what it built fails.
     """
     switch = os.environ.get("TALON_NATIVE", "1").strip().lower()
     if switch in ("0", "false", "no", "off"):
@@ -76,6 +85,7 @@ def build_library(load: Callable[[str], T]) -> T:
     with work as folder:
         built = Path(folder) / "talon.so"
         compile_sources(compiler, built)
+        check_harmless(compiler, built)
         target = cache / f"{key}-{_digest(built)}.so"
         with contextlib.suppress(OSError):
             os.replace(built, target)
@@ -94,7 +104,10 @@ def find_compiler() -> list[str]:
     """
     chosen = os.environ.get("CC", "").strip()
     if chosen:
-        command = shlex.split(chosen)
+        try:
+            command = shlex.split(chosen)
+        except ValueError as error:
+            raise BuildError(f"CC={chosen} is no command ({error}); set it to a C compiler or unset it") from None
         if shutil.which(command[0]) is None:
             raise BuildError(f"CC={chosen} names no program; set it to a C compiler or unset it")
         return command
@@ -112,7 +125,8 @@ def build_key(compiler: list[str]) -> str:
         BuildError: if the compiler does not run.
     """
     try:
-        asked = subprocess.run([*compiler, "--version"], capture_output=True, timeout=COMPILE_SECONDS, check=True)
+        asked = run_quietly([*compiler, "--version"], ANSWER_SECONDS)
+        asked.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
     key = hashlib.sha256()
@@ -146,13 +160,42 @@ def compile_sources(compiler: list[str], target: Path) -> None:
     for flags in FLAG_SETS:
         command = [*compiler, *COMMON_FLAGS, *flags, *sources, "-o", str(target), "-lm"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+            done = run_quietly(command, COMPILE_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
             raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
         if done.returncode == 0 and target.exists():
             return
-        problem = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+        said = done.stderr.decode(errors="replace")
+        problem = next((line for line in said.splitlines() if "error" in line), " ".join(said.split())[:200])
     raise BuildError(f"{shlex.join(compiler)} cannot compile the native kernels: {problem}")
+
+
+def run_quietly(command: list[str], seconds: float) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that reads nothing and whose words are kept.
+
+    Raises:
+        OSError: if it cannot be started.
+        subprocess.TimeoutExpired: if it takes longer.
+    """
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False, start_new_session=True
+    )
+
+
+def check_harmless(compiler: list[str], library: Path) -> None:
+    """Load a new library in a process of its own, because a broken one kills the process instead of failing.
+
+    Raises:
+        BuildError: if that process is killed, or does not end.
+    """
+    try:
+        done = run_quietly([sys.executable, "-I", "-c", _LOADS, str(library)], ANSWER_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(f"what {shlex.join(compiler)} built cannot be tried: {error}") from error
+    if done.returncode < 0:
+        raise BuildError(
+            f"what {shlex.join(compiler)} built kills the process that loads it (signal {-done.returncode})"
+        )
 
 
 def share_openmp() -> None:

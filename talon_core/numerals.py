@@ -1,0 +1,34 @@
+"""Numbers as people write them; Python's own reading also takes `1_000`, and the digits of every script."""
+
+import math
+import re
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LONGEST = 400
+"""Digits; Python refuses to read thousands of them with an error of its own."""
+
+
+def whole(text: str) -> int:
+    """A whole number.
+
+    Raises:
+        ValueError: if the text is none.
+    """
+    text = text.strip()
+    if len(text) > _LONGEST or not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def decimal(text: str) -> float:
+    """A finite number.
+
+    Raises:
+        ValueError: if the text is none, or too large to be one.
+    """
+    text = text.strip()
+    value = float(text) if _DECIMAL.fullmatch(text) else math.nan
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
