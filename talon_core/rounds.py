@@ -43,6 +43,11 @@ class Round:
         """Drafted tokens that were accepted: nodes of the path without the root."""
         return len(self.path) - 1
 
+    def _repr_html_(self) -> str:
+        from talon_core.picture import picture_of
+
+        return picture_of(self).html
+
     def as_dict(self) -> dict[str, Any]:
         """The round as plain data, for JSON; `from_dict` reads it."""
         return records.fields_as_plain(self)

@@ -127,6 +127,11 @@ class TokenTree:
         bits = np.unpackbits(self.ancestor_bits.view(np.uint8), axis=1, bitorder="little")
         return bits[:, : len(self)].astype(bool)
 
+    def _repr_html_(self) -> str:
+        from talon_core.picture import picture_of
+
+        return picture_of(self).html
+
     def as_dict(self) -> dict[str, Any]:
         """The tree as plain data, for JSON; `from_dict` reads it.
 
