@@ -110,7 +110,7 @@ class _Layout:
 
     def _logp(self, node: int) -> float:
         """After the parent."""
-        return float(self.tree.path_logp[node] - self.tree.path_logp[self.parents[node]])
+        return float(self.tree.path_logp[node]) - float(self.tree.path_logp[self.parents[node]])
 
     def _share(self, node: int) -> str:
         return "" if node in (0, self.own) else percent(self._logp(node))

@@ -244,7 +244,7 @@ class _Lines:
         label = (
             self._marked(glyphs.accepted, token, ACCEPTED) if accepted else Text().append(self._shown(token), REJECTED)
         )
-        logp = float(tree.path_logp[node] - tree.path_logp[tree.parents[node]])
+        logp = float(tree.path_logp[node]) - float(tree.path_logp[tree.parents[node]])
         label.append(f" {self._probability(logp)}", style=PROBABILITY if accepted else REJECTED)
         return label
 
