@@ -23,6 +23,18 @@ def _is_measured(_: Any, attribute: "attrs.Attribute[Any]", stats: Mapping[str, 
             raise ValueError(f"'{attribute.name}' has {name} {value!r}; it must be a number above 0")
 
 
+COUNTS = ("offered", "parent_accepted", "tested", "accepted")
+"""What `acceptance_by_depth` counts; lines from before the second and the third were counted have the others."""
+
+
+def _are_counts(_: Any, attribute: "attrs.Attribute[Any]", rows: Sequence[Any] | None) -> None:
+    for number, row in enumerate(rows or ()):
+        found = row if isinstance(row, dict) else {}
+        counts = [found.get("depth"), *(found.get(name, 0) for name in COUNTS)]
+        if not {"depth", "offered", "accepted"} <= set(found) or not all(type(count) is int for count in counts):
+            raise ValueError(f"'{attribute.name}' has {row!r} at {number}; it must be a depth and counts of rounds")
+
+
 @attrs.frozen
 class Measurement:
     """What one method did with one prompt.
@@ -62,7 +74,9 @@ class Measurement:
     first_difference: int | None = attrs.field(validator=optional(WHOLE))
     logit_gap: float | None = attrs.field(validator=optional(instance_of((int, float))))
     stats: Mapping[str, Any] = attrs.field(validator=[instance_of(dict), _is_measured])
-    acceptance_by_depth: Sequence[Mapping[str, int]] | None = attrs.field(validator=optional(instance_of(list)))
+    acceptance_by_depth: Sequence[Mapping[str, int]] | None = attrs.field(
+        validator=[optional(instance_of(list)), _are_counts]
+    )
     lossless: bool = attrs.field(default=True, validator=instance_of(bool))
 
     @property
@@ -97,16 +111,25 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[dict[str, int]]:
-    """For each depth from 1 on: in how many rounds the verified tree reached it, and in how many the path did.
+    """For each depth from 1 on, in how many rounds something could be accepted there, and in how many it was.
 
     Returns:
-        For each depth a dictionary of `depth`, `offered` and `accepted`.
+        For each depth a dictionary of `depth` and numbers of rounds:
+
+        - `offered`: the verified tree reached it anywhere. A policy that drafts deeper where the drafter is surer has
+          chosen these rounds.
+        - `parent_accepted`: the accepted path reached the depth before; at depth 1, all rounds.
+        - `tested`: of those, the last accepted node had children. Nothing else can be accepted at this depth.
+        - `accepted`: the accepted path reached it.
     """
     reached = [int(one.tree.depths.max()) for one in rounds]
+    tested = [one.accepted + int(one.path[-1] in one.tree.parents) for one in rounds]
     return [
         {
             "depth": depth,
             "offered": sum(most >= depth for most in reached),
+            "parent_accepted": sum(one.accepted >= depth - 1 for one in rounds),
+            "tested": sum(most >= depth for most in tested),
             "accepted": sum(one.accepted >= depth for one in rounds),
         }
         for depth in range(1, max(reached, default=0) + 1)
@@ -117,7 +140,8 @@ def acceptance_by_draw(rounds: Sequence[Round]) -> list[float]:
     """How often the first, second, ... drawn child of a node is the accepted one, of the nodes that had so many.
 
     With the rule `rrsw` or `match` these are the acceptance rates from which the policy `sequoia` shapes its trees.
-    Nodes count where the walk went through them.
+    Nodes count where the walk went through them. Where a policy decides by the drafter's laws how often it draws under
+    a node, the later draws are counted at nodes that it has chosen.
     """
     tested: Counter[int] = Counter()
     accepted: Counter[int] = Counter()

@@ -318,7 +318,7 @@ def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatc
         (["bench", "run", "ngram", "--prompts", "{file}", "--turns", "last"], "--turns is 'last'; it must be first or"),
         (["bench", "run", "ngram", "--prompts", "{file}", "--out", "{folder}"], "is no folder of talon bench run"),
         (["bench", "run", "ngram", "--prompts", "{bad}"], "line 2 of '{bad}' is not JSON"),
-        (["bench", "compare"], "'folder'"),
+        (["bench", "compare"], "FOLDER"),
         (["bench", "compare", "{folder}"], "is no folder of talon bench run: it has no manifest.json"),
         (["bench", "compare", "{folder}/none"], "there is no manifest.json in"),
         (["bench", "compare", "{folder}", "--out", "{folder}/none/file"], "must be a file in a folder that exists"),
