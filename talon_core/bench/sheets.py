@@ -11,6 +11,9 @@ LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     **{char: f"\\{char}" for char in "&%$#_{}"},
 }
 

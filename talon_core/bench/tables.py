@@ -17,7 +17,7 @@ SETS_PER_TABLE = 6
 DEPTHS = 8
 DIFFERENCES = 3
 """How many of a method's differences are told one by one."""
-BELOW = "below a figure: its 95 % bootstrap interval"
+BELOW = "with each figure its 95 % bootstrap interval"
 RATIO = "ratio: of tokens/s, prompt by prompt; MAT: tokens per target pass"
 
 
@@ -153,7 +153,7 @@ def _where_tested(summaries: Mapping[str, Summary]) -> Sheet:
         "accepted by depth, where the parent was accepted and had children",
         "rate_where_tested",
         "tested",
-        "below a share: rounds in which a child was accepted / in which there was one under the last accepted node",
+        "with each share: rounds in which a child was accepted / in which the last accepted node had one",
     )
 
 

@@ -177,9 +177,7 @@ def test_lossy_methods_are_marked_wherever_they_are_shown(folder_of, measurement
         }
     assert found.as_dict()["all"][LOSSY]["lossless"] is False
     rows = [line for line in shown(found).splitlines() if LOSSY in line]
-    assert (
-        len(rows) == 5 + 2 + 1
-    )  # tables; differences; and whether it is faster
+    assert len(rows) == 5 + 2 + 1  # tables; differences; and whether it is faster
     assert all(f"{LOSSY} (lossy)" in row for row in rows)
     assert shown(found).count("(lossy)") == len(rows)
     assert sum("differs from none" in row for row in rows) == 2

@@ -240,6 +240,36 @@ def test_compare_prints_tables_or_one_object(bench, talon, tmp_path):
     assert set(answer.answer["sets"]) == {"talk", "word"}
     assert answer.answer["all"]["generate"]["ratio"]["median"] == 1
     assert answer.answer["all"]["ngram"]["mean_accepted_tokens"] > 1
+    assert answer.answer["all"]["ngram"]["mat"]["low"] > 1
+    assert answer.answer["notes"][0].startswith("warning: 4 prompts only")
+    assert "warning: 4 prompts only" in compared.out
+
+
+def test_compare_writes_other_forms_and_takes_several_runs(bench, talon, tmp_path):
+    bench("--limit", "1", folder="one")
+    bench("--limit", "2", folder="two")
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    file = tmp_path / "table.tex"
+    markdown = talon("bench", "compare", one, "--format", "markdown", "--out", str(file))
+    assert (markdown.status, markdown.err) == (0, "")
+    assert "| `ngram/chain:length=3` |" in markdown.out
+    assert file.read_text() == talon("bench", "compare", one, "--format", "latex").out
+    assert r"\begin{tabular}" in file.read_text()
+    assert talon("bench", "compare", one, two, "--format", "csv").out.count("\n") == 1 + 2 * 3 * 4
+    beside = talon("bench", "compare", one, two)
+    assert "2 runs side by side; ratios to none of the same run" in beside.out
+    assert "the same method to one, prompt by prompt" in beside.out
+    answer = talon("bench", "compare", one, two, "--json").answer
+    assert {(pair["method"], pair["prompts"]) for pair in answer["pairs"]} == {(name, 2) for name in METHODS}
+
+
+@pytest.mark.parametrize("name", ["table.pdf", "table", "table.jsonl", ".md"])
+def test_a_file_of_another_ending_is_refused_before_anything_is_read(talon, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("talon_core.cli.bench.read_results", lambda _: pytest.fail("results were read"))
+    ran = talon("bench", "compare", str(tmp_path), "--out", str(tmp_path / name))
+    assert (ran.status, ran.out) == (2, "")
+    assert "its name must end in .json, .md, .tex, .csv, which says what is written" in ran.err
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_compare_finds_a_wrong_output_and_says_so_with_its_status(bench, talon, tmp_path):
@@ -322,6 +352,11 @@ def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatc
         (["bench", "compare", "{folder}"], "is no folder of talon bench run: it has no manifest.json"),
         (["bench", "compare", "{folder}/none"], "there is no manifest.json in"),
         (["bench", "compare", "{folder}", "--out", "{folder}/none/file"], "must be a file in a folder that exists"),
+        (["bench", "compare", "{folder}", "--format", "word"], "'word'; it must be one of table, markdown, latex, csv"),
+        (
+            ["bench", "compare", "{folder}", "--format", "csv", "--json"],
+            "--format is csv and --json asks for JSON",
+        ),
     ],
 )
 def test_bad_input_gets_a_sentence_before_any_model_is_loaded(talon, tmp_path, monkeypatch, arguments, sentence):
