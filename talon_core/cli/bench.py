@@ -76,6 +76,9 @@ def run(
     ] = 3,
     turns: Annotated[str, typer.Option(help="first or all: of each conversation.")] = "first",
     raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
+    rounds: Annotated[
+        bool, typer.Option("--rounds", help="Keep every round with its tree, in rounds.jsonl beside the results.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where the results go; a run that is there already is gone on with."),
@@ -103,6 +106,7 @@ def run(
         all_turns=turns == "all",
         raw=raw,
         warmup=warmup,
+        rounds=rounds,
     )
     folder = out if out is not None else Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
     manifest = read_manifest(folder)

@@ -7,7 +7,10 @@ from pathlib import Path
 import attrs
 import pytest
 
+from talon_core.bench.measurement import acceptance_by_depth
 from talon_core.bench.results import MANIFEST, RESULTS
+from talon_core.bench.rounds import ROUNDS, read_rounds
+from talon_core.bench.schedule import Unit
 from talon_core.generation import Generation
 from talon_core.rounds import Stats
 
@@ -136,6 +139,41 @@ def test_drawing_has_one_seed_per_repetition_and_compares_nothing(bench, talon, 
     assert [line["token_ids"] for line in same] == [line["token_ids"] for line in lines]
     assert len({json.dumps(line["token_ids"]) for line in lines if line["method"] == "none" and not line["prompt"]}) > 1
     assert talon("bench", "compare", str(tmp_path / "out")).status == 0
+
+
+def test_rounds_are_kept_with_their_trees_and_those_of_an_unfinished_unit_are_decoded_again(
+    bench, monkeypatch, tmp_path
+):
+    with monkeypatch.context() as patched:
+        interrupt_after(patched, 3 + 3 * 2 + 1)
+        assert bench("--rounds")[0].status == 130
+    with (tmp_path / "out" / ROUNDS).open("a") as file:  # as if it had been interrupted between the two files
+        file.write(json.dumps({"set": "word", "prompt": 9, "turn": 0, "repetition": 0, "method": "none", "rounds": []}))
+        file.write('\n{"set": "wo')
+    ran, lines = bench("--rounds")
+    assert ran.status == 0
+    kept = list(read_rounds(tmp_path / "out"))
+    by_unit = {(one.unit, one.method): one for one in kept}
+    assert len(kept) == len(by_unit) == 4 * 3  # none of transformers' own loop
+    for line in lines:
+        unit = Unit(line["set"], line["prompt"], line["turn"], line["repetition"])
+        found = by_unit.get((unit, line["method"]))
+        assert (found is None) == (line["method"] == "generate")
+        if found is not None:
+            assert [token for one in found.rounds for token in one.tokens.tolist()] == line["token_ids"]
+            assert acceptance_by_depth(found.rounds) == line["acceptance_by_depth"]
+            assert sum(one.draft_seconds for one in found.rounds) == line["stats"]["draft_seconds"]
+    assert "<svg" in by_unit[unit, "ngram"].rounds[-1]._repr_html_()
+    ran, _ = bench()
+    assert ran.status == 2
+    assert "was made with other settings, give another folder: rounds was true and is false" in ran.err
+
+
+def test_without_being_asked_for_no_rounds_are_kept(bench, tmp_path):
+    bench("--limit", "1", specs=["ngram"])
+    assert not (tmp_path / "out" / ROUNDS).exists()
+    with pytest.raises(ValueError, match=r"there is no rounds.jsonl in .*; talon bench run --rounds writes one"):
+        next(read_rounds(tmp_path / "out"))
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, generations: int) -> None:
