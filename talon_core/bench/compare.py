@@ -10,16 +10,13 @@ import attrs
 import numpy as np
 
 from talon_core.bench.bootstrap import Interval, mean_with_interval, median_with_interval, with_interval
-from talon_core.bench.measurement import COUNTS, Measurement, first_difference
+from talon_core.bench.measurement import Measurement, first_difference, shares_by_depth
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.tree import FloatArray
 
 FEW = 10
 """With fewer prompts than this an interval says little."""
-
-RATES = {"rate": "offered", "rate_after_parent": "parent_accepted", "rate_where_tested": "tested"}
-"""Shares of accepted rounds by depth, and of what they are shares."""
 
 Key = tuple[str, int]
 """A prompt: its set and its index there. The turns of a conversation are one prompt: they are not independent."""
@@ -71,7 +68,7 @@ class Summary:
         identical: how many outputs are plain decoding's; None where tokens are drawn.
         compared: how many outputs were compared with plain decoding's.
         differences: those that are not the same.
-        acceptance_by_depth: for each depth the counts of `measurement.acceptance_by_depth`, and the shares `RATES`.
+        acceptance_by_depth: see `shares_by_depth`.
     """
 
     lossless: bool
@@ -191,7 +188,7 @@ def _summary(
         identical=len(compared) - len(differences) if greedy else None,
         compared=len(compared),
         differences=differences,
-        acceptance_by_depth=_depths(of),
+        acceptance_by_depth=shares_by_depth(of),
     )
 
 
@@ -289,20 +286,3 @@ def _quotient(of: Sequence[Measurement], above: str, below: str) -> float | None
 def _outside(of: Sequence[Measurement]) -> float | None:
     seconds, prefill, verify = (_total(of, f"{part}seconds") for part in ("", "prefill_", "verify_"))
     return None if prefill is None or verify is None or not seconds else 1 - (prefill + verify) / seconds
-
-
-def _depths(of: Sequence[Measurement]) -> list[dict[str, Any]] | None:
-    """The rounds of all measurements together, depth by depth; what a line does not count is None."""
-    if any(each.acceptance_by_depth is None for each in of):
-        return None
-    rows: dict[int, list[Mapping[str, int]]] = defaultdict(list)
-    for each in of:
-        for row in each.acceptance_by_depth or ():
-            rows[row["depth"]].append(row)
-    found = []
-    for depth in sorted(rows):
-        known = [name for name in COUNTS if all(name in row for row in rows[depth])]
-        counts = {name: sum(row[name] for row in rows[depth]) for name in known}
-        shares = {rate: counts["accepted"] / counts[of] for rate, of in RATES.items() if counts.get(of)}
-        found.append({"depth": depth, **dict.fromkeys([*COUNTS, *RATES]), **counts, **shares})
-    return found

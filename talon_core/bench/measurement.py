@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -25,6 +25,9 @@ def _is_measured(_: Any, attribute: "attrs.Attribute[Any]", stats: Mapping[str, 
 
 COUNTS = ("offered", "parent_accepted", "tested", "accepted")
 """What `acceptance_by_depth` counts; lines from before the second and the third were counted have the others."""
+
+RATES = {"rate": "offered", "rate_after_parent": "parent_accepted", "rate_where_tested": "tested"}
+"""Shares of accepted rounds by depth, and of what they are shares."""
 
 
 def _are_counts(_: Any, attribute: "attrs.Attribute[Any]", rows: Sequence[Any] | None) -> None:
@@ -134,6 +137,35 @@ def acceptance_by_depth(rounds: Sequence[Round]) -> list[dict[str, int]]:
         }
         for depth in range(1, max(reached, default=0) + 1)
     ]
+
+
+def shares_by_depth(of: Sequence[Measurement]) -> list[dict[str, Any]] | None:
+    """`acceptance_by_depth` of all measurements together, with the shares `RATES`; what a line does not count is None.
+
+    A measurement has no row for depths that none of its trees reached. The accepted paths that came to the depth before
+    are counted there nevertheless.
+    """
+    if any(each.acceptance_by_depth is None for each in of):
+        return None
+    rows: dict[int, list[Mapping[str, int]]] = defaultdict(list)
+    for each in of:
+        for row in each.acceptance_by_depth or ():
+            rows[row["depth"]].append(row)
+    came_so_far = _sum(each.stats.get("rounds") for each in of)
+    found: list[dict[str, Any]] = []
+    for depth in sorted(rows):
+        counts = {name: _sum(row.get(name) for row in rows[depth]) for name in COUNTS}
+        counts["parent_accepted"] = came_so_far
+        accepted = came_so_far = counts["accepted"] or 0
+        shares = {rate: accepted / below if (below := counts[of]) else None for rate, of in RATES.items()}
+        found.append({"depth": depth, **counts, **shares})
+    return found
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None if one of them is not known."""
+    known = [*values]
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def acceptance_by_draw(rounds: Sequence[Round]) -> list[float]:

@@ -110,7 +110,9 @@ def depth_lines(measurement, *lines):
     names = ("depth", "offered", "accepted", "parent_accepted", "tested")
     for prompt, rows in enumerate(lines):
         counted = [dict(zip(names, row, strict=False)) for row in rows]
-        yield from (measurement("none", prompt), measurement("ngram", prompt, acceptance_by_depth=counted))
+        rounds = rows[0][3] if len(rows[0]) > 3 else 10
+        drafted = measurement("ngram", prompt, acceptance_by_depth=counted, target_passes=rounds)
+        yield from (measurement("none", prompt), drafted)
 
 
 def test_acceptance_is_added_up_depth_by_depth(folder_of, measurement):
@@ -119,7 +121,8 @@ def test_acceptance_is_added_up_depth_by_depth(folder_of, measurement):
     first, second = found.all["ngram"].acceptance_by_depth
     assert (first["offered"], first["parent_accepted"], first["tested"], first["accepted"]) == (10, 11, 10, 4)
     assert (first["rate"], first["rate_after_parent"], first["rate_where_tested"]) == (0.4, 4 / 11, 0.4)
-    assert (second["rate"], second["rate_after_parent"], second["rate_where_tested"]) == (0.5, 1 / 3, 1)
+    assert second["parent_accepted"] == first["accepted"]  # the second prompt's path came to depth 1, too
+    assert (second["rate"], second["rate_after_parent"], second["rate_where_tested"]) == (0.5, 1 / 4, 1)
     assert found.all["none"].acceptance_by_depth == []
     text = shown(found)
     assert "40%" in text
@@ -132,7 +135,8 @@ def test_lines_that_do_not_count_accepted_parents_are_still_compared(folder_of, 
     found = compare(read_results(folder_of(of)))
     [row] = found.all["ngram"].acceptance_by_depth
     assert row["rate"] == 0.4
-    assert row["tested"] is row["rate_where_tested"] is row["rate_after_parent"] is None
+    assert row["tested"] is row["rate_where_tested"] is None
+    assert row["rate_after_parent"] == 4 / 16  # of all rounds, which every line counts
     assert "40%" in shown(found)
 
 

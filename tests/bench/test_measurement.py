@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talon_core.bench.measurement import acceptance_by_depth, acceptance_by_draw
+from talon_core.bench.measurement import COUNTS, acceptance_by_depth, acceptance_by_draw, shares_by_depth
 from talon_core.drawn import Drawn
 from talon_core.rounds import Round
 from talon_core.testing import draft_trees
@@ -62,6 +62,22 @@ def test_of_an_adaptive_policy_the_rounds_that_go_deep_are_chosen_and_the_condit
     _, deep = acceptance_by_depth(rounds)
     assert deep["accepted"] / deep["offered"] == 1
     assert deep["accepted"] / deep["parent_accepted"] == 0.5
+
+
+@given(st.lists(draft_trees(max_nodes=6, vocab_size=3), min_size=1, max_size=6), st.data())
+def test_prompts_together_are_counted_as_if_they_were_one(measurement, trees, data):
+    rounds = [through(tree, *tree.path(data.draw(st.integers(0, len(tree) - 1)))) for tree in trees]
+    cut = data.draw(st.integers(0, len(rounds)))
+    lines = [
+        measurement("ngram", prompt, target_passes=len(part), acceptance_by_depth=acceptance_by_depth(part))
+        for prompt, part in enumerate([rounds[:cut], rounds[cut:]])
+    ]
+    together = shares_by_depth(lines)
+    assert [{name: row[name] for name in ("depth", *COUNTS)} for row in together] == acceptance_by_depth(rounds)
+    reached = 1.0
+    for row in together:
+        reached *= row["rate_after_parent"] or 0.0
+        assert reached == pytest.approx(sum(one.accepted >= row["depth"] for one in rounds) / len(rounds))
 
 
 @given(st.lists(draft_trees(max_nodes=9, vocab_size=3), max_size=6), st.data())
