@@ -28,6 +28,10 @@ class Candidates:
     falling `logp`. A drafter that knows fewer continuations of one node than of another pads its row with token -1
     and `logp` minus infinity; `best` never returns a padded entry, and a policy must not choose one.
 
+    Probabilities are the drafter's own, over all that it can draft: with a reduced draft vocabulary they sum to 1 over
+    that one, every other token has probability 0, and nothing tells what the target gives to those. So an entropy that
+    is computed from here is that of the draft vocabulary. A row of `logp` is not rescaled to what is offered of it.
+
     Attributes:
         frontier: the tree nodes that were drafted from, shape `(frontier,)`, int64.
         tokens: token ids, shape `(frontier, width)`, int64.

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from talon_core import records
 from talon_core.tree_arrays import FloatArray, IntArray, floats, ints
 
 
@@ -42,6 +43,8 @@ class Drawn:
                 f"drawn tokens and their law have one axis each, and there is at least one token; "
                 f"got shapes {self.tokens.shape} and {self.law.shape}"
             )
+        if self.logp is not None and self.logp.shape != self.tokens.shape:
+            raise ValueError(f"logp has shape {self.logp.shape} for {len(self.tokens)} drawn tokens")
         if not len(self.law) and self.logp is not None:
             return  # a record
         if self.tokens.min() < 0 or self.tokens.max() >= len(self.law):
@@ -55,8 +58,6 @@ class Drawn:
             raise ValueError(f"tokens {self.tokens.tolist()} were drawn without replacement, and one of them twice")
         if self.logp is None:
             object.__setattr__(self, "logp", floats(np.log(prob)))
-        elif self.logp.shape != self.tokens.shape:
-            raise ValueError(f"logp has shape {self.logp.shape} for {len(self.tokens)} drawn tokens")
 
     @property
     def nodes(self) -> IntArray:
@@ -76,6 +77,20 @@ class Drawn:
         object.__setattr__(copy, "replacement", self.replacement)
         return copy
 
+    def as_dict(self) -> dict[str, Any]:
+        """It as plain data, for JSON; `from_dict` reads it."""
+        return records.fields_as_plain(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Drawn":
+        """What `as_dict` gave, as it was.
+
+        Raises:
+            ValueError: if it is no such thing; the sentence names the field and the value.
+        """
+        found: Drawn = records.make(cls, data, READERS)
+        return found
+
     def first(self, draws: int) -> "Drawn":
         """The first so many draws alone."""
         return attrs.evolve(self, tokens=self.tokens[:draws], logp=self.logp[:draws])
@@ -84,6 +99,13 @@ class Drawn:
         """What came out alone, as a record."""
         return attrs.evolve(self, law=NO_LAW)
 
+
+READERS: Mapping[str, records.Reader] = {
+    "tokens": records.wholes,
+    "law": records.numbers,
+    "replacement": records.flag,
+    "logp": records.numbers,
+}
 
 NO_LAW: FloatArray = floats(np.empty(0))
 

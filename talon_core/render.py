@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from talon_core.rounds import Round
 from talon_core.tree import IntArray, TokenTree
 
 LONGEST_TOKEN = 24
@@ -243,7 +244,7 @@ class _Lines:
         label = (
             self._marked(glyphs.accepted, token, ACCEPTED) if accepted else Text().append(self._shown(token), REJECTED)
         )
-        logp = float(tree.path_logp[node] - tree.path_logp[tree.parents[node]])
+        logp = float(tree.path_logp[node]) - float(tree.path_logp[tree.parents[node]])
         label.append(f" {self._probability(logp)}", style=PROBABILITY if accepted else REJECTED)
         return label
 
@@ -251,19 +252,34 @@ class _Lines:
         return Text().append(f"{mark} {self._shown(token)}", style)
 
     def _shown(self, token: int) -> str:
-        glyphs = self.glyphs
-        text = self.drawing.token_text(token).translate(glyphs.invisible) or glyphs.blank
-        text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
-        if not glyphs.levels:
-            text = text.encode("ascii", "backslashreplace").decode()
-        if cell_len(text) > LONGEST_TOKEN:
-            shortened = Text(text)
-            shortened.truncate(LONGEST_TOKEN - len(glyphs.cut))
-            text = shortened.plain + glyphs.cut
-        return text
+        return visible(self.drawing.token_text(token), self.glyphs)
 
     def _probability(self, logp: float) -> str:
-        prob = math.exp(min(logp, 0.0))
-        percent = "<1%" if prob < 0.005 else f"{100 * prob:.0f}%"
         levels = self.glyphs.levels
-        return f"{levels[round(prob * (len(levels) - 1))]}{percent}" if levels else percent
+        level = levels[round(math.exp(min(logp, 0.0)) * (len(levels) - 1))] if levels else ""
+        return level + percent(logp)
+
+
+def visible(text: str, glyphs: Glyphs = UNICODE) -> str:
+    """A token's text on one line, with white space and what is not printable made visible, cut if it is long."""
+    text = text.translate(glyphs.invisible) or glyphs.blank
+    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    if not glyphs.levels:
+        text = text.encode("ascii", "backslashreplace").decode()
+    if cell_len(text) > LONGEST_TOKEN:
+        shortened = Text(text)
+        shortened.truncate(LONGEST_TOKEN - len(glyphs.cut))
+        text = shortened.plain + glyphs.cut
+    return text
+
+
+def percent(logp: float) -> str:
+    """A probability by its natural logarithm, in as few characters as tell something; above 1 by rounding it is 1."""
+    prob = math.exp(min(logp, 0.0))
+    return "<1%" if prob < 0.005 else f"{100 * prob:.0f}%"
+
+
+def what_came_of(round_: Round) -> tuple[IntArray, int | None]:
+    """The accepted nodes whose tokens a round emitted, and the target's own token; None if a stop came before it."""
+    emitted = len(round_.tokens) == len(round_.path)
+    return round_.path[: len(round_.tokens) + 1], int(round_.tokens[-1]) if emitted else None

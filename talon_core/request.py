@@ -1,15 +1,16 @@
 """What is to be decoded, and what came out."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from torch import Tensor
 
+from talon_core import records
 from talon_core.rounds import Round, Stats
 from talon_core.sampling import Sampling
 from talon_core.target import Target
-from talon_core.tree import IntArray
+from talon_core.tree_arrays import IntArray, ints
 
 if TYPE_CHECKING:
     from talon_core.certify.standing import Lossless
@@ -108,6 +109,31 @@ class Result:
     lossless: "Lossless"
     rounds: list[Round]
     stats: Stats
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON; `from_dict` reads it."""
+        return records.fields_as_plain(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Result":
+        """What `as_dict` gave, as it was.
+
+        Raises:
+            ValueError: if it is no result; the sentence names the field and the value.
+        """
+        found: Result = records.make(cls, data, READERS)
+        return found
+
+
+READERS: Mapping[str, records.Reader] = {
+    "prompt_ids": lambda value: ints(records.wholes(value)),
+    "token_ids": records.wholes,
+    "text": lambda value: None if value is None else records.words(value),
+    "finish_reason": records.words,
+    "lossless": lambda value: value if isinstance(value, str) else records.flag(value),
+    "rounds": records.several(Round.from_dict),
+    "stats": records.one(Stats.from_dict),
+}
 
 
 @attrs.frozen(eq=False)

@@ -1,10 +1,11 @@
 """What happened in a round, and what a whole generation amounts to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from talon_core import records
 from talon_core.tree import IntArray, TokenTree
 from talon_core.tree_arrays import ints
 
@@ -46,6 +47,28 @@ class Round:
         """Drafted tokens that were accepted: nodes of the path without the root."""
         return len(self.path) - 1
 
+    def _repr_html_(self) -> str:
+        from talon_core.picture import picture_of
+
+        return picture_of(self).html
+
+    def as_dict(self) -> dict[str, Any]:
+        """The round as plain data, for JSON; `from_dict` reads it."""
+        return records.fields_as_plain(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Round":
+        """What `as_dict` gave, as it was.
+
+        Raises:
+            ValueError: if it is no round, or its path is none in its tree; the sentence names the field and the value.
+        """
+        found: Round = records.make(cls, data, ROUND_READERS)
+        end = int(found.path[-1]) if len(found.path) else -1
+        if end not in range(len(found.tree)) or found.tree.path(end).tolist() != found.path.tolist():
+            raise ValueError(f"no Round: 'path' is {found.path.tolist()}; it must lead down from the root, node 0")
+        return found
+
 
 @attrs.frozen
 class Stats:
@@ -75,7 +98,7 @@ class Stats:
         """Add up `rounds`, which took `seconds` altogether, the prefill included."""
         new_tokens = sum(len(one.tokens) for one in rounds)
         parts = {
-            part: sum(getattr(one, part) for one in rounds)
+            part: sum((getattr(one, part) for one in rounds), 0.0)
             for part in ("draft_seconds", "policy_seconds", "verify_seconds", "accept_seconds", "commit_seconds")
         }
         return cls(
@@ -93,5 +116,31 @@ class Stats:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as plain numbers."""
-        return attrs.asdict(self)
+        """The fields as plain numbers; `from_dict` reads them."""
+        return records.fields_as_plain(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Stats":
+        """What `as_dict` gave, as it was.
+
+        Raises:
+            ValueError: if these are no totals; the sentence names the field and the value.
+        """
+        found: Stats = records.make(cls, data, STATS_READERS)
+        return found
+
+
+def _readers(cls: type, **others: records.Reader) -> dict[str, records.Reader]:
+    """Counts and amounts by what their fields are declared as."""
+    fields: Any = attrs.fields(cls)
+    simple = {int: records.whole, float: records.amount}
+    return {field.name: others.get(field.name) or simple[field.type] for field in fields}
+
+
+ROUND_READERS = _readers(
+    Round,
+    tree=records.one(TokenTree.from_dict),
+    path=lambda value: ints(records.wholes(value)),
+    tokens=lambda value: ints(records.wholes(value)),
+)
+STATS_READERS = _readers(Stats)

@@ -1,13 +1,14 @@
 """The draft tree: flat NumPy arrays, parents before children, the last committed token as root."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from talon_core import records
 from talon_core.drawn import Drawn
 from talon_core.tree_arrays import BitArray, FloatArray, IntArray, floats, ints
 
@@ -139,6 +140,29 @@ class TokenTree:
         bits = np.unpackbits(self.ancestor_bits.view(np.uint8), axis=1, bitorder="little")
         return bits[:, : len(self)].astype(bool)
 
+    def _repr_html_(self) -> str:
+        from talon_core.picture import picture_of
+
+        return picture_of(self).html
+
+    def as_dict(self) -> dict[str, Any]:
+        """The tree as plain data, for JSON; `from_dict` reads it.
+
+        Its draws are a list, each with its `node` and what `Drawn.as_dict` gives: in JSON no key is a number.
+        """
+        drawn = [{"node": node, **drawn.as_dict()} for node, drawn in self.drawn.items()]
+        return {**records.fields_as_plain(self), "drawn": drawn}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "TokenTree":
+        """What `as_dict` gave, as it was.
+
+        Raises:
+            ValueError: if it is no tree; the sentence names the field and the value.
+        """
+        found: TokenTree = records.make(cls, data, READERS)
+        return found
+
     def path(self, node: int) -> IntArray:
         """Node indices from the root to `node`, both included, shape `(depth + 1,)`, int64."""
         nodes = []
@@ -249,3 +273,28 @@ class TokenTree:
         if count == len(kept):
             return drawn
         return drawn.first(count) if count else None
+
+
+def _draws_of(data: Any) -> tuple[int, Drawn]:
+    if not isinstance(data, Mapping) or "node" not in data:
+        raise ValueError(f"{records.shown(data)}; it must be a dictionary with a node and how its children were drawn")
+    try:
+        node = records.whole(data["node"])
+    except ValueError as error:
+        raise ValueError(f"a node that {error}") from None
+    return node, Drawn.from_dict({name: data[name] for name in data if name != "node"})
+
+
+def _drawn(data: Any) -> dict[int, Drawn]:
+    found = records.several(_draws_of)(data)
+    if len(dict(found)) < len(found):
+        raise ValueError("has a node twice; its draws stand in one place")
+    return dict(found)
+
+
+READERS: Mapping[str, records.Reader] = {
+    "tokens": records.wholes,
+    "parents": partial(records.wholes, least=-1),
+    "path_logp": records.numbers,
+    "drawn": _drawn,
+}

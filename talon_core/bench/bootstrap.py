@@ -1,5 +1,6 @@
 """Figures of prompts with their percentile bootstrap intervals."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -19,7 +20,7 @@ class Interval:
     """A figure of all prompts with its percentile bootstrap interval, of level 0.95.
 
     Attributes:
-        median: of the prompts' values; for ratios of totals, the ratio.
+        median: of the prompts' values; for ratios of totals, the ratio; for a mean over sets, the mean.
         low: the interval's lower end; None for fewer than two prompts.
         high: its upper end; likewise.
         prompts: how many values there are.
@@ -29,6 +30,25 @@ class Interval:
     low: float | None
     high: float | None
     prompts: int
+
+    @property
+    def straddles_one(self) -> bool:
+        """Whether a ratio's interval holds 1, so that it is not decided on which side the ratio is."""
+        return self.low is not None and self.high is not None and self.low <= 1 <= self.high
+
+    @property
+    def prompts_to_decide(self) -> float | None:
+        """An estimate of how many prompts would take 1 out of a ratio's interval; None where it is out already.
+
+        On the scale of logarithms an interval narrows with the square root of the number of prompts, and the ratio is
+        taken to stay where it is. Infinite for a ratio of 1. An estimate, and for few prompts a rough one.
+        """
+        if not self.straddles_one or self.low is None or self.high is None:
+            return None
+        near = self.low if self.median > 1 else self.high
+        if self.median <= 0 or near <= 0 or self.median == 1:
+            return math.inf
+        return self.prompts * (math.log(near / self.median) / math.log(self.median)) ** 2
 
 
 def median_with_interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> Interval:
@@ -57,12 +77,42 @@ def with_interval(
     found = float(figure(values[None])[0])
     if len(values) < 2:
         return Interval(found, None, None, len(values))
+    return _interval(found, _resampled(values, figure, resamples, seed), len(values))
+
+
+def mean_with_interval(
+    groups: Sequence[FloatArray],
+    figure: Callable[[FloatArray], FloatArray],
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Interval:
+    """The mean of a figure over groups of prompts that count alike, each resampled by itself.
+
+    Args:
+        groups: at least one; each as the `values` of `with_interval`.
+        figure: as there.
+        resamples: as there.
+        seed: of the first group; each further one adds 1.
+    """
+    found = float(np.mean([figure(values[None])[0] for values in groups]))
+    prompts = sum(map(len, groups))
+    if min(map(len, groups)) < 2:
+        return Interval(found, None, None, prompts)
+    figures = [_resampled(values, figure, resamples, seed + number) for number, values in enumerate(groups)]
+    return _interval(found, np.mean(figures, axis=0), prompts)
+
+
+def _resampled(values: FloatArray, figure: Callable[[FloatArray], FloatArray], resamples: int, seed: int) -> FloatArray:
+    """The figure of each resample, shape `(resamples,)`."""
     rng = np.random.default_rng(seed)
-    figures = np.concatenate(
+    return np.concatenate(
         [
             figure(values[rng.integers(len(values), size=(min(CHUNK, resamples - start), len(values)))])
             for start in range(0, resamples, CHUNK)
         ]
     )
+
+
+def _interval(found: float, figures: FloatArray, prompts: int) -> Interval:
     low, high = np.quantile(figures, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(found, float(low), float(high), len(values))
+    return Interval(found, float(low), float(high), prompts)

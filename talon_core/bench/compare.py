@@ -1,5 +1,6 @@
 """What came out of a run: ratios prompt by prompt with their intervals, tokens per pass, and whether outputs agree."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,13 +9,15 @@ from typing import Any
 import attrs
 import numpy as np
 
-from talon_core.bench.bootstrap import Interval, median_with_interval, with_interval
-from talon_core.bench.measurement import Measurement, first_difference
+from talon_core.bench.bootstrap import Interval, mean_with_interval, median_with_interval, with_interval
+from talon_core.bench.measurement import Measurement, first_difference, shares_by_depth
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
-from talon_core.bench.schedule import Unit
 from talon_core.certify.standing import Lossless
 from talon_core.tree import FloatArray
+
+FEW = 10
+"""With fewer prompts than this an interval says little."""
 
 Key = tuple[str, int]
 """A prompt: its set and its index there. The turns of a conversation are one prompt: they are not independent."""
@@ -49,34 +52,45 @@ class Summary:
         lossless: whether the method is, or "claimed".
         measurements: how many there are.
         tokens_per_second: median over prompts, of each prompt's median over repetitions.
+        speed: the same with its interval.
         ratio: to the baseline, in tokens per second, prompt by prompt; None if there is no prompt that both decoded.
+        to_plain: the same to plain decoding, whatever the baseline is.
+        more_prompts: how many more prompts would decide on which side of 1 `ratio` is, an estimate; 0 where that is
+            decided, None where it cannot be estimated.
         mean_accepted_tokens: all new tokens over all target passes.
+        mat: the same with its interval.
         mat_ratio: to the baseline's `mean_accepted_tokens`, over the prompts that both decoded; resamples draw prompts,
             with what both made of them.
         accepted_ratio: likewise of drafted tokens that were accepted for each target pass, without the bonus token.
         mean_of_sets: mean over the prompt sets of each set's `mean_accepted_tokens`.
+        mat_of_sets: the same with its interval.
         draft_passes_per_round: all draft passes over all rounds.
         outside_target: share of the seconds that were spent neither in the prefill nor in the target's passes.
         identical: how many outputs are plain decoding's; None where tokens are drawn.
         compared: how many outputs were compared with plain decoding's.
         differences: those that are not the same.
-        acceptance_by_depth: for each depth `offered`, `accepted` and their ratio, `rate`.
+        acceptance_by_depth: see `shares_by_depth`.
     """
 
     lossless: Lossless
     measurements: int
     tokens_per_second: float
+    speed: Interval
     ratio: Interval | None
+    to_plain: Interval | None
+    more_prompts: int | None
     mean_accepted_tokens: float | None
+    mat: Interval | None
     mat_ratio: Interval | None
     accepted_ratio: Interval | None
     mean_of_sets: float | None
+    mat_of_sets: Interval | None
     draft_passes_per_round: float | None
     outside_target: float | None
     identical: int | None
     compared: int
     differences: Sequence[Difference]
-    acceptance_by_depth: Sequence[Mapping[str, float]] | None
+    acceptance_by_depth: Sequence[Mapping[str, Any]] | None
 
 
 @attrs.frozen
@@ -133,8 +147,7 @@ def _summaries(
     by_method: dict[str, list[Measurement]] = {method: [] for method in lossless}
     for measurement in measurements:
         by_method[measurement.method].append(measurement)
-    plain = {each.unit: each for each in by_method[PLAIN]}
-    reference = by_method[baseline]
+    plain, reference = by_method[PLAIN], by_method[baseline]
     return {method: _summary(of, lossless[method], reference, plain, greedy) for method, of in by_method.items()}
 
 
@@ -142,32 +155,41 @@ def _summary(
     of: Sequence[Measurement],
     lossless: Lossless,
     reference: Sequence[Measurement],
-    plain: Mapping[Unit, Measurement],
+    plain: Sequence[Measurement],
     greedy: bool,
 ) -> Summary:
-    speed, reference_speed = speeds(of), speeds(reference)
-    ratios = [speed[key] / reference_speed[key] for key in speed if key in reference_speed]
-    compared = [each for each in of if each.unit in plain] if greedy else []
-    differences = [found for each in compared if (found := _difference(each, plain[each.unit])) is not None]
+    own = {each.unit: each for each in plain}
+    compared = [each for each in of if each.unit in own] if greedy else []
+    differences = [found for each in compared if (found := _difference(each, own[each.unit])) is not None]
+    speed = median_with_interval([*speeds(of).values()])
+    ratio = speed_ratio(of, reference)
     sets: dict[str, list[Measurement]] = defaultdict(list)
     for each in of:
         sets[each.set].append(each)
-    means = [mean for part in sets.values() if (mean := _quotient(part, "new_tokens", "target_passes")) is not None]
+    totals = [_totals(part) for part in sets.values()]
+    known = [part for part in totals if part is not None]
+    mat = with_interval(np.concatenate(known), _tokens_per_pass) if len(known) == len(totals) else None
+    mat_of_sets = mean_with_interval(known, _tokens_per_pass) if len(known) == len(totals) else None
     return Summary(
         lossless=lossless,
         measurements=len(of),
-        tokens_per_second=statistics.median(speed.values()),
-        ratio=median_with_interval(ratios) if ratios else None,
-        mean_accepted_tokens=_quotient(of, "new_tokens", "target_passes"),
-        mat_ratio=_ratio_of_totals(of, reference, bonus=1),
-        accepted_ratio=_ratio_of_totals(of, reference, bonus=0),
-        mean_of_sets=statistics.fmean(means) if means else None,
+        tokens_per_second=speed.median,
+        speed=speed,
+        ratio=ratio,
+        to_plain=ratio if reference is plain else speed_ratio(of, plain),
+        more_prompts=more_prompts(ratio),
+        mean_accepted_tokens=None if mat is None else mat.median,
+        mat=mat,
+        mat_ratio=mat_ratio(of, reference),
+        accepted_ratio=mat_ratio(of, reference, bonus=0),
+        mean_of_sets=None if mat_of_sets is None else mat_of_sets.median,
+        mat_of_sets=mat_of_sets,
         draft_passes_per_round=_quotient(of, "draft_passes", "rounds"),
         outside_target=_outside(of),
         identical=len(compared) - len(differences) if greedy else None,
         compared=len(compared),
         differences=differences,
-        acceptance_by_depth=_depths(of),
+        acceptance_by_depth=shares_by_depth(of),
     )
 
 
@@ -184,7 +206,37 @@ def speeds(measurements: Iterable[Measurement]) -> dict[Key, float]:
     }
 
 
-def _ratio_of_totals(of: Sequence[Measurement], reference: Sequence[Measurement], bonus: int) -> Interval | None:
+def speed_ratio(of: Sequence[Measurement], reference: Sequence[Measurement]) -> Interval | None:
+    """Tokens per second, to the reference's, prompt by prompt; None if there is no prompt that both decoded."""
+    mine, theirs = speeds(of), speeds(reference)
+    ratios = [mine[key] / theirs[key] for key in mine if key in theirs]
+    return median_with_interval(ratios) if ratios else None
+
+
+def more_prompts(ratio: Interval | None) -> int | None:
+    """How many more prompts would decide on which side of 1 a ratio is: see `Summary`."""
+    if ratio is None or ratio.low is None:
+        return None
+    needed = ratio.prompts_to_decide
+    if needed is None:
+        return 0
+    return math.ceil(max(needed, FEW)) - ratio.prompts if math.isfinite(needed) else None
+
+
+def _totals(of: Sequence[Measurement]) -> FloatArray | None:
+    """New tokens and target passes of each prompt, shape `(prompts, 2)`; None if some measurement lacks them."""
+    totals = [*_tokens_and_passes(of).values()]
+    return np.array(totals, dtype=np.float64) if all(tokens and passes for tokens, passes in totals) else None
+
+
+def _tokens_per_pass(drawn: FloatArray) -> FloatArray:
+    """From shape `(resamples, prompts, 2)` to `(resamples,)`."""
+    tokens, passes = drawn.sum(axis=1).T
+    ratios: FloatArray = tokens / passes
+    return ratios
+
+
+def mat_ratio(of: Sequence[Measurement], reference: Sequence[Measurement], bonus: int = 1) -> Interval | None:
     """Tokens for each target pass, to the reference's; `bonus` is 0 to leave the bonus token of each pass out."""
     mine, theirs = _tokens_and_passes(of), _tokens_and_passes(reference)
     both = [[*mine[key], *theirs[key]] for key in mine if key in theirs]
@@ -235,18 +287,3 @@ def _quotient(of: Sequence[Measurement], above: str, below: str) -> float | None
 def _outside(of: Sequence[Measurement]) -> float | None:
     seconds, prefill, verify = (_total(of, f"{part}seconds") for part in ("", "prefill_", "verify_"))
     return None if prefill is None or verify is None or not seconds else 1 - (prefill + verify) / seconds
-
-
-def _depths(of: Sequence[Measurement]) -> list[dict[str, float]] | None:
-    """The rounds of all measurements together, depth by depth."""
-    if any(each.acceptance_by_depth is None for each in of):
-        return None
-    totals: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for each in of:
-        for row in each.acceptance_by_depth or ():
-            totals[row["depth"]][0] += row["offered"]
-            totals[row["depth"]][1] += row["accepted"]
-    return [
-        {"depth": depth, "offered": offered, "accepted": accepted, "rate": accepted / offered}
-        for depth, (offered, accepted) in sorted(totals.items())
-    ]

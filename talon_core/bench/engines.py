@@ -9,7 +9,7 @@ import torch
 
 from talon_core.bench.measurement import acceptance_by_depth
 from talon_core.decoder import Decoder
-from talon_core.rounds import Stats
+from talon_core.rounds import Round, Stats
 from talon_core.tree import IntArray
 
 
@@ -22,12 +22,14 @@ class Decoded:
         finish_reason: as in `Result`.
         stats: the fields of `Stats`; None where they are not known.
         acceptance_by_depth: see the function of that name; None where it is not known.
+        rounds: every round; None where they are not known.
     """
 
     token_ids: list[int]
     finish_reason: str
     stats: Mapping[str, float | None]
     acceptance_by_depth: Sequence[Mapping[str, int]] | None
+    rounds: Sequence[Round] | None
 
 
 Engine = Callable[[IntArray, Mapping[str, Any]], Decoded]
@@ -40,7 +42,7 @@ def engine_of(decoder: Decoder) -> Engine:
     def decode(ids: IntArray, options: Mapping[str, Any]) -> Decoded:
         result = decoder.generate(ids, **options)
         depths = acceptance_by_depth(result.rounds)
-        return Decoded(list(result.token_ids), result.finish_reason, result.stats.as_dict(), depths)
+        return Decoded(list(result.token_ids), result.finish_reason, result.stats.as_dict(), depths, result.rounds)
 
     return decode
 
@@ -67,7 +69,7 @@ def engine_of_transformers(model: Any, plain: Decoder) -> Engine:
         tokens = [int(token) for token in out[0, len(ids) :].tolist()]
         known = {"new_tokens": len(tokens), "seconds": seconds, "tokens_per_second": len(tokens) / seconds}
         stats = {field.name: known.get(field.name) for field in attrs.fields(Stats)}
-        return Decoded(tokens, "eos" if tokens[-1] in request.eos else "length", stats, None)
+        return Decoded(tokens, "eos" if tokens[-1] in request.eos else "length", stats, None, None)
 
     return decode
 

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,6 +22,21 @@ def _is_measured(_: Any, attribute: "attrs.Attribute[Any]", stats: Mapping[str, 
         value = stats.get(name)
         if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise ValueError(f"'{attribute.name}' has {name} {value!r}; it must be a number above 0")
+
+
+COUNTS = ("offered", "parent_accepted", "tested", "accepted")
+"""What `acceptance_by_depth` counts; lines from before the second and the third were counted have the others."""
+
+RATES = {"rate": "offered", "rate_after_parent": "parent_accepted", "rate_where_tested": "tested"}
+"""Shares of accepted rounds by depth, and of what they are shares."""
+
+
+def _are_counts(_: Any, attribute: "attrs.Attribute[Any]", rows: Sequence[Any] | None) -> None:
+    for number, row in enumerate(rows or ()):
+        found = row if isinstance(row, dict) else {}
+        counts = [found.get("depth"), *(found.get(name, 0) for name in COUNTS)]
+        if not {"depth", "offered", "accepted"} <= set(found) or not all(type(count) is int for count in counts):
+            raise ValueError(f"'{attribute.name}' has {row!r} at {number}; it must be a depth and counts of rounds")
 
 
 @attrs.frozen
@@ -63,7 +78,9 @@ class Measurement:
     first_difference: int | None = attrs.field(validator=optional(WHOLE))
     logit_gap: float | None = attrs.field(validator=optional(instance_of((int, float))))
     stats: Mapping[str, Any] = attrs.field(validator=[instance_of(dict), _is_measured])
-    acceptance_by_depth: Sequence[Mapping[str, int]] | None = attrs.field(validator=optional(instance_of(list)))
+    acceptance_by_depth: Sequence[Mapping[str, int]] | None = attrs.field(
+        validator=[optional(instance_of(list)), _are_counts]
+    )
     lossless: Lossless = attrs.field(default=True, validator=in_((True, False, CLAIMED)))
 
     @property
@@ -98,27 +115,66 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[dict[str, int]]:
-    """For each depth from 1 on: in how many rounds the verified tree reached it, and in how many the path did.
+    """For each depth from 1 on, in how many rounds something could be accepted there, and in how many it was.
 
     Returns:
-        For each depth a dictionary of `depth`, `offered` and `accepted`.
+        For each depth a dictionary of `depth` and numbers of rounds:
+
+        - `offered`: the verified tree reached it anywhere. A policy that drafts deeper where the drafter is surer has
+          chosen these rounds.
+        - `parent_accepted`: the accepted path reached the depth before; at depth 1, all rounds.
+        - `tested`: of those, the last accepted node had children. Nothing else can be accepted at this depth.
+        - `accepted`: the accepted path reached it.
     """
     reached = [int(one.tree.depths.max()) for one in rounds]
+    tested = [one.accepted + int(one.path[-1] in one.tree.parents) for one in rounds]
     return [
         {
             "depth": depth,
             "offered": sum(most >= depth for most in reached),
+            "parent_accepted": sum(one.accepted >= depth - 1 for one in rounds),
+            "tested": sum(most >= depth for most in tested),
             "accepted": sum(one.accepted >= depth for one in rounds),
         }
         for depth in range(1, max(reached, default=0) + 1)
     ]
 
 
+def shares_by_depth(of: Sequence[Measurement]) -> list[dict[str, Any]] | None:
+    """`acceptance_by_depth` of all measurements together, with the shares `RATES`; what a line does not count is None.
+
+    A measurement has no row for depths that none of its trees reached. The accepted paths that came to the depth before
+    are counted there nevertheless.
+    """
+    if any(each.acceptance_by_depth is None for each in of):
+        return None
+    rows: dict[int, list[Mapping[str, int]]] = defaultdict(list)
+    for each in of:
+        for row in each.acceptance_by_depth or ():
+            rows[row["depth"]].append(row)
+    came_so_far = _sum(each.stats.get("rounds") for each in of)
+    found: list[dict[str, Any]] = []
+    for depth in sorted(rows):
+        counts = {name: _sum(row.get(name) for row in rows[depth]) for name in COUNTS}
+        counts["parent_accepted"] = came_so_far
+        accepted = came_so_far = counts["accepted"] or 0
+        shares = {rate: accepted / below if (below := counts[of]) else None for rate, of in RATES.items()}
+        found.append({"depth": depth, **counts, **shares})
+    return found
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None if one of them is not known."""
+    known = [*values]
+    return None if None in known else sum(value for value in known if value is not None)
+
+
 def acceptance_by_draw(rounds: Sequence[Round]) -> list[float]:
     """How often the first, second, ... drawn child of a node is the accepted one, of the nodes that had so many.
 
     With the rule `rrsw` or `match` these are the acceptance rates from which the policy `sequoia` shapes its trees.
-    Nodes count where the walk went through them.
+    Nodes count where the walk went through them. Where a policy decides by the drafter's laws how often it draws under
+    a node, the later draws are counted at nodes that it has chosen.
     """
     tested: Counter[int] = Counter()
     accepted: Counter[int] = Counter()

@@ -52,6 +52,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         found = manifest["format"]
         methods = [method["name"] for method in manifest["settings"]["methods"]]
+        manifest["settings"].setdefault("rounds", False)  # a folder from before they could be kept
         for method in manifest["settings"]["methods"]:
             method.setdefault("lossless", True)  # a folder from before there were lossy rules
         complete = isinstance(manifest["environment"], dict) and isinstance(manifest["sessions"], list) and methods

@@ -14,6 +14,7 @@ from talon_core.bench.measurement import Measurement, first_difference
 from talon_core.bench.methods import PLAIN, Method
 from talon_core.bench.prompts import Prompt
 from talon_core.bench.results import LOCK, Results, append, open_folder, read_manifest
+from talon_core.bench.rounds import KeptRounds, append_rounds, forget_rounds
 from talon_core.bench.schedule import Plan, Unit
 from talon_core.certify.standing import Lossless
 from talon_core.decoder import Decoder
@@ -29,8 +30,8 @@ WARM_UP_TOKENS = 32
 class Bench:
     """A loaded model with everything that a plan compares.
 
-    `open` makes or takes up a folder, `warm_up` and then `measure` for each remaining unit do the rest; `run` calls
-    them in this order.
+    `open` makes or takes up a folder, `warm_up` and then `decode` and `measurements` for each remaining unit do the
+    rest; `run` calls them in this order.
 
     Args:
         plan: what is measured.
@@ -71,6 +72,7 @@ class Bench:
         if any(parts.drafter == AUTO and parts.policy != PLAIN for parts in asked):
             environment[AUTO] = choose_drafter(load_registry(), self.model)
         results = open_folder(folder, self.plan.settings(), environment, describe_session())
+        forget_rounds(folder, {measurement.unit for measurement in results.measurements})
         for measurement in results.measurements:
             self._remember(measurement)
         return results
@@ -94,7 +96,10 @@ class Bench:
                 self.warm_up()
             for number, unit in enumerate(units):
                 if unit not in done:
-                    measured = self.measure(number, unit)
+                    decoded = self.decode(number, unit)
+                    measured = self.measurements(unit, decoded)
+                    if self.plan.rounds:  # before the measurements, so that there is none without its rounds
+                        append_rounds(folder, self._kept(unit, decoded))
                     append(folder, measured)
                     measurements += measured
                     done.add(unit)
@@ -110,12 +115,21 @@ class Bench:
             for engine in self._engines.values():
                 engine(ids, options)
 
-    def measure(self, number: int, unit: Unit) -> list[Measurement]:
-        """Decode a prompt with every method; `number` is the unit's place in the plan and decides who begins."""
+    def decode(self, number: int, unit: Unit) -> dict[str, Decoded]:
+        """Decode a prompt with every method; `number` is the unit's place in the plan and decides who begins.
+
+        Returns:
+            What each gave, by its name, in the order in which they decoded.
+        """
         ids = self.ids(unit)
         options = self.plan.options(unit.repetition)
-        order = [method.name for method in self.plan.order(number, unit.repetition)]
-        decoded = {name: self._engines[name](ids, options) for name in order}
+        return {
+            method.name: self._engines[method.name](ids, options) for method in self.plan.order(number, unit.repetition)
+        }
+
+    def measurements(self, unit: Unit, decoded: Mapping[str, Decoded]) -> list[Measurement]:
+        """A line for each method, in the order in which they decoded."""
+        ids = self.ids(unit)
         measured = [
             Measurement(
                 set=unit.set,
@@ -125,20 +139,27 @@ class Bench:
                 method=name,
                 repetition=unit.repetition,
                 order=place,
-                seed=options.get("seed"),
+                seed=self.plan.options(unit.repetition).get("seed"),
                 prompt_tokens=len(ids),
-                token_ids=decoded[name].token_ids,
-                finish_reason=decoded[name].finish_reason,
-                stats=decoded[name].stats,
-                acceptance_by_depth=decoded[name].acceptance_by_depth,
+                token_ids=one.token_ids,
+                finish_reason=one.finish_reason,
+                stats=one.stats,
+                acceptance_by_depth=one.acceptance_by_depth,
                 lossless=self._lossless[name],
-                **self._compared(ids, decoded[name], decoded[PLAIN]),
+                **self._compared(ids, one, decoded[PLAIN]),
             )
-            for place, name in enumerate(order)
+            for place, (name, one) in enumerate(decoded.items())
         ]
         for measurement in measured:
             self._remember(measurement)
         return measured
+
+    def _kept(self, unit: Unit, decoded: Mapping[str, Decoded]) -> list[KeptRounds]:
+        return [
+            KeptRounds(unit.set, unit.prompt, unit.turn, unit.repetition, name, one.rounds)
+            for name, one in decoded.items()
+            if one.rounds is not None
+        ]
 
     def _compared(self, ids: IntArray, decoded: Decoded, plain: Decoded) -> dict[str, Any]:
         """Whether an output is plain decoding's; drawn tokens are not expected to be."""

@@ -41,6 +41,7 @@ class Plan:
         all_turns: decode every turn of a conversation, not the first one only.
         raw: leave the chat template out.
         warmup: how many times each method decodes the first prompt before anything counts.
+        rounds: keep every round, with its tree.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Plan:
     all_turns: bool = False
     raw: bool = False
     warmup: int = 3
+    rounds: bool = False
 
     def units(self) -> list[Unit]:
         """Every unit in order: the first prompt of each set, then the second ones, all of it once per repetition.
@@ -93,6 +95,7 @@ class Plan:
             "turns": "all" if self.all_turns else "first",
             "raw": self.raw,
             "warmup": self.warmup,
+            "rounds": self.rounds,
         }
 
 

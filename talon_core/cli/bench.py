@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from talon_core.bench.between import side_by_side
 from talon_core.bench.compare import compare as compare_results
+from talon_core.bench.forms import ENDINGS, FORMS, answer, one_or_all
 from talon_core.bench.methods import PLAIN, parse_methods
 from talon_core.bench.prompts import read_sets
 from talon_core.bench.results import check_settings, read_manifest, read_results
@@ -14,12 +16,17 @@ from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
 from talon_core.certify.standing import CLAIMED
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, plain, print_json, stdout
+from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
+from talon_core.paths import write_whole
 
 if TYPE_CHECKING:
+    from talon_core.bench.between import SideBySide
     from talon_core.bench.compare import Comparison
     from talon_core.bench.results import Results
+
+TABLE = "table"
+"""What is printed where no other form is asked for."""
 
 WIDTH = 120
 """Columns of the tables where stdout is no terminal."""
@@ -71,6 +78,9 @@ def run(
     ] = 3,
     turns: Annotated[str, typer.Option(help="first or all: of each conversation.")] = "first",
     raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
+    rounds: Annotated[
+        bool, typer.Option("--rounds", help="Keep every round with its tree, in rounds.jsonl beside the results.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where the results go; a run that is there already is gone on with."),
@@ -98,6 +108,7 @@ def run(
         all_turns=turns == "all",
         raw=raw,
         warmup=warmup,
+        rounds=rounds,
     )
     folder = out if out is not None else Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
     manifest = read_manifest(folder)
@@ -140,40 +151,70 @@ def measure(plan: Plan, folder: Path, trust_remote_code: bool = False) -> "Resul
 
 @bench.command()
 def compare(
-    folder: Annotated[Path, typer.Argument(help="A folder of talon bench run; the run need not be finished.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...", help="Folders of talon bench run; a run need not be finished. Several: side by side."
+        ),
+    ],
     baseline: Annotated[str, typer.Option(metavar="SPEC", help="The method that ratios are to.")] = PLAIN,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what --json prints to this file too.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="What is printed: table, markdown, latex or csv.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a file too: .json (what --json prints), .md, .tex or .csv."),
+    ] = None,
     as_json: opts.Json = False,
 ) -> None:
     """Compare the methods of a run. Exit status 1 if greedy outputs differ where rounding cannot be the reason.
 
     That is float32: there, every method must give plain decoding's tokens, unless it is lossy.
     """
+    form = _form(form, as_json)
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise ValueError(f"--out is '{out}'; it must be a file in a folder that exists")
-    results = read_results(folder)
-    comparison = compare_results(results, baseline.strip())
-    answer = {"folder": str(folder), "settings": results.manifest["settings"], **comparison.as_dict()}
+    if out is not None and out.suffix.lower() not in ENDINGS:
+        raise ValueError(f"--out is '{out}'; its name must end in {', '.join(ENDINGS)}, which says what is written")
+    results = [read_results(folder) for folder in folders]
+    runs = side_by_side(results, baseline.strip())
+    written = {form} | ({ENDINGS[out.suffix.lower()]} if out is not None else set())
+    texts = {name: FORMS[name](runs, results) for name in written if name != TABLE}
     if out is not None:
-        import json
-
-        from talon_core.paths import write_whole
-
-        write_whole(out, json.dumps(plain(answer), ensure_ascii=False, allow_nan=False, indent=2) + "\n")
-    if results.unfinished:
-        note(f"{results.unfinished} unfinished lines at the end of the results are left out")
+        write_whole(out, texts[ENDINGS[out.suffix.lower()]])
+    for each in results:
+        if each.unfinished:
+            note(f"{each.unfinished} unfinished lines at the end of the results in '{each.folder}' are left out")
     if as_json:
-        print_json(answer)
+        print_json(answer(runs, results))
+    elif form == TABLE:
+        _show(one_or_all(runs))
     else:
-        _show(comparison)
-    exact = results.manifest["environment"].get("dtype") == "float32"
-    differ = any(summary.differences and summary.lossless for summary in comparison.all.values())
-    raise typer.Exit(1 if exact and differ else 0)
+        typer.echo(texts[form], nl=False)
+    wrong = (
+        each.manifest["environment"].get("dtype") == "float32"
+        and any(summary.differences and summary.lossless for summary in run.all.values())
+        for each, run in zip(results, runs.runs.values(), strict=True)
+    )
+    raise typer.Exit(int(any(wrong)))
 
 
-def _show(comparison: "Comparison") -> None:
+def _form(form: str | None, as_json: bool) -> str:
+    """What stdout gets.
+
+    Raises:
+        ValueError: for a form that there is not, or for two.
+    """
+    if as_json and form is not None:
+        raise ValueError(f"--format is {form} and --json asks for JSON; give one of them")
+    if form is not None and form not in (known := [TABLE, *(each for each in FORMS if each != "json")]):
+        raise ValueError(f"--format is '{form}'; it must be one of {', '.join(known)}")
+    return form or TABLE
+
+
+def _show(compared: "Comparison | SideBySide") -> None:
     console = stdout()
     if not console.is_terminal:
         console.width = WIDTH
-    for table in tables(comparison):
+    for table in tables(compared):
         console.print(table)

@@ -73,8 +73,8 @@ def check_drafter(spec: DrafterSpec, session: "Session") -> dict[str, Any]:
     """Open a drafter for a loaded model and decode a few prompts greedily with chains.
 
     Returns:
-        Its `name`, what is `recognised` of its files, and its `acceptance`: for each depth of the chains in how many
-        rounds they were so long, and in how many the token there was accepted.
+        Its `name`, what is `recognised` of its files, and its `acceptance`, where `by_depth` is what
+        `acceptance_by_depth` counts.
 
     Raises:
         ValueError: if it does not fit the model.
@@ -112,8 +112,11 @@ def drafter_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         )
     )
     for one in acceptance["by_depth"]:
-        share = one["accepted"] / one["offered"] if one["offered"] else 0.0
-        rows.append((f"{name}: depth {one['depth']}", f"{share:.0%} of {one['offered']} rounds"))
+        share, tested = one["accepted"] / one["offered"], one["tested"]
+        text = f"accepted in {share:.0%} of {one['offered']} rounds"
+        if tested:
+            text += f", {one['accepted'] / tested:.0%} of the {tested} where the token before was"
+        rows.append((f"{name}: depth {one['depth']}", text))
     return rows
 
 

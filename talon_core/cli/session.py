@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from talon_core.cli.output import debugging, stderr
 from talon_core.loading import Parts, decoder_for_model, load_model, settled
-from talon_core.render import render_tree
+from talon_core.render import render_tree, what_came_of
 
 if TYPE_CHECKING:
     from talon_core.decoder import Decoder
@@ -56,14 +56,9 @@ class Session:
         most = max(round_.accepted for round_ in rounds)
         telling = [round_ for round_ in rounds if 2 * round_.accepted >= most and len(round_.tree) > len(round_.path)]
         best = max(telling or rounds, key=lambda round_: (round_.accepted, len(round_.tree)))
-        emitted = len(best.tokens) == len(best.path)
-        return render_tree(
-            best.tree,
-            best.path[: len(best.tokens) + 1],
-            self.token_text,
-            int(best.tokens[-1]) if emitted else None,
-            next(number for number, round_ in enumerate(result.rounds, start=1) if round_ is best),
-        )
+        path, own = what_came_of(best)
+        number = next(number for number, round_ in enumerate(result.rounds, start=1) if round_ is best)
+        return render_tree(best.tree, path, self.token_text, own, number)
 
 
 def check_model_name(name: str) -> None:

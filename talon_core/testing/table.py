@@ -56,8 +56,8 @@ class TableDrafter(Memoryless):
     """Draws the law after each path from a table, always the same one after the same path. All it returns is read only.
 
     Attributes:
-        laws: the table, shape `(tables, vocab)`, float64, each row summing to 1. With one row the drafter does not look
-            at the path at all.
+        laws: the table, shape `(tables, vocab)`, float64, each row summing to 1. Which row holds after a path is
+            arbitrary (`path_number`), not the last token's. With one row the drafter does not look at the path at all.
         knows: most candidates it offers after a node; None for all that have some probability.
         fills: whether rows are padded to the width asked for; otherwise to the longest of them.
         excess: added to each log-probability, as rounding in half precision may do, at least 0.

@@ -81,9 +81,14 @@ def reopened() -> Callable[..., Results]:
 def folder_of(tmp_path: Path) -> Callable[..., Path]:
     """Writes a folder of these lines, of a plan."""
 
-    def write(lines: Sequence[Measurement], **changes: Any) -> Path:
-        folder = tmp_path / "results"
-        open_folder(folder, _plan(**changes).settings(), ENVIRONMENT, SESSION)
+    def write(
+        lines: Sequence[Measurement],
+        name: str = "results",
+        environment: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> Path:
+        folder = tmp_path / name
+        open_folder(folder, _plan(**changes).settings(), {**ENVIRONMENT, **(environment or {})}, SESSION)
         append(folder, lines)
         return folder
 

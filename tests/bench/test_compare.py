@@ -106,25 +106,45 @@ def test_shares_and_draft_passes_are_those_of_all_measurements_together(folder_o
     assert found.all["ngram"].draft_passes_per_round == 1.5
 
 
+def depth_lines(measurement, *lines):
+    """Rows of depth, offered, parent_accepted, tested and accepted; a shorter row is one of an older version."""
+    names = ("depth", "offered", "accepted", "parent_accepted", "tested")
+    for prompt, rows in enumerate(lines):
+        counted = [dict(zip(names, row, strict=False)) for row in rows]
+        rounds = rows[0][3] if len(rows[0]) > 3 else 10
+        drafted = measurement("ngram", prompt, acceptance_by_depth=counted, target_passes=rounds)
+        yield from (measurement("none", prompt), drafted)
+
+
 def test_acceptance_is_added_up_depth_by_depth(folder_of, measurement):
-    depths = [[(1, 4, 3), (2, 2, 1)], [(1, 6, 1)]]
-    of = [
-        line
-        for prompt, rows in enumerate(depths)
-        for line in (
-            measurement("none", prompt),
-            measurement(
-                "ngram", prompt, acceptance_by_depth=[{"depth": d, "offered": o, "accepted": a} for d, o, a in rows]
-            ),
-        )
-    ]
+    of = [*depth_lines(measurement, [(1, 4, 3, 5, 4), (2, 2, 1, 3, 1)], [(1, 6, 1, 6, 6)])]
     found = compare(read_results(folder_of(of)))
-    assert found.all["ngram"].acceptance_by_depth == [
-        {"depth": 1, "offered": 10, "accepted": 4, "rate": 0.4},
-        {"depth": 2, "offered": 2, "accepted": 1, "rate": 0.5},
-    ]
+    first, second = found.all["ngram"].acceptance_by_depth
+    assert (first["offered"], first["parent_accepted"], first["tested"], first["accepted"]) == (10, 11, 10, 4)
+    assert (first["rate"], first["rate_after_parent"], first["rate_where_tested"]) == (0.4, 4 / 11, 0.4)
+    assert second["parent_accepted"] == first["accepted"]  # the second prompt's path came to depth 1, too
+    assert (second["rate"], second["rate_after_parent"], second["rate_where_tested"]) == (0.5, 1 / 4, 1)
     assert found.all["none"].acceptance_by_depth == []
+    text = shown(found)
+    assert "40%" in text
+    assert "4/10" in text
+    assert "1/1" in text
+
+
+def test_lines_that_do_not_count_accepted_parents_are_still_compared(folder_of, measurement):
+    of = [*depth_lines(measurement, [(1, 4, 3)], [(1, 6, 1, 6, 6)])]
+    found = compare(read_results(folder_of(of)))
+    [row] = found.all["ngram"].acceptance_by_depth
+    assert row["rate"] == 0.4
+    assert row["tested"] is row["rate_where_tested"] is None
+    assert row["rate_after_parent"] == 4 / 16  # of all rounds, which every line counts
     assert "40%" in shown(found)
+
+
+@pytest.mark.parametrize("row", [3, {}, {"depth": 1}, {"depth": 1, "offered": "4", "accepted": 1}])
+def test_a_line_whose_counts_are_none_is_refused_in_a_sentence(folder_of, measurement, row):
+    with pytest.raises(ValueError, match=r"'acceptance_by_depth' has .* at 0; it must be a depth and counts of rounds"):
+        measurement("ngram", acceptance_by_depth=[row])
 
 
 def test_a_wrong_output_is_found_whatever_its_line_says(folder_of, lines, measurement):
@@ -162,7 +182,7 @@ def test_lossy_methods_are_marked_wherever_they_are_shown(folder_of, measurement
         }
     assert found.as_dict()["all"][LOSSY]["lossless"] is False
     rows = [line for line in shown(found).splitlines() if LOSSY in line]
-    assert len(rows) == 4 + 2  # all prompts, ratios and MAT by set, by depth; and the two differences
+    assert len(rows) == 5 + 2 + 1  # tables; differences; and whether it is faster
     assert all(f"{LOSSY} (lossy)" in row for row in rows)
     assert shown(found).count("(lossy)") == len(rows)
     assert sum("differs from none" in row for row in rows) == 2

@@ -7,7 +7,10 @@ from pathlib import Path
 import attrs
 import pytest
 
+from talon_core.bench.measurement import acceptance_by_depth
 from talon_core.bench.results import MANIFEST, RESULTS
+from talon_core.bench.rounds import ROUNDS, read_rounds
+from talon_core.bench.schedule import Unit
 from talon_core.generation import Generation
 from talon_core.rounds import Stats
 
@@ -139,6 +142,41 @@ def test_drawing_has_one_seed_per_repetition_and_compares_nothing(bench, talon, 
     assert talon("bench", "compare", str(tmp_path / "out")).status == 0
 
 
+def test_rounds_are_kept_with_their_trees_and_those_of_an_unfinished_unit_are_decoded_again(
+    bench, monkeypatch, tmp_path
+):
+    with monkeypatch.context() as patched:
+        interrupt_after(patched, 3 + 3 * 2 + 1)
+        assert bench("--rounds")[0].status == 130
+    with (tmp_path / "out" / ROUNDS).open("a") as file:  # as if it had been interrupted between the two files
+        file.write(json.dumps({"set": "word", "prompt": 9, "turn": 0, "repetition": 0, "method": "none", "rounds": []}))
+        file.write('\n{"set": "wo')
+    ran, lines = bench("--rounds")
+    assert ran.status == 0
+    kept = list(read_rounds(tmp_path / "out"))
+    by_unit = {(one.unit, one.method): one for one in kept}
+    assert len(kept) == len(by_unit) == 4 * 3  # none of transformers' own loop
+    for line in lines:
+        unit = Unit(line["set"], line["prompt"], line["turn"], line["repetition"])
+        found = by_unit.get((unit, line["method"]))
+        assert (found is None) == (line["method"] == "generate")
+        if found is not None:
+            assert [token for one in found.rounds for token in one.tokens.tolist()] == line["token_ids"]
+            assert acceptance_by_depth(found.rounds) == line["acceptance_by_depth"]
+            assert sum(one.draft_seconds for one in found.rounds) == line["stats"]["draft_seconds"]
+    assert "<svg" in by_unit[unit, "ngram"].rounds[-1]._repr_html_()
+    ran, _ = bench()
+    assert ran.status == 2
+    assert "was made with other settings, give another folder: rounds was true and is false" in ran.err
+
+
+def test_without_being_asked_for_no_rounds_are_kept(bench, tmp_path):
+    bench("--limit", "1", specs=["ngram"])
+    assert not (tmp_path / "out" / ROUNDS).exists()
+    with pytest.raises(ValueError, match=r"there is no rounds.jsonl in .*; talon bench run --rounds writes one"):
+        next(read_rounds(tmp_path / "out"))
+
+
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, generations: int) -> None:
     """Ctrl-C in the middle of the generation after so many."""
     inner, count = Generation.result, [0]
@@ -241,6 +279,36 @@ def test_compare_prints_tables_or_one_object(bench, talon, tmp_path):
     assert set(answer.answer["sets"]) == {"talk", "word"}
     assert answer.answer["all"]["generate"]["ratio"]["median"] == 1
     assert answer.answer["all"]["ngram"]["mean_accepted_tokens"] > 1
+    assert answer.answer["all"]["ngram"]["mat"]["low"] > 1
+    assert answer.answer["notes"][0].startswith("warning: 4 prompts only")
+    assert "warning: 4 prompts only" in compared.out
+
+
+def test_compare_writes_other_forms_and_takes_several_runs(bench, talon, tmp_path):
+    bench("--limit", "1", folder="one")
+    bench("--limit", "2", folder="two")
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    file = tmp_path / "table.tex"
+    markdown = talon("bench", "compare", one, "--format", "markdown", "--out", str(file))
+    assert (markdown.status, markdown.err) == (0, "")
+    assert "| `ngram/chain:length=3` |" in markdown.out
+    assert file.read_text() == talon("bench", "compare", one, "--format", "latex").out
+    assert r"\begin{tabular}" in file.read_text()
+    assert talon("bench", "compare", one, two, "--format", "csv").out.count("\n") == 1 + 2 * 3 * 4
+    beside = talon("bench", "compare", one, two)
+    assert "2 runs side by side; ratios to none of the same run" in beside.out
+    assert "the same method to one, prompt by prompt" in beside.out
+    answer = talon("bench", "compare", one, two, "--json").answer
+    assert {(pair["method"], pair["prompts"]) for pair in answer["pairs"]} == {(name, 2) for name in METHODS}
+
+
+@pytest.mark.parametrize("name", ["table.pdf", "table", "table.jsonl", ".md"])
+def test_a_file_of_another_ending_is_refused_before_anything_is_read(talon, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("talon_core.cli.bench.read_results", lambda _: pytest.fail("results were read"))
+    ran = talon("bench", "compare", str(tmp_path), "--out", str(tmp_path / name))
+    assert (ran.status, ran.out) == (2, "")
+    assert "its name must end in .json, .md, .tex, .csv, which says what is written" in ran.err
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_compare_finds_a_wrong_output_and_says_so_with_its_status(bench, talon, tmp_path):
@@ -330,10 +398,15 @@ def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatc
         (["bench", "run", "ngram", "--prompts", "{file}", "--turns", "last"], "--turns is 'last'; it must be first or"),
         (["bench", "run", "ngram", "--prompts", "{file}", "--out", "{folder}"], "is no folder of talon bench run"),
         (["bench", "run", "ngram", "--prompts", "{bad}"], "line 2 of '{bad}' is not JSON"),
-        (["bench", "compare"], "'folder'"),
+        (["bench", "compare"], "FOLDER"),
         (["bench", "compare", "{folder}"], "is no folder of talon bench run: it has no manifest.json"),
         (["bench", "compare", "{folder}/none"], "there is no manifest.json in"),
         (["bench", "compare", "{folder}", "--out", "{folder}/none/file"], "must be a file in a folder that exists"),
+        (["bench", "compare", "{folder}", "--format", "word"], "'word'; it must be one of table, markdown, latex, csv"),
+        (
+            ["bench", "compare", "{folder}", "--format", "csv", "--json"],
+            "--format is csv and --json asks for JSON",
+        ),
     ],
 )
 def test_bad_input_gets_a_sentence_before_any_model_is_loaded(talon, tmp_path, monkeypatch, arguments, sentence):

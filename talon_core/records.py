@@ -1,0 +1,192 @@
+"""Records as plain data: what JSON knows, and back again without a digit lost.
+
+A record has no version number of its own: a text has thousands of them. The file that keeps them has one. A field that
+is added later has a default, and is then not asked for in older data; a field that is not known is refused by name, so
+nothing is ever read as something else.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+Reader = Callable[[Any], Any]
+"""From what JSON knows to a field's value; raises ValueError with the end of a sentence about the field."""
+
+UNUSUAL = ("NaN", "Infinity", "-Infinity")
+"""How numbers are written that JSON has no word for."""
+MOST = np.iinfo(np.int64).max
+
+
+def as_plain(value: Any) -> Any:
+    """A value out of dictionaries, lists, text, numbers, true, false and None.
+
+    Arrays become lists, and records become what their `as_dict` says.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return as_plain(value.tolist())
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _unusual(value)
+    if isinstance(value, list | tuple):
+        return [as_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(each) for key, each in value.items()}
+    return value.as_dict()
+
+
+def _unusual(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def fields_as_plain(record: Any) -> dict[str, Any]:
+    """All fields of an attrs class, by name."""
+    return {field.name: as_plain(getattr(record, field.name)) for field in attrs.fields(type(record))}
+
+
+def make(cls: type, data: Any, readers: Mapping[str, Reader]) -> Any:
+    """The record out of plain data.
+
+    Args:
+        cls: an attrs class.
+        data: what its `as_dict` gave.
+        readers: for each field what reads it.
+
+    Raises:
+        ValueError: if it is no such record; the sentence names the field and the value.
+    """
+    if not isinstance(data, Mapping):
+        raise _no(cls, f"{shown(data)} is no dictionary; give what as_dict gave")
+    fields: Any = attrs.fields(cls)
+    missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in data]
+    if missing:
+        raise _no(cls, f"{_are(missing)} missing; it has {_listed(data)}")
+    unknown = [name for name in data if name not in readers]
+    if unknown:
+        raise _no(cls, f"{_are(unknown)} not known; there are {_listed(readers)}")
+    found = {}
+    for name, value in data.items():
+        try:
+            found[name] = readers[name](value)
+        except ValueError as error:
+            raise _no(cls, f"'{name}' {error}") from None
+    try:
+        return cls(**found)
+    except ValueError as error:
+        raise _no(cls, error) from None
+
+
+def whole(value: Any, least: int = 0) -> int:
+    """A whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+        raise _unfit(value, f"a whole number of at least {least}")
+    return value
+
+
+def wholes(value: Any, least: int = 0) -> list[int]:
+    """A list of whole numbers of at least `least`."""
+    if not isinstance(value, list):
+        raise _unfit(value, "a list of whole numbers")
+    for place, each in enumerate(value):
+        if isinstance(each, bool) or not isinstance(each, int) or not least <= each <= MOST:
+            raise ValueError(f"has {shown(each)} at {place}; it must hold whole numbers of at least {least}")
+    return value
+
+
+def number(value: Any) -> float:
+    """Any number."""
+    if value in UNUSUAL or (isinstance(value, int | float) and not isinstance(value, bool)):
+        try:
+            return float(value)
+        except OverflowError:
+            pass
+    raise _unfit(value, "a number")
+
+
+def numbers(value: Any) -> list[float]:
+    """A list of any numbers."""
+    if not isinstance(value, list):
+        raise _unfit(value, "a list of numbers")
+    found = []
+    for place, each in enumerate(value):
+        try:
+            found.append(number(each))
+        except ValueError:
+            raise ValueError(f"has {shown(each)} at {place}; it must hold numbers") from None
+    return found
+
+
+def amount(value: Any) -> float:
+    """A finite number of at least 0."""
+    found = number(value)
+    if not (math.isfinite(found) and found >= 0):
+        raise _unfit(value, "a finite number of at least 0")
+    return found
+
+
+def flag(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise _unfit(value, "true or false")
+    return value
+
+
+def words(value: Any) -> str:
+    """Text."""
+    if not isinstance(value, str):
+        raise _unfit(value, "text")
+    return value
+
+
+def one(read: Reader) -> Reader:
+    """Reads another record, whose complaint is then part of the sentence."""
+
+    def reader(value: Any) -> Any:
+        try:
+            return read(value)
+        except ValueError as error:
+            raise ValueError(f"is {error}") from None
+
+    return reader
+
+
+def several(read: Reader) -> Reader:
+    """Reads a list of other records."""
+
+    def reader(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _unfit(value, "a list")
+        found = []
+        for place, each in enumerate(value):
+            try:
+                found.append(read(each))
+            except ValueError as error:
+                raise ValueError(f"has at {place} {error}") from None
+        return found
+
+    return reader
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _no(cls: type, why: object) -> ValueError:
+    return ValueError(f"no {cls.__name__}: {why}")
+
+
+def _unfit(value: Any, what: str) -> ValueError:
+    return ValueError(f"is {shown(value)}; it must be {what}")
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(repr(name) for name in names) or "nothing"
+
+
+def _are(names: Sequence[Any]) -> str:
+    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'}"

@@ -1,0 +1,93 @@
+"""Comparisons as Markdown, LaTeX, CSV and JSON."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from talon_core.bench.between import side_by_side
+from talon_core.bench.forms import FORMS
+from talon_core.bench.results import read_results
+from talon_core.bench.sheets import Sheet, escaped_latex, escaped_markdown
+
+METHOD = "ngram/talon:top_k=3,mu=0.1"
+ODD = r"100% & #1_{a} ~^\$ <b> *x* [y] `z` | end"
+
+
+@pytest.fixture
+def results(folder_of, measurement):
+    """Two runs of two sets."""
+    depths = [{"depth": 1, "offered": 8, "accepted": 4, "parent_accepted": 9, "tested": 7}]
+
+    def write(name, its):
+        lines = [
+            measurement(method, prompt, seconds, set=of, target_passes=passes, acceptance_by_depth=rows)
+            for of in ("qa", "s_um")
+            for prompt in range(3)
+            for method, seconds, passes, rows in (("none", 1.0, 10, []), (METHOD, its + prompt / 10, 4, depths))
+        ]
+        return read_results(folder_of(lines, name, specs=[METHOD], sets={"qa": 3, "s_um": 3}))
+
+    return [write("old", 0.5), write("new", 0.4)]
+
+
+def written(form, results):
+    return FORMS[form](side_by_side(results), results)
+
+
+def test_every_line_of_csv_has_every_figure_in_full(results):
+    rows = list(csv.DictReader(io.StringIO(written("csv", results))))
+    assert [(row["run"], row["set"], row["method"]) for row in rows] == [
+        (run, name, method) for run in ("old", "new") for name in ("", "qa", "s_um") for method in ("none", METHOD)
+    ]
+    summary = side_by_side(results).runs["new"].sets["qa"][METHOD]
+    row = next(row for row in rows if (row["run"], row["set"], row["method"]) == ("new", "qa", METHOD))
+    assert float(row["ratio"]) == summary.ratio.median
+    assert float(row["mat_low"]) == summary.mat.low
+    assert int(row["prompts"]) == 3
+    assert row["accepted_ratio"] == ""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_markdown_is_tables_in_which_every_row_has_as_many_cells(results, number):
+    text = written("markdown", results[:number])
+    blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
+    assert len(blocks) == (5 if number == 1 else 2)
+    for block in blocks:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+        assert f"`{METHOD}`" in block
+    assert "2.50 (2.50-2.50)" in text
+    assert "- warning: " in text.replace("- new: ", "- ").replace("- old: ", "- ")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_latex_has_as_many_cells_in_every_row_and_escapes_names(results, number):
+    text = written("latex", results[:number])
+    for columns, body in re.findall(r"\\begin\{tabular\}\{([lr]+)\}\n(.*?)\\end\{tabular\}", text, re.DOTALL):
+        rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+        assert all(len(re.findall(r"(?<!\\)&", row)) == len(columns) - 1 for row in rows)
+        assert r"top\_k=3" in body
+    assert "2.50 (2.50--2.50)" in text
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == (5 if number == 1 else 2)
+
+
+def test_json_is_one_object_for_one_run_and_a_list_for_several(results):
+    one, two = (json.loads(written("json", results[:number])) for number in (1, 2))
+    assert one["folder"].endswith("old")
+    assert one["all"][METHOD]["mat"]["low"] == 2.5
+    assert one["notes"][0].startswith("warning: 6 prompts only")
+    assert [run["run"] for run in two["runs"]] == ["old", "new"]
+    assert two["pairs"][1]["method"] == METHOD
+    assert two["notes"]
+
+
+def test_nothing_in_a_cell_is_read_as_markup():
+    sheet = Sheet(ODD, ["method", "a | b"], [[ODD, "1-2\n3-4"]], caption=ODD)
+    row = sheet.as_markdown().splitlines()[4]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 3
+    assert row.endswith("1-2 (3-4) |")
+    assert not re.search(r"(?<!\\)[&%$#_~^](?![a-z])", escaped_latex(ODD).replace(r"\text", ""))
+    assert "<b>" not in escaped_markdown(ODD)
+    assert "\\*x\\*" in escaped_markdown(ODD)

@@ -1,0 +1,39 @@
+"""The file of kept rounds."""
+
+import pytest
+
+from talon_core.bench.rounds import ROUNDS, KeptRounds, append_rounds, forget_rounds, read_rounds
+from talon_core.bench.schedule import Unit
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A file of three prompts."""
+    append_rounds(tmp_path, [KeptRounds("qa\u2028", prompt, 0, 0, "ngram", []) for prompt in range(3)])
+    return tmp_path
+
+
+def prompts(folder):
+    return [each.prompt for each in read_rounds(folder)]
+
+
+def test_what_is_not_measured_in_full_is_taken_away(kept):
+    forget_rounds(kept, {Unit("qa\u2028", prompt, 0, 0) for prompt in (0, 2)})
+    assert prompts(kept) == [0, 2]
+
+
+def test_a_line_that_was_cut_is_left_out_and_the_next_one_begins_anew(kept):
+    file = kept / ROUNDS
+    file.write_bytes(file.read_bytes()[:-5])
+    assert prompts(kept) == [0, 1]
+    forget_rounds(kept, {Unit("qa\u2028", prompt, 0, 0) for prompt in range(3)})
+    append_rounds(kept, [KeptRounds("qa\u2028", 7, 0, 0, "ngram", [])])
+    assert prompts(kept) == [0, 1, 7]
+
+
+@pytest.mark.parametrize("line", ["{", "3", '{"set": 3}', '{"set": "qa"}', "[" * 100_000])
+def test_a_line_that_holds_none_is_refused_with_its_number(kept, line):
+    file = kept / ROUNDS
+    file.write_text(file.read_text() + line + "\n")
+    with pytest.raises(ValueError, match=r"^line 4 of '.*' holds no rounds of this version: "):
+        prompts(kept)
