@@ -76,7 +76,8 @@ class Reference:
         if name == "*":
             yield from ((module, own) for own in self._code(module).exports)
         elif colon:
-            yield module, name
+            package = self._code(module).is_init_module
+            yield (module if package else self._home(module, name).rpartition(".")[0]), name
         else:
             package = module.partition(".")[0]
             own = self._code(package).exports
