@@ -89,7 +89,10 @@ class Reference:
 
     def _code(self, path: str) -> Any:
         package, _, rest = path.partition(".")
-        return self._packages[package][rest] if rest else self._packages[package]
+        try:
+            return self._packages[package][rest] if rest else self._packages[package]
+        except KeyError:
+            raise ValueError(f"there is no {path}, and an entry of tools/api_pages.py names it") from None
 
     def pages(self) -> dict[Path, str]:
         """The text of every file."""

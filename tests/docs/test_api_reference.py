@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 import talon_core
@@ -129,4 +130,10 @@ def test_what_is_public_and_has_no_docstring_is_an_error_that_names_it(tool, rea
 def test_a_public_name_without_a_page_is_an_error_that_says_what_to_add(tool, monkeypatch):
     monkeypatch.setattr(tool, "PAGES", [page for page in tool.PAGES if page.file != "rules"])
     with pytest.raises(ValueError, match=r"talon_core\.AcceptanceRule is on no page: add 'talon_core\.rule'"):
+        _ = tool.Reference().names
+
+
+def test_an_entry_for_what_is_gone_is_an_error_that_names_it(tool, monkeypatch):
+    monkeypatch.setattr(tool, "PAGES", [attrs.evolve(tool.PAGES[0], entries=("talon_core.rule:nothing",))])
+    with pytest.raises(ValueError, match=r"there is no talon_core\.rule\.nothing"):
         _ = tool.Reference().names
