@@ -15,7 +15,7 @@ export PIP_NO_INPUT = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models demo test test-all lint bench speed gpu gpu-speed build clean
+.PHONY: help setup models demo test test-all lint docs bench speed gpu gpu-speed build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ lint: setup ## ruff, mypy --strict and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
+
+docs: setup ## write the API reference, docs/api.md and docs/api/, from the docstrings
+	$(BIN)/python tools/api_reference.py
 
 bench: models ## time the parts on this machine (pytest-benchmark)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only $(PYTEST_ARGS)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 hookspec = pluggy.HookspecMarker("talon")
 hookimpl = pluggy.HookimplMarker("talon")
+"""Marks a plugin's function as one of TALON's hooks."""
 
 
 @hookspec

@@ -114,7 +114,7 @@ def test_the_source_distribution_can_be_tested(built: Path) -> None:
     with tarfile.open(source) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"pyproject.toml", "Makefile", "constraints.txt", "LICENSE", "README.md"} <= names
-    assert "tests/test_packaging.py" in names
+    assert {"tests/test_packaging.py", "tools/api_reference.py"} <= names
     assert not [name for name in names if name.startswith((".venv", ".git/"))]
 
 

@@ -110,11 +110,20 @@ def test_every_command_and_option_that_a_page_names_exists(page):
                 assert word.partition("=")[0] in {*options, "--help"}, f"there is no option {word}"
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link may name behind the `#`: each heading as web pages of repositories write it."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_the_links_of_a_page_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
-        if not link.startswith(("http://", "https://", "#")):
-            assert (page.parent / link.partition("#")[0]).exists(), link
+        if not link.startswith(("http://", "https://")):
+            file, _, anchor = link.partition("#")
+            led_to = page.parent / file if file else page
+            assert led_to.exists(), link
+            assert not anchor or anchor in anchors(led_to), link
 
 
 def test_the_index_leads_to_every_page():

@@ -1,0 +1,97 @@
+"""The pages of the API reference, and what stands on each."""
+
+import attrs
+
+
+@attrs.frozen
+class Page:
+    """One page: its file and title, what it says first, and where its names come from.
+
+    An entry `module` stands for what `__all__` of the top package has from this module, `module:*` for the module's own
+    `__all__`, and `module:name` for one name, whether an `__all__` has it or not.
+    """
+
+    file: str
+    title: str
+    lead: str
+    entries: tuple[str, ...]
+
+
+PAGES = (
+    Page(
+        "decoding",
+        "Decoding",
+        "Loading a model, decoding with it, and what comes out.",
+        (
+            *("talon_core.loading", "talon_core:as_generate", "talon_core.decoder", "talon_core.request"),
+            *("talon_core.decoder:StreamedGeneration", "talon_core.generation:Generation"),
+            *("talon_core.generation:BatchGeneration", "talon_core.rounds", "talon_core.sampling:Sampling"),
+            *("talon_core.sampling:temperature_sampling", "talon_core.frontend:Frontend"),
+            *("talon_core.hf.generate:TalonGenerate", "talon_core.errors", "talon_core.frontend:TextStream"),
+        ),
+    ),
+    Page(
+        "policies",
+        "Tree policies",
+        "What a policy is, what it sees, and what it answers. [Writing a policy](../writing-a-policy.md) makes one.",
+        (
+            *("talon_core.policy", "talon_core.tree", "talon_core.candidates", "talon_core.drawn:Drawn"),
+            *("talon_core.choices", "talon_core.drafting:DraftLimits", "talon_core.drafting:draft_tree"),
+        ),
+    ),
+    Page(
+        "drafters",
+        "Drafters and recipes",
+        "What guesses the next tokens, and what trains it.",
+        ("talon_core.drafter", "talon_core.recipe:Recipe", "talon_core.recipe:TrainingJob"),
+    ),
+    Page(
+        "rules",
+        "Acceptance rules",
+        "What decides how much of a verified tree is kept.",
+        ("talon_core.rule", "talon_core.laws", "talon_core.rule:descend"),
+    ),
+    Page(
+        "targets",
+        "Targets and backends",
+        "What says how the text really goes on, and how a device computes it.",
+        (
+            *("talon_core.target", "talon_core.hf.target", "talon_core.table", "talon_core.attention"),
+            *("talon_core.attention:DeviceBackend", "talon_core.attention:PackedLayout"),
+        ),
+    ),
+    Page(
+        "plugins",
+        "Plugins",
+        "How plugins are marked, found and looked up. [Hooks](../hooks.md) has an example of each kind.",
+        ("talon_core.hookspecs", "talon_core.registry:load_registry", "talon_core.registry:Registry"),
+    ),
+    Page(
+        "testing",
+        "Testing",
+        "Checks of plugins, certificates, and strategies for Hypothesis. "
+        "[Testing a plugin](../testing-a-plugin.md) shows how they are used.",
+        (
+            *("talon_core.testing:*", "talon_core.testing.exact:Given", "talon_core.testing.exact:emitted_law"),
+            *("talon_core.testing.exact:ancestral_law", "talon_core.testing.exact:distance"),
+        ),
+    ),
+    Page(
+        "measuring",
+        "Measuring",
+        "What of `talon bench` can be called from Python. [Benchmarks](../benchmarks.md) has the commands.",
+        ("talon_core.bench.methods:parse_methods", "talon_core.bench.bootstrap:median_with_interval"),
+    ),
+    Page(
+        "parts",
+        "The parts that come with TALON",
+        "Their options, as arguments from Python. [Policies](../policies.md), [rules](../rules.md), "
+        "[drafters](../drafters.md) and [training](../training.md) say when to take which.",
+        (
+            *("talon_strategies:*", "talon_drafters:DraftModel", "talon_drafters:Eagle", "talon_drafters:Eagle3"),
+            *("talon_drafters:Hydra", "talon_drafters:Medusa", "talon_drafters:Ngram"),
+            *("talon_drafters:Eagle3Recipe", "talon_drafters:HydraRecipe", "talon_drafters:MedusaRecipe"),
+            "talon_kernels:*",
+        ),
+    ),
+)
