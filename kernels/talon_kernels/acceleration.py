@@ -54,23 +54,17 @@ class Narrow:
         self._copy: Tensor | None = None
         self.refresh()
 
-    def refresh(self, sampled: bool = True) -> None:
-        """Look whether the copy still is the weight's, and make it anew if not.
-
-        Args:
-            sampled: look at a few of its numbers, too; PyTorch does not count every way of writing to a weight.
-        """
-        now = (self._weight.data_ptr(), self._weight._version)
-        if now != self._of or (sampled and self._copy is not None and not self._agrees(self._copy)):
+    def refresh(self) -> None:
+        """Look whether the copy still is the weight's, and make it anew if not; reads little where nothing changed."""
+        weight = self._weight.detach()
+        now = (weight.data_ptr(), self._weight._version)
+        if now != self._of or (self._copy is not None and not _same_numbers(_sample(self._copy), _sample(weight))):
             self._of = now
-            self._copy = _narrowed(self._weight.detach())
-
-    def _agrees(self, copy: Tensor) -> bool:
-        return _same_numbers(_sample(copy), _sample(self._weight.detach()))
+            self._copy = _narrowed(weight)
 
     def of(self, weight: Tensor) -> Tensor:
         """The copy, if there is one and it is this weight's; otherwise the weight."""
-        if self._copy is None or weight is not self._weight or weight._version != self._of[1]:  # type: ignore[index]
+        if self._copy is None or weight is not self._weight or (weight.data_ptr(), weight._version) != self._of:
             return weight
         return self._copy
 
@@ -114,37 +108,40 @@ class Acceleration(RepeatableSession):
     ) -> None:
         self._replaced = replaced
         self._narrow = narrow or {}
+        self._places = [(module.__dict__, forward) for _, module, forward in replaced]
+        self._patched: list[dict[str, Any]] = []
         self._left = left
         self._entered = 0
         self.reason = reason
 
     def __enter__(self) -> Acceleration:
-        return self._enter(sampled=True)
+        if self._entered == 0:
+            for narrow in self._narrow.values():
+                narrow.refresh()
+        return self._enter()
 
     @contextmanager
     def again(self) -> Iterator[Acceleration]:
         try:
-            yield self._enter(sampled=False)
+            yield self._enter()
         finally:
             self.__exit__()
 
-    def _enter(self, sampled: bool) -> Acceleration:
+    def _enter(self) -> Acceleration:
         if self._entered == 0:
-            for narrow in self._narrow.values():
-                narrow.refresh(sampled)
             # before anything is replaced: what has a `forward` of its own by now was patched by somebody else
-            free = [(module, forward) for _, module, forward in self._replaced if not _patched(module)]
-            self._patched = [module for module, _ in free]
-            for module, forward in free:
-                module.__dict__["forward"] = forward
+            free = [(own, forward) for own, forward in self._places if not _patched(own)]
+            self._patched = [own for own, _ in free]
+            for own, forward in free:
+                own["forward"] = forward
         self._entered += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         self._entered -= 1
         if self._entered == 0:
-            for module in self._patched:
-                module.__dict__.pop("forward", None)
+            for own in self._patched:
+                own.pop("forward", None)
             self._patched = []
 
     def summary(self) -> dict[str, int]:
@@ -196,11 +193,15 @@ Candidates = tuple[int, list[Forward]] | None
 """The width of a module's input, and the forwards it may have."""
 
 
-def _patched(module: nn.Module) -> bool:
-    """Whether a module, or one of those whose work its replacement does, has another `forward` than its class."""
-    if "forward" in module.__dict__:
+def _patched(own: Mapping[str, Any]) -> bool:
+    """Whether a module, or one of those whose work its replacement does, has another `forward` than its class.
+
+    Args:
+        own: the module's attributes.
+    """
+    if "forward" in own:
         return True
-    children = module._modules
+    children = own["_modules"]
     return bool(children) and any(child is not None and "forward" in child.__dict__ for child in children.values())
 
 

@@ -1,6 +1,5 @@
 """What a model must be for its passes to be TALON's: loaded, not quantised in a way that mixes tokens, not compiled."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,15 +40,30 @@ def checked_model(model: Any) -> Any:
     return model
 
 
-def any_compiled(modules: Iterable[nn.Module]) -> bool:
-    """Whether a module was compiled: by `module.compile()`, as a wrapper, or by its `forward`."""
-    classes = set()
-    for module in modules:
-        own = module.__dict__
-        if own.get("_compiled_call_impl") is not None or ("forward" in own and _is_compiled(own["forward"])):
-            return True
+def mode_of(model: nn.Module) -> tuple[list[nn.Module], bool]:
+    """Which modules are in training mode, and whether any was compiled; asked in each round, so all in one quick walk.
+
+    A module is compiled by `module.compile()`, as a wrapper, or by its `forward`.
+    """
+    training: list[nn.Module] = []
+    compiled = False
+    classes, seen = set(), set()
+    left: list[nn.Module | None] = [model]
+    while left:
+        module = left.pop()
+        if module is None or id(module) in seen:
+            continue
+        seen.add(id(module))
         classes.add(type(module))
-    return any(_is_wrapper(cls) or _is_compiled(cls.forward) for cls in classes)
+        own = module.__dict__
+        if own.get("training"):  # a wrapper has it of what it wraps
+            training.append(module)
+        if own.get("_compiled_call_impl") is not None or ("forward" in own and _is_compiled(own["forward"])):
+            compiled = True
+        children = own["_modules"]
+        if children:
+            left.extend(children.values())
+    return training, compiled or any(_is_wrapper(cls) or _is_compiled(cls.forward) for cls in classes)
 
 
 def _is_wrapper(cls: type) -> bool:

@@ -1,7 +1,7 @@
 """What TALON does to a transformers model for the time of a generation: it listens, and switches its attention."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
@@ -14,16 +14,19 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from talon_core.drafter import FINAL_STATE
 from talon_core.errors import BusyError
 from talon_core.hf.attention import ATTENTION_NAME
-from talon_core.hf.checks import any_compiled
+from talon_core.hf.checks import mode_of
 
 
 @contextmanager
-def captured_states(model: Any, features: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+def captured_states(
+    model: Any, features: Sequence[int], layers: nn.ModuleList | None = None
+) -> Iterator[dict[int, Tensor]]:
     """While entered, each pass of the model leaves the hidden states that were asked for in the dictionary.
 
     Args:
         model: a transformers causal LM.
         features: as in `ModelRunner`.
+        layers: its decoder layers; looked for by default.
     """
     captured: dict[int, Tensor] = {}
 
@@ -34,7 +37,8 @@ def captured_states(model: Any, features: Sequence[int]) -> Iterator[dict[int, T
         captured[at] = state[0] if isinstance(state, tuple) else state
 
     with ExitStack() as stack:
-        layers = decoder_layers(model) if features else nn.ModuleList()
+        if layers is None:
+            layers = decoder_layers(model) if features else nn.ModuleList()
         for wanted in features:
             hook = partial(keep, at=wanted)
             if wanted == FINAL_STATE:
@@ -47,34 +51,21 @@ def captured_states(model: Any, features: Sequence[int]) -> Iterator[dict[int, T
         yield captured
 
 
-def evaluating(model: nn.Module) -> AbstractContextManager[None]:
-    """While entered, the model is in evaluation mode; then each of its modules is back in the mode it was in."""
-    return all_evaluating(all_modules(model))
-
-
 @contextmanager
-def all_evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """While entered, all these modules are in evaluation mode; then each is back in the mode it was in."""
-    training = [module for module in modules if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While entered, the model is in evaluation mode, and what was compiled of it runs as it is written.
 
-
-def all_modules(model: nn.Module) -> list[nn.Module]:
-    """The model and all its parts, each once, as `model.modules()`; it is asked for in each round, so it is quick."""
-    found: dict[nn.Module, None] = {}
-    left: list[nn.Module | None] = [model]
-    while left:
-        module = left.pop()
-        if module is not None and module not in found:
-            found[module] = None
-            left.extend(module._modules.values())
-    return list(found)
+    A compiler would trace into our kernels. After it each module is back in the mode it was in.
+    """
+    training, compiled = mode_of(model)
+    with _UNCOMPILED if compiled else nullcontext():
+        try:
+            for module in training:
+                module.training = False
+            yield
+        finally:
+            for module in training:
+                module.training = True
 
 
 class _Uncompiled:
@@ -100,11 +91,6 @@ class _Uncompiled:
 
 
 _UNCOMPILED = _Uncompiled()
-
-
-def uncompiled(modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-    """While entered, modules that were compiled run as they are written: a compiler would trace into our kernels."""
-    return _UNCOMPILED if any_compiled(modules) else nullcontext()
 
 
 class AttentionSwitch:

@@ -8,21 +8,14 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import FINAL_STATE
 from talon_core.hf.attention import PASS_KEYWORD, Pass, TreePass
 from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import fed, pass_inputs, prompt_passes
-from talon_core.hf.model import (
-    AttentionSwitch,
-    all_evaluating,
-    all_modules,
-    captured_states,
-    decoder_layers,
-    uncompiled,
-)
+from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
 from talon_core.sessions import RepeatableSession
 from talon_core.tree import IntArray, TokenTree
 
@@ -101,10 +94,10 @@ class ModelRunner:
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._switch = AttentionSwitch(model)
         self._accelerated = accelerator.prepare(model) if accelerator is not None else None
-        layers = len(decoder_layers(model)) if self.features else 0
+        self._layers = decoder_layers(model) if self.features else nn.ModuleList()
         for layer in self.features:
-            if layer != FINAL_STATE and not 0 <= layer <= layers:
-                raise ValueError(f"there is no hidden state {layer}; the model has 0 to {layers}")
+            if layer != FINAL_STATE and not 0 <= layer <= len(self._layers):
+                raise ValueError(f"there is no hidden state {layer}; the model has 0 to {len(self._layers)}")
 
     def session(self) -> RepeatableSession:
         """While entered, the model's attention is TALON's; outside, the model is as it was.
@@ -115,11 +108,10 @@ class ModelRunner:
 
     @contextmanager
     def _entered(self, again: bool) -> Iterator[None]:
-        modules = all_modules(self.model)
         # streams and captures are those of the current device
         device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-        with device, self._switch.switched(), all_evaluating(modules), uncompiled(modules), ExitStack() as stack:
-            self._captured = stack.enter_context(captured_states(self.model, self.features))
+        with device, self._switch.switched(), evaluating(self.model), ExitStack() as stack:
+            self._captured = stack.enter_context(captured_states(self.model, self.features, self._layers))
             stack.callback(self._captured.clear)
             faster = self._accelerated
             if faster is not None:

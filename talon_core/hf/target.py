@@ -11,7 +11,7 @@ from torch import Tensor
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.hf.checks import checked_model, vocabulary_size
 from talon_core.hf.device import Recorder
-from talon_core.hf.model import check_free, evaluating, uncompiled
+from talon_core.hf.model import check_free, evaluating
 from talon_core.hf.runner import ModelRunner
 from talon_core.rule import Accepted
 from talon_core.sessions import RepeatableSession
@@ -122,7 +122,7 @@ class HFTarget(GreedyTarget):
         longest = max(map(len, paths))
         texts = [np.concatenate([prefix, np.resize(tree.tokens[path], longest)]) for path in paths]
         ids = torch.as_tensor(np.stack(texts), device=self.device)
-        with torch.inference_mode(), evaluating(self.model), uncompiled(self.model.modules()):
+        with torch.inference_mode(), evaluating(self.model):
             rows = self.model(input_ids=ids, use_cache=False).logits[:, -longest:]
         return {int(node): row[at] for path, row in zip(paths, rows, strict=True) for at, node in enumerate(path)}
 
