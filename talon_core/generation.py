@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.drafter import Committed, Prompt
 from talon_core.drafting import Drafted, checked_budget, draft_trees
 from talon_core.errors import blaming
 from talon_core.policy import TreePolicy
@@ -22,8 +22,8 @@ from talon_core.request import Request, Result
 from talon_core.rounds import Round
 from talon_core.rule import Accepted
 from talon_core.sequence import Sequence
-from talon_core.sessions import BusyError, RepeatableSession
-from talon_core.target import GreedyTarget, Target
+from talon_core.sessions import BusyError, Sessions
+from talon_core.target import GreedyTarget
 from talon_core.tree import IntArray, TokenTree, read_only
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
         self._cancelled = cancelled
         self._closed = False
         self._running = Lock()  # held while a round runs
-        self._sessions: dict[type, AbstractContextManager[object]] = {}
+        self._session = Sessions(decoder.target, decoder.drafter, decoder.drafter_spec)
         self._in_session = False
         self._started: float | None = None
         self._prefill_seconds = 0.0
@@ -92,7 +92,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
             if self.over:
                 raise StopIteration
             self._check_claim()
-            with nullcontext() if self._in_session else self._session():
+            with nullcontext() if self._in_session else self._session.entered():
                 return self._guarded_step()
         finally:
             self._running.release()
@@ -100,7 +100,8 @@ class BatchGeneration(Iterator[list[Round | None]]):
     @property
     def over(self) -> bool:
         """Whether no further round will come."""
-        self._closed = self._closed or self._cancelled()
+        if self._cancelled():
+            self._closed = True
         return self._closed or all(sequence.over for sequence in self.sequences)
 
     @contextmanager
@@ -111,7 +112,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
             BusyError: if the model is being decoded at this moment.
         """
         self._check_claim()
-        with self._session():
+        with self._session.entered():
             self._in_session = True
             try:
                 yield
@@ -142,30 +143,6 @@ class BatchGeneration(Iterator[list[Round | None]]):
                 "this generation cannot go on: another one has begun on the same decoder since, and a decoder holds "
                 "the keys and values of one at a time; use one decoder for each stream"
             )
-
-    @contextmanager
-    def _session(self) -> Iterator[None]:
-        """Target and drafter in session; entering again costs little where they allow it."""
-        failure: BaseException | None = None
-        with ExitStack() as stack:
-            stack.enter_context(self._session_of(Target, self.decoder.target))
-            if self.decoder.drafter is not None:
-                with blaming("drafter", self.decoder.drafter_spec, "session", but=_is_busy):
-                    stack.enter_context(self._session_of(Drafter, self.decoder.drafter))
-            try:
-                yield
-            except BaseException as error:
-                failure = error
-                raise
-        if failure is not None:  # a session has swallowed it, and what came out is not whole
-            raise failure
-
-    def _session_of(self, role: type, part: Target | Drafter) -> AbstractContextManager[object]:
-        known = self._sessions.get(role)
-        if isinstance(known, RepeatableSession):
-            return known.again()
-        made = self._sessions[role] = part.session()
-        return made
 
     def _guarded_step(self) -> list[Round | None]:
         try:
@@ -298,10 +275,6 @@ class _Verified:
     committed: bool
     verify_seconds: float
     accept_seconds: float
-
-
-def _is_busy(error: Exception) -> bool:
-    return isinstance(error, BusyError)
 
 
 def _copied(policy: TreePolicy | None) -> TreePolicy | None:

@@ -56,7 +56,7 @@ def mode_of(model: nn.Module) -> tuple[list[nn.Module], bool]:
         seen.add(id(module))
         classes.add(type(module))
         own = module.__dict__
-        if own["training"]:
+        if own.get("training"):  # a wrapper has it of what it wraps
             training.append(module)
         if own.get("_compiled_call_impl") is not None or ("forward" in own and _is_compiled(own["forward"])):
             compiled = True
