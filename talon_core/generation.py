@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafter import Committed, Drafter, Prompt, checked_depth, checked_passes
+from talon_core.drafter import Committed, Prompt, checked_depth, checked_passes
 from talon_core.drafting import Drafted, checked_budget, draft_trees
 from talon_core.errors import BusyError, PluginError, blaming, naming, written
 from talon_core.policy import TreePolicy
@@ -22,8 +22,8 @@ from talon_core.request import Request, Result
 from talon_core.rounds import Round
 from talon_core.rule import Accepted
 from talon_core.sequence import Sequence
-from talon_core.sessions import RepeatableSession, Session
-from talon_core.target import GreedyTarget, Target
+from talon_core.sessions import Sessions
+from talon_core.target import GreedyTarget
 from talon_core.tree import IntArray, TokenTree, read_only
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
         self._cancelled = cancelled
         self._closed = False
         self._running = Lock()  # held while a round runs
-        self._sessions: dict[type, AbstractContextManager[object]] = {}
+        self._session = Sessions(decoder.target, decoder.drafter, decoder.drafter_spec)
         self._in_session = False
         self._started: float | None = None
         self._prefill_seconds = 0.0
@@ -93,7 +93,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
             if self.over:
                 raise StopIteration
             self._check_claim()
-            with nullcontext() if self._in_session else self._session():
+            with nullcontext() if self._in_session else self._session.entered():
                 return self._guarded_step()
         finally:
             self._running.release()
@@ -101,7 +101,8 @@ class BatchGeneration(Iterator[list[Round | None]]):
     @property
     def over(self) -> bool:
         """Whether no further round will come."""
-        self._closed = self._closed or self._cancelled()
+        if self._cancelled():
+            self._closed = True
         return self._closed or all(sequence.over for sequence in self.sequences)
 
     @contextmanager
@@ -112,7 +113,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
             BusyError: if the model is being decoded at this moment.
         """
         self._check_claim()
-        with self._session():
+        with self._session.entered():
             self._in_session = True
             try:
                 yield
@@ -143,23 +144,6 @@ class BatchGeneration(Iterator[list[Round | None]]):
                 "this generation cannot go on: another one has begun on the same decoder since, and a decoder holds "
                 "the keys and values of one at a time; use one decoder for each stream"
             )
-
-    @contextmanager
-    def _session(self) -> Iterator[None]:
-        """Target and drafter in session; entering again costs little where they allow it."""
-        target, drafter = self.decoder.target, self.decoder.drafter
-        drafting: AbstractContextManager[None] = nullcontext()
-        if drafter is not None:
-            drafting = Session("drafter", self.decoder.drafter_spec, lambda: self._session_of(Drafter, drafter))
-        with Session("target", target, lambda: self._session_of(Target, target)), drafting:
-            yield
-
-    def _session_of(self, role: type, part: Target | Drafter) -> object:
-        known = self._sessions.get(role)
-        if isinstance(known, RepeatableSession):
-            return known.again()
-        made = self._sessions[role] = part.session()
-        return made
 
     def _guarded_step(self) -> list[Round | None]:
         try:

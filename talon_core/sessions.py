@@ -1,11 +1,17 @@
 """How a target or a drafter sets itself up for decoding, and how that is entered once for each round at little cost."""
 
 from abc import abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from talon_core.errors import PluginError, blaming_bugs, naming
+
+if TYPE_CHECKING:
+    from talon_core.drafter import Drafter, DrafterSpec
+    from talon_core.target import Target
 
 
 class RepeatableSession(AbstractContextManager[object]):
@@ -65,3 +71,39 @@ class Session(AbstractContextManager[None]):
                 raise
         if suppressed and error is not None:
             error.add_note(f"{naming(self._kind, self._owner)} would have suppressed this error in its session")
+
+
+class Sessions:
+    """The sessions of a generation's target and drafter, entered together as often as need be.
+
+    Args:
+        target: its session comes first.
+        drafter: None if there is none.
+        spec: names the drafter where its session fails.
+    """
+
+    def __init__(self, target: "Target", drafter: "Drafter | None", spec: "DrafterSpec | None") -> None:
+        self._parts: list[tuple[str, object, Target | Drafter]] = [("target", target, target)]
+        if drafter is not None:
+            self._parts.append(("drafter", spec, drafter))
+        self._known: dict[str, object] = {}
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Both in session; an error inside comes out, whatever a session does with it.
+
+        Raises:
+            BusyError: if a model is being decoded at this moment.
+            PluginError: if a session fails.
+        """
+        with ExitStack() as stack:
+            for kind, owner, part in self._parts:
+                stack.enter_context(Session(kind, owner, partial(self._of, kind, part)))
+            yield
+
+    def _of(self, kind: str, part: "Target | Drafter") -> object:
+        known = self._known.get(kind)
+        if isinstance(known, RepeatableSession):
+            return known.again()
+        made = self._known[kind] = part.session()
+        return made

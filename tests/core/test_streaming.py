@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -85,6 +86,19 @@ def test_a_model_is_free_where_the_consumer_raises_and_its_error_is_kept(model: 
     assert_as_it_was(model, before)
     assert plain(model, 12) == expected
     assert kept.tb is not None  # whose frames hold the stream
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_nothing_keeps_a_stream_that_was_left_or_has_failed(model: Any) -> None:
+    decoder = talon_core.load(model, **PARTS)
+    left = decoder.stream(PROMPT, max_new_tokens=20)
+    next(left)
+    failed = decoder.stream(PROMPT, max_new_tokens=20, stopping_criteria=[lambda ids, _: 1 / 0])
+    with pytest.raises(ZeroDivisionError):
+        next(failed)
+    kept = [weakref.ref(stream.generation._batch) for stream in (left, failed)]
+    del left, failed
+    assert [ref() for ref in kept] == [None, None]
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1"])

@@ -307,6 +307,13 @@ def test_each_call_may_have_its_own_stop_strings(model: Any, tokenizer: Any) -> 
         model.generate(PROMPT, max_new_tokens=40, stop_strings="x", custom_generate=talon(), **GREEDY)
 
 
+def test_a_decoder_without_a_tokenizer_takes_one_for_stop_strings(model: Any, tokenizer: Any) -> None:
+    decoder = talon_core.load(model, drafter="ngram")
+    text = tokenizer.decode(decoder.generate(PROMPT, max_new_tokens=40).token_ids)
+    stopped = decoder.generate(PROMPT, max_new_tokens=40, stop_strings=text[9:12], tokenizer=tokenizer)
+    assert (stopped.finish_reason, tokenizer.decode(stopped.token_ids)) == ("stop", text[:12])
+
+
 def test_parts_mean_what_they_mean_for_load(model: Any) -> None:
     ours = talon_core.as_generate(policy=None)
     model.generate(PROMPT, max_new_tokens=5, custom_generate=ours, **GREEDY)
