@@ -28,6 +28,7 @@ PAGES = (
             *("talon_core.generation:BatchGeneration", "talon_core.rounds", "talon_core.sampling:Sampling"),
             *("talon_core.sampling:temperature_sampling", "talon_core.frontend:Frontend"),
             *("talon_core.hf.generate:TalonGenerate", "talon_core.errors", "talon_core.frontend:TextStream"),
+            *("talon_core.picture:picture_of", "talon_core.render:render_tree"),
         ),
     ),
     Page(
@@ -74,13 +75,17 @@ PAGES = (
         (
             *("talon_core.testing:*", "talon_core.testing.exact:Given", "talon_core.testing.exact:emitted_law"),
             *("talon_core.testing.exact:ancestral_law", "talon_core.testing.exact:distance"),
+            "talon_core.certify.store:certificates_folder",
         ),
     ),
     Page(
         "measuring",
         "Measuring",
         "What of `talon bench` can be called from Python. [Benchmarks](../benchmarks.md) has the commands.",
-        ("talon_core.bench.methods:parse_methods", "talon_core.bench.bootstrap:median_with_interval"),
+        (
+            *("talon_core.bench.methods:parse_methods", "talon_core.bench.bootstrap:median_with_interval"),
+            "talon_core.bench.rounds:read_rounds",
+        ),
     ),
     Page(
         "parts",
