@@ -54,7 +54,7 @@ class Drawn:
             raise ValueError(
                 f"token {self.tokens[int((prob <= 0).argmax())]} cannot be drawn: its law gives it nothing"
             )
-        if not self.replacement and len(np.unique(self.tokens)) != len(self.tokens):
+        if not self.replacement and len(set(self.tokens.tolist())) != len(self.tokens):
             raise ValueError(f"tokens {self.tokens.tolist()} were drawn without replacement, and one of them twice")
         if self.logp is None:
             object.__setattr__(self, "logp", floats(np.log(prob)))
@@ -67,6 +67,8 @@ class Drawn:
     @property
     def firsts(self) -> IntArray:
         """At which draw each of `nodes` came out first, ascending, shape `(nodes,)`, int64."""
+        if not self.replacement:
+            return np.arange(len(self.tokens))  # they are all different
         return np.sort(np.unique(self.tokens, return_index=True)[1])
 
     def copied(self) -> "Drawn":
