@@ -14,6 +14,9 @@ little as one, and from there on each costs its share, too. Either way a round b
 answer takes minutes.
 """
 
+MANY_DRAFTED = 16 * MANY_NODES
+"""Draft budgets above this are warned of: drafting a node costs a small part of what verifying it does."""
+
 _log = logging.getLogger("talon_core")
 
 
@@ -45,6 +48,13 @@ def _warn_of_size(policy: TreePolicy, context_length: int | None) -> None:
             policy.budget,
             policy.budget,
             against,
+        )
+    elif policy.draft_budget > MANY_DRAFTED:
+        _log.warning(
+            "tree policy '%s' may draft %d nodes in each round: an answer may take minutes; most draft budgets that "
+            "pay are below 1000",
+            _name(policy),
+            policy.draft_budget,
         )
 
 

@@ -36,7 +36,7 @@ def choose_attention(
         return asked
     if asked is not None:
         cls: type[AttentionBackend] = registry.get("attention backend", asked).cls
-        backend, why = _made("attention backend", cls, device, dtype)
+        backend, why = made_and_why_not("attention backend", cls, device, dtype)
         if why is not None:
             raise ValueError(f"attention backend '{asked}' cannot be used here: {why}")
         return backend
@@ -73,7 +73,7 @@ def choose_accelerator(registry: Registry, asked: bool | str, device: "device", 
         return None
     if asked is not True:
         cls: type[Accelerator] = registry.get("accelerator", asked).cls
-        accelerator, why = _made("accelerator", cls, device, dtype)
+        accelerator, why = made_and_why_not("accelerator", cls, device, dtype)
         if why is not None:
             raise ValueError(f"accelerator '{asked}' cannot be used here: {why}")
         return accelerator
@@ -85,7 +85,7 @@ def choose_accelerator(registry: Registry, asked: bool | str, device: "device", 
     return None
 
 
-def _made(kind: str, cls: type[Backend], device: "device", dtype: "dtype") -> tuple[Backend, str | None]:
+def made_and_why_not(kind: str, cls: type[Backend], device: "device", dtype: "dtype") -> tuple[Backend, str | None]:
     """A backend, and why it cannot run on such tensors.
 
     Raises:
@@ -107,7 +107,7 @@ def _made_if_it_can(
 ) -> tuple[Backend, str | None] | None:
     """As `_made`, of one that nobody has asked for: None if it fails, with a warning."""
     try:
-        return _made(kind, cls, device, dtype)
+        return made_and_why_not(kind, cls, device, dtype)
     except PluginError as error:
         LOGGER.warning("left out of the %ss to choose from: %s", kind, error)
         return None

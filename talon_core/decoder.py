@@ -10,7 +10,7 @@ from torch import Tensor
 
 from talon_core.certify.standing import Lossless, standing
 from talon_core.drafter import Drafter, DrafterSpec, opened
-from talon_core.errors import naming
+from talon_core.errors import is_whole, naming
 from talon_core.fitting import check_processors, check_rule
 from talon_core.generation import BatchGeneration, Generation
 from talon_core.loading import BATCH_SIZE
@@ -63,7 +63,7 @@ class Decoder:
     ) -> None:
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
-        check_rule(rule, policy, lossy)
+        self.children = check_rule(rule, policy, lossy)
         self.target = target
         self.rule = rule
         self.policy = policy
@@ -137,7 +137,7 @@ class Decoder:
             ValueError: for a bad prompt or option; nothing is decoded then.
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        if not is_whole(batch_size) or batch_size < 1:
             raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number and at least 1")
         cancelled = _asking(cancel)
         if not is_batch(prompt):
@@ -159,7 +159,7 @@ class Decoder:
         requests = []
         for at, one in enumerate(prompts):
             own = {name: _own_copy(name, options[name], at) for name in STATEFUL if options.get(name) is not None}
-            seeded = {"seed": seed + at} if isinstance(seed, int) else {}
+            seeded = {"seed": int(seed) + at} if seed is not None and is_whole(seed) else {}
             requests.append(self.frontend.request(one, {**options, **own, **seeded}))
         for request in requests:
             self.limit(request)  # a prompt that is too long is found before another is decoded

@@ -23,7 +23,7 @@ REMEMBERING = frozenset(
 """Logits processors of transformers, by class, whose answers depend on what they were called with before."""
 
 
-def check_rule(rule: AcceptanceRule, policy: TreePolicy | None, lossy: bool) -> None:
+def check_rule(rule: AcceptanceRule, policy: TreePolicy | None, lossy: bool) -> str | None:
     """Refuse a rule that changes the output's law, unless the user allows it.
 
     Args:
@@ -31,30 +31,33 @@ def check_rule(rule: AcceptanceRule, policy: TreePolicy | None, lossy: bool) -> 
         policy: whose trees it is for; None decodes without drafting.
         lossy: rules that say themselves that they are lossy are allowed, for trees of any kind.
 
+    Returns:
+        The kind of the policy's trees, which must stay what it is now; None without a policy.
+
     Raises:
         ValueError: if the rule is lossy, or not exact for the policy's trees.
         PluginError: if what one of them says of itself cannot be understood.
     """
     check_claims(rule)
-    if policy is not None:
-        checked_children(policy)
+    children = checked_children(policy) if policy is not None else None
     if rule.lossy:
         if not lossy:
             raise ValueError(
                 f"{naming('rule', rule)} is lossy: it changes what the model says; where that is wanted, "
                 "lossy=True allows it (--lossy of talon generate and talon bench run)"
             )
-        return
+        return children
     exact_for: Iterable[str] = getattr(rule, "exact_for", ())  # a rule that does not say it is exact for nothing
-    if policy is not None and not _is_exact(exact_for, policy):
+    if children is not None and not _is_exact(exact_for, children):
         raise ValueError(
-            f"{naming('rule', rule)} is not exact for the {policy.children} trees of "
+            f"{naming('rule', rule)} is not exact for the {children} trees of "
             f"{naming('tree policy', policy)}; it is exact for {', '.join(sorted(exact_for)) or 'none'}"
         )
+    return children
 
 
-def _is_exact(exact_for: Iterable[str], policy: TreePolicy) -> bool:
-    return not {policy.children, "any"}.isdisjoint(exact_for)
+def _is_exact(exact_for: Iterable[str], children: str) -> bool:
+    return not {children, "any"}.isdisjoint(exact_for)
 
 
 def suited_rule(registry: Registry, policy: TreePolicy | None) -> str:
@@ -86,7 +89,7 @@ def exact_rules(registry: Registry, policy: TreePolicy, looking_ahead: bool = Tr
     for name in registry.names("rule"):
         rule: type[AcceptanceRule] = registry.get("rule", name).cls
         exact_for = getattr(rule, "exact_for", ())  # a plugin may have forgotten to say it
-        if not rule.lossy and _is_exact(exact_for, policy) and (looking_ahead or not rule.looks_ahead):
+        if not rule.lossy and _is_exact(exact_for, policy.children) and (looking_ahead or not rule.looks_ahead):
             names.append(name)
     return names
 

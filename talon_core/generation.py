@@ -16,7 +16,7 @@ from torch import Tensor
 from talon_core.choices import Choices, SeededChoices
 from talon_core.drafter import Committed, Prompt, checked_depth, checked_passes
 from talon_core.drafting import Drafted, checked_budget, draft_trees
-from talon_core.errors import BusyError, PluginError, blaming, naming, written
+from talon_core.errors import BusyError, PluginError, blaming, naming, of_the_machine, written
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rounds import Round
@@ -67,7 +67,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
         # A policy serves one sequence at a time; the decoder's own is the one of a sequence that is decoded alone.
         policies = [decoder.policy, *(_copied(decoder.policy) for _ in requests[1:])]
         limits = [decoder.limit(request) for request in requests]
-        self.sequences = [Sequence(*of) for of in zip(requests, given, limits, policies, strict=True)]
+        self.sequences = [Sequence(*of, decoder.children) for of in zip(requests, given, limits, policies, strict=True)]
         self._greedy = decoder.rule.follows_argmax and all(request.greedy for request in requests)
         self._greedy &= len({request.eos for request in requests}) == 1
         self._cancelled = cancelled
@@ -92,8 +92,8 @@ class BatchGeneration(Iterator[list[Round | None]]):
         try:
             if self.over:
                 raise StopIteration
-            self._check_claim()
             with nullcontext() if self._in_session else self._session.entered():
+                self._check_claim()  # in session, so that nobody else can begin after it
                 return self._guarded_step()
         finally:
             self._running.release()
@@ -112,8 +112,8 @@ class BatchGeneration(Iterator[list[Round | None]]):
         Raises:
             BusyError: if the model is being decoded at this moment.
         """
-        self._check_claim()
         with self._session.entered():
+            self._check_claim()
             self._in_session = True
             try:
                 yield
@@ -180,7 +180,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
         target.claim = self._claim = object()
         if drafter is not None:
             told = [Prompt(ids.copy(), own) for ids, own in zip(prompts, features, strict=True)]
-            with blaming("drafter", self.decoder.drafter_spec, "begin"):
+            with blaming("drafter", self.decoder.drafter_spec, "begin", but=of_the_machine):
                 drafter.begin(told)
         for sequence, room in zip(self.sequences, rooms, strict=True):
             if sequence.policy is not None:
@@ -200,7 +200,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
         commit_seconds = clock.lap()
         if decoder.drafter is not None and not all(sequence.over for sequence in self.sequences):
             told = [self._told(row, drafted[row], verified, emitted) for row in range(len(drafted))]
-            with blaming("drafter", decoder.drafter_spec, "commit"):
+            with blaming("drafter", decoder.drafter_spec, "commit", but=of_the_machine):
                 decoder.drafter.commit(told)
         draft_passes = self._passes() - passes
         draft_seconds = clock.lap()

@@ -345,6 +345,10 @@ def load_model(
     """
     from talon_core.models import resolve
 
+    if not isinstance(trust_remote_code, bool):  # transformers takes None for leave to ask
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
+            f"trust_remote_code is {trust_remote_code!r}; it must be True or False"
+        )
     path = resolve(name)
     try:
         return _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})

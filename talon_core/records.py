@@ -5,6 +5,7 @@ is added later has a default, and is then not asked for in older data; a field t
 nothing is ever read as something else.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -132,6 +133,18 @@ def flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise _unfit(value, "true or false")
     return value
+
+
+def one_of(*allowed: Any) -> Reader:
+    """One of these values."""
+
+    def read(value: Any) -> Any:
+        for each in allowed:
+            if type(value) is type(each) and value == each:
+                return each
+        raise _unfit(value, f"one of {', '.join(map(json.dumps, allowed))}")
+
+    return read
 
 
 def words(value: Any) -> str:

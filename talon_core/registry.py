@@ -137,7 +137,9 @@ def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:
 def _problem_of(cls: object, interface: type, taken: Mapping[str, Registered]) -> str | None:
     try:
         return _problem(cls, interface, taken)
-    except Exception as error:  # attributes may be descriptors, and classes may have odd metaclasses
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # attributes may be descriptors, and classes may have odd metaclasses
         return f"{written(cls)} cannot be looked at: {_sentence(error)}"
 
 

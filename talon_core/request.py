@@ -129,8 +129,8 @@ READERS: Mapping[str, records.Reader] = {
     "prompt_ids": lambda value: ints(records.wholes(value)),
     "token_ids": records.wholes,
     "text": lambda value: None if value is None else records.words(value),
-    "finish_reason": records.words,
-    "lossless": lambda value: value if isinstance(value, str) else records.flag(value),
+    "finish_reason": records.one_of(*FINISH_REASONS),
+    "lossless": records.one_of(True, False, "claimed"),
     "rounds": records.several(Round.from_dict),
     "stats": records.one(Stats.from_dict),
 }

@@ -8,7 +8,6 @@ from torch import Tensor, device
 from talon_core.choices import Choices
 from talon_core.drafting import DraftLimits
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
-from talon_core.growing import checked_children
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
@@ -64,6 +63,7 @@ class Sequence:
         choices: the randomness of its rule; its policy and its drafter get some of their own.
         limit: most new tokens.
         policy: its own tree policy; None decodes one token per pass.
+        children: the kind of trees that the rule was found exact for; None for what the policy says of itself.
 
     Attributes:
         token_ids: the new tokens.
@@ -74,7 +74,9 @@ class Sequence:
         drafter_choices: the randomness of its drafter, which tells nothing of what its rule or policy will draw.
     """
 
-    def __init__(self, request: Request, choices: Choices, limit: int, policy: TreePolicy | None) -> None:
+    def __init__(
+        self, request: Request, choices: Choices, limit: int, policy: TreePolicy | None, children: str | None = None
+    ) -> None:
         self.request = request
         self.choices = choices
         self.policy_choices, self.drafter_choices = choices.apart(1), choices.apart(2)
@@ -85,7 +87,7 @@ class Sequence:
         self.finish_reason: str | None = None
         self.seconds = 0.0
         self._committed: TokenBuffer | None = None
-        self._children = checked_children(policy) if policy is not None else None
+        self._children = children
 
     @property
     def over(self) -> bool:
@@ -168,10 +170,10 @@ class Sequence:
         """What has come out so far; `finish_reason` is "interrupted" if it is not over."""
         return Result(
             prompt_ids=self.request.ids,
-            token_ids=self.token_ids,
+            token_ids=[*self.token_ids],
             text=frontend.text(self.token_ids) if frontend is not None else None,
             finish_reason=self.finish_reason or INTERRUPTED,
             lossless=lossless,
-            rounds=self.rounds,
+            rounds=[*self.rounds],
             stats=Stats.of(self.rounds, self.seconds, prefill_seconds),
         )

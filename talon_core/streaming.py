@@ -44,7 +44,7 @@ class StreamedGeneration(Iterator[Chunk]):
             new = self.generation.token_ids[self._shown :]  # not the round's array, which plugins have seen
             self._shown += len(new)
             text = self._text.push(new)
-            if self.generation.over:
+            if self.generation.finish_reason is not None:  # what was closed may end within a character
                 text += self._text.end()
             self._streamed.append(text)
         return Chunk(text, round_)

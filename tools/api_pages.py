@@ -24,7 +24,7 @@ PAGES = (
         "Loading a model, decoding with it, and what comes out.",
         (
             *("talon_core.loading", "talon_core:as_generate", "talon_core.decoder", "talon_core.request"),
-            *("talon_core.decoder:StreamedGeneration", "talon_core.generation:Generation"),
+            *("talon_core.streaming:StreamedGeneration", "talon_core.generation:Generation"),
             *("talon_core.generation:BatchGeneration", "talon_core.rounds", "talon_core.sampling:Sampling"),
             *("talon_core.sampling:temperature_sampling", "talon_core.frontend:Frontend"),
             *("talon_core.hf.generate:TalonGenerate", "talon_core.errors", "talon_core.frontend:TextStream"),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import attrs
+from attrs.validators import instance_of
 
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
@@ -43,7 +44,7 @@ class DraftModel(DrafterSpec):
     name = "draft-model"
     model: str | None = None
     skip: tuple[int, ...] = attrs.field(default=(), converter=_layers)
-    trust_remote_code: bool = False
+    trust_remote_code: bool = attrs.field(default=False, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         if (self.model is None) == (not self.skip):

@@ -122,8 +122,9 @@ class Acceleration(RepeatableSession):
 
     @contextmanager
     def again(self) -> Iterator[Acceleration]:
+        entered = self._enter()
         try:
-            yield self._enter()
+            yield entered
         finally:
             self.__exit__()
 

@@ -104,11 +104,16 @@ def _cell(cell: str) -> str:
     return escaped_markdown(_flat(cell))
 
 
+MARKS = (" (lossy)", " (claimed)")
+"""What may stand behind a method's name."""
+
+
 def _code(name: str) -> str:
     """A name as code, so that nothing in it is read as Markdown; what is said of it is behind it."""
-    method, space, said = name.partition(" (lossy)")
+    mark = next((mark for mark in MARKS if name.endswith(mark)), "")
+    method = name.removesuffix(mark)
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", method)), default=0))
-    return f"{ticks}{method}{ticks}{space}{said}".replace("|", "\\|")
+    return f"{ticks}{method}{ticks}{mark}".replace("|", "\\|")
 
 
 def escaped_markdown(text: str) -> str:

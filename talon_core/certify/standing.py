@@ -46,4 +46,4 @@ def is_proved(rule: AcceptanceRule, policy: TreePolicy | None) -> bool:
 
 def _may_draw(policy: TreePolicy) -> bool:
     children = getattr_static(policy, "children", None)  # of a property, nobody knows what it says next time
-    return not isinstance(children, str) or children not in KINDS or KINDS[children].most != 0
+    return children != policy.children or not isinstance(children, str) or KINDS[children].most != 0

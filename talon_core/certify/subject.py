@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from attrs.validators import deep_iterable, deep_mapping, instance_of, optional
 
 import talon_core
 from talon_core.errors import naming
@@ -38,11 +39,11 @@ class Subject:
         talon: TALON's version, which stands for its code.
     """
 
-    policy: Mapping[str, Any] | None
-    rule: Mapping[str, Any]
-    varied: tuple[str, ...]
-    code: Mapping[str, str]
-    talon: str
+    policy: Mapping[str, Any] | None = attrs.field(validator=optional(instance_of(dict)))
+    rule: Mapping[str, Any] = attrs.field(validator=instance_of(dict))
+    varied: tuple[str, ...] = attrs.field(validator=deep_iterable(instance_of(str), instance_of(tuple)))
+    code: Mapping[str, str] = attrs.field(validator=deep_mapping(instance_of(str), instance_of(str), instance_of(dict)))
+    talon: str = attrs.field(validator=instance_of(str))
 
     @classmethod
     def of(cls, policy: TreePolicy | None, rule: AcceptanceRule, varied: Iterable[str] = ()) -> "Subject":

@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from talon_core.backends import choose_attention
+from talon_core.backends import choose_attention, made_and_why_not
 from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import check_drafter, drafter_rows, named_drafter
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import print_json, stdout
+from talon_core.errors import PluginError
 from talon_core.loading import DEFAULT_MODEL, Parts, check_parts
 from talon_core.registry import GROUP, Registry, load_registry
 
@@ -179,9 +180,10 @@ def _availability(registry: Registry, kind: str, devices: list[dict[str, Any]]) 
         unavailable: dict[str, str | None] = {}
         for device in devices[:2]:  # the CPU, and the first of the others, which are all alike
             try:
-                unavailable[device["name"]] = registered.cls().unavailable(torch.device(device["name"]), torch.float32)
-            except Exception as error:
-                unavailable[device["name"]] = f"{type(error).__name__}: {error}"
+                _, why = made_and_why_not(kind, registered.cls, torch.device(device["name"]), torch.float32)
+            except PluginError as error:
+                why = str(error)
+            unavailable[device["name"]] = why
         answer.append({"name": name, "plugin": registered.plugin, "unavailable": unavailable})
     return answer
 

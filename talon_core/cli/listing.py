@@ -114,7 +114,9 @@ def list_registered(registry: Registry, kind: str, failures: dict[str, str]) -> 
         registered = registry.get(kind, name)
         try:
             described.append(describe(registered))
-        except Exception as error:  # of a plugin; the others are listed all the same
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of a plugin; the others are listed all the same
             reason = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
             failures[f"{registered.plugin} ({kind} '{name}')"] = reason
     return described

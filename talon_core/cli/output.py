@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
 from rich.console import Console
@@ -42,13 +43,20 @@ def print_json(answer: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The same out of what JSON knows."""
+    """The same out of what JSON knows; numbers that it has no word for are written as in `talon_core.records`."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+    if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, Integral):  # NumPy's, too
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isfinite(number):
+            return number
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     return str(value)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from talon_core.cli import options as opts
 from talon_core.cli.output import print_json, stdout
+from talon_core.errors import blaming_bugs
 from talon_core.recipe import Recipe, TrainingJob
 from talon_core.registry import load_registry
 from talon_core.specs import build
@@ -132,4 +133,5 @@ def _train(recipe: Recipe, model: str, job: TrainingJob, trust_remote_code: bool
         torch.cuda.set_device(local)
     dtype = {} if job.dtype == "auto" else {"dtype": getattr(torch, job.dtype)}
     session = open_session(model, trust_remote_code=trust_remote_code, **dtype)
-    return dict(recipe.train(session.model, session.tokenizer, job))
+    with blaming_bugs("recipe", recipe, "train"):
+        return dict(recipe.train(session.model, session.tokenizer, job))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import FINAL_STATE
+from talon_core.errors import blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD, Pass, TreePass
 from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import fed, pass_inputs, prompt_passes
@@ -93,7 +94,10 @@ class ModelRunner:
         self._prefill_rows = 1 if self.device.type == "cpu" else GPU_PREFILL_ROWS
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._switch = AttentionSwitch(model)
-        self._accelerated = accelerator.prepare(model) if accelerator is not None else None
+        self._accelerated = None
+        if accelerator is not None:
+            with blaming_bugs("accelerator", accelerator, "prepare"):
+                self._accelerated = accelerator.prepare(model)
         self._layers = decoder_layers(model) if self.features else nn.ModuleList()
         for layer in self.features:
             if layer != FINAL_STATE and not 0 <= layer <= len(self._layers):
@@ -247,16 +251,22 @@ class ModelRunner:
 
     def _forward(self, ids: Tensor, positions: Tensor, this_pass: Pass, logits_to_keep: int = 0) -> Tensor:
         """Logits, shape `(rows, kept, vocab)`."""
-        logits: Tensor = self.model(
-            input_ids=ids.to(self.device),
-            position_ids=positions.to(self.device),
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=logits_to_keep,
-            **{PASS_KEYWORD: this_pass},
-        ).logits
+        # of an ordinary error nobody knows whether it is the model's
+        with blaming("attention backend", self.attention, "attend", but=_may_be_the_models):
+            logits: Tensor = self.model(
+                input_ids=ids.to(self.device),
+                position_ids=positions.to(self.device),
+                past_key_values=self.cache,
+                use_cache=True,
+                logits_to_keep=logits_to_keep,
+                **{PASS_KEYWORD: this_pass},
+            ).logits
         self.windows = this_pass.windows
         return logits
+
+
+def _may_be_the_models(error: BaseException) -> bool:
+    return isinstance(error, Exception) and not isinstance(error, StopIteration)
 
 
 class _Session(RepeatableSession):

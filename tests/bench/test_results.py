@@ -139,3 +139,12 @@ def test_a_manifest_of_another_form_is_refused(folder_of, content, pair):
     (folder / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match=r"manifest\.json'"):
         read_results(folder)
+
+
+def test_a_run_goes_on_where_a_method_was_certified_meanwhile(folder_of, pair, reopened):
+    folder = folder_of(pair)
+    file = folder / "manifest.json"
+    before = json.loads(file.read_text())
+    before["settings"]["methods"][1]["lossless"] = "claimed"
+    file.write_text(json.dumps(before))
+    assert reopened(folder).measurements == pair

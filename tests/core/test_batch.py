@@ -191,3 +191,11 @@ def test_a_policy_that_cannot_be_copied_is_named():
     with pytest.raises(PluginError, match="'locked'"):
         decoder.generate(PROMPTS, max_new_tokens=4)
     assert len(decoder.generate(PROMPTS[0], max_new_tokens=4).token_ids) == 4
+
+
+def test_a_numpy_seed_counts_up_as_any_other():
+    decoder = load(tiny_model("llama"), policy=None)
+    options = {"max_new_tokens": 8, "do_sample": True}
+    ours, theirs = (decoder.generate([[3, 4], [3, 4]], seed=seed, **options) for seed in (5, np.int64(5)))
+    assert [one.token_ids for one in ours] == [one.token_ids for one in theirs]
+    assert ours[0].token_ids != ours[1].token_ids

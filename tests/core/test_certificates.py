@@ -193,6 +193,9 @@ def test_a_file_is_for_people_and_is_replaced_as_a_whole(pair: Any) -> None:
 
 DAMAGE = {
     "cut": lambda text: text[:40],
+    "options that are no text": lambda text: json.dumps(
+        {**json.loads(text), "subject": {**json.loads(text)["subject"], "varied": [["a"]]}}
+    ),
     "no JSON": lambda text: "certified!",
     "a list": lambda text: "[1]",
     "foreign": lambda text: '{"name": "something else"}',

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talon_core.drawn import Drawn
@@ -59,6 +59,7 @@ def test_a_round_comes_back_from_json_as_it_was(record):
     assert through_json(record).tree.depths.tolist() == record.tree.depths.tolist()
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(rounds(), max_size=3), st.sampled_from([True, False, "claimed"]), st.none() | st.text())
 def test_a_result_comes_back_from_json_as_it_was(some, lossless, text):
     tokens = [token for one in some for token in one.tokens.tolist()]
@@ -136,7 +137,7 @@ def changed(record: Any, *where: Any, to: Any) -> dict[str, Any]:
         (Result, changed(RESULT, "rounds", to=3), "no Result: 'rounds' is 3; it must be a list"),
         (Result, changed(RESULT, "rounds", 0, "path", to=[0, 2, 3]), "no Result: 'rounds' has at 0 no Round: 'path'"),
         (Result, changed(RESULT, "stats", to=[]), "no Result: 'stats' is no Stats: [] is no dictionary"),
-        (Result, changed(RESULT, "lossless", to=1), "no Result: 'lossless' is 1; it must be true or false"),
+        (Result, changed(RESULT, "lossless", to=1), "no Result: 'lossless' is 1; it must be one of true, false, "),
         (Result, changed(RESULT, "text", to=b""), "no Result: 'text' is b''; it must be text"),
     ],
 )
@@ -144,3 +145,12 @@ def test_what_is_no_record_is_refused_in_a_sentence(cls, data, sentence):
     with pytest.raises(ValueError, match=r"^no ") as raised:
         cls.from_dict(data)
     assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("lossless", "false"), ("lossless", 1), ("lossless", None), ("finish_reason", "done")]
+)
+def test_a_result_says_only_what_results_can_say(field, value):
+    result = Result(np.array([1]), [2], "b", "eos", True, [], Stats.of([], 2.0, 0.5))
+    with pytest.raises(ValueError, match=f"'{field}' .*one of"):
+        Result.from_dict({**result.as_dict(), field: value})

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import talon_strategies
-from talon_core import AcceptanceRule, Request, TableTarget, TreePolicy
+from talon_core import AcceptanceRule, PluginError, Request, TableTarget, TreePolicy
 from talon_core.certify import subject
 from talon_core.certify.standing import is_proved, standing
 from talon_core.certify.subject import is_own
@@ -159,3 +159,25 @@ def test_every_policy_and_rule_in_our_package_is_registered_and_so_certified() -
             kind = "rule" if issubclass(cls, AcceptanceRule) else "tree policy"
             assert registry.get(kind, cls.name).cls is cls
             assert is_own(cls())
+
+
+def test_the_kind_of_a_policys_trees_stays_what_its_rule_was_checked_against() -> None:
+    @attrs.frozen
+    class Turning(Chain):
+        name = "turning"
+
+    decoder = Decoder(TableTarget(np.zeros((3, 3))), Hybrid(), Turning(), Given(TableDrafter(np.full((1, 3), 1 / 3))))
+    Turning.children = "iid"
+    with pytest.raises(PluginError, match="says that its children are iid, and said deterministic"):
+        decoder.run_all([request(4)])
+
+
+def test_a_policy_that_says_another_kind_than_its_class_is_not_taken_at_its_word() -> None:
+    @attrs.frozen(slots=False)
+    class TwoTongues(Chain):
+        name = "two-tongues"
+
+        def __getattribute__(self, attribute: str) -> Any:
+            return "hybrid" if attribute == "children" else super().__getattribute__(attribute)
+
+    assert standing(Hybrid(), TwoTongues()) == "claimed"

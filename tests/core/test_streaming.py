@@ -377,3 +377,49 @@ def test_half_a_character_at_the_place_where_a_stream_was_closed_is_in_neither_t
     texts = [next(stream).text, next(stream).text]
     stream.close()
     assert "".join(map(str, texts)) == stream.result().text == "1."
+
+
+def test_half_a_character_is_in_neither_text_where_a_stream_is_closed_while_a_round_runs() -> None:
+    class Holding(Numbers):
+        def push(self, token_ids: Any) -> str:
+            return "" if token_ids[-1] == 2 else self.text(token_ids)
+
+        def end(self) -> str:
+            return "?"
+
+    decoder = Decoder(TableTarget(np.roll(np.eye(9), 1, axis=1) * 9), Match(), frontend=Holding())  # type: ignore[arg-type]
+
+    def close(ids: torch.Tensor) -> bool:
+        if len(ids[0]) == 3:
+            stream.close()
+        return False
+
+    stream = decoder.stream([0], criteria=(close,))
+    assert "".join(str(chunk.text) for chunk in stream) == stream.result().text == "1."
+
+
+def test_who_begins_while_another_enters_the_model_ends_the_other(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    """Between looking whose turn it is and taking the model nobody may come in."""
+    decoder = talon_core.load(model, **PARTS)
+    stream = decoder.stream(PROMPT, max_new_tokens=12)
+    next(stream)
+    runner, entered = decoder.target.runner, type(decoder.target.runner).session  # type: ignore[attr-defined]
+
+    def meanwhile(self: Any) -> Any:
+        monkeypatch.undo()
+        decoder.generate([7, 8, 9], max_new_tokens=4)
+        return entered(self)
+
+    monkeypatch.setattr(type(runner), "session", meanwhile)
+    stream.generation._batch._session._known.clear()
+    with pytest.raises(RuntimeError, match="another one has begun"):
+        next(stream)
+
+
+def test_a_result_taken_midway_stays_as_it_was(model: Any) -> None:
+    stream = talon_core.load(model, **PARTS).stream(PROMPT, max_new_tokens=12)
+    next(stream)
+    midway = stream.result()
+    before = (list(midway.token_ids), len(midway.rounds))
+    list(stream)
+    assert (midway.token_ids, len(midway.rounds)) == before

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -152,3 +153,9 @@ def test_where_it_is_asked_for_it_runs_and_decodes(
     ids = torch.tensor([[5, 6, 7]])
     expected = same.generate(ids, max_new_tokens=6, do_sample=False)[0, 3:].tolist()
     assert json.loads(capfd.readouterr().out)["token_ids"] == expected
+
+
+@pytest.mark.parametrize("given", [None, "yes", 1])
+def test_leave_to_run_code_is_given_by_true_and_by_nothing_else(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"trust_remote_code is {given!r}; it must be True or False"):
+        talon_core.load(str(tmp_path), trust_remote_code=given)
