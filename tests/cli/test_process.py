@@ -13,13 +13,13 @@ SENTENCE = "hi-🙂é~\n"
 TALON = [sys.executable, "-c", "import sys; from talon_core.cli import main; sys.exit(main())"]
 SLOW = """
 import sys, time
-from talon_core.generation import Generation
-fast = Generation.__next__
+from talon_core.generation import BatchGeneration
+fast = BatchGeneration.__next__
 def slow(self):
-    round_ = fast(self)
+    rounds = fast(self)
     time.sleep(0.2)
-    return round_
-Generation.__next__ = slow
+    return rounds
+BatchGeneration.__next__ = slow
 from talon_core.cli import main
 sys.exit(main())
 """
@@ -61,7 +61,8 @@ def test_ctrl_c_keeps_what_is_there_and_ends_with_130(model):
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
 def test_ctrl_c_with_json_leaves_an_object_that_says_so(model):
-    command = [sys.executable, "-c", SLOW.replace("time.sleep(0.2)", "print('going', file=sys.stderr, flush=True)")]
+    going = "print('going', file=sys.stderr, flush=True)"
+    command = [sys.executable, "-c", SLOW.replace("    time.sleep(0.2)", f"    {going}\n    time.sleep(0.2)")]
     with start(command, "generate", SENTENCE, "--model", model, "--policy", "none", "--json") as running:
         assert running.stderr is not None
         running.stderr.read(5)
