@@ -57,7 +57,7 @@ def _checked(given: Candidates, growing: Growing, width: int, drafter: Drafter, 
         if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
             dtype = getattr(array, "dtype", type(array).__name__)
             raise fail(f"returned {what} of type {dtype}; it must be a NumPy array of {_KINDS[kinds]}")
-    tokens, logp, path_logp = ints(raw["tokens"]), floats(raw["logp"]), floats(raw["path_logp"])
+    tokens, logp, path_logp = ints(raw["tokens"]), floats(raw["logp"]), np.asarray(raw["path_logp"], np.float64)
     rows = len(growing.frontier)
     if tokens.ndim != 2 or tokens.shape != logp.shape or tokens.shape != path_logp.shape or len(tokens) != rows:
         raise fail(
@@ -72,14 +72,14 @@ def _checked(given: Candidates, growing: Growing, width: int, drafter: Drafter, 
     if tokens.min() < -1 or tokens.max() >= vocab_size:
         bad = int(tokens.min() if tokens.min() < -1 else tokens.max())
         raise fail(f"proposed token {bad}; the target's vocabulary has ids 0 to {vocab_size - 1}")
-    real = tokens >= 0
-    if not (((logp > -np.inf) & (logp <= LOGP_SLACK)) == real).all() or np.isnan(logp).any():
+    padding, highest = tokens < 0, logp.max()  # NaN if there is one
+    if not highest <= LOGP_SLACK or ((logp == -np.inf) != padding).any():
         raise fail(f"gave a candidate a log-probability {_NO_LOGP}")
-    if (logp > 0).any():  # clipped, so that no path scores above its parent's
+    if highest > 0:  # clipped, so that no path scores above its parent's
         logp = floats(np.minimum(logp, 0.0))
     along = growing.tree.path_logp[growing.frontier][:, None] + logp
     if not np.array_equal(path_logp, along):
-        _check_paths(path_logp, along, real, fail)
+        _check_paths(path_logp, along, ~padding, fail)
     _check_rows(tokens, logp, fail)
 
     def law(row: int) -> FloatArray:

@@ -165,7 +165,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
         for row in active:
             sequence, round_ = self.sequences[row], rounds[row]
             assert round_ is not None
-            if sequence.policy is not None:
+            if sequence.policy is not None and type(sequence.policy).observe is not TreePolicy.observe:
                 with blaming("tree policy", sequence.policy, "observe"):
                     sequence.policy.observe(round_.copied())
             sequence.took(perf_counter() - self._started)

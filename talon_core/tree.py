@@ -194,12 +194,16 @@ class TokenTree:
         drawn: Mapping[int, Drawn] | None = None,
     ) -> "TokenTree":
         """This tree with nodes added at its end; the arrays have shape `(added,)`, `drawn` is by parent."""
-        return TokenTree(
+        extended = TokenTree(
             tokens=np.concatenate([self.tokens, tokens]),
             parents=np.concatenate([self.parents, parents]),
             path_logp=np.concatenate([self.path_logp, path_logp]),
             drawn={**self.drawn, **drawn} if drawn else self.drawn,
         )
+        above = extended.parents[len(self) :]
+        if len(above) and above.max() < len(self):  # as in a layer of a draft: found without walking the whole tree
+            object.__setattr__(extended, "depths", ints(np.concatenate([self.depths, self.depths[above] + 1])))
+        return extended
 
     def without_laws(self) -> "TokenTree":
         """The tree as a record of what was drawn, without the laws, which are as large as the vocabulary."""
