@@ -111,7 +111,8 @@ def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
     yield importlib.import_module("liar")
-    sys.modules.pop("liar", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "liar"]:
+        del sys.modules[name]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

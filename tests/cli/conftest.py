@@ -1,8 +1,11 @@
 """A model folder that takes milliseconds: it knows one sentence by heart, byte by byte, an emoji among it."""
 
 import json
+import os
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,44 @@ def talon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         status = main(arguments)
         out, err = capsys.readouterr()
         return Ran(arguments, status, out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator["subprocess.Popen[str]"]:
+    """See `tests/cli/fork_server.py`."""
+    command = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield server
+
+
+@pytest.fixture
+def process(request: pytest.FixtureRequest) -> Callable[..., tuple[int, str, str]]:
+    """Runs a script as `python -c` does; gives the exit status (negative: killed by a signal), stdout and stderr."""
+
+    def run(script: str, *arguments: str, redirect: str = "", fresh: bool = False) -> tuple[int, str, str]:
+        """Without `fresh` it is a fork that has imported the command line already, which takes a few milliseconds.
+
+        Args:
+            script: what is run.
+            arguments: what follows it on the command line.
+            redirect: redirections of the streams as a shell writes them: `2>&-`, `>/dev/full`.
+            fresh: whether the interpreter's start, or what is imported, is part of what is tested.
+        """
+        if fresh or not hasattr(os, "fork"):
+            shell = ["sh", "-c", f'exec "$@" {redirect}', "sh"] if redirect else []
+            command = [*shell, sys.executable, "-c", script, *arguments]
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            )
+            return done.returncode, done.stdout, done.stderr
+        server = request.getfixturevalue("fork_server")
+        asked = {"script": script, "arguments": arguments, "redirect": redirect}
+        print(json.dumps({**asked, "environment": dict(os.environ), "folder": os.getcwd()}), file=server.stdin)
+        server.stdin.flush()
+        status, out, err = json.loads(server.stdout.readline())
+        return status, out, err
 
     return run
 

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -32,18 +31,9 @@ sys.exit(main())
 TALON = "import sys; from talon_core.cli import main; sys.exit(main())"
 
 
-def ran(script: str, *arguments: str, redirect: str = "") -> tuple[int, str, str]:
-    """Status, stdout and stderr of a process whose streams are redirected as a shell writes it."""
-    shell = ["sh", "-c", f'exec "$@" {redirect}', "sh", sys.executable, "-c", script]
-    done = subprocess.run(
-        [*shell, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.mark.parametrize("redirect", ["", "2>&-", "<&-"])
-def test_with_json_stdout_holds_one_object_whatever_plugins_print(redirect):
-    status, out, err = ran(NOISY, "list", "rules", "--json", redirect=redirect)
+def test_with_json_stdout_holds_one_object_whatever_plugins_print(process, redirect):
+    status, out, err = process(NOISY, "list", "rules", "--json", redirect=redirect, fresh=redirect != "<&-")
     assert status == 0
     assert "rules" in json.loads(out)
     if redirect != "2>&-":
@@ -51,17 +41,17 @@ def test_with_json_stdout_holds_one_object_whatever_plugins_print(redirect):
             assert err.count(way) == 2
 
 
-def test_descriptor_1_is_given_back_to_a_program_that_runs_commands():
+def test_descriptor_1_is_given_back_to_a_program_that_runs_commands(process):
     script = "from talon_core.cli import main; main(['list', 'rules', '--json']); print('done', flush=True)"
-    _, out, err = ran(f"{script}; import os; os.write(1, b'and done')")
+    _, out, err = process(f"{script}; import os; os.write(1, b'and done')")
     assert out.endswith("}\ndone\nand done")
     assert err == ""
 
 
 @pytest.mark.parametrize("arguments", [["list", "rulez", "--json"], ["list", "--colour", "--json"], ["lst", "--json"]])
 @pytest.mark.parametrize("redirect", ["", "2>&-"])
-def test_with_json_an_error_is_an_object_too(arguments, redirect):
-    status, out, err = ran(TALON, *arguments, redirect=redirect)
+def test_with_json_an_error_is_an_object_too(process, arguments, redirect):
+    status, out, err = process(TALON, *arguments, redirect=redirect)
     assert status == 2
     (sentence,) = json.loads(out).values()
     assert err == ("" if redirect else f"talon: {sentence}\n")
@@ -80,50 +70,50 @@ def test_what_calls_sys_exit_is_an_error(talon, monkeypatch):
     assert talon("list").refusal == talon("list", "--json").refusal == said
 
 
-def test_an_error_of_our_own_is_an_object_and_a_traceback():
-    status, out, err = ran(NOISY.replace("return load_registry()", "return {}['x']"), "list", "--json")
+def test_an_error_of_our_own_is_an_object_and_a_traceback(process):
+    status, out, err = process(NOISY.replace("return load_registry()", "return {}['x']"), "list", "--json")
     assert (status, json.loads(out)) == (1, {"error": "KeyError: 'x'"})
     assert "Traceback" in err
 
 
-def test_a_closed_stdout_is_said_in_a_sentence():
-    for arguments in (["list"], ["list", "--json"], ["generate", "hi"], ["--help"]):
-        status, _, err = ran(TALON, *arguments, redirect=">&-")
-        assert status == 2
-        assert err.startswith("talon: stdout is closed, so there is nowhere to write the answer to; ")
-        assert err.count("\n") == 1
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--json"], ["generate", "hi"], ["--help"]])
+def test_a_closed_stdout_is_said_in_a_sentence(process, arguments):
+    status, _, err = process(TALON, *arguments, redirect=">&-", fresh=arguments == ["list"])
+    assert status == 2
+    assert err.startswith("talon: stdout is closed, so there is nowhere to write the answer to; ")
+    assert err.count("\n") == 1
 
 
-def test_a_closed_stdin_is_said_in_a_sentence_where_it_is_read():
-    status, _, err = ran(TALON, "generate", "--prompt-file", "-", redirect="<&-")
+def test_a_closed_stdin_is_said_in_a_sentence_where_it_is_read(process):
+    status, _, err = process(TALON, "generate", "--prompt-file", "-", redirect="<&-")
     assert (status, err) == (2, "talon: standard input is closed; give PROMPT, or --prompt-file FILE\n")
 
 
-def test_a_file_that_is_opened_never_takes_the_place_of_a_closed_stream(tmp_path):
+def test_a_file_that_is_opened_never_takes_the_place_of_a_closed_stream(process, tmp_path):
     script = f"from talon_core.cli import main; main(['--version']); file = open({str(tmp_path / 'file')!r}, 'w')"
-    assert ran(f"{script}; import sys; sys.exit(file.fileno())", redirect="<&- >&- 2>&-")[0] > 2
+    assert process(f"{script}; import sys; sys.exit(file.fileno())", redirect="<&- >&- 2>&-")[0] > 2
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_behind_stderr_takes_nothing_from_the_answer():
+def test_a_full_disk_behind_stderr_takes_nothing_from_the_answer(process):
     noted = NOISY.replace("noise()\n    return", "sys.stderr.write('noted'); sys.stderr.flush()\n    return")
     noted = noted.replace("atexit.register(noise)", "")
-    status, out, _ = ran(noted, "list", "rules", redirect="2>/dev/full")
+    status, out, _ = process(noted, "list", "rules", redirect="2>/dev/full")
     assert (status, out.splitlines()[0]) == (0, "rules")
-    assert ran(TALON, "list", "rulez", redirect="2>/dev/full")[0] == 2
+    assert process(TALON, "list", "rulez", redirect="2>/dev/full")[0] == 2
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 @pytest.mark.parametrize("arguments", [["list"], ["list", "--json"], ["--help"], ["lst", "--json"]])
-def test_a_full_disk_behind_stdout_is_said_once_and_not_tried_again(arguments):
-    status, _, err = ran(TALON, *arguments, redirect=">/dev/full")
+def test_a_full_disk_behind_stdout_is_said_once_and_not_tried_again(process, arguments):
+    status, _, err = process(TALON, *arguments, redirect=">/dev/full", fresh=arguments == ["list"])
     assert status == 2
     assert err.count("\n") == 1
     assert err.startswith("talon: ")
 
 
 @pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]])
-def test_ctrl_c_while_modules_are_imported_ends_with_130_and_not_a_word(arguments):
+def test_ctrl_c_while_modules_are_imported_ends_with_130_and_not_a_word(process, arguments):
     interrupted = f"""
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored by whoever started the tests
@@ -133,7 +123,7 @@ class Interrupts:
             os.kill(os.getpid(), signal.{signal.SIGINT.name})
 sys.meta_path.insert(0, Interrupts())
 """
-    status, out, err = ran(interrupted + TALON, *arguments)
+    status, out, err = process(interrupted + TALON, *arguments, fresh=True)
     assert (status, err) == (130, "")
     assert out == ('{"error": "interrupted"}\n' if "--json" in arguments else "")
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 import warnings
 from collections.abc import Callable
@@ -34,16 +35,10 @@ class OwnTokenizer(PreTrainedTokenizerFast):
 class Folder:
     """A model's folder with code, and the file which that code makes."""
 
-    def __init__(self, folder: Path, name: str, own_model: bool) -> None:
+    def __init__(self, saved: Path, folder: Path, name: str, own_model: bool) -> None:
         self.path = str(folder / name)
         self._marker = folder / f"{name}-ran"
-        made = Tokenizer(models.WordLevel({f"t{number}": number for number in range(97)}, unk_token="t0"))
-        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(self.path)
-        torch.manual_seed(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tiny_model("llama").save_pretrained(self.path)
+        shutil.copytree(saved, self.path)
         (Path(self.path) / "own.py").write_text(CODE.format(marker=str(self._marker), name=name))
         if own_model:
             classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
@@ -61,8 +56,24 @@ class Folder:
         return self._marker.exists()
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder without code."""
+    path = tmp_path_factory.mktemp("saved")
+    made = Tokenizer(models.WordLevel({f"t{number}": number for number in range(97)}, unk_token="t0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(path)
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny_model("llama").save_pretrained(path)
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Callable[..., Folder]:
+def folder(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Callable[..., Folder]:
     """Makes folders, and answers "y" to whoever asks."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -71,7 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     def make(own_model: bool = True) -> Folder:
         # transformers keeps what was registered, so that each test needs a name of its own
         name = f"own{crc32(request.node.name.encode())}"
-        return Folder(tmp_path, name, own_model)
+        return Folder(saved, tmp_path, name, own_model)
 
     return make
 

@@ -126,12 +126,15 @@ def test_a_compiler_that_fails_is_said_in_words(monkeypatch, tmp_path, cache):
         build_library(Library)
 
 
-def test_everything_works_in_a_process_without_native_kernels():
-    code = """
+CHILD = """
+import os
 import torch
+from talon_kernels import native
 from talon_kernels.native import load, unavailable
 from talon_kernels.acceleration import accelerate
+from talon_kernels.gated_unit import gated_unit
 from talon_kernels.skinny_linear import skinny_linear
+
 assert load() is None and "TALON_NATIVE=0" in unavailable()
 x, weight = torch.ones(3, 5), torch.ones(7, 5)
 assert (skinny_linear(x, weight) == 5).all()
@@ -140,8 +143,33 @@ acceleration = accelerate(layer)
 assert acceleration.summary() == {} and "TALON_NATIVE=0" in acceleration.reason
 with acceleration:
     assert "forward" not in layer.__dict__
+print("without", flush=True)
+
+del os.environ["TALON_NATIVE"]
+native._LOADER = native._Loader()
+big = torch.zeros(1000, 1000)
+gated_unit(big, big, "silu", backend="native")
+big @ big
+maps = open("/proc/self/maps").read().splitlines()
+loaded = {line.split()[-1] for line in maps if "libgomp" in line}
+assert len(loaded) <= 1, loaded
+print("with")
 """
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TALON_NATIVE": "0"}, timeout=120)
+"""What has to be tried in a process that has loaded nothing yet: first without the kernels, then with them."""
+
+
+@pytest.fixture(scope="module")
+def child():
+    """How far the process came, as the words that it printed, and its stderr."""
+    command = [sys.executable, "-W", "ignore", "-c", CHILD]
+    environment = {**os.environ, "TALON_NATIVE": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout.split(), done.stderr
+
+
+def test_everything_works_in_a_process_without_native_kernels(child):
+    reached, err = child
+    assert "without" in reached, err
 
 
 def test_the_sources_compile_here(library, tmp_path):
@@ -149,20 +177,11 @@ def test_the_sources_compile_here(library, tmp_path):
     assert Library(str(tmp_path / "talon.so")).lanes == library.lanes
 
 
-def test_one_openmp_serves_pytorch_and_the_kernels(library):
+def test_one_openmp_serves_pytorch_and_the_kernels(library, child):
     if not sys.platform.startswith("linux"):
         pytest.skip("the loaded libraries are listed on Linux only")
-    code = """
-import torch
-from talon_kernels.gated_unit import gated_unit
-big = torch.zeros(1000, 1000)
-gated_unit(big, big, "silu", backend="native")
-big @ big
-maps = open("/proc/self/maps").read().splitlines()
-loaded = {line.split()[-1] for line in maps if "libgomp" in line}
-assert len(loaded) <= 1, loaded
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+    reached, err = child
+    assert "with" in reached, err
 
 
 def test_switching_off_ends_with_its_block(library):
