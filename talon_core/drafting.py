@@ -11,7 +11,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Drafter
 from talon_core.drawn import fault
-from talon_core.errors import PluginError, blaming, naming, of_the_machine
+from talon_core.errors import PluginError, blaming, naming
 from talon_core.growing import DraftLimits, Growing, checked_budget
 from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -83,7 +83,7 @@ def _checked(given: Candidates, growing: Growing, width: int, drafter: Drafter, 
     _check_rows(tokens, logp, fail)
 
     def law(row: int) -> FloatArray:
-        with blaming("drafter", drafter, "law", but=of_the_machine):
+        with blaming("drafter", drafter, "law"):
             own = law_of(row)
         if not isinstance(own, np.ndarray) or own.dtype.kind != "f" or own.shape != (vocab_size,):
             what = f"shape {own.shape} and type {own.dtype}" if isinstance(own, np.ndarray) else type(own).__name__
@@ -169,7 +169,7 @@ def draft_trees(
             [one.tree.copied(one.shown.drawn) for one in growing],
             [one.frontier.view() for one in growing],
         )
-        with blaming("drafter", drafter, "propose", but=of_the_machine):
+        with blaming("drafter", drafter, "propose"):
             proposed = drafter.propose(trees, frontiers, [*widths], [*(choices if own is None else own)])
         draft_seconds += perf_counter() - started
         if not isinstance(proposed, list | tuple) or len(proposed) != len(growing):

@@ -16,7 +16,7 @@ from torch import Tensor
 from talon_core.choices import Choices, SeededChoices
 from talon_core.drafter import Committed, Prompt, checked_depth, checked_passes
 from talon_core.drafting import Drafted, checked_budget, draft_trees
-from talon_core.errors import BusyError, PluginError, blaming, naming, of_the_machine, written
+from talon_core.errors import BusyError, PluginError, blaming, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rounds import Round
@@ -180,7 +180,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
         target.claim = self._claim = object()
         if drafter is not None:
             told = [Prompt(ids.copy(), own) for ids, own in zip(prompts, features, strict=True)]
-            with blaming("drafter", self.decoder.drafter_spec, "begin", but=of_the_machine):
+            with blaming("drafter", self.decoder.drafter_spec, "begin"):
                 drafter.begin(told)
         for sequence, room in zip(self.sequences, rooms, strict=True):
             if sequence.policy is not None:
@@ -200,7 +200,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
         commit_seconds = clock.lap()
         if decoder.drafter is not None and not all(sequence.over for sequence in self.sequences):
             told = [self._told(row, drafted[row], verified, emitted) for row in range(len(drafted))]
-            with blaming("drafter", decoder.drafter_spec, "commit", but=of_the_machine):
+            with blaming("drafter", decoder.drafter_spec, "commit"):
                 decoder.drafter.commit(told)
         draft_passes = self._passes() - passes
         draft_seconds = clock.lap()
