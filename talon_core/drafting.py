@@ -166,7 +166,7 @@ def draft_trees(
         widths = [one.width() if len(one.frontier) else 1 for one in growing]
         started = perf_counter()
         trees, frontiers = (
-            [one.tree.copied(one.shown.drawn) for one in growing],
+            [one.tree.copied(one.shown_draws) for one in growing],
             [one.frontier.view() for one in growing],
         )
         with blaming("drafter", drafter, "propose"):

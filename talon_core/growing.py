@@ -78,6 +78,7 @@ class Growing:
                 f"says that its children are {self.children}, and said {limits.children} when its rule was checked; "
                 "that must stay as it is"
             )
+        self.shown_draws: dict[int, Drawn] = {}
         self.shown = self.tree.copied()
 
     def _usable(self, nodes: IntArray) -> IntArray:
@@ -153,8 +154,8 @@ class Growing:
             np.concatenate(tokens), np.concatenate(parents), np.concatenate(path_logp), by_parent
         )
         self.drafted_from = np.concatenate([self.drafted_from, np.zeros(len(self.tree) - old, dtype=bool)])
-        shown = {node: one.copied() for node, one in by_parent.items()}
-        self.shown = self.tree.copied({**self.shown.drawn, **shown})
+        self.shown_draws |= {node: one.copied() for node, one in by_parent.items()}
+        self.shown = self.tree.copied(self.shown_draws)
 
     def _checked_choice(self, chosen: NDArray[Any], candidates: Candidates) -> IntArray:
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):

@@ -118,7 +118,11 @@ def read(file: Path, package: str | None = None) -> Kept:
         found = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError(f"its format is not '{FORMAT}'")
-        return Kept(**{name: found[name] for name in fields}, subject=_subject(found), file=file, package=package)
+        kept = Kept(**{name: found[name] for name in fields}, subject=_subject(found), file=file, package=package)
+        least = 0 if kept.subject.policy is None else 1  # without a policy nothing is drafted
+        if not least <= kept.accepting <= kept.worlds:
+            raise ValueError(f"something drafted was accepted in {kept.accepting} of {kept.worlds} worlds")
+        return kept
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"'{file}' is no certificate: {error.args[0] if error.args else error}") from error
     except KeyError as error:

@@ -193,6 +193,8 @@ def test_a_file_is_for_people_and_is_replaced_as_a_whole(pair: Any) -> None:
 
 DAMAGE = {
     "cut": lambda text: text[:40],
+    "nothing was ever accepted": lambda text: json.dumps({**json.loads(text), "accepting": 0}),
+    "more was accepted than there were worlds": lambda text: json.dumps({**json.loads(text), "accepting": 10**9}),
     "options that are no text": lambda text: json.dumps(
         {**json.loads(text), "subject": {**json.loads(text)["subject"], "varied": [["a"]]}}
     ),
