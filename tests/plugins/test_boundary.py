@@ -332,7 +332,7 @@ def drawn_by(law, **changes):
     ("changes", "complaint"),
     [
         ({"tokens": np.array([VOCAB])}, "drawn tokens .* are not all among the law's"),
-        ({"tokens": np.array([0, 0])}, "drawn without replacement, and one of them twice"),
+        ({"tokens": np.array([0, 0]), "logp": np.zeros(2)}, "drawn without replacement, and one of them twice"),
         ({"replacement": "yes"}, "replacement of draws is 'yes'; it must be True or False"),
         ({"logp": np.zeros(7)}, "logp has shape"),
     ],
