@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from talon_core.sessions import RepeatableSession
 from talon_kernels.gated_mlp.native import gated_mlp_native
@@ -108,7 +109,7 @@ class Acceleration(RepeatableSession):
     ) -> None:
         self._replaced = replaced
         self._narrow = narrow or {}
-        self._places = [(module.__dict__, forward) for _, module, forward in replaced]
+        self._places = [(module.__dict__, forward, _classes(module)) for _, module, forward in replaced]
         self._patched: list[dict[str, Any]] = []
         self._left = left
         self._entered = 0
@@ -130,8 +131,14 @@ class Acceleration(RepeatableSession):
 
     def _enter(self) -> Acceleration:
         if self._entered == 0:
-            # before anything is replaced: what has a `forward` of its own by now was patched by somebody else
-            free = [(own, forward) for own, forward in self._places if not _patched(own)]
+            # before anything is replaced: what has another `forward` by now was patched by somebody else
+            free = [
+                (own, forward)
+                for own, forward, classes in self._places
+                if not _patched(own) and all(cls.forward is before for cls, before in classes)
+            ]
+            if _global_forward_hooks or _global_forward_pre_hooks:  # every module must be called itself then
+                free = []
             self._patched = [own for own, _ in free]
             for own, forward in free:
                 own["forward"] = forward
@@ -192,6 +199,11 @@ def accelerate(model: nn.Module) -> Acceleration:
 
 Candidates = tuple[int, list[Forward]] | None
 """The width of a module's input, and the forwards it may have."""
+
+
+def _classes(module: nn.Module) -> tuple[tuple[Any, Any], ...]:
+    """The classes of a module and of those whose work its replacement does, each with its `forward`."""
+    return tuple((type(one), type(one).forward) for one in (module, *module.children()))
 
 
 def _patched(own: Mapping[str, Any]) -> bool:

@@ -260,3 +260,29 @@ def test_compiled_models_do_not_end_the_process() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["wrapper", "forward", "of_class"]
+
+
+def test_a_class_that_is_patched_after_a_decoder_was_made_is_called_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    decoder = talon_core.load(model, **PARTS)
+    before = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    own = type(model.model.layers[0].mlp).forward
+    monkeypatch.setattr(type(model.model.layers[0].mlp), "forward", lambda self, x: own(self, x) * -2.0)
+    after = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    assert after == answer(model) != before
+
+
+def test_hooks_on_every_module_are_called_though_they_came_after_the_decoder() -> None:
+    model = tiny_model("llama")
+    decoder = talon_core.load(model, **PARTS)
+    before = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+
+    def hook(module: nn.Module, _args: Any, out: Any) -> Any:
+        return out * -1.5 if type(module) is nn.Linear else None
+
+    handle = nn.modules.module.register_module_forward_hook(hook)
+    try:
+        after = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+        assert after == answer(model) != before
+    finally:
+        handle.remove()
