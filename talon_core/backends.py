@@ -35,18 +35,15 @@ def choose_attention(
     if isinstance(asked, AttentionBackend):
         return asked
     if asked is not None:
-        cls: type[AttentionBackend] = registry.get("attention backend", asked).cls
-        backend, why = made_and_why_not("attention backend", cls, device, dtype)
-        if why is not None:
-            raise ValueError(f"attention backend '{asked}' cannot be used here: {why}")
-        return backend
+        own: AttentionBackend = _made_as_asked(registry, "attention backend", asked, device, dtype)
+        return own
     names = registry.names("attention backend")
     ours = [name for name in ATTENTION_BACKENDS.get(device.type, ("sdpa", "reference")) if name in names]
     reasons = []
     for name in [*ours, *(name for name in names if name not in ours)]:
         if name == without:
             continue
-        cls = registry.get("attention backend", name).cls
+        cls: type[AttentionBackend] = registry.get("attention backend", name).cls
         made = _made_if_it_can("attention backend", cls, device, dtype)
         if made is None:
             reasons.append(f"{name}: it failed")
@@ -72,17 +69,22 @@ def choose_accelerator(registry: Registry, asked: bool | str, device: "device", 
     if asked is False:
         return None
     if asked is not True:
-        cls: type[Accelerator] = registry.get("accelerator", asked).cls
-        accelerator, why = made_and_why_not("accelerator", cls, device, dtype)
-        if why is not None:
-            raise ValueError(f"accelerator '{asked}' cannot be used here: {why}")
+        accelerator: Accelerator = _made_as_asked(registry, "accelerator", str(asked), device, dtype)
         return accelerator
     for name in registry.names("accelerator"):
-        cls = registry.get("accelerator", name).cls
+        cls: type[Accelerator] = registry.get("accelerator", name).cls
         made = _made_if_it_can("accelerator", cls, device, dtype)
         if made is not None and made[1] is None and made[0].automatic:
             return made[0]
     return None
+
+
+def _made_as_asked(registry: Registry, kind: str, asked: str, device: "device", dtype: "dtype") -> Any:
+    """What was asked for by name; raises as `choose_attention` and `choose_accelerator` do."""
+    made, why = made_and_why_not(kind, registry.get(kind, asked).cls, device, dtype)
+    if why is not None:
+        raise ValueError(f"{kind} '{asked}' cannot be used here: {why}")
+    return made
 
 
 def made_and_why_not(kind: str, cls: type[Backend], device: "device", dtype: "dtype") -> tuple[Backend, str | None]:

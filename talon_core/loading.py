@@ -14,7 +14,7 @@ from talon_core.backends import choose_accelerator, choose_attention
 from talon_core.certify.standing import Lossless, standing
 from talon_core.drafter import DrafterSpec, checked_features, checked_rank
 from talon_core.drafting import checked_budget
-from talon_core.errors import PluginError
+from talon_core.errors import PluginError, of_the_machine
 from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
@@ -352,11 +352,9 @@ def load_model(
     path = resolve(name)
     try:
         return _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
-    except MemoryError:
-        raise  # nothing is wrong with the model
     except Exception as error:  # a damaged file may raise anything
-        if type(error).__name__ == "OutOfMemoryError":  # torch's
-            raise
+        if of_the_machine(error):
+            raise  # nothing is wrong with the model
         if not trust_remote_code and "trust_remote_code=True" in str(error):
             raise ValueError(
                 f"model '{name}' comes with code of its own, which is run only where that is asked for: look at the "

@@ -12,7 +12,7 @@ from talon_core.cli import INTERRUPTED
 from talon_core.cli.app import app
 from talon_core.cli.output import debugging, note
 from talon_core.cli.streams import Streams, asks_for_json, streams
-from talon_core.errors import PluginError
+from talon_core.errors import PluginError, of_the_machine
 
 BAD_INPUT = 2
 PIPE_CLOSED = 141
@@ -95,7 +95,7 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f": '{error.filename}'" if error.filename else ""
         return f"{error.strerror}{where}"
-    if isinstance(error, MemoryError) or _is_cuda_out_of_memory(error):
+    if of_the_machine(error):
         return f"out of memory; a smaller model or a smaller budget needs less ({_one_line(str(error))})"
     return _one_line(str(error)) or type(error).__name__
 
@@ -104,12 +104,8 @@ def _has_known_cause(error: BaseException) -> bool:
     """Whether an error is about what the user gave; `KeyError` and `IndexError` are about our own mistakes."""
     if isinstance(error, KeyError | IndexError):
         return False
-    known = (*USAGE_ERRORS, ValueError, LookupError, PluginError, OSError, MemoryError)
-    return isinstance(error, known) or _is_cuda_out_of_memory(error)
-
-
-def _is_cuda_out_of_memory(error: BaseException) -> bool:
-    return type(error).__name__ == "OutOfMemoryError"  # torch's; torch is not imported to find that out
+    known = (*USAGE_ERRORS, ValueError, LookupError, PluginError, OSError)
+    return isinstance(error, known) or of_the_machine(error)
 
 
 def _one_line(text: str) -> str:

@@ -364,15 +364,22 @@ def test_a_session_that_swallows_an_error_does_not_hide_it() -> None:
             run({"criteria": (raising(ZeroDivisionError),)})
 
 
+class Holding(Numbers):
+    """Token 2 is half a character."""
+
+    def push(self, token_ids: Any) -> str:
+        return "" if token_ids[-1] == 2 else self.text(token_ids)
+
+    def end(self) -> str:
+        return "?"
+
+
+def holding() -> Decoder:
+    return Decoder(TableTarget(np.roll(np.eye(9), 1, axis=1) * 9), Match(), frontend=Holding())  # type: ignore[arg-type]
+
+
 def test_half_a_character_at_the_place_where_a_stream_was_closed_is_in_neither_text() -> None:
-    class Holding(Numbers):
-        def push(self, token_ids: Any) -> str:
-            return "" if token_ids[-1] == 2 else self.text(token_ids)
-
-        def end(self) -> str:
-            return "?"
-
-    decoder = Decoder(TableTarget(np.roll(np.eye(9), 1, axis=1) * 9), Match(), frontend=Holding())  # type: ignore[arg-type]
+    decoder = holding()
     stream = decoder.stream([0])
     texts = [next(stream).text, next(stream).text]
     stream.close()
@@ -380,14 +387,7 @@ def test_half_a_character_at_the_place_where_a_stream_was_closed_is_in_neither_t
 
 
 def test_half_a_character_is_in_neither_text_where_a_stream_is_closed_while_a_round_runs() -> None:
-    class Holding(Numbers):
-        def push(self, token_ids: Any) -> str:
-            return "" if token_ids[-1] == 2 else self.text(token_ids)
-
-        def end(self) -> str:
-            return "?"
-
-    decoder = Decoder(TableTarget(np.roll(np.eye(9), 1, axis=1) * 9), Match(), frontend=Holding())  # type: ignore[arg-type]
+    decoder = holding()
 
     def close(ids: torch.Tensor) -> bool:
         if len(ids[0]) == 3:
