@@ -12,9 +12,11 @@ def import_on_use(package: str, names: Mapping[str, Iterable[str]]) -> None:
 
     Args:
         package: its `__name__`.
-        names: for each module of the package the names that are in it.
+        names: for each module the names that are in it. A module with a dot in front is one of the package.
     """
-    where = {name: f"{package}.{module}" for module, own in names.items() for name in own}
+    where = {
+        name: package + module if module.startswith(".") else module for module, own in names.items() for name in own
+    }
 
     class Lazy(ModuleType):
         def __getattr__(self, name: str) -> Any:

@@ -1,5 +1,6 @@
 """One sequence while it is decoded: what it holds, how it is walked, and when it is over."""
 
+from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,6 +9,7 @@ from torch import Tensor, device
 from talon_core.choices import Choices
 from talon_core.drafting import DraftLimits
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
+from talon_core.laws import Laws
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
@@ -53,6 +55,36 @@ def checked_walk(rule: AcceptanceRule, accepted: object, tree: TokenTree, vocab_
     if not is_whole(token) or not 0 <= token < vocab_size:
         raise fail(f"emitted token {written(token)}; the vocabulary has ids 0 to {vocab_size - 1}")
     return Accepted(path, int(token))
+
+
+def walked(
+    rule: AcceptanceRule,
+    tree: TokenTree,
+    laws: Laws,
+    choices: Choices,
+    vocab_size: int,
+    failures: SequenceOf[BaseException] = (),
+) -> Accepted:
+    """Let a rule walk a verified tree, and check what it says.
+
+    Args:
+        rule: the acceptance rule.
+        tree: the verified tree.
+        laws: the target's laws at its nodes.
+        choices: the rule's randomness.
+        vocab_size: the target's.
+        failures: what was raised while laws were computed, none of it the rule's error; see `WarpedLaws`.
+
+    Raises:
+        PluginError: if the rule breaks its contract; the message names it.
+    """
+    try:
+        with blaming("rule", rule, "walk"):
+            accepted = rule.walk(tree.copied(), laws, choices)
+    finally:
+        if failures:  # also where the rule has gone on without the law that it could not get
+            raise failures[-1] from None
+    return checked_walk(rule, accepted, tree, vocab_size)
 
 
 class Sequence:
@@ -109,45 +141,53 @@ class Sequence:
         depth = left if max_depth is None else min(left, max_depth)
         return DraftLimits(vocab_size, depth, self.request.eos, self._children)
 
-    def accept(self, rule: AcceptanceRule, tree: TokenTree, logits: Tensor) -> Accepted:
-        """Let the rule walk, and check what it says.
+    def laws(self, tree: TokenTree, logits: Tensor) -> WarpedLaws:
+        """The target's laws at a verified tree, as the request warps them.
 
         Args:
-            rule: the acceptance rule.
             tree: the verified tree.
             logits: the target's raw scores at its nodes, shape `(nodes, vocab)`.
+        """
+        assert self._committed is not None
+        return WarpedLaws(tree, logits, self.request.sampling, self._committed, self.request.eos)
+
+    def accept(self, rule: AcceptanceRule, tree: TokenTree, logits: Tensor) -> Accepted:
+        """Let the rule walk, and check what it says; arguments as for `laws`.
 
         Raises:
             PluginError: if the rule breaks its contract; the message names it.
         """
+        laws = self.laws(tree, logits)
+        return walked(rule, tree, laws, self.choices, logits.shape[1], laws.failures)
+
+    def cut(self, tree: TokenTree, accepted: Accepted) -> tuple[IntArray, str | None]:
+        """What a walk emits, up to the first token at which a stop condition holds, and the reason to stop there.
+
+        Returns:
+            The tokens, shape `(new,)`, int64, and a key of `FINISH_REASONS`; None where it goes on.
+        """
         assert self._committed is not None
-        laws = WarpedLaws(tree, logits, self.request.sampling, self._committed, self.request.eos)
-        try:
-            with blaming("rule", rule, "walk"):
-                accepted = rule.walk(tree.copied(), laws, self.choices)
-        finally:
-            if laws.failures:  # also where the rule has gone on without the law that it could not get
-                raise laws.failures[-1] from None
-        return checked_walk(rule, accepted, tree, logits.shape[1])
+        tokens = np.append(tree.tokens[accepted.path[1:]], accepted.token)
+        for count in range(1, len(tokens) + 1):
+            reason = None
+            if int(tokens[count - 1]) in self.request.eos:
+                reason = "eos"
+            elif self.request.criteria and self._stops(self._committed.with_path(tokens[:count])):
+                reason = "stop"
+            elif len(self.token_ids) + count >= self.limit:
+                reason = "length"
+            if reason is not None:
+                return tokens[:count], reason
+        return tokens, None
 
     def emit(self, tree: TokenTree, accepted: Accepted) -> IntArray:
-        """Take the accepted tokens, up to the first at which a stop condition holds; sets `finish_reason` there.
+        """Take what a walk emits; sets `finish_reason` where a stop condition holds.
 
         Returns:
             The tokens that were taken, shape `(new,)`, int64.
         """
         assert self._committed is not None
-        tokens = np.append(tree.tokens[accepted.path[1:]], accepted.token)
-        for count in range(1, len(tokens) + 1):
-            if int(tokens[count - 1]) in self.request.eos:
-                self.finish_reason = "eos"
-            elif self.request.criteria and self._stops(self._committed.with_path(tokens[:count])):
-                self.finish_reason = "stop"
-            elif len(self.token_ids) + count >= self.limit:
-                self.finish_reason = "length"
-            if self.finish_reason is not None:
-                tokens = tokens[:count]
-                break
+        tokens, self.finish_reason = self.cut(tree, accepted)
         self._committed.append(tokens)
         self.token_ids.extend(tokens.tolist())
         return tokens

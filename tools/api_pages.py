@@ -73,8 +73,8 @@ PAGES = (
         "Checks of plugins, certificates, and strategies for Hypothesis. "
         "[Testing a plugin](../testing-a-plugin.md) shows how they are used.",
         (
-            *("talon_core.testing:*", "talon_core.testing.exact:Given", "talon_core.testing.exact:emitted_law"),
-            *("talon_core.testing.exact:ancestral_law", "talon_core.testing.exact:distance"),
+            *("talon_core.testing:*", "talon_core.certify.exact:Given", "talon_core.certify.exact:emitted_law"),
+            *("talon_core.certify.exact:ancestral_law", "talon_core.certify.exact:distance"),
             "talon_core.certify.store:certificates_folder",
         ),
     ),

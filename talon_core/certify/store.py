@@ -76,7 +76,7 @@ def write(record: Mapping[str, Any], file: Path) -> None:
     """Write a certificate as a file for people to read, as a whole or not at all; its folder is made.
 
     Args:
-        record: see `talon_core.testing.certify.Certificate.record`.
+        record: see `talon_core.certify.trial.Certificate.record`.
         file: where to; what was there before is replaced.
 
     Raises:

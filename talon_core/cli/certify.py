@@ -18,8 +18,8 @@ from talon_core.loading import built
 from talon_core.registry import load_registry
 
 if TYPE_CHECKING:
-    from talon_core.exactness import Divergence, GreedyCheck
-    from talon_core.testing.certificate import Certificate
+    from talon_core.certify.certificate import Certificate
+    from talon_core.certify.greedy import Divergence, GreedyCheck
 
 REFUTED = 1
 """The exit status where the output is not the target's."""
@@ -174,8 +174,8 @@ def _in_worlds(policy: str, rule: str, drafter: str | None, worlds: int | None, 
         raise ValueError(
             "the worlds are made with hypothesis, which is not installed: pip install 'talon-core[testing]'"
         )
-    from talon_core.testing.certificate import CertificationError
-    from talon_core.testing.certify import certify as certified
+    from talon_core.certify.certificate import CertificationError
+    from talon_core.certify.trial import certify as certified
 
     named = None if rule == opts.DEFAULT_RULE else rule
     try:
@@ -204,8 +204,8 @@ def _on_model(
     if prompts is not None:
         texts = [prompt.turns[0] for one in read_sets(prompts, limit) for prompt in one.prompts]
     parts = opts.checked_parts(drafter, policy, rule, None)
+    from talon_core.certify.greedy import check_greedy
     from talon_core.cli.session import open_session, torch_dtype
-    from talon_core.exactness import check_greedy
 
     session = open_session(model, dtype=torch_dtype(dtype), trust_remote_code=trust_remote_code)
     decoder = session.decoder(session.settled(parts))

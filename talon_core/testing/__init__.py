@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from talon_core.lazy import import_on_use
 
 if TYPE_CHECKING:
-    from talon_core.testing.certificate import Certificate, CertificationError
-    from talon_core.testing.certify import certify
+    from talon_core.certify.certificate import Certificate, CertificationError
+    from talon_core.certify.trial import certify
+    from talon_core.certify.worlds import World, worlds
+    from talon_core.table import TableDrafter
     from talon_core.testing.contract import check_tree_policy
     from talon_core.testing.drawing import drawn_trees
     from talon_core.testing.halfway import candidates, hostile_candidates
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
     from talon_core.testing.odd_policies import CoinTosser, Erratic, odd_policies
     from talon_core.testing.rule_contract import check_rule
     from talon_core.testing.strategies import draft_limits, draft_trees, laws, table_drafters, untied_drafters
-    from talon_core.testing.table import TableDrafter, TableLaws
-    from talon_core.testing.worlds import World, worlds
+    from talon_core.testing.table import TableLaws
 
 __all__ = [
     "Certificate",
@@ -49,16 +50,17 @@ __all__ = [
 import_on_use(
     __name__,
     {
-        "certificate": ["Certificate", "CertificationError"],
-        "certify": ["certify"],
-        "contract": ["check_tree_policy"],
-        "drawing": ["drawn_trees"],
-        "halfway": ["candidates", "hostile_candidates"],
-        "hostile": ["HostileDrafter", "hostile_drafters"],
-        "odd_policies": ["CoinTosser", "Erratic", "odd_policies"],
-        "rule_contract": ["check_rule"],
-        "strategies": ["draft_limits", "draft_trees", "laws", "table_drafters", "untied_drafters"],
-        "table": ["TableDrafter", "TableLaws"],
-        "worlds": ["World", "worlds"],
+        "talon_core.certify.certificate": ["Certificate", "CertificationError"],
+        "talon_core.certify.trial": ["certify"],
+        ".contract": ["check_tree_policy"],
+        ".drawing": ["drawn_trees"],
+        ".halfway": ["candidates", "hostile_candidates"],
+        ".hostile": ["HostileDrafter", "hostile_drafters"],
+        ".odd_policies": ["CoinTosser", "Erratic", "odd_policies"],
+        ".rule_contract": ["check_rule"],
+        ".strategies": ["draft_limits", "draft_trees", "laws", "table_drafters", "untied_drafters"],
+        "talon_core.table": ["TableDrafter"],
+        ".table": ["TableLaws"],
+        "talon_core.certify.worlds": ["World", "worlds"],
     },
 )

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 from hypothesis.errors import Flaky
 
+from talon_core.certify.composed import is_frozen
 from talon_core.errors import naming
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ def check_class(kind: str, plugin: object, interface: type) -> None:
         f"has the name {name!r}; a name is lower case letters and digits with dashes between",
     )
     require(
-        attrs.has(cls) and _is_frozen(plugin),
+        attrs.has(cls) and is_frozen(plugin),
         kind,
         plugin,
         "must be an @attrs.frozen class, with options as its fields",
@@ -96,13 +97,3 @@ def check_class(kind: str, plugin: object, interface: type) -> None:
     without = [field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING]
     require(not without, kind, plugin, f"has options without a default: {', '.join(without)}")
     cls()
-
-
-def _is_frozen(plugin: Any) -> bool:
-    try:
-        setattr(plugin, "name", plugin.name)  # noqa: B010 - the assignment is what is tested
-    except attrs.exceptions.FrozenInstanceError:
-        return True
-    except AttributeError:
-        return False
-    return False

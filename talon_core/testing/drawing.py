@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drawn import KINDS, Drawn, without
+from talon_core.table import TableDrafter
 from talon_core.testing.strategies import table_drafters
-from talon_core.testing.table import TableDrafter
 from talon_core.tree import FloatArray, TokenTree
 
 Shape = tuple["Shape", ...]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from talon_core.certify.certificate import Certificate
     from talon_core.policy import TreePolicy
     from talon_core.rounds import Round
     from talon_core.rule import AcceptanceRule, Accepted
-    from talon_core.testing.certificate import Certificate
-    from talon_core.testing.table import TableDrafter
+    from talon_core.table import TableDrafter
     from talon_core.tree import TokenTree
 
 WORLDS = 300
@@ -27,7 +27,7 @@ def _kit(fixture: str) -> Any:
 
 
 def _table(laws: Any) -> "TableDrafter":
-    from talon_core.testing.table import TableDrafter
+    from talon_core.table import TableDrafter
 
     return laws if isinstance(laws, TableDrafter) else TableDrafter(laws)
 
@@ -107,11 +107,11 @@ def talon_rounds() -> Callable[..., "list[Round]"]:
     """
     import numpy as np
 
+    from talon_core.certify.exact import Given
     from talon_core.decoder import Decoder
     from talon_core.request import Request
     from talon_core.sampling import temperature_sampling
     from talon_core.table import TableTarget
-    from talon_core.testing.exact import Given
 
     def rounds(
         policy: "TreePolicy",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.testing.table import Memoryless, TableDrafter, path_number
+from talon_core.table import Memoryless, TableDrafter, path_number
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 HOPELESS = -1e300

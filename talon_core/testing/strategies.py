@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from talon_core.drafting import DraftLimits
-from talon_core.testing.table import TableDrafter
+from talon_core.table import TableDrafter
 from talon_core.tree import FloatArray, TokenTree
 
 _WEIGHTS = st.sampled_from([1.0, 0.0, 0.5, 1e-3, 1e-12, 1e-300, 1e6]) | st.floats(1e-6, 1.0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from talon_core import Accepted
-from talon_core.testing.certify import certify
+from talon_core.certify.trial import certify
 from talon_strategies import Match
 
 
@@ -178,7 +178,7 @@ def at_once(monkeypatch):
     def certified(policy, rule, *, worlds, **options):
         return attrs.evolve(certify(policy, rule, worlds=20, **options), worlds=worlds, unkept=None)
 
-    monkeypatch.setattr(sys.modules["talon_core.testing.certify"], "certify", certified)
+    monkeypatch.setattr(sys.modules["talon_core.certify.trial"], "certify", certified)
 
 
 def test_a_certificate_is_kept_listed_and_used_until_the_code_changes(talon, model, liar, at_once):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor
 
 from talon_core import PluginError, Request, TableTarget, TreePolicy, load
+from talon_core.certify.exact import Given
 from talon_core.choices import SeededChoices
 from talon_core.decoder import Decoder, is_batch
 from talon_core.generation import BatchGeneration
@@ -18,7 +19,6 @@ from talon_core.loading import load_registry
 from talon_core.policy import Growth
 from talon_core.sampling import Sampling
 from talon_core.specs import build
-from talon_core.testing.exact import Given
 from talon_core.testing.odd_policies import Erratic
 from talon_core.testing.strategies import laws, table_drafters
 from talon_core.testing.tiny_models import tiny_model

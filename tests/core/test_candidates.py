@@ -9,8 +9,8 @@ from hypothesis.extra import numpy as arrays
 
 from talon_core import Candidates, SeededChoices, TokenTree
 from talon_core.drafting import DraftLimits, draft_tree
+from talon_core.table import Memoryless
 from talon_core.testing import TableDrafter
-from talon_core.testing.table import Memoryless
 from talon_drafters.best import Best
 from talon_strategies import Talon
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talon_core import AcceptanceRule, Accepted, Growth, PluginError, Request, Stats, TableTarget, TreePolicy
+from talon_core.certify.exact import Given
 from talon_core.decoder import Decoder
 from talon_core.generation import Generation
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_core.testing.exact import Given
 from talon_strategies.chain import Chain
 from talon_strategies.rules.match import Match
 

@@ -13,12 +13,12 @@ from transformers.generation import logits_process
 from transformers.models.higgs_audio_v2 import generation_higgs_audio_v2
 
 from talon_core import AcceptanceRule, Accepted, Request, TableTarget, TreePolicy
+from talon_core.certify.exact import Given
 from talon_core.decoder import Decoder
 from talon_core.fitting import REMEMBERING, exact_rules, suited_rule
 from talon_core.registry import KINDS, Registered, Registry, load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_core.testing.exact import Given
 from talon_strategies import Block, Chain, Match, RecursiveRejection, SampledChain, Traversal
 
 VOCAB = 4

@@ -7,10 +7,10 @@ import attrs
 import numpy as np
 
 from talon_core import Candidates, Growth, Request, TableTarget, TreePolicy
+from talon_core.certify.exact import Given
 from talon_core.decoder import Decoder
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_core.testing.exact import Given
 from talon_strategies import Chain, Match, RecursiveRejection, SampledChain, TalonSampled
 
 TARGET = TableTarget(np.zeros((2, 2)))

@@ -11,6 +11,7 @@ from talon_core.choices import SeededChoices
 from talon_core.drafting import DraftLimits, draft_tree
 from talon_core.drawn import KINDS, without
 from talon_core.errors import PluginError
+from talon_core.table import TableDrafter
 from talon_core.testing import (
     CoinTosser,
     Erratic,
@@ -24,7 +25,6 @@ from talon_core.testing import (
     odd_policies,
     worlds,
 )
-from talon_core.testing.table import TableDrafter
 
 RECORDED = [name for name, kind in KINDS.items() if not kind.fixed or kind.most]
 

@@ -40,10 +40,10 @@ def test_neither_package_loads_anything_heavy_before_a_name_is_used():
 
 def test_a_function_is_not_hidden_by_a_module_of_its_name_that_is_imported_first_or_later():
     code = (
-        "import talon_core.testing.certify, talon_core.testing.worlds\n"
+        "import talon_core.certify.trial, talon_core.certify.worlds\n"
         "from talon_core.testing.odd_policies import Erratic\n"
         "from talon_core.testing import certify, odd_policies, worlds\n"
-        "import talon_core.testing.counterexample\n"
+        "import talon_core.certify.counterexample\n"
         "from talon_core import testing\n"
         "print(*(type(one).__name__ for one in (certify, odd_policies, worlds)))\n"
         "print(testing.certify is certify, testing.worlds is worlds)"

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import talon_core
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.backends import ATTENTION_BACKENDS, choose_accelerator, choose_attention
+from talon_core.certify.exact import Given
 from talon_core.errors import PluginError
 from talon_core.loading import (
     Parts,
@@ -30,7 +31,6 @@ from talon_core.loading import (
 )
 from talon_core.registry import KINDS, Registered, Registry, load_registry
 from talon_core.testing import TableDrafter
-from talon_core.testing.exact import Given
 from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.ngram import Ngram
 from talon_strategies.chain import Chain

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core import TableTarget
+from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoder import Decoder
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.registry import load_registry
@@ -18,7 +19,6 @@ from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.specs import describe_options
 from talon_core.target import NodeOutputs
-from talon_core.testing.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.testing.on_device import check_on_device
 from talon_core.testing.tiny_models import SMALL, tiny_model
 from talon_drafters.checkpoints import files

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from talon_core.certify.exact import ancestral_law, distance, emitted_law
 from talon_core.decoder import Decoder
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.request import Request
 from talon_core.sampling import Sampling
-from talon_core.testing.exact import ancestral_law, distance, emitted_law
 from talon_drafters.heads.eagle import EagleHead
 from talon_drafters.training.eagle3 import Eagle3Training
 from talon_drafters.training.heads import HydraTraining, MedusaTraining

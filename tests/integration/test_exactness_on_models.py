@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from talon_core.certify.greedy import Divergence, GreedyCheck, PromptCheck, check_greedy
 from talon_core.decoder import Decoder
-from talon_core.exactness import Divergence, GreedyCheck, PromptCheck, check_greedy
 from talon_core.hf import runner
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget

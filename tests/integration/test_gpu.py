@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from talon_core import load
+from talon_core.certify.exact import Given
 from talon_core.decoder import Decoder
 from talon_core.hf.device import CudaGraphs
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
-from talon_core.testing.exact import Given
 from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.feature_drafter import FeatureDrafter
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from talon_core import Accepted, Candidates, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
+from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec, described
 from talon_core.drawn import Drawn
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_core.testing.exact import Given, ancestral_law, distance, emitted_law
 from talon_strategies.rules.match import Match
 from talon_strategies.rules.traversal import Traversal
 

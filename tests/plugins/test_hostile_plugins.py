@@ -18,6 +18,7 @@ from talon_core import (
     TreePolicy,
     hookimpl,
 )
+from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.registry import load_registry
@@ -25,7 +26,6 @@ from talon_core.sampling import Sampling
 from talon_core.specs import build
 from talon_core.streaming import StreamedGeneration
 from talon_core.testing import TableDrafter
-from talon_core.testing.exact import Given, ancestral_law, distance, emitted_law
 
 VOCAB = 4
 TABLE = np.random.default_rng(7).dirichlet(np.full(VOCAB, 0.7), size=(VOCAB, VOCAB))

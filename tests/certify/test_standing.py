@@ -15,6 +15,7 @@ import pytest
 import talon_strategies
 from talon_core import AcceptanceRule, PluginError, Request, TableTarget, TreePolicy
 from talon_core.certify import subject
+from talon_core.certify.exact import Given
 from talon_core.certify.standing import is_proved, standing
 from talon_core.certify.subject import is_own
 from talon_core.decoder import Decoder
@@ -22,7 +23,6 @@ from talon_core.loading import Parts, is_lossless
 from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_core.testing.exact import Given
 from talon_core.testing.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
 from talon_strategies import Block, Chain, Hybrid, Match, RecursiveRejection, SampledChain, Talon, TalonSampled, Typical
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import attrs
 
+from talon_core.certify.counterexample import Counterexample
 from talon_core.certify.subject import Subject
-from talon_core.testing.counterexample import Counterexample
 
 
 class CertificationError(AssertionError):

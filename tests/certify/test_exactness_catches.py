@@ -1,4 +1,4 @@
-"""The enumeration of `talon_core.testing.exact` is no rubber stamp: its worlds accept something, and little is seen."""
+"""The enumeration of `talon_core.certify.exact` is no rubber stamp: its worlds accept something, and little is seen."""
 
 from collections import defaultdict
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from talon_core import Request, TableTarget
+from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.choices import enumerate_outcomes
 from talon_core.decoder import Decoder
 from talon_core.generation import Generation
@@ -14,7 +15,6 @@ from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.specs import describe_options
 from talon_core.testing import TableDrafter
-from talon_core.testing.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.testing.odd_policies import CoinTosser, Erratic
 from talon_strategies.chain import Chain
 from talon_strategies.rules.match import Match

@@ -15,10 +15,10 @@ from talon_core.certify import store
 from talon_core.certify.standing import standing
 from talon_core.certify.store import SHIPPED, WORLDS, certificates_folder, find, keep, read, why_not, write
 from talon_core.certify.subject import Subject, UntoldError, digest, source_file
+from talon_core.certify.trial import Certificate
+from talon_core.certify.worlds import VARIED
 from talon_core.specs import spelled
 from talon_core.testing import certify
-from talon_core.testing.certify import Certificate
-from talon_core.testing.worlds import VARIED
 from talon_strategies import Chain, RecursiveRejection, SampledChain
 
 

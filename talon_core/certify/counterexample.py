@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
+from talon_core.certify.exact import Law, ancestral_law, distance
+from talon_core.certify.worlds import World, described
 from talon_core.choices import Choices, enumerate_outcomes
 from talon_core.decoder import Decoder
 from talon_core.generation import Generation
 from talon_core.request import Request
 from talon_core.specs import spelled
-from talon_core.testing.exact import Law, ancestral_law, distance
-from talon_core.testing.worlds import World, described
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:
+    from talon_core.certify.trial import Examined
     from talon_core.table import TableTarget
-    from talon_core.testing.certify import Examined
 
 Text = tuple[int, ...]
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from talon_core import AcceptanceRule, Accepted, Growth, TokenTree, TreePolicy
+from talon_core.certify.trial import TOLERANCE, CertificationError
 from talon_core.drawn import Drawn, without
 from talon_core.rule import descend
 from talon_core.testing import certify
-from talon_core.testing.certify import TOLERANCE, CertificationError
 from talon_core.testing.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
 from talon_strategies import Chain, SampledChain, Sequoia, StaticTree, Talon, TalonSampled
 from talon_strategies.drawing import NOTHING

@@ -33,7 +33,7 @@ def generations(decoder: Decoder, request: Request) -> Iterator[tuple[float, Gen
 
 
 def emitted_law(decoder: Decoder, request: Request) -> Law:
-    """The exact law of a generation's tokens: every random choice enumerated."""
+    """The exact law of a generation's tokens: every random choice enumerated, whole generation by whole generation."""
     return law_of((prob, tuple(generation.token_ids)) for prob, generation in generations(decoder, request))
 
 

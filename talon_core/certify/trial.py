@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
-import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from importlib.metadata import version
+from random import Random
 from time import perf_counter
 from typing import Any
 
@@ -14,10 +15,17 @@ import attrs
 import hypothesis
 from hypothesis import Phase, settings
 from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
+from hypothesis.strategies import SearchStrategy
 
+from talon_core.certify.certificate import Certificate, CertificationError
+from talon_core.certify.composed import Enumerated, composed_law, is_memoryless
+from talon_core.certify.counterexample import explain
+from talon_core.certify.exact import Given, Law, ancestral_law, distance, generations
 from talon_core.certify.standing import is_proved
 from talon_core.certify.store import RANDOM, TOLERANCE, WORLDS
 from talon_core.certify.subject import Subject, UntoldError
+from talon_core.certify.timeless import timeless
+from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError, naming
@@ -26,16 +34,21 @@ from talon_core.growing import checked_kind
 from talon_core.loading import built
 from talon_core.policy import TreePolicy
 from talon_core.registry import load_registry
+from talon_core.request import Request
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import spelled
-from talon_core.testing.certificate import Certificate, CertificationError
-from talon_core.testing.counterexample import explain
-from talon_core.testing.exact import Given, Law, ancestral_law, distance, generations
-from talon_core.testing.timeless import timeless
-from talon_core.testing.worlds import VARIED, World, worlds
 
 MOST_OUTCOMES = 1000
 """A world with more outcomes than this is left out, and another one is tried."""
+
+WHOLE = 40
+"""In one of so many worlds whole generations are enumerated, too, where laws are composed."""
+
+FEW_OUTCOMES = 50
+"""But only where the composed law took no more outcomes than this: whole generations have many times as many."""
+
+SIMPLER = 60
+"""Where something is wrong, so many worlds of each size are tried for one that shows it more simply."""
 
 PACKAGES = ("talon-core", "numpy", "torch", "transformers", "hypothesis")
 
@@ -57,9 +70,11 @@ def certify(
 ) -> Certificate:
     """Certify that a policy and a rule keep the target's law, or find a simple world in which they do not.
 
-    In each world a generation of several rounds is run by the decoder itself, once for every way in which the random
-    choices of the policy and the rule can come out. This gives the exact law of the text, which must be that of
-    sampling from the target, token by token.
+    In each world the exact law of the text is computed, over every way in which the random choices of the policy and
+    the rule can come out; it must be that of sampling from the target, token by token. A policy and a rule without
+    memory make rounds whose laws depend on the text before them alone: these are enumerated once for each text, and
+    chained. Every so often, and always for those with a memory or a drafter of the registry, the decoder itself runs
+    whole generations of several rounds.
 
     Args:
         policy: a policy or its spec. Worlds set its options named in `vary`. None or "none" certifies a rule where
@@ -142,23 +157,38 @@ class Examined:
     """What one world showed.
 
     Attributes:
-        emitted: the law of the text.
-        expected: the law that it must have.
-        outcomes: how many generations it took.
+        expected: the law that the text must have.
+        emitted: the law that it has; of several ways to compute it the one that is furthest off.
+        outcomes: how much was enumerated.
         accepting: whether something drafted could be accepted.
         broke: what the decoder refused, if it did.
     """
 
-    emitted: Law
     expected: Law
-    outcomes: int
-    accepting: bool
+    emitted: Law = attrs.field(factory=dict)
+    outcomes: int = 0
+    accepting: bool = False
     broke: str | None = None
 
-    @property
+    @cached_property
     def error(self) -> float:
         """The largest difference of two probabilities."""
         return distance(self.emitted, self.expected)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the law is another one, or something failed."""
+        return self.broke is not None or self.error > TOLERANCE
+
+    def with_law(self, found: Enumerated) -> Examined:
+        """The same with a law that was computed in another way."""
+        further = not self.emitted or distance(found.law, self.expected) > self.error
+        return attrs.evolve(
+            self,
+            emitted=found.law if further else self.emitted,
+            outcomes=self.outcomes + found.outcomes,
+            accepting=self.accepting or found.accepting,
+        )
 
 
 class _TooLarge(Exception):
@@ -183,30 +213,70 @@ class _Trial:
         self.tried = self.outcomes = self.accepting = self.left_out = 0
         self.largest = 0.0
         self._report = report
-        self._refuted: tuple[World, Examined] | None = None  # the first one, before it is made simpler
+        self._composes = drafter is None and is_memoryless(rule) and (policy is None or is_memoryless(policy))
 
     def search(self, seed: int, vary: Mapping[str, int]) -> tuple[World, Examined] | None:
-        """The simplest world in which something is wrong, and what; None if nothing is wrong in any that is tried."""
+        """A simple world in which something is wrong, and what; None if nothing is wrong in any that is tried."""
+        draws = self.policy is not None and checked_kind(self.policy).most != 0
+        for world in random_worlds(seed, vary=vary, draws=draws):
+            examined = self._tried(world)
+            if examined is not None and examined.wrong:
+                return self._simplest(world, examined, worlds_by_size(vary=vary, draws=draws), seed)
+            if self.tried >= self.worlds or self.left_out > self.worlds:
+                return None
+        raise AssertionError("there are worlds without end")
+
+    def _tried(self, world: World) -> Examined | None:
+        try:
+            examined = self.examine(world, whole=self.tried % WHOLE == 0)
+        except _TooLarge:
+            self.left_out += 1
+            return None
+        if examined is None:
+            return None
+        self.tried += 1
+        self.outcomes += examined.outcomes
+        self.accepting += examined.accepting
+        if examined.broke is None:  # otherwise the law is not complete
+            self.largest = max(self.largest, examined.error)
+        if self._report is not None:
+            self._report(self.tried, self.worlds)
+        return examined
+
+    def _simplest(
+        self, world: World, first: Examined, simpler: Sequence[SearchStrategy[World]], seed: int
+    ) -> tuple[World, Examined]:
+        """A simpler world that shows the same kind of fault, as far as Hypothesis finds one."""
+
+        def again(other: World) -> Examined | None:
+            try:
+                found = self.examine(other, whole=True)
+            except _TooLarge:
+                return None
+            same = found is not None and found.wrong and (found.broke is None) == (first.broke is None)
+            return found if same else None
+
+        unsteady = world, attrs.evolve(first, broke=UNSTEADY)
+        if again(world) is None:
+            return unsteady
         checks: Any = hypothesis.HealthCheck  # pyright does not know how its members are listed
         few = settings(
-            max_examples=self.worlds,
+            max_examples=SIMPLER,
             deadline=None,
             database=None,
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(checks),
         )
-        draws = self.policy is not None and checked_kind(self.policy).most != 0
-        try:
-            found = hypothesis.find(
-                worlds(vary=vary, draws=draws), self._refutes, settings=few, random=random.Random(seed)
-            )
-            return found, self.examine(found)
-        except (NoSuchExample, Unsatisfiable):
-            return None
-        except Flaky:
-            assert self._refuted is not None
-            world, examined = self._refuted
-            return world, attrs.evolve(examined, broke=UNSTEADY)
+        for simple in simpler:
+            try:
+                found = hypothesis.find(simple, lambda one: again(one) is not None, settings=few, random=Random(seed))
+            except (NoSuchExample, Unsatisfiable):
+                continue
+            except Flaky:
+                return unsteady
+            examined = again(found)
+            return (found, examined) if examined is not None else unsteady
+        return world, first
 
     def check_enough(self) -> None:
         """Refuse a certificate about nothing.
@@ -231,41 +301,44 @@ class _Trial:
         policy = timeless(world.varied(self.policy)) if self.policy is not None else None
         return Decoder(world.make_target(), self.rule, policy, drafter, lossy=self.rule.lossy)
 
-    def _refutes(self, world: World) -> bool:
-        try:
-            examined = self.examine(world)
-        except _TooLarge:
-            self.left_out += self._refuted is None
-            hypothesis.reject()
-        wrong = examined.broke is not None or examined.error > TOLERANCE
-        if self._refuted is not None:  # a world that shows something else is no simpler form of the first one
-            return wrong and (examined.broke is None) == (self._refuted[1].broke is None)
-        self.tried += 1
-        self.outcomes += examined.outcomes
-        self.accepting += examined.accepting
-        if examined.broke is None:  # otherwise the law is not complete
-            self.largest = max(self.largest, examined.error)
-        if self._report is not None:
-            self._report(self.tried, self.worlds)
-        if wrong:
-            self._refuted = (world, examined)
-        return wrong
+    def examine(self, world: World, whole: bool) -> Examined | None:
+        """Compute both laws; None where the processors forbid every token somewhere, so that there is none.
 
-    def examine(self, world: World) -> Examined:
-        """Compute both laws."""
+        Args:
+            world: the world.
+            whole: enumerate whole generations, also where the law can be composed.
+
+        Raises:
+            _TooLarge: if there are too many outcomes.
+        """
         try:
             expected = ancestral_law(world.make_target(), world.request)
-        except ValueError:  # the processors forbid every token somewhere
-            hypothesis.reject()
-        law: Law = defaultdict(float)
-        outcomes, accepting = 0, False
+        except ValueError:
+            return None
+        decoder = self.decoder(world)
+        examined = Examined(expected)
         try:
-            for prob, generation in generations(self.decoder(world), world.request):
-                law[tuple(generation.token_ids)] += prob
-                accepting |= any(round_.accepted for round_ in generation.rounds)
-                outcomes += 1
-                if outcomes > MOST_OUTCOMES:
+            if self._composes:
+                composed = composed_law(decoder, world.request, MOST_OUTCOMES)
+                if composed is None:
                     raise _TooLarge
+                examined = examined.with_law(composed)
+                whole &= composed.outcomes <= FEW_OUTCOMES
+            if whole or not self._composes:
+                examined = examined.with_law(_whole(decoder, world.request))
         except PluginError as error:
-            return Examined(law, expected, outcomes, accepting, str(error))
-        return Examined(law, expected, outcomes, accepting)
+            return attrs.evolve(examined, broke=str(error))
+        return examined
+
+
+def _whole(decoder: Decoder, request: Request) -> Enumerated:
+    """The law of the text by whole generations of the decoder."""
+    law: Law = defaultdict(float)
+    outcomes, accepting = 0, False
+    for prob, generation in generations(decoder, request):
+        law[tuple(generation.token_ids)] += prob
+        accepting |= any(round_.accepted for round_ in generation.rounds)
+        outcomes += 1
+        if outcomes > MOST_OUTCOMES:
+            raise _TooLarge
+    return Enumerated(law, outcomes, accepting)

@@ -1,8 +1,9 @@
 """Small worlds in which the probability of every text can be computed: a target, a drafter and a request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import product
+from random import Random
 from typing import Any
 
 import attrs
@@ -23,8 +24,7 @@ from talon_core.policy import TreePolicy
 from talon_core.request import Request
 from talon_core.sampling import temperature_sampling
 from talon_core.specs import describe_options
-from talon_core.table import TableTarget
-from talon_core.testing.table import TableDrafter
+from talon_core.table import TableDrafter, TableTarget
 from talon_core.tree import FloatArray
 
 PROCESSORS: Mapping[str, Any] = {
@@ -50,6 +50,9 @@ VARIED: Mapping[str, int] = {"budget": 2, "top_k": 1, "depth": 1, "length": 1}
 
 TINY = 1e-12
 """A weight that can hardly come out."""
+
+MOST_PROMPT = 4
+"""Most tokens of a prompt."""
 
 Rows = tuple[tuple[float, ...], ...]
 
@@ -131,13 +134,79 @@ def shares(weights: Rows) -> FloatArray:
     return laws
 
 
-@cache
-def _rows(vocab_size: int, count: int) -> st.SearchStrategy[Rows]:
-    # The last token's weight is never 0, so that every row is a law. Small whole numbers are easy to follow.
-    some = st.sampled_from([1.0, 2.0, 3.0, 0.0, 5.0, 9.0, TINY])
-    last = st.sampled_from([1.0, 2.0, 4.0, TINY])
-    row = st.tuples(*[some] * (vocab_size - 1), last)
-    return st.tuples(*[row] * count)
+@attrs.frozen
+class _Sizes:
+    """What the parts of worlds of one size are taken from, the simplest first.
+
+    Attributes:
+        vocab_size: number of token ids.
+        order: how many tokens back the target looks.
+        laws: rows of the drafter's table.
+        draws: whether trees are drawn.
+        vary: options of the policy to set, and their least values.
+    """
+
+    vocab_size: int
+    order: int
+    laws: int
+    draws: bool
+    vary: tuple[tuple[str, int], ...]
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a text."""
+        return 3 if self.draws else 4
+
+    def row(self) -> list[Sequence[float]]:
+        """Weights of a law: the last token's is never 0, so that every row is one. Small numbers are easy to follow."""
+        return [(1.0, 2.0, 3.0, 0.0, 5.0, 9.0, TINY)] * (self.vocab_size - 1) + [(1.0, 2.0, 4.0, TINY)]
+
+    def parts(self) -> dict[str, Sequence[Any]]:
+        """Fields that are one of some values."""
+        longest, last = self.longest, self.vocab_size - 1
+        return {
+            "max_new_tokens": (2, *range(3, longest + 1), longest),  # the last is never drafted
+            "temperature": (1.0, 1.0, 0.5, 2.0, 0.0),
+            "processors": COMBINATIONS,
+            "eos": (frozenset[int](), frozenset[int](), frozenset({last}), frozenset({0})),
+            "room": (None, None, None, *range(1, longest + 1)),
+            "knows": (None, None, None, *range(self.vocab_size)),
+        }
+
+    def options(self) -> dict[str, Sequence[int]]:
+        """Values of the policy's options."""
+        more = 2 if self.draws else 3
+        return {name: range(least, least + more + 1) for name, least in self.vary}
+
+
+def _sizes(draws: bool, vary: Mapping[str, int]) -> list[_Sizes]:
+    given = product([2, 2, 3] if draws else [2, 3, 3], [1, 1, 1, 2], [1, 2, 5])
+    return [_Sizes(*size, draws, tuple(vary.items())) for size in given]
+
+
+def random_worlds(seed: int, *, vary: Mapping[str, int] = VARIED, draws: bool = True) -> Iterator[World]:
+    """Worlds without end, as `worlds` has them, at random; the same seed gives the same ones.
+
+    Args:
+        seed: of the random numbers.
+        vary: as for `worlds`.
+        draws: as there.
+    """
+    random, sizes = Random(seed), _sizes(draws, vary)
+    while True:
+        size = random.choice(sizes)
+        row = size.row()
+
+        def rows(count: int, row: list[Sequence[float]] = row) -> Rows:
+            return tuple(tuple(random.choice(weights) for weights in row) for _ in range(count))
+
+        yield World(
+            target=rows(size.vocab_size**size.order),
+            drafter=rows(size.laws),
+            prompt=tuple(random.choices(range(size.vocab_size), k=random.randint(1, MOST_PROMPT))),
+            options={name: random.choice(values) for name, values in size.options().items()},
+            **{name: random.choice(values) for name, values in size.parts().items()},
+        )
 
 
 def worlds(*, vary: Mapping[str, int] = VARIED, draws: bool = True) -> st.SearchStrategy[World]:
@@ -147,30 +216,25 @@ def worlds(*, vary: Mapping[str, int] = VARIED, draws: bool = True) -> st.Search
         vary: options of the policy to set, and their least values; up to 2 or 3 more are tried.
         draws: whether trees are drawn: each drawn token multiplies the outcomes, so worlds are smaller.
     """
-    sizes = product([2, 2, 3] if draws else [2, 3, 3], [1, 1, 1, 2], [1, 2, 5])
-    options = tuple(vary.items())
-    return st.sampled_from(list(sizes)).flatmap(lambda size: _worlds(*size, draws, options))
+    return st.sampled_from(_sizes(draws, vary)).flatmap(_worlds)
+
+
+def worlds_by_size(*, vary: Mapping[str, int] = VARIED, draws: bool = True) -> list[st.SearchStrategy[World]]:
+    """The same worlds, those of each size for themselves, the smallest first."""
+    sizes = sorted(set(_sizes(draws, vary)), key=lambda size: (size.vocab_size, size.order, size.laws))
+    return [_worlds(size) for size in sizes]
 
 
 @cache  # making strategies takes longer than drawing from them
-def _worlds(
-    vocab_size: int, order: int, laws: int, draws: bool, vary: tuple[tuple[str, int], ...]
-) -> st.SearchStrategy[World]:
-    longest = 3 if draws else 4
-    more = 2 if draws else 3
-    ends = [frozenset[int](), frozenset[int](), frozenset({vocab_size - 1}), frozenset({0})]
+def _worlds(size: _Sizes) -> st.SearchStrategy[World]:
+    row = st.tuples(*map(st.sampled_from, size.row()))
     return st.builds(
         World,
-        target=_rows(vocab_size, vocab_size**order),
-        drafter=_rows(vocab_size, laws),
-        prompt=st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=4).map(tuple),
-        max_new_tokens=st.sampled_from([2, *range(3, longest + 1), longest]),  # the last is never drafted
-        temperature=st.sampled_from([1.0, 1.0, 0.5, 2.0, 0.0]),
-        processors=st.sampled_from(COMBINATIONS),
-        eos=st.sampled_from(ends),
-        room=st.sampled_from([None, None, None, *range(1, longest + 1)]),
-        knows=st.sampled_from([None, None, None, *range(vocab_size)]),
-        options=st.fixed_dictionaries({name: st.integers(least, least + more) for name, least in vary}),
+        target=st.tuples(*[row] * size.vocab_size**size.order),
+        drafter=st.tuples(*[row] * size.laws),
+        prompt=st.lists(st.integers(0, size.vocab_size - 1), min_size=1, max_size=MOST_PROMPT).map(tuple),
+        options=st.fixed_dictionaries({name: st.sampled_from(values) for name, values in size.options().items()}),
+        **{name: st.sampled_from(values) for name, values in size.parts().items()},
     )
 
 

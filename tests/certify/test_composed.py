@@ -1,0 +1,131 @@
+"""Laws that are composed of the laws of rounds are those of whole generations, for whatever has no memory."""
+
+from itertools import islice
+
+import attrs
+import pytest
+
+from talon_core import AcceptanceRule, Growth, TreePolicy
+from talon_core.certify.composed import composed_law, is_memoryless
+from talon_core.certify.exact import Given, distance, emitted_law
+from talon_core.certify.trial import WHOLE, CertificationError, certify
+from talon_core.certify.worlds import random_worlds
+from talon_core.decoder import Decoder
+from talon_core.loading import build
+from talon_core.registry import load_registry
+from talon_core.rule import descend
+from talon_strategies import Talon
+
+POLICIES = sorted(load_registry().entries["tree policy"])
+SPECS = {"specinfer": "specinfer:widths=2"}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_rounds_chained_have_the_law_of_whole_generations(name):
+    policy = build("tree policy", SPECS.get(name, name))
+    rule = build("rule", policy.suits)
+    accepting = 0
+    for world in islice(random_worlds(1), 25):
+        world = attrs.evolve(world, max_new_tokens=min(3, world.max_new_tokens), processors=())
+        decoder = Decoder(world.make_target(), rule, world.varied(policy), Given(world.make_drafter()))
+        composed = composed_law(decoder, world.request, most=200)
+        if composed is not None:
+            assert distance(composed.law, emitted_law(decoder, world.request)) <= 1e-12
+            accepting += composed.accepting
+    assert accepting >= 5
+
+
+def test_too_many_outcomes_are_no_law():
+    (world,) = islice(random_worlds(0), 1)
+    decoder = Decoder(world.make_target(), build("rule", "match"), Talon(), Given(world.make_drafter()))
+    assert composed_law(decoder, world.request, most=1) is None
+
+
+@attrs.define
+class Notes:
+    rounds: int = 0
+
+
+@attrs.frozen
+class KeepsNotes(Talon):
+    notes: Notes = attrs.field(init=False, eq=False, factory=Notes)
+
+
+@attrs.frozen
+class Observes(Talon):
+    def observe(self, round_):
+        pass
+
+
+@attrs.frozen
+class Begins(Talon):
+    def begin(self):
+        pass
+
+
+@attrs.define
+class CanBeSet(AcceptanceRule):
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        return descend(tree, laws, lambda node: laws.draw(node, choices))
+
+
+@pytest.mark.parametrize("part", [KeepsNotes(), Observes(), Begins(), CanBeSet()], ids=lambda part: type(part).__name__)
+def test_whoever_could_remember_a_round_is_not_composed(part):
+    assert not is_memoryless(part)
+
+
+@pytest.mark.parametrize("kind", ["tree policy", "rule"])
+def test_every_built_in_is_composed(kind):
+    parts = [entry.cls() for entry in load_registry().entries[kind].values()]
+    assert parts
+    assert all(map(is_memoryless, parts))
+
+
+HIDDEN = []
+
+
+@attrs.frozen
+class RemembersElsewhere(AcceptanceRule):
+    """Takes the target's most likely token in every second walk, which it counts where nobody looks."""
+
+    name = "remembers-elsewhere"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        HIDDEN.append(tree)
+        if len(HIDDEN) % 2:
+            return descend(tree, laws, lambda node: laws.draw(node, choices))
+        return descend(tree, laws, lambda node: int(laws.at(node).argmax()))
+
+
+def test_a_rule_that_remembers_in_its_module_is_not_certified():
+    assert is_memoryless(RemembersElsewhere())
+    with pytest.raises(CertificationError):
+        certify(Talon(), RemembersElsewhere(), worlds=WHOLE)
+
+
+@attrs.frozen
+class DrawsOnceAfterAnother(TreePolicy):
+    """Draws two children in its first round and one from then on: exact, and only whole generations can tell."""
+
+    name = "draws-once-after-another"
+    children = "without-replacement"
+    suits = "rrsw"
+    budget: int = 3
+    notes: Notes = attrs.field(init=False, eq=False, factory=Notes)
+
+    def begin(self):
+        self.notes.rounds = 0
+
+    def observe(self, round_):
+        self.notes.rounds += 1
+
+    def grow(self, tree, candidates):
+        room = min(self.budget - len(tree), 1 if self.notes.rounds else 2)
+        return Growth([], drawn={0: candidates.draw(0, room)} if room else {})
+
+
+def test_a_policy_with_a_memory_is_certified_by_whole_generations():
+    assert certify(DrawsOnceAfterAnother(), worlds=40).certified
