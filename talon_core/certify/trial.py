@@ -275,7 +275,11 @@ class _Trial:
             except Flaky:
                 return unsteady
             examined = again(found)
-            return (found, examined) if examined is not None else unsteady
+            if examined is None:
+                return unsteady
+            if examined.broke is None:
+                self.largest = max(self.largest, examined.error)
+            return found, examined
         return world, first
 
     def check_enough(self) -> None:

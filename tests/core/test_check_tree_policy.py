@@ -178,4 +178,4 @@ def test_hostile_candidates_are_met_too():
     with pytest.raises(
         PluginError, match=r"frontier row \d+ is all padding and has no law; draw where something is offered"
     ):
-        check_tree_policy(ExpectsEveryRow)
+        check_tree_policy(ExpectsEveryRow, max_examples=300)
