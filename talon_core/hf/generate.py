@@ -1,7 +1,9 @@
 """TALON inside `model.generate`: a `custom_generate` function for people who have a model already."""
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, ClassVar, cast
 from weakref import WeakValueDictionary
 
@@ -53,6 +55,9 @@ def as_generate(
     Streamers, stopping criteria and logits processors work as they do without it. The model is not changed. What
     `generate` returns has no place for a mark; `lossless` of the object says whether it is the target's own, and `last`
     is the whole result of its last call, statistics included.
+
+    A function that calls the object may be given to `generate` in its place, if it does so in the same thread. `generate`
+    hands on `stop_strings` only where the function has a parameter of that name.
 
     Keep the object: it makes its decoder at the first call, and every later call uses it. Objects that are there at the
     same time, over the same model and with the same parts, share one.
@@ -148,7 +153,7 @@ class TalonGenerate:
                 trees, or a logits processor that does not go with the rule.
             BusyError: if the model is being decoded at this moment.
         """
-        of_generate = _arguments_of_generate()
+        of_generate = _arguments_of_generate(model)
         refuse(of_generate, ARGUMENTS)
         streamer = streamer if streamer is not None else of_generate.get("streamer")
         check_streamer(streamer)
@@ -207,12 +212,22 @@ class TalonGenerate:
         return found
 
 
-def _arguments_of_generate() -> Mapping[str, Any]:
-    """The arguments of the `generate` that has called, read from its frame.
+def _arguments_of_generate(model: Any) -> Mapping[str, Any]:
+    """The arguments of the `generate` that has called, read from its frame; nothing if this was called by itself.
 
     transformers 5.23 does not hand its own arguments on to a `custom_generate` function, the streamer among them:
-    without this, streaming would silently stop after the prompt, and an assistant model silently do nothing.
+    without this, streaming would silently stop after the prompt, and an assistant model silently do nothing. Between
+    the two there may be any number of frames: `custom_generate` may be a function that calls a `TalonGenerate`.
     TODO: drop when every supported transformers passes them on.
+
+    Args:
+        model: whose `generate` it must be.
     """
-    frame = sys._getframe(2)
-    return frame.f_locals if frame.f_code.co_name == "generate" else {}
+    frame: FrameType | None = sys._getframe(2)  # above `__call__`
+    while frame is not None and frame.f_code is not TalonGenerate.__call__.__code__:  # another call has a generate too
+        if frame.f_code.co_name == "generate":
+            found = frame.f_locals
+            if found.get("self") is model and callable(found.get("custom_generate")):
+                return found
+        frame = frame.f_back
+    return {}
