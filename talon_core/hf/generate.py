@@ -18,6 +18,7 @@ from talon_core.attention import AttentionBackend
 from talon_core.certify.standing import Lossless
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
+from talon_core.generation import Generation
 from talon_core.hf.arguments import ARGUMENTS, check_streamer, refuse
 from talon_core.hf.frontend import HFFrontend, prepared_request, stop_criterion
 from talon_core.hf.target import HFTarget
@@ -34,6 +35,8 @@ from talon_core.policy import TreePolicy
 from talon_core.registry import load_registry
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule
+
+LOGGER = logging.getLogger(__name__)
 
 
 def as_generate(
@@ -54,7 +57,8 @@ def as_generate(
 
     Streamers, stopping criteria and logits processors work as they do without it. The model is not changed. What
     `generate` returns has no place for a mark; `lossless` of the object says whether it is the target's own, and `last`
-    is the whole result of its last call, statistics included.
+    is the whole result of its last call, statistics included. A text ends with the model's context
+    (`max_position_embeddings`), where plain `generate` goes on; the first time, that is logged as a warning.
 
     A function that calls the object may be given to `generate` in its place, if it does so in the same thread. `generate`
     hands on `stop_strings` only where the function has a parameter of that name.
@@ -129,6 +133,7 @@ class TalonGenerate:
         self._stop_strings = stop_strings
         self._tokenizer = tokenizer
         self._decoder: Decoder | None = None
+        self._warned = False
         stop_criterion(tokenizer, stop_strings)  # what is wrong with them is said at once
 
     @property
@@ -182,7 +187,22 @@ class TalonGenerate:
             self.last = self._with_text(generation.result())
         if streamer is not None:
             streamer.end()
+        self._warn_of_context(model, generation)
         return generation.token_ids
+
+    def _warn_of_context(self, model: Any, generation: Generation) -> None:
+        """Tell once that a text was ended by the model's context: plain `generate` warns there, and goes on."""
+        limit = generation.sequence.limit
+        if self._warned or generation.finish_reason != "length" or limit == generation.request.max_new_tokens:
+            return
+        self._warned = True
+        target = generation.decoder.target
+        why = f" ({target.context_reason})" if target.context_reason else ""
+        LOGGER.warning(
+            "a text of %s ended after %d new tokens, where %d were asked for: the model's context holds %d tokens%s, and "
+            "TALON decodes none beyond it",
+            *(type(model).__name__, limit, generation.request.max_new_tokens, target.context_length, why),
+        )
 
     def _with_text(self, result: Result) -> Result:
         if self._tokenizer is None:

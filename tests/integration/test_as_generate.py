@@ -329,6 +329,19 @@ def test_a_call_inside_a_call_is_refused_and_does_not_disturb_it(model: Any) -> 
     assert torch.equal(model.generate(PROMPT, max_new_tokens=30, **given), plain)
 
 
+def test_a_text_that_the_context_ends_is_warned_of_once(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    model.config.max_position_embeddings = 16
+    ours = talon()
+    with caplog.at_level("WARNING", logger="talon_core"):
+        model.generate(PROMPT, max_new_tokens=8, custom_generate=ours, **GREEDY)
+        assert not caplog.records
+        for _ in range(2):
+            assert model.generate(PROMPT, max_new_tokens=30, custom_generate=ours, **GREEDY).shape == (1, 16)
+    (record,) = caplog.records
+    sentence = "a text of LlamaForCausalLM ended after 8 new tokens, where 30 were asked for: the model's context holds 16"
+    assert record.getMessage().startswith(sentence)
+
+
 def test_objects_over_one_model_with_the_same_parts_share_a_decoder(model: Any) -> None:
     one, same, other = talon(), talon(), talon_core.as_generate(drafter="ngram", policy="chain")
     for ours in (one, same, other):
