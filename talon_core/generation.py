@@ -63,10 +63,10 @@ class BatchGeneration(Iterator[list[Round | None]]):
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.decoder = decoder
-        given = choices if choices is not None else [SeededChoices(request.seed) for request in requests]
         # A policy serves one sequence at a time; the decoder's own is the one of a sequence that is decoded alone.
         policies = [decoder.policy, *(_copied(decoder.policy) for _ in requests[1:])]
         limits = [decoder.limit(request) for request in requests]
+        given = choices if choices is not None else [SeededChoices(request.seed) for request in requests]
         self.sequences = [Sequence(*of, decoder.children) for of in zip(requests, given, limits, policies, strict=True)]
         self._greedy = decoder.rule.follows_argmax and all(request.greedy for request in requests)
         self._greedy &= len({request.eos for request in requests}) == 1

@@ -19,9 +19,11 @@ from talon_core.certify.standing import Lossless
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.generation import Generation
-from talon_core.hf.arguments import ARGUMENTS, check_streamer, refuse
+from talon_core.hf.arguments import ARGUMENTS, check_streamer, check_tokenizer, refuse
+from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.frontend import HFFrontend, prepared_request, stop_criterion
 from talon_core.hf.target import HFTarget
+from talon_core.hf.values import check_seed, check_values
 from talon_core.loading import (
     DEFAULT_DRAFTER,
     DEFAULT_POLICY,
@@ -60,8 +62,8 @@ def as_generate(
     is the whole result of its last call, statistics included. A text ends with the model's context
     (`max_position_embeddings`), where plain `generate` goes on; the first time, that is logged as a warning.
 
-    A function that calls the object may be given to `generate` in its place, if it does so in the same thread. `generate`
-    hands on `stop_strings` only where the function has a parameter of that name.
+    A function that calls the object may be given to `generate` in its place, if it does so in the same thread.
+    `generate` hands on `stop_strings` only where the function has a parameter of that name.
 
     Keep the object: it makes its decoder at the first call, and every later call uses it. Objects that are there at the
     same time, over the same model and with the same parts, share one.
@@ -114,7 +116,7 @@ class TalonGenerate:
         last: the result of the last call, of what came out of it where it failed; None before the first.
 
     Raises:
-        ValueError: for stop strings without a tokenizer, or that are no texts.
+        ValueError: for stop strings without a tokenizer, or that are no texts; for what is no seed or no tokenizer.
     """
 
     _decoders: ClassVar[WeakValueDictionary[tuple[int, Parts], Decoder]] = WeakValueDictionary()
@@ -134,7 +136,9 @@ class TalonGenerate:
         self._tokenizer = tokenizer
         self._decoder: Decoder | None = None
         self._warned = False
-        stop_criterion(tokenizer, stop_strings)  # what is wrong with them is said at once
+        check_seed(seed)  # what is wrong is said at once
+        stop_criterion(tokenizer, stop_strings)
+        check_tokenizer(tokenizer)
 
     @property
     def lossless(self) -> Lossless:
@@ -162,6 +166,10 @@ class TalonGenerate:
         refuse(of_generate, ARGUMENTS)
         streamer = streamer if streamer is not None else of_generate.get("streamer")
         check_streamer(streamer)
+        if prepared.get("attention_mask") is None:  # generate drops one that is 1 everywhere, whatever its shape
+            prepared["attention_mask"] = of_generate.get("kwargs", {}).get("attention_mask")
+        own = vars(model.generation_config) if getattr(model, "generation_config", None) is not None else {}
+        check_values(vars(prepared["generation_config"]), vocabulary_size(model), own)
         criterion = stop_criterion(self._tokenizer, stop_strings if stop_strings is not None else self._stop_strings)
         if criterion is not None:
             prepared["stopping_criteria"] = StoppingCriteriaList([*(prepared["stopping_criteria"] or ()), criterion])
@@ -199,8 +207,8 @@ class TalonGenerate:
         target = generation.decoder.target
         why = f" ({target.context_reason})" if target.context_reason else ""
         LOGGER.warning(
-            "a text of %s ended after %d new tokens, where %d were asked for: the model's context holds %d tokens%s, and "
-            "TALON decodes none beyond it",
+            "a text of %s ended after %d new tokens, where %d were asked for: the model's context holds %d tokens%s, "
+            "and TALON decodes none beyond it",
             *(type(model).__name__, limit, generation.request.max_new_tokens, target.context_length, why),
         )
 

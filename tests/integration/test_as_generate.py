@@ -338,7 +338,9 @@ def test_a_text_that_the_context_ends_is_warned_of_once(model: Any, caplog: pyte
         for _ in range(2):
             assert model.generate(PROMPT, max_new_tokens=30, custom_generate=ours, **GREEDY).shape == (1, 16)
     (record,) = caplog.records
-    sentence = "a text of LlamaForCausalLM ended after 8 new tokens, where 30 were asked for: the model's context holds 16"
+    sentence = (
+        "a text of LlamaForCausalLM ended after 8 new tokens, where 30 were asked for: the model's context holds 16"
+    )
     assert record.getMessage().startswith(sentence)
 
 
