@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from talon_core.certify.standing import Lossless, standing
-from talon_core.drafter import Drafter, DrafterSpec, opened
+from talon_core.checked_drafter import opened
+from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.errors import is_whole, naming
 from talon_core.fitting import check_processors, check_rule
 from talon_core.generation import BatchGeneration, Generation

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from talon_core.checked_drafter import checked_depth, checked_passes
+from talon_core.checked_policy import checked_budget
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafter import Committed, Prompt, checked_depth, checked_passes
-from talon_core.drafting import Drafted, checked_budget, draft_trees
+from talon_core.drafter import Committed, Prompt
+from talon_core.drafting import Drafted, draft_trees
 from talon_core.errors import BusyError, PluginError, blaming, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
