@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from talon_core.certify.standing import Lossless, standing
-from talon_core.drafter import Drafter, DrafterSpec, opened
+from talon_core.checked_drafter import opened
+from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.errors import is_whole, naming
 from talon_core.fitting import check_processors, check_rule
 from talon_core.generation import BatchGeneration, Generation
@@ -233,4 +234,11 @@ def is_batch(prompt: Any) -> bool:
     """Whether it is a list of prompts; a list of chat messages or of token ids is one prompt."""
     if not isinstance(prompt, list | tuple) or not prompt:
         return False
-    return all(isinstance(one, str) or (not isinstance(one, dict) and len(np.shape(one)) > 0) for one in prompt)
+    return all(isinstance(one, str) or (not isinstance(one, dict) and _several(one)) for one in prompt)
+
+
+def _several(one: Any) -> bool:
+    try:
+        return len(np.shape(one)) > 0
+    except ValueError:  # rows of unequal length, which are several as well
+        return True

@@ -12,12 +12,12 @@ from talon_core.choices import Choices
 from talon_core.drafter import Drafter
 from talon_core.drawn import fault
 from talon_core.errors import PluginError, blaming, naming
-from talon_core.growing import DraftLimits, Growing, checked_budget
+from talon_core.growing import DraftLimits, Growing
 from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import floats, ints
 
-__all__ = ["DraftLimits", "Drafted", "checked_budget", "draft_tree", "draft_trees"]
+__all__ = ["DraftLimits", "Drafted", "draft_tree", "draft_trees"]
 
 _KINDS = {"iu": "integers", "f": "floating-point numbers"}
 _NO_LOGP = "that is not a finite number of at most 0 (padding has token -1 and minus infinity)"

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from talon_core.checked_policy import checked_children
 from talon_core.errors import naming
-from talon_core.growing import checked_children
 from talon_core.policy import TreePolicy
 from talon_core.registry import Registry, load_registry
 from talon_core.rule import AcceptanceRule, check_claims

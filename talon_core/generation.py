@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from talon_core.checked_drafter import checked_depth, checked_passes
+from talon_core.checked_policy import checked_budget
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafter import Committed, Prompt, checked_depth, checked_passes
-from talon_core.drafting import Drafted, checked_budget, draft_trees
+from talon_core.drafter import Committed, Prompt
+from talon_core.drafting import Drafted, draft_trees
 from talon_core.errors import BusyError, PluginError, blaming, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
@@ -63,10 +65,10 @@ class BatchGeneration(Iterator[list[Round | None]]):
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.decoder = decoder
-        given = choices if choices is not None else [SeededChoices(request.seed) for request in requests]
         # A policy serves one sequence at a time; the decoder's own is the one of a sequence that is decoded alone.
         policies = [decoder.policy, *(_copied(decoder.policy) for _ in requests[1:])]
         limits = [decoder.limit(request) for request in requests]
+        given = choices if choices is not None else [SeededChoices(request.seed) for request in requests]
         self.sequences = [Sequence(*of, decoder.children) for of in zip(requests, given, limits, policies, strict=True)]
         self._greedy = decoder.rule.follows_argmax and all(request.greedy for request in requests)
         self._greedy &= len({request.eos for request in requests}) == 1

@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
-from talon_core.drawn import KINDS, ChildrenKind, Drawn, fault
+from talon_core.checked_policy import checked_budget, checked_children
+from talon_core.drawn import KINDS, Drawn, fault
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import IntArray, TokenTree
 from talon_core.tree_arrays import ints
-
-MOST_NODES = 65_536
-"""The largest budget: far beyond what pays, and small enough to compute with."""
 
 
 @attrs.frozen
@@ -34,27 +32,6 @@ class DraftLimits:
     max_depth: int
     ends: frozenset[int] = frozenset()
     children: str | None = None
-
-
-def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
-    """A policy's `budget` or `draft_budget`.
-
-    Raises:
-        PluginError: if it is not a whole number of at least 1.
-        ValueError: if it is more than `MOST_NODES`, which is what a user has asked for.
-    """
-    with blaming("tree policy", policy, which):
-        budget = getattr(policy, which)
-    if not is_whole(budget) or budget < 1:
-        raise PluginError(
-            f"{naming('tree policy', policy)} has a {which} of {written(budget)}; "
-            "it must be a whole number of nodes, at least 1"
-        )
-    if budget > MOST_NODES:
-        raise ValueError(
-            f"{naming('tree policy', policy)} has a {which} of {budget} nodes; it must be at most {MOST_NODES}"
-        )
-    return int(budget)
 
 
 class Growing:
@@ -267,31 +244,6 @@ class Growing:
                 raise self.fail("finished a tree with draws that it had not made; select nodes with TokenTree.keep")
         if not self.kind.fixed and not set(tree.parents[1:].tolist()) <= set(tree.drawn):
             raise self.fail("finished a tree that does not say how its children were drawn; use TokenTree.keep")
-
-
-def checked_kind(policy: TreePolicy) -> ChildrenKind:
-    """What a policy's trees may hold.
-
-    Raises:
-        PluginError: if there is no such kind.
-    """
-    return KINDS[checked_children(policy)]
-
-
-def checked_children(policy: TreePolicy) -> str:
-    """A policy's `children`, a key of `KINDS`.
-
-    Raises:
-        PluginError: if there is no such kind.
-    """
-    with blaming("tree policy", policy, "children"):
-        children = policy.children
-    if not isinstance(children, str) or children not in KINDS:
-        raise PluginError(
-            f"{naming('tree policy', policy)} says that its children are {written(children)}; "
-            f"kinds are {', '.join(KINDS)}"
-        )
-    return children
 
 
 def own_draws(given: Drawn) -> Drawn:

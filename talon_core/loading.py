@@ -12,8 +12,9 @@ from talon_core.announcing import announce
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.backends import choose_accelerator, choose_attention
 from talon_core.certify.standing import Lossless, standing
-from talon_core.drafter import DrafterSpec, checked_features, checked_rank
-from talon_core.drafting import checked_budget
+from talon_core.checked_drafter import checked_features, checked_rank
+from talon_core.checked_policy import checked_budget
+from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError, of_the_machine
 from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy

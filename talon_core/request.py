@@ -1,12 +1,15 @@
 """What is to be decoded, and what came out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 from torch import Tensor
 
 from talon_core import records
+from talon_core.errors import is_whole, written
 from talon_core.rounds import Round, Stats
 from talon_core.sampling import Sampling
 from talon_core.target import Target
@@ -64,8 +67,9 @@ class Request:
 
         Raises:
             ValueError: if the prompt is empty, leaves no room in the target's context, or has tokens outside the
-                vocabulary.
+                vocabulary; or for a field of a wrong type.
         """
+        self._check_types()
         ids = self.ids
         if not len(ids):
             raise ValueError("the prompt is empty; it must have at least one token")
@@ -85,6 +89,21 @@ class Request:
                 "the output included, so the prompt must be shorter"
             )
         return min(self.max_new_tokens, target.context_length - len(ids))
+
+    def _check_types(self) -> None:
+        ids, seconds = self.ids, self.max_seconds
+        if not isinstance(ids, np.ndarray) or ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise ValueError(f"ids are {written(ids)}; they must be a NumPy array of integers, of one dimension")
+        if not is_whole(self.max_new_tokens):
+            raise ValueError(f"max_new_tokens is {written(self.max_new_tokens)}; it must be a whole number")
+        if self.seed is not None and not (is_whole(self.seed) and self.seed >= 0):
+            raise ValueError(f"seed is {written(self.seed)}; it must be a whole number and at least 0, or None")
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, Real) or not seconds >= 0):
+            raise ValueError(f"max_seconds is {written(seconds)}; it must be a number, at least 0, or None")
+        if not isinstance(self.eos, Set) or not all(map(is_whole, self.eos)):
+            raise ValueError(f"eos is {written(self.eos)}; it must be a frozenset of token ids")
+        if not isinstance(self.criteria, tuple) or not all(map(callable, self.criteria)):
+            raise ValueError(f"criteria is {written(self.criteria)}; it must be a tuple of functions")
 
 
 @attrs.frozen(eq=False)

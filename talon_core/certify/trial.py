@@ -26,11 +26,11 @@ from talon_core.certify.store import RANDOM, TOLERANCE, WORLDS
 from talon_core.certify.subject import Subject, UntoldError
 from talon_core.certify.timeless import timeless
 from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
+from talon_core.checked_policy import checked_kind
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError, naming
 from talon_core.fitting import suited_rule
-from talon_core.growing import checked_kind
 from talon_core.loading import built
 from talon_core.policy import TreePolicy
 from talon_core.registry import load_registry

@@ -3,7 +3,8 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from talon_core.drafter import DrafterSpec, described, files_known
+from talon_core.checked_drafter import described, files_known
+from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError
 from talon_core.loading import Parts
 from talon_core.registry import Registry

@@ -1,11 +1,13 @@
 """What becomes of each argument of `model.generate`: it is honoured, it changes nothing here, or it is refused."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
+
+from talon_core.errors import written
 
 HONOURED = frozenset(
     {
@@ -94,6 +96,8 @@ INSIDE_ONLY: Mapping[str, str] = {
 MODEL_ARGUMENTS = frozenset({"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"})
 """What `generate` hands on for the model and TALON looks at itself, or which changes no token."""
 
+ONLY_IDS = "{} was given; TALON reads the prompt's token ids alone, so it must be left out"
+
 
 def refuse(options: Mapping[str, Any], table: Mapping[str, tuple[str, tuple[Any, ...]]]) -> None:
     """Refuse what the table names and asks for something.
@@ -120,6 +124,7 @@ def check_for_decoder(options: Mapping[str, Any]) -> None:
     for option, instead in INSIDE_ONLY.items():
         if options.get(option) is not None:
             raise ValueError(f"a decoder does not take {option}: {instead}")
+    _refuse_embeddings(options)
     refuse(options, ARGUMENTS)
     refuse(options, REFUSED)  # some of these make generate do something else before it comes to us
     for option in ("logits_processor", "stopping_criteria"):
@@ -137,7 +142,7 @@ def check_functions(option: str, given: Any) -> None:
     """
     if given is None:
         return
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+    if not isinstance(given, list | tuple):  # what can be read but once would be empty when it is asked for
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
             f"{option} is {given!r}; it must be a list of functions"
         )
@@ -160,6 +165,19 @@ def check_streamer(streamer: Any) -> None:
             raise ValueError(f"the streamer is {streamer!r}, which has no {method}; it must have `put` and `end`")
 
 
+def check_tokenizer(tokenizer: Any) -> None:
+    """Refuse what is no tokenizer; None is none at all.
+
+    Raises:
+        ValueError: if it has not the methods of transformers' tokenizers that are called.
+    """
+    for method in ("decode", "get_vocab"):
+        if tokenizer is not None and not callable(getattr(tokenizer, method, None)):
+            raise ValueError(
+                f"the tokenizer is {written(tokenizer)}, which has no {method}; it must be one of transformers'"
+            )
+
+
 def check_prepared(input_ids: Tensor, config: GenerationConfig, prepared: Mapping[str, Any]) -> None:
     """Refuse what `generate` hands to a `custom_generate` function and TALON does not do.
 
@@ -172,30 +190,66 @@ def check_prepared(input_ids: Tensor, config: GenerationConfig, prepared: Mappin
         ValueError: for the first; the sentence names it.
     """
     refuse(vars(config), REFUSED)
-    for option, value in prepared.items():
-        if value is not None and option not in MODEL_ARGUMENTS:
-            raise ValueError(f"{option} was given; TALON reads the prompt's token ids alone, so it must be left out")
+    _refuse_embeddings(prepared)
+    check_ids(input_ids)
+    if input_ids.ndim != 2:
+        raise ValueError(f"the prompt has shape {tuple(input_ids.shape)}; it must be (1, length)")
     if input_ids.shape[0] != 1:
         raise ValueError(
             f"got a batch of {input_ids.shape[0]} prompts; inside `generate` TALON decodes one prompt, "
             "and a list of them by its own Decoder.generate"
         )
-    mask = prepared.get("attention_mask")
-    if mask is not None and not bool((mask == 1).all()):
-        raise ValueError(
-            "the attention mask hides part of the prompt, or weighs it: it must be 1 everywhere; "
-            "give the prompt without padding"
-        )
-    length = input_ids.shape[1]
-    if mask is not None and mask.shape[-1] != length:
-        raise ValueError(f"the attention mask is {mask.shape[-1]} long and the prompt {length}; they must be the same")
+    for option, value in prepared.items():
+        if value is not None and option not in MODEL_ARGUMENTS:
+            raise ValueError(ONLY_IDS.format(option))
+    _check_mask(prepared.get("attention_mask"), input_ids.shape)
     positions = prepared.get("position_ids")
-    if positions is not None and not _counts_up(positions, length):
-        raise ValueError(f"position_ids are not 0 to {length - 1}, the places of the prompt's tokens; leave them out")
+    if positions is not None and not _counts_up(positions, input_ids.shape):
+        raise ValueError(
+            f"position_ids are not 0 to {input_ids.shape[1] - 1}, the places of the prompt's tokens, "
+            f"in a tensor of shape {tuple(input_ids.shape)}; leave them out"
+        )
     cache = prepared.get("past_key_values")
     if getattr(cache, "_is_user_defined", False):  # generate's own mark; without it, the cache is one it has made
         refuse(prepared, ARGUMENTS)
 
 
-def _counts_up(positions: Tensor, length: int) -> bool:
-    return positions.numel() == length and bool((positions.flatten() == torch.arange(length).to(positions)).all())
+def check_ids(ids: Tensor) -> None:
+    """Refuse a tensor that holds no token ids. One that holds nothing at all may be of any type.
+
+    Raises:
+        ValueError: if its elements are no whole numbers, or are not there.
+    """
+    whole = ids.dtype is not torch.bool and not ids.is_floating_point() and not ids.is_complex()
+    dense = ids.layout is torch.strided and not ids.is_meta
+    if dense and (whole or not ids.numel()):
+        return
+    of = str(ids.dtype) if dense else f"{ids.dtype}, on the device {ids.device.type} with the layout {ids.layout}"
+    raise ValueError(
+        f"the prompt's token ids have shape {tuple(ids.shape)} and type {of.replace('torch.', '')}; "
+        f"they must be one sequence of integers{'' if dense else ', in a plain tensor'}"
+    )
+
+
+def _refuse_embeddings(options: Mapping[str, Any]) -> None:
+    if options.get("inputs_embeds") is not None:
+        raise ValueError(ONLY_IDS.format("inputs_embeds"))
+
+
+def _check_mask(mask: Any, shape: torch.Size) -> None:
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or mask.shape != shape:
+        what = f"has shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"is of class {type(mask).__name__}"
+        raise ValueError(f"the attention mask {what}; it must be a tensor of the prompt's shape, {tuple(shape)}")
+    if not bool((mask == 1).all()):
+        raise ValueError(
+            "the attention mask hides part of the prompt, or weighs it: it must be 1 everywhere; "
+            "give the prompt without padding"
+        )
+
+
+def _counts_up(positions: Any, shape: torch.Size) -> bool:
+    if not isinstance(positions, Tensor) or positions.shape != shape or positions.dtype is torch.bool:
+        return False
+    return bool((positions[0] == torch.arange(shape[1], device=positions.device)).all())

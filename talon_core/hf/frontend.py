@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import (
     EosTokenCriteria,
@@ -18,9 +19,12 @@ from transformers import (
     StopStringCriteria,
 )
 
+from talon_core.errors import of_the_machine, written
 from talon_core.frontend import Frontend, TextStream
-from talon_core.hf.arguments import check_for_decoder, check_functions, check_prepared
+from talon_core.hf.arguments import check_for_decoder, check_functions, check_ids, check_prepared, check_tokenizer
+from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.text import DecodedStream
+from talon_core.hf.values import check_seed, check_values
 from talon_core.request import Criterion, Request
 from talon_core.sampling import Sampling
 from talon_core.tree import IntArray
@@ -52,30 +56,28 @@ class HFFrontend(Frontend):
         `tokenizer` is for `stop_strings` where it is not to be the model's own. `max_time` counts from the start of
         the prefill. What `talon_core.hf.arguments` refuses is refused by name.
         """
-        rest = dict(options)
-        seed = rest.pop("seed", None)
-        tokenizer = rest.pop("tokenizer", None)
+        rest = {name: one.item() if isinstance(one, np.generic) else one for name, one in options.items()}
+        seed, tokenizer, raw = rest.pop("seed", None), rest.pop("tokenizer", None), rest.pop("raw", None)
+        check_seed(seed)
+        check_tokenizer(tokenizer)
         check_for_decoder(rest)
-        ids = self.encode(prompt, raw=bool(rest.pop("raw", False)))
+        if raw is not None and not isinstance(raw, bool):
+            raise ValueError(f"raw is {written(raw)}; it must be True or False")
+        ids = self.encode(prompt, raw=bool(raw))
         if not len(ids):
             raise ValueError("the prompt is empty; it must have at least one token")
         given = _fields(rest.get("generation_config"))
         own = _fields(self.model.generation_config)
+        for said in (rest, given):
+            check_values(said, vocabulary_size(self.model), own)
         _sampling_options(rest, given)
-        for option in ("max_new_tokens", "max_length"):
-            if rest.get(option) is not None:
-                _require_whole(option, rest[option], at_least=1)
         if not any(said.get(option) for said in (rest, given, own) for option in ("max_new_tokens", "max_length")):
             rest["max_new_tokens"] = DEFAULT_MAX_NEW_TOKENS
-        if seed is not None:
-            _require_whole("seed", seed, at_least=0)
-        seconds = rest.get("max_time")
-        if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
-            raise ValueError(f"max_time is {seconds!r}; it must be a number of seconds, at least 0")
-        stop_strings = next((said["stop_strings"] for said in (rest, given, own) if said.get("stop_strings")), None)
-        criterion = stop_criterion(tokenizer if tokenizer is not None else self.tokenizer, stop_strings)
-        if criterion is not None:
-            rest["stopping_criteria"] = StoppingCriteriaList([*(rest.get("stopping_criteria") or ()), criterion])
+        stop_strings = [said["stop_strings"] for said in (rest, given, own) if said.get("stop_strings") is not None]
+        if stop_strings:
+            criterion = stop_criterion(tokenizer if tokenizer is not None else self.tokenizer, stop_strings[0])
+            if criterion is not None:
+                rest["stopping_criteria"] = StoppingCriteriaList([*(rest.get("stopping_criteria") or ()), criterion])
             rest["stop_strings"] = None
         return self._prepared(ids, rest, seed)
 
@@ -96,8 +98,13 @@ class HFFrontend(Frontend):
                 unset = {"stop_strings": None} if self.model.generation_config.stop_strings else {}
                 options = {**config.update(**options), **unset, "generation_config": config}
             self.model.generate(batch, attention_mask=torch.ones_like(batch), custom_generate=capture, **options)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(str(error).strip().splitlines()[0]) from error
+        except Exception as error:
+            if of_the_machine(error):
+                raise
+            said = " ".join(str(error).split())
+            raise ValueError(f"generate cannot prepare these options: {type(error).__name__}: {said}") from error
         return captured[0]
 
     def encode(self, prompt: str | list[dict[str, str]] | IntArray | Tensor, raw: bool = False) -> IntArray:
@@ -107,7 +114,7 @@ class HFFrontend(Frontend):
             ValueError: for text without a tokenizer, chat messages without a chat template, or ids of another shape.
         """
         if isinstance(prompt, list) and not any(isinstance(message, dict) for message in prompt):
-            prompt = np.asarray(prompt)  # token ids, or nothing
+            prompt = _array(prompt)  # token ids, or nothing
         if isinstance(prompt, str | list) and self.tokenizer is None:
             raise ValueError("a text prompt needs a tokenizer, and this decoder has none; give token ids")
         if isinstance(prompt, str):
@@ -121,7 +128,10 @@ class HFFrontend(Frontend):
                 raise ValueError("chat messages need a chat template, and this model's tokenizer has none; give text")
             rendered = self._rendered(prompt)
             return np.asarray(self.tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=np.int64)
-        ids = np.asarray(prompt.cpu() if isinstance(prompt, Tensor) else prompt)
+        if isinstance(prompt, Tensor):
+            check_ids(prompt)
+            prompt = prompt.cpu().long().numpy()
+        ids = _array(prompt)
         if ids.ndim == 2 and len(ids) == 1:
             ids = ids[0]
         if ids.ndim == 1 and not len(ids):
@@ -151,6 +161,15 @@ class HFFrontend(Frontend):
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
+def _array(prompt: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(prompt)
+    except ValueError:
+        raise ValueError(
+            f"the prompt's token ids are {written(prompt)}; they must be one sequence of integers"
+        ) from None
+
+
 def stop_criterion(tokenizer: Any, stop_strings: Any) -> StopStringCriteria | None:
     """What stops after a text; None if there is none to stop after.
 
@@ -159,11 +178,16 @@ def stop_criterion(tokenizer: Any, stop_strings: Any) -> StopStringCriteria | No
     Raises:
         ValueError: without a tokenizer, or for anything but texts.
     """
-    if not stop_strings:
+    if stop_strings is None or (isinstance(stop_strings, list | tuple) and not stop_strings):
         return None
-    _require_texts("stop_strings", stop_strings)
+    texts = [stop_strings] if isinstance(stop_strings, str) else stop_strings
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(
+            f"stop_strings is {written(stop_strings)}; it must be a text, or a list of texts, none of them empty"
+        )
     if tokenizer is None:
         raise ValueError(f"stop_strings is {stop_strings!r}; stop strings need a tokenizer, and there is none")
+    check_tokenizer(tokenizer)
     return StopStringCriteria(tokenizer, stop_strings)
 
 
@@ -178,22 +202,9 @@ def _fields(config: Any) -> Mapping[str, Any]:
     return dict(vars(config))
 
 
-def _require_whole(option: str, value: Any, at_least: int) -> None:
-    if not isinstance(value, int | np.integer) or value < at_least:
-        raise ValueError(f"{option} is {value!r}; it must be a whole number and at least {at_least}")
-
-
-def _require_texts(option: str, value: Any) -> None:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError(f"{option} is {value!r}; it must be a text, or a list of texts, none of them empty")
-
-
 def _sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Translate our `temperature` 0 into transformers' `do_sample`; `given` is what a generation config says."""
     temperature = options.get("temperature")
-    if temperature is not None and not (isinstance(temperature, int | float) and temperature >= 0):
-        raise ValueError(f"temperature is {temperature}; it must be 0 (greedy) or more")
     if options.get("do_sample") is None:
         said = given.get("do_sample") if temperature is None else None
         wanted = given.get("temperature") if temperature is None else temperature
@@ -250,6 +261,13 @@ def _eos(criteria: StoppingCriteriaList) -> frozenset[int]:
 def _as_criterion(criterion: Callable[..., Any]) -> Criterion:
     def stops(ids: Tensor) -> bool:
         answer = criterion(ids, None)
-        return bool(answer.all()) if isinstance(answer, Tensor) else bool(answer)
+        one = answer.item() if isinstance(answer, Tensor | np.ndarray) and np.prod(answer.shape) == 1 else answer
+        if not isinstance(one, bool | int | np.bool_):
+            name = getattr(criterion, "__name__", type(criterion).__name__)
+            raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
+                f"stopping criterion '{name}' returned {written(answer)}; it must return True or False, or a "
+                "tensor that holds one of them"
+            )
+        return bool(one)
 
     return stops

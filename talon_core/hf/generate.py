@@ -1,7 +1,9 @@
 """TALON inside `model.generate`: a `custom_generate` function for people who have a model already."""
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, ClassVar, cast
 from weakref import WeakValueDictionary
 
@@ -16,9 +18,12 @@ from talon_core.attention import AttentionBackend
 from talon_core.certify.standing import Lossless
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
-from talon_core.hf.arguments import ARGUMENTS, check_streamer, refuse
+from talon_core.generation import Generation
+from talon_core.hf.arguments import ARGUMENTS, check_streamer, check_tokenizer, refuse
+from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.frontend import HFFrontend, prepared_request, stop_criterion
 from talon_core.hf.target import HFTarget
+from talon_core.hf.values import check_seed, check_values
 from talon_core.loading import (
     DEFAULT_DRAFTER,
     DEFAULT_POLICY,
@@ -32,6 +37,8 @@ from talon_core.policy import TreePolicy
 from talon_core.registry import load_registry
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule
+
+LOGGER = logging.getLogger(__name__)
 
 
 def as_generate(
@@ -52,7 +59,11 @@ def as_generate(
 
     Streamers, stopping criteria and logits processors work as they do without it. The model is not changed. What
     `generate` returns has no place for a mark; `lossless` of the object says whether it is the target's own, and `last`
-    is the whole result of its last call, statistics included.
+    is the whole result of its last call, statistics included. A text ends with the model's context
+    (`max_position_embeddings`), where plain `generate` goes on; the first time, that is logged as a warning.
+
+    A function that calls the object may be given to `generate` in its place, if it does so in the same thread.
+    `generate` hands on `stop_strings` only where the function has a parameter of that name.
 
     Keep the object: it makes its decoder at the first call, and every later call uses it. Objects that are there at the
     same time, over the same model and with the same parts, share one.
@@ -105,7 +116,7 @@ class TalonGenerate:
         last: the result of the last call, of what came out of it where it failed; None before the first.
 
     Raises:
-        ValueError: for stop strings without a tokenizer, or that are no texts.
+        ValueError: for stop strings without a tokenizer, or that are no texts; for what is no seed or no tokenizer.
     """
 
     _decoders: ClassVar[WeakValueDictionary[tuple[int, Parts], Decoder]] = WeakValueDictionary()
@@ -124,7 +135,10 @@ class TalonGenerate:
         self._stop_strings = stop_strings
         self._tokenizer = tokenizer
         self._decoder: Decoder | None = None
-        stop_criterion(tokenizer, stop_strings)  # what is wrong with them is said at once
+        self._warned = False
+        check_seed(seed)  # what is wrong is said at once
+        stop_criterion(tokenizer, stop_strings)
+        check_tokenizer(tokenizer)
 
     @property
     def lossless(self) -> Lossless:
@@ -148,10 +162,14 @@ class TalonGenerate:
                 trees, or a logits processor that does not go with the rule.
             BusyError: if the model is being decoded at this moment.
         """
-        of_generate = _arguments_of_generate()
+        of_generate = _arguments_of_generate(model)
         refuse(of_generate, ARGUMENTS)
         streamer = streamer if streamer is not None else of_generate.get("streamer")
         check_streamer(streamer)
+        if prepared.get("attention_mask") is None:  # generate drops one that is 1 everywhere, whatever its shape
+            prepared["attention_mask"] = of_generate.get("kwargs", {}).get("attention_mask")
+        own = vars(model.generation_config) if getattr(model, "generation_config", None) is not None else {}
+        check_values(vars(prepared["generation_config"]), vocabulary_size(model), own)
         criterion = stop_criterion(self._tokenizer, stop_strings if stop_strings is not None else self._stop_strings)
         if criterion is not None:
             prepared["stopping_criteria"] = StoppingCriteriaList([*(prepared["stopping_criteria"] or ()), criterion])
@@ -177,7 +195,22 @@ class TalonGenerate:
             self.last = self._with_text(generation.result())
         if streamer is not None:
             streamer.end()
+        self._warn_of_context(model, generation)
         return generation.token_ids
+
+    def _warn_of_context(self, model: Any, generation: Generation) -> None:
+        """Tell once that a text was ended by the model's context: plain `generate` warns there, and goes on."""
+        limit = generation.sequence.limit
+        if self._warned or generation.finish_reason != "length" or limit == generation.request.max_new_tokens:
+            return
+        self._warned = True
+        target = generation.decoder.target
+        why = f" ({target.context_reason})" if target.context_reason else ""
+        LOGGER.warning(
+            "a text of %s ended after %d new tokens, where %d were asked for: the model's context holds %d tokens%s, "
+            "and TALON decodes none beyond it",
+            *(type(model).__name__, limit, generation.request.max_new_tokens, target.context_length, why),
+        )
 
     def _with_text(self, result: Result) -> Result:
         if self._tokenizer is None:
@@ -207,12 +240,22 @@ class TalonGenerate:
         return found
 
 
-def _arguments_of_generate() -> Mapping[str, Any]:
-    """The arguments of the `generate` that has called, read from its frame.
+def _arguments_of_generate(model: Any) -> Mapping[str, Any]:
+    """The arguments of the `generate` that has called, read from its frame; nothing if this was called by itself.
 
     transformers 5.23 does not hand its own arguments on to a `custom_generate` function, the streamer among them:
-    without this, streaming would silently stop after the prompt, and an assistant model silently do nothing.
+    without this, streaming would silently stop after the prompt, and an assistant model silently do nothing. Between
+    the two there may be any number of frames: `custom_generate` may be a function that calls a `TalonGenerate`.
     TODO: drop when every supported transformers passes them on.
+
+    Args:
+        model: whose `generate` it must be.
     """
-    frame = sys._getframe(2)
-    return frame.f_locals if frame.f_code.co_name == "generate" else {}
+    frame: FrameType | None = sys._getframe(2)  # above `__call__`
+    while frame is not None and frame.f_code is not TalonGenerate.__call__.__code__:  # another call has a generate too
+        if frame.f_code.co_name == "generate":
+            found = frame.f_locals
+            if found.get("self") is model and callable(found.get("custom_generate")):
+                return found
+        frame = frame.f_back
+    return {}

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from talon_core.checked_policy import checked_budget, checked_kind
 from talon_core.choices import SeededChoices
 from talon_core.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.drawn import Drawn
 from talon_core.errors import blaming
-from talon_core.growing import checked_budget, checked_kind
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Round
 from talon_core.testing.claims import check_class, is_name, made, require, steady

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from talon_core.candidates import Candidates
+from talon_core.checked_policy import checked_budget
 from talon_core.choices import SeededChoices
-from talon_core.drafting import DraftLimits, checked_budget, draft_tree, draft_trees
+from talon_core.drafting import DraftLimits, draft_tree, draft_trees
 from talon_core.drawn import Drawn, without
 from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy

@@ -613,7 +613,7 @@ def test_a_bad_prompt_is_refused_in_words(prompt: Any, sentence: str, good: Path
         ({"seed": "lucky"}, "seed is 'lucky'; it must be a whole number"),
         ({"temperature": -1.0}, r"temperature is -1.0; it must be 0 \(greedy\) or more"),
         ({"temperature": float("nan")}, "temperature is nan; it must be"),
-        ({"temperature": "warm"}, "temperature is warm; it must be"),
+        ({"temperature": "warm"}, "temperature is 'warm'; it must be"),
         ({"temprature": 1.0}, "temprature"),
         ({"num_beams": 3}, "num_beams is 3|a batch of 3 prompts"),
     ],

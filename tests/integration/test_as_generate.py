@@ -4,12 +4,15 @@ import copy
 import gc
 import inspect
 import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedTokenizerFast,
@@ -83,6 +86,73 @@ def test_streamers_get_the_same_tokens_one_by_one(model: Any) -> None:
     model.generate(PROMPT, max_new_tokens=30, streamer=ours, custom_generate=talon(), **GREEDY)
     assert ours.pieces == plain.pieces
     assert ours.ended
+
+
+class Wrapper:
+    """Hands on what it is called with, by `__call__` and by a method."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.inner(*given, **named)
+
+    def method(self, *given: Any, **named: Any) -> Any:
+        return self(*given, **named)
+
+
+def generate(*given: Any, **named: Any) -> Any:
+    """Is called like the method of transformers, and is none."""
+    return talon()(*given, **named)
+
+
+WRAPPED: dict[str, Callable[[], Any]] = {
+    "lambda": lambda: lambda *given, **named: talon()(*given, **named),
+    "twice": lambda: lambda *given, **named: (lambda *two, **more: talon()(*two, **more))(*given, **named),
+    "partial": lambda: partial(talon()),
+    "partial of a function": lambda: partial(lambda flag, *given, **named: talon()(*given, **named), True),
+    "object": lambda: Wrapper(talon()),
+    "method": lambda: Wrapper(talon()).method,
+    "decorated": lambda: torch.no_grad()(Wrapper(talon()).method),
+    "in inference mode": lambda: torch.inference_mode()(lambda *given, **named: talon()(*given, **named)),
+    "of the same name": lambda: generate,
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+def test_a_function_around_it_loses_no_argument_of_generate(model: Any, wrapped: str) -> None:
+    plain, ours = Recorder(), Recorder()
+    model.generate(PROMPT, max_new_tokens=12, streamer=plain, **GREEDY)
+    given: dict[str, Any] = {"max_new_tokens": 12, "custom_generate": WRAPPED[wrapped](), **GREEDY}
+    model.generate(PROMPT, streamer=ours, **given)
+    assert ours.pieces == plain.pieces
+    assert ours.ended
+    with pytest.raises(ValueError, match="assistant_model is of class LlamaForCausalLM"):
+        model.generate(PROMPT, assistant_model=model, **given)
+
+
+def test_called_by_itself_it_takes_no_arguments_of_a_generate_around_it(model: Any) -> None:
+    """The `generate` of another model, or one that decodes itself, has not called it."""
+    other, streamer, ours = tiny_model("llama"), Recorder(), talon()
+    lone: dict[str, Any] = {
+        "generation_config": GenerationConfig(max_new_tokens=3, max_length=PROMPT.shape[1] + 3),
+        "stopping_criteria": StoppingCriteriaList(),
+        "logits_processor": LogitsProcessorList(),
+    }
+    assert ours(model, PROMPT, **lone).shape == (1, PROMPT.shape[1] + 3)
+
+    def calls(asked: Any) -> LogitsProcessorList:
+        def processor(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            ours(asked, PROMPT, **lone)
+            return scores
+
+        return LogitsProcessorList([processor])
+
+    model.generate(PROMPT, max_new_tokens=2, streamer=streamer, logits_processor=calls(model), **GREEDY)
+    assert len(streamer.pieces) == 3
+    around: dict[str, Any] = {"custom_generate": talon(), "logits_processor": calls(other), "streamer": Recorder()}
+    model.generate(PROMPT, max_new_tokens=2, **around, **GREEDY)
+    assert len(around["streamer"].pieces) == 3
 
 
 def test_processors_and_criteria_of_ones_own_work(model: Any) -> None:
@@ -257,6 +327,21 @@ def test_a_call_inside_a_call_is_refused_and_does_not_disturb_it(model: Any) -> 
     plain = model.generate(PROMPT, max_new_tokens=30, **GREEDY)
     given: dict[str, Any] = {"streamer": Curious(), "custom_generate": ours, **GREEDY}
     assert torch.equal(model.generate(PROMPT, max_new_tokens=30, **given), plain)
+
+
+def test_a_text_that_the_context_ends_is_warned_of_once(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    model.config.max_position_embeddings = 16
+    ours = talon()
+    with caplog.at_level("WARNING", logger="talon_core"):
+        model.generate(PROMPT, max_new_tokens=8, custom_generate=ours, **GREEDY)
+        assert not caplog.records
+        for _ in range(2):
+            assert model.generate(PROMPT, max_new_tokens=30, custom_generate=ours, **GREEDY).shape == (1, 16)
+    (record,) = caplog.records
+    sentence = (
+        "a text of LlamaForCausalLM ended after 8 new tokens, where 30 were asked for: the model's context holds 16"
+    )
+    assert record.getMessage().startswith(sentence)
 
 
 def test_objects_over_one_model_with_the_same_parts_share_a_decoder(model: Any) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from talon_core import Accepted, Candidates, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
+from talon_core.checked_drafter import described
 from talon_core.decoder import Decoder
-from talon_core.drafter import DrafterSpec, described
+from talon_core.drafter import DrafterSpec
 from talon_core.drawn import Drawn
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter

@@ -1,0 +1,119 @@
+"""What a drafter and its options say of themselves, checked: whatever is wrong is an error that names the drafter."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec
+from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
+
+if TYPE_CHECKING:
+    from talon_core.target import Target
+
+
+def opened(spec: DrafterSpec, target: "Target") -> Drafter:
+    """The drafter that a spec opens for a target.
+
+    Raises:
+        ValueError: if it does not fit the target.
+        PluginError: if it fails in another way, or what is opened is no `Drafter`; the message names it.
+    """
+    with blaming_bugs("drafter", spec, "open"):
+        drafter = spec.open(target)
+    if not isinstance(drafter, Drafter):
+        raise PluginError(f"{naming('drafter', spec)} returned {written(drafter)} from open; it must return a Drafter")
+    checked_depth(spec, drafter)
+    checked_passes(spec, drafter)
+    return drafter
+
+
+def checked_features(spec: DrafterSpec, num_layers: int) -> tuple[int, ...]:
+    """The hidden states that a drafter wants of a target with so many layers.
+
+    Raises:
+        PluginError: if they are no whole numbers; the message names the drafter.
+    """
+    with blaming_bugs("drafter", spec, "features"):
+        given = spec.features(num_layers)
+    numbers = [*given] if isinstance(given, tuple | list) else [None]
+    if not all(map(is_whole, numbers)):
+        raise PluginError(
+            f"{naming('drafter', spec)} wants the hidden states {written(given)}; it must be a tuple of whole numbers, "
+            f"0 to {num_layers} or FINAL_STATE ({FINAL_STATE})"
+        )
+    return tuple(int(one) for one in numbers if one is not None)
+
+
+def files_known(cls: type[DrafterSpec], path: str) -> DrafterSpec | None:
+    """The options for a drafter of a class whose files are at `path`; None if they are not of its kind.
+
+    Raises:
+        ValueError: if there are no files, or they are of its kind and cannot be used.
+        PluginError: if it fails in another way, or what it returns are no options; the message names the drafter.
+    """
+    with blaming_bugs("drafter", cls, "of_files"):
+        spec: Any = cls.of_files(path)
+    if spec is not None and not isinstance(spec, DrafterSpec):
+        raise PluginError(
+            f"{naming('drafter', cls)} returned {written(spec)} from of_files; it must return a DrafterSpec, or None"
+        )
+    return spec
+
+
+def described(spec: DrafterSpec, drafter: Drafter) -> dict[str, object]:
+    """What a drafter says of its files.
+
+    Raises:
+        PluginError: if it fails, or says it in another way than by name; the message names the drafter.
+    """
+    with blaming("drafter", spec, "describe"):
+        said: Any = drafter.describe()
+        if isinstance(said, Mapping):
+            return dict(said)
+    raise PluginError(f"{naming('drafter', spec)} returned {written(said)} from describe; it must return a mapping")
+
+
+def checked_rank(cls: type[DrafterSpec], model: Any) -> int | None:
+    """Where a drafter stands among those that are ready for a model.
+
+    Raises:
+        PluginError: if it fails at saying so, or what it says is no rank; the message names the drafter.
+    """
+    with blaming("drafter", cls, "rank_for", but=of_the_machine):
+        rank: Any = cls.rank_for(model)
+    if rank is not None and not is_whole(rank):
+        raise PluginError(
+            f"{naming('drafter', cls)} says that its rank is {written(rank)}; it must be a whole number, or None where "
+            "it is not ready"
+        )
+    return None if rank is None else int(rank)
+
+
+def checked_depth(spec: DrafterSpec | None, drafter: Drafter) -> int | None:
+    """A drafter's `max_depth`.
+
+    Raises:
+        PluginError: if it is no number of tokens; the message names the drafter.
+    """
+    with blaming("drafter", spec, "max_depth"):
+        depth: Any = drafter.max_depth
+    if depth is None:
+        return None
+    if not is_whole(depth) or depth < 0:
+        raise PluginError(
+            f"{naming('drafter', spec)} has a max_depth of {written(depth)}; it must be a whole number of at least 0, "
+            "or None where there is no limit"
+        )
+    return int(depth)
+
+
+def checked_passes(spec: DrafterSpec | None, drafter: Drafter) -> int:
+    """A drafter's `passes`.
+
+    Raises:
+        PluginError: if it is no count; the message names the drafter.
+    """
+    with blaming("drafter", spec, "passes"):
+        passes: Any = drafter.passes
+    if not is_whole(passes):
+        raise PluginError(f"{naming('drafter', spec)} has passes = {written(passes)}; it must be a whole number")
+    return int(passes)

@@ -1,0 +1,54 @@
+"""What a tree policy says of itself, checked: whatever is wrong is an error that names the policy."""
+
+from talon_core.drawn import KINDS, ChildrenKind
+from talon_core.errors import PluginError, blaming, is_whole, naming, written
+from talon_core.policy import TreePolicy
+
+MOST_NODES = 65_536
+"""The largest budget: far beyond what pays, and small enough to compute with."""
+
+
+def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
+    """A policy's `budget` or `draft_budget`.
+
+    Raises:
+        PluginError: if it is not a whole number of at least 1.
+        ValueError: if it is more than `MOST_NODES`, which is what a user has asked for.
+    """
+    with blaming("tree policy", policy, which):
+        budget = getattr(policy, which)
+    if not is_whole(budget) or budget < 1:
+        raise PluginError(
+            f"{naming('tree policy', policy)} has a {which} of {written(budget)}; "
+            "it must be a whole number of nodes, at least 1"
+        )
+    if budget > MOST_NODES:
+        raise ValueError(
+            f"{naming('tree policy', policy)} has a {which} of {budget} nodes; it must be at most {MOST_NODES}"
+        )
+    return int(budget)
+
+
+def checked_kind(policy: TreePolicy) -> ChildrenKind:
+    """What a policy's trees may hold.
+
+    Raises:
+        PluginError: if there is no such kind.
+    """
+    return KINDS[checked_children(policy)]
+
+
+def checked_children(policy: TreePolicy) -> str:
+    """A policy's `children`, a key of `KINDS`.
+
+    Raises:
+        PluginError: if there is no such kind.
+    """
+    with blaming("tree policy", policy, "children"):
+        children = policy.children
+    if not isinstance(children, str) or children not in KINDS:
+        raise PluginError(
+            f"{naming('tree policy', policy)} says that its children are {written(children)}; "
+            f"kinds are {', '.join(KINDS)}"
+        )
+    return children
