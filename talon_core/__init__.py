@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from talon_core.candidates import Candidates
     from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
     from talon_core.decoder import Decoder
-    from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Prompt
+    from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
     from talon_core.errors import BusyError, PluginError
     from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from talon_core.rounds import Round, Stats
     from talon_core.rule import AcceptanceRule, Accepted
     from talon_core.table import TableTarget
-    from talon_core.target import NodeOutputs, Target
+    from talon_core.target import NodeOutputs, Target, Verified
     from talon_core.tree import TokenTree
 
 __version__ = "0.1.0"
@@ -43,12 +43,14 @@ __all__ = [
     "Decoder",
     "Drafter",
     "DrafterSpec",
+    "Frontier",
     "Growth",
     "HFTarget",
     "Laws",
     "NodeOutputs",
+    "Part",
     "PluginError",
-    "Prompt",
+    "Proposed",
     "Request",
     "Result",
     "Round",
@@ -59,6 +61,7 @@ __all__ = [
     "TokenTree",
     "TreeLayout",
     "TreePolicy",
+    "Verified",
     "as_generate",
     "build",
     "enumerate_outcomes",
@@ -73,7 +76,7 @@ import_on_use(
         ".candidates": ["Candidates"],
         ".choices": ["Choices", "SeededChoices", "enumerate_outcomes"],
         ".decoder": ["Decoder"],
-        ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Prompt"],
+        ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed"],
         ".errors": ["BusyError", "PluginError"],
         ".hf.generate": ["as_generate"],
         ".hf.target": ["HFTarget"],
@@ -85,7 +88,7 @@ import_on_use(
         ".rounds": ["Round", "Stats"],
         ".rule": ["AcceptanceRule", "Accepted"],
         ".table": ["TableTarget"],
-        ".target": ["NodeOutputs", "Target"],
+        ".target": ["NodeOutputs", "Target", "Verified"],
         ".tree": ["TokenTree"],
     },
 )

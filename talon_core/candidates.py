@@ -5,22 +5,66 @@ from typing import Any
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
+from talon_core.tree_arrays import floats, ints
 
 LOWEST = float(np.finfo(np.float64).min)  # the least score that is not minus infinity
 
 
-def _no_law(row: int) -> FloatArray:
-    raise ValueError(
-        f"these candidates carry no full law (asked for frontier row {row}); a policy that draws needs a drafter that "
-        "gives one"
-    )
+Law = Callable[[int], FloatArray]
+"""`law(row) -> (vocab,)`, float64: a handle by which the whole law at a frontier row can be had."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
+class NoLaws:
+    """The handle of a drafter that has no whole laws."""
+
+    def __call__(self, row: int) -> FloatArray:
+        raise ValueError(
+            f"these candidates carry no full law (asked for frontier row {row}); a policy that draws needs a drafter "
+            "that gives one"
+        )
+
+
+@attrs.frozen
+class LawRows:
+    """The handle of laws that are there already; it can be sent to another process.
+
+    Attributes:
+        rows: shape `(frontier, vocab)`, float64.
+    """
+
+    rows: FloatArray = attrs.field(converter=floats, eq=attrs.cmp_using(eq=np.array_equal))
+
+    def __call__(self, row: int) -> FloatArray:
+        law: FloatArray = self.rows[row]
+        return law
+
+
+@attrs.frozen
+class _Scores:
+    """The handle of laws that are the softmax of scores, computed one by one."""
+
+    scores: NDArray[Any] = attrs.field(eq=attrs.cmp_using(eq=np.array_equal))
+
+    def __call__(self, row: int) -> FloatArray:
+        scores = self.scores[row].astype(np.float64)
+        highest = scores.max()
+        if not np.isfinite(highest):
+            return NoLaws()(row)
+        law: FloatArray = np.exp(scores - highest)
+        law /= law.sum()
+        return law
+
+
+_same_array = attrs.cmp_using(eq=np.array_equal)
+
+
+@attrs.frozen(unsafe_hash=False)
 class Candidates:
     """The best next tokens of each frontier node, in one rectangle; row `i` belongs to tree node `frontier[i]`.
 
@@ -32,6 +76,8 @@ class Candidates:
     that one, every other token has probability 0, and nothing tells what the target gives to those. So an entropy that
     is computed from here is that of the draft vocabulary. A row of `logp` is not rescaled to what is offered of it.
 
+    Candidates are data: two are equal if their arrays are, and `detached` ones can be pickled.
+
     Attributes:
         frontier: the tree nodes that were drafted from, shape `(frontier,)`, int64.
         tokens: token ids, shape `(frontier, width)`, int64.
@@ -39,31 +85,25 @@ class Candidates:
         path_logp: natural log-probability of the path from the root, the token included, same shape, float64.
         law: `law(row)` is the drafter's whole law at frontier row `row`, shape `(vocab,)`, float64, summing to 1;
             computed on demand. Raises ValueError where the drafter has none.
-        choices: the round's randomness, for policies that draw. Not to be confused with the target's draws. A drafter
-            hands on what it was given; the policy gets the round's own in any case.
     """
 
-    frontier: IntArray
-    tokens: IntArray
-    logp: FloatArray
-    path_logp: FloatArray
-    choices: Choices
-    law: Callable[[int], FloatArray] = _no_law
+    frontier: IntArray = attrs.field(eq=_same_array)
+    tokens: IntArray = attrs.field(eq=_same_array)
+    logp: FloatArray = attrs.field(eq=_same_array)
+    path_logp: FloatArray = attrs.field(eq=_same_array)
+    law: Law = attrs.field(factory=NoLaws, eq=False)
 
     @classmethod
-    def from_logits(
-        cls, tree: TokenTree, frontier: IntArray, logits: Any, width: int, choices: Choices
-    ) -> "Candidates":
+    def from_logits(cls, tree: TokenTree, frontier: IntArray, logits: Any, width: int) -> "Candidates":
         """The best next tokens by a drafter's scores; a row's softmax is its law.
 
         Args:
-            tree: as in `Drafter.propose`, and so are `frontier`, `width` and `choices`, each for one sequence.
+            tree: as in `Frontier`, and so are `frontier` (its nodes) and `width`.
             frontier: shape `(frontier,)`.
             logits: any floating-point numbers that NumPy can read, shape `(frontier, vocab)`, a column for each of the
                 target's tokens; minus infinity for a token that cannot come. A row that is all minus infinity is one
                 that nothing is known about. Kept as they are: a law is computed when it is asked for.
             width: most candidates a node.
-            choices: for `Candidates.choices`.
 
         Raises:
             ValueError: if the logits have another shape, or hold NaN or plus infinity.
@@ -90,23 +130,14 @@ class Candidates:
         best = np.take_along_axis(best, order, axis=1)
         logp = np.take_along_axis(scores, best, axis=1).astype(np.float64) - norm
         tokens = np.where(np.isfinite(logp), best, -1)
-        path_logp = tree.path_logp[frontier][:, None] + logp
-
-        def law(row: int) -> FloatArray:
-            if not known[row, 0]:
-                return _no_law(row)
-            own: FloatArray = np.exp(scores[row] - highest[row])  # float64, as `highest` is
-            own /= own.sum()
-            return own
-
-        return cls(frontier, tokens, logp, path_logp, choices, law)
+        return cls(frontier, tokens, logp, tree.path_logp[frontier][:, None] + logp, _Scores(scores))
 
     @classmethod
-    def nothing(cls, frontier: IntArray, choices: Choices) -> "Candidates":
+    def unknown(cls, frontier: IntArray) -> "Candidates":
         """Rows that hold padding alone: the drafter knows nothing here."""
         shape = (len(frontier), 1)
         impossible = np.full(shape, -np.inf)
-        return cls(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible, choices)
+        return cls(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible)
 
     def copied(self) -> "Candidates":
         """The same candidates as an object of its own, over read-only views of the same arrays."""
@@ -115,9 +146,21 @@ class Candidates:
             read_only(self.tokens),
             read_only(self.logp),
             read_only(self.path_logp),
-            self.choices,
             self.law,
         )
+
+    def detached(self, *, laws: bool = False) -> "Candidates":
+        """The same candidates as arrays alone, whatever the drafter does next; they can be saved and sent elsewhere.
+
+        Args:
+            laws: compute the whole law of each row now, shape `(frontier, vocab)` in all; otherwise none can be had.
+
+        Raises:
+            ValueError: with `laws`, if the drafter has none.
+        """
+        law: Law = LawRows(np.stack([self.law(row) for row in range(len(self.frontier))])) if laws else NoLaws()
+        arrays = ints(self.frontier), ints(self.tokens), floats(self.logp), floats(self.path_logp)
+        return Candidates(*arrays, law)
 
     @property
     def width(self) -> int:
@@ -150,6 +193,7 @@ class Candidates:
 
     def draw(
         self,
+        choices: Choices,
         row: int,
         count: int = 1,
         *,
@@ -160,6 +204,7 @@ class Candidates:
         """Draw children for one frontier node; for `Growth.drawn`.
 
         Args:
+            choices: the policy's randomness.
             row: the frontier row.
             count: how many draws, at least 1; without replacement they end where no other token can come out.
             law: what to draw from, shape `(vocab,)`, float64, summing to 1; the drafter's whole law by default.
@@ -173,7 +218,7 @@ class Candidates:
         tokens: list[int] = []
         rest = law
         while len(tokens) < count and rest.any():
-            tokens.append(self.choices.pick(rest))
+            tokens.append(choices.pick(rest))
             if not replacement:
                 rest = without(rest, tokens[-1])
         return Drawn(tokens, law, replacement, logp)

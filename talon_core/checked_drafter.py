@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec
+from talon_core.candidates import Candidates
+from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec, Proposed
 from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ def opened(spec: DrafterSpec, target: "Target") -> Drafter:
     if not isinstance(drafter, Drafter):
         raise PluginError(f"{naming('drafter', spec)} returned {written(drafter)} from open; it must return a Drafter")
     checked_depth(spec, drafter)
-    checked_passes(spec, drafter)
     return drafter
 
 
@@ -106,14 +106,27 @@ def checked_depth(spec: DrafterSpec | None, drafter: Drafter) -> int | None:
     return int(depth)
 
 
-def checked_passes(spec: DrafterSpec | None, drafter: Drafter) -> int:
-    """A drafter's `passes`.
+def checked_proposal(drafter: Drafter, given: object, frontiers: int) -> tuple[list[Candidates], int]:
+    """What a drafter has answered to so many frontiers, and the passes that it took; the candidates are not looked at.
 
     Raises:
-        PluginError: if it is no count; the message names the drafter.
+        PluginError: if it is no `Proposed` with as many candidates; the message names the drafter.
     """
-    with blaming("drafter", spec, "passes"):
-        passes: Any = drafter.passes
-    if not is_whole(passes):
-        raise PluginError(f"{naming('drafter', spec)} has passes = {written(passes)}; it must be a whole number")
-    return int(passes)
+    if not isinstance(given, Proposed):
+        raise PluginError(
+            f"{naming('drafter', drafter)} returned {type(given).__name__} from propose; it must return a Proposed"
+        )
+    with blaming("drafter", drafter, "propose"):
+        candidates: Any = given.candidates
+        passes: Any = given.passes
+    if not isinstance(candidates, list | tuple) or len(candidates) != frontiers:
+        count = f"{len(candidates)} items" if isinstance(candidates, list | tuple) else type(candidates).__name__
+        raise PluginError(
+            f"{naming('drafter', drafter)} proposed {count}; it must propose a list of {frontiers} Candidates, one per "
+            "frontier"
+        )
+    if not is_whole(passes) or passes < 0:
+        raise PluginError(
+            f"{naming('drafter', drafter)} says that it took {written(passes)} passes; it must be a whole number"
+        )
+    return list(candidates), int(passes)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -22,29 +21,67 @@ FINAL_STATE = -1
 
 
 @attrs.frozen(eq=False)
-class Prompt:
-    """One sequence as the drafter first sees it. The arrays are the drafter's own; the features are read only.
+class Part:
+    """A part of a prompt that the target has read.
 
     Attributes:
-        ids: the prompt, shape `(prompt,)`, int64. Its last token is the root of the first tree.
-        features: the target's hidden states at all prompt tokens but the last, shape `(prompt - 1, features)`, in
-            the target's dtype and on its device; None if the drafter asked for none.
+        start: index of its first token in the prompt.
+        count: tokens.
+        features: the target's hidden states at them, shape `(count, features)`, in the target's dtype and on its
+            device, read only; None if the drafter asked for none.
     """
 
-    ids: IntArray
+    start: int
+    count: int
     features: "Tensor | None" = None
+
+    @property
+    def end(self) -> int:
+        """Index of the token after its last."""
+        return self.start + self.count
+
+
+@attrs.frozen(eq=False)
+class Frontier:
+    """Nodes of one growing tree to draft from. The arrays are read only.
+
+    Attributes:
+        slot: of the sequence.
+        tree: the tree so far.
+        nodes: shape `(frontier,)`, int64, at least one; none of them was drafted from before in this round, and their
+            parents were.
+        width: how many candidates a node are wanted, at least 1. Fewer columns may come if no more are known.
+    """
+
+    slot: int
+    tree: TokenTree
+    nodes: IntArray
+    width: int
+
+
+@attrs.frozen(eq=False)
+class Proposed:
+    """A drafter's answer to some frontiers.
+
+    Attributes:
+        candidates: one for each, rows in the order of its nodes.
+        passes: forward passes of a draft model that it took.
+    """
+
+    candidates: Sequence[Candidates]
+    passes: int = 0
 
 
 @attrs.frozen(eq=False)
 class Committed:
-    """What one round has added to a sequence, as the drafter is told. As in `Prompt`, features are read only.
+    """What one round has added to a sequence, as the drafter is told. The arrays are the drafter's own.
 
     Attributes:
         tokens: the new tokens, shape `(new,)`, int64; the last of them is the next root.
         nodes: the nodes of the *drafted* tree along which they were accepted, the root's 0 first; shape `(path,)`
             with `path <= new`, int64.
-        features: the target's hidden states at the accepted nodes, the old root first, shape `(new, features)`;
-            None if the drafter asked for none.
+        features: the target's hidden states at the accepted nodes, the old root first, shape `(new, features)`, read
+            only; None if the drafter asked for none.
     """
 
     tokens: IntArray
@@ -53,17 +90,16 @@ class Committed:
 
 
 class Drafter(ABC):
-    """Proposes next tokens for the nodes of draft trees, for a batch of sequences at once.
+    """Proposes next tokens for the nodes of draft trees. Each sequence has a slot, a small number, while it is decoded.
 
-    The decoder calls `begin` with the prompts; then, each round, `propose` once per layer, first for the roots, and
-    `commit` with what was accepted. Every method takes one entry per sequence, in the same order.
+    A sequence's slot is opened with its prompt. Then `read` tells what the target has read of the prompt, part by part
+    and all of it but the last token, which is the first root. Then each round calls `propose` once per layer, with the
+    frontiers of all slots that take part, and `commit` for those whose text goes on. `close` ends it; the slot may be
+    opened again, for another sequence. Slots join and leave whenever others are between rounds.
     """
 
     max_depth: int | None = None
     """Deepest token it can draft, counted from the root at 0; None if there is no limit."""
-
-    passes: int = 0
-    """Forward passes of a draft model since the drafter was opened; 0 for drafters without a model."""
 
     def session(self) -> AbstractContextManager[object]:
         """Entered by the decoder while it decodes, after the target's session and as often; see `Target.session`."""
@@ -74,39 +110,31 @@ class Drafter(ABC):
         return {}
 
     @abstractmethod
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        """Start new sequences; whatever was known of earlier ones is forgotten."""
-
-    @abstractmethod
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        """The best next tokens at each frontier node.
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        """A sequence takes a slot; whatever was known of an earlier one is forgotten.
 
         Args:
-            trees: the trees so far.
-            frontiers: for each tree the nodes to draft from, int64, read only, none of them drafted from before in
-                this round. Their parents were drafted from. In a batch, a finished tree's frontier is empty and its
-                answer is not read.
-            widths: for each tree how many candidates a node are wanted, at least 1. A drafter may return fewer
-                columns if it knows no more.
-            choices: for each tree the drafter's own randomness, which also stands in `Candidates.choices` until the
-                decoder puts the policy's there. Neither tells what the other, or the rule, will draw.
-
-        Returns:
-            One `Candidates` per tree, rows in the order of its frontier.
+            slot: at least 0.
+            prompt: the drafter's own, shape `(prompt,)`, int64, at least one token; the last is the first root.
+            room: most tokens of prompt and output together.
         """
+
+    def read(self, parts: Mapping[int, Part]) -> None:  # noqa: B027 - a drafter of texts has read the prompt already
+        """The target has read these parts of prompts, by slot; each begins where the slot's last one ended."""
 
     @abstractmethod
-    def commit(self, committed: Sequence[Committed]) -> None:
-        """Take note of what was accepted; the tree is forgotten and the last new token is the next root.
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        """The best next tokens at the nodes of some frontiers, at least one, each of another slot."""
 
-        A sequence that is over, while others of its batch go on, gets no new tokens, and its frontiers stay empty.
+    @abstractmethod
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        """Take note of what was accepted, by slot; their trees are forgotten, and the last new token is the next root.
+
+        Slots that took no part in the round, or whose text is over, are not among them.
         """
+
+    def close(self, slot: int) -> None:  # noqa: B027 - opening forgets as well
+        """The sequence has left its slot; whatever is kept for it may be given up."""
 
 
 class DrafterSpec(ABC):

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
+from talon_core.checked_drafter import checked_proposal
 from talon_core.choices import Choices
-from talon_core.drafter import Drafter
+from talon_core.drafter import Drafter, Frontier
 from talon_core.drawn import fault
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.growing import DraftLimits, Growing
@@ -17,7 +18,7 @@ from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import floats, ints
 
-__all__ = ["DraftLimits", "Drafted", "draft_tree", "draft_trees"]
+__all__ = ["DraftLimits", "Drafted", "Wanted", "draft_tree", "draft_trees"]
 
 _KINDS = {"iu": "integers", "f": "floating-point numbers"}
 _NO_LOGP = "that is not a finite number of at most 0 (padding has token -1 and minus infinity)"
@@ -31,24 +32,45 @@ class Drafted:
     Attributes:
         tree: what is sent to the target.
         drafted: the tree as it was drafted, before `TreePolicy.finish` selected from it.
-        draft_seconds: time in the drafter, of the whole batch.
+        draft_passes: forward passes of a draft model, shared by all that were drafted with it.
+        draft_seconds: time in the drafter, likewise.
         policy_seconds: time in this sequence's policy, the checks included.
     """
 
     tree: TokenTree
     drafted: TokenTree
-    draft_seconds: float
-    policy_seconds: float
+    draft_passes: int = 0
+    draft_seconds: float = 0.0
+    policy_seconds: float = 0.0
 
 
-def _checked(given: Candidates, growing: Growing, width: int, drafter: Drafter, choices: Choices) -> Candidates:
+@attrs.frozen(eq=False)
+class Wanted:
+    """A tree that is to be drafted.
+
+    Attributes:
+        slot: of the sequence.
+        policy: its own.
+        root: its last committed token.
+        limits: what bounds the tree besides its policy.
+        choices: the policy's randomness.
+    """
+
+    slot: int
+    policy: TreePolicy
+    root: int
+    limits: DraftLimits
+    choices: Choices
+
+
+def _checked(given: Candidates, growing: Growing, width: int, drafter: Drafter) -> Candidates:
     """A copy of the drafter's answer, if it keeps its contract."""
 
     def fail(what: str) -> PluginError:
         return PluginError(f"{naming('drafter', drafter)} {what}")
 
     if not isinstance(given, Candidates):
-        raise fail(f"returned {type(given).__name__} from propose; it must return one Candidates per tree")
+        raise fail(f"returned {type(given).__name__} from propose; it must propose one Candidates per frontier")
     with blaming("drafter", drafter, "propose"):
         frontier, law_of = given.frontier, given.law
         raw = {"tokens": given.tokens, "logp": given.logp, "path_logp": given.path_logp}
@@ -96,7 +118,7 @@ def _checked(given: Candidates, growing: Growing, width: int, drafter: Drafter, 
             raise fail(f"gave a law that {wrong}")
         return floats(own)
 
-    return Candidates(growing.frontier, tokens, logp, floats(along), choices, law)
+    return Candidates(growing.frontier, tokens, logp, floats(along), law)
 
 
 def _check_paths(
@@ -139,57 +161,38 @@ def _slack(logp: FloatArray) -> FloatArray:
     return 0.01 * (1.0 + np.abs(logp))
 
 
-def draft_trees(
-    policies: Sequence[TreePolicy],
-    drafter: Drafter,
-    roots: Sequence[int],
-    limits: Sequence[DraftLimits],
-    choices: Sequence[Choices],
-    own: Sequence[Choices] | None = None,
-) -> list[Drafted]:
-    """Draft one tree per sequence.
+def draft_trees(wanted: Sequence[Wanted], drafter: Drafter) -> list[Drafted]:
+    """Draft one tree for each of some sequences, layer by layer, together.
 
     Args:
-        policies: one per sequence.
+        wanted: each of another slot.
         drafter: has been told everything committed so far.
-        roots: the last committed token of each sequence.
-        limits: what bounds each tree besides its policy.
-        choices: for each policy its randomness, in `Candidates.choices`.
-        own: the drafter's own randomness, for each sequence; by default that of the policies.
 
     Raises:
         PluginError: if a policy or the drafter breaks its contract; the message names it.
     """
-    growing = [Growing(*of) for of in zip(policies, roots, limits, strict=True)]
-    draft_seconds = 0.0
-    while any(len(one.frontier) for one in growing):
-        widths = [one.width() if len(one.frontier) else 1 for one in growing]
+    growing = [Growing(one.policy, one.root, one.limits) for one in wanted]
+    passes, seconds = 0, 0.0
+    while True:
+        layer = [(one, own) for one, own in zip(wanted, growing, strict=True) if len(own.frontier)]
+        if not layer:
+            break
+        widths = [own.width() for _, own in layer]
+        frontiers = [
+            Frontier(one.slot, own.tree.copied(own.shown_draws), own.frontier.view(), width)
+            for (one, own), width in zip(layer, widths, strict=True)
+        ]
         started = perf_counter()
-        trees, frontiers = (
-            [one.tree.copied(one.shown_draws) for one in growing],
-            [one.frontier.view() for one in growing],
-        )
         with blaming("drafter", drafter, "propose"):
-            proposed = drafter.propose(trees, frontiers, [*widths], [*(choices if own is None else own)])
-        draft_seconds += perf_counter() - started
-        if not isinstance(proposed, list | tuple) or len(proposed) != len(growing):
-            count = f"{len(proposed)} items" if isinstance(proposed, list | tuple) else type(proposed).__name__
-            raise PluginError(
-                f"{naming('drafter', drafter)} returned {count} from propose; it must return a list of "
-                f"{len(growing)} Candidates, one per tree"
-            )
-        for one, candidates, width, drawing in zip(growing, proposed, widths, choices, strict=True):
-            if len(one.frontier):
-                one.grow(_checked(candidates, one, width, drafter, drawing))
-    return [Drafted(one.finish(), one.tree, draft_seconds, one.seconds) for one in growing]
+            proposed = drafter.propose(frontiers)
+        seconds += perf_counter() - started
+        offered, count = checked_proposal(drafter, proposed, len(layer))
+        passes += count
+        for (one, own), candidates, width in zip(layer, offered, widths, strict=True):
+            own.grow(_checked(candidates, own, width, drafter), one.choices)
+    return [Drafted(own.finish(), own.tree, passes, seconds, own.seconds) for own in growing]
 
 
-def draft_tree(
-    policy: TreePolicy,
-    drafter: Drafter,
-    root: int,
-    limits: DraftLimits,
-    choices: Choices,
-) -> Drafted:
-    """`draft_trees` for a single sequence."""
-    return draft_trees([policy], drafter, [root], [limits], [choices])[0]
+def draft_tree(policy: TreePolicy, drafter: Drafter, root: int, limits: DraftLimits, choices: Choices) -> Drafted:
+    """`draft_trees` for a single sequence, in slot 0."""
+    return draft_trees([Wanted(0, policy, root, limits, choices)], drafter)[0]

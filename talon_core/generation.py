@@ -9,15 +9,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
 import torch
-from torch import Tensor
 
-from talon_core.checked_drafter import checked_depth, checked_passes
+from talon_core.checked_drafter import checked_depth
 from talon_core.checked_policy import checked_budget
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafter import Committed, Prompt
-from talon_core.drafting import Drafted, draft_trees
+from talon_core.drafter import Committed, Part
+from talon_core.drafting import Drafted, Wanted, draft_trees
 from talon_core.errors import BusyError, PluginError, blaming, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
@@ -25,17 +23,13 @@ from talon_core.rounds import Round
 from talon_core.rule import Accepted
 from talon_core.sequence import Sequence
 from talon_core.sessions import Sessions
-from talon_core.target import GreedyTarget
-from talon_core.tree import IntArray, TokenTree, read_only
+from talon_core.tree import TokenTree, read_only
 
 if TYPE_CHECKING:
     from talon_core.decoder import Decoder
 
 RESERVED_NODES = 256
 """Nodes that a target is asked to make room for; the cache grows where a policy sends a larger tree."""
-
-NOWHERE: IntArray = np.empty(0, dtype=np.int64)
-"""The path of a sequence that is over."""
 
 
 class BatchGeneration(Iterator[list[Round | None]]):
@@ -52,6 +46,9 @@ class BatchGeneration(Iterator[list[Round | None]]):
         choices: for each sequence the randomness of the rule, the policy and the drafter, see `Choices.apart`; seeded
             from the requests by default.
         cancelled: asked before each round, also from `finish`; where it says True there are no more.
+
+    Attributes:
+        target_passes: forward passes over trees so far; the sequences share them.
 
     Raises:
         ValueError: if a request cannot be served, see `Decoder.limit`.
@@ -70,16 +67,16 @@ class BatchGeneration(Iterator[list[Round | None]]):
         limits = [decoder.limit(request) for request in requests]
         given = choices if choices is not None else [SeededChoices(request.seed) for request in requests]
         self.sequences = [Sequence(*of, decoder.children) for of in zip(requests, given, limits, policies, strict=True)]
-        self._greedy = decoder.rule.follows_argmax and all(request.greedy for request in requests)
-        self._greedy &= len({request.eos for request in requests}) == 1
+        self._greedy = [decoder.rule.follows_argmax and request.greedy for request in requests]
         self._cancelled = cancelled
+        self.target_passes = 0
         self._closed = False
         self._running = Lock()  # held while a round runs
         self._session = Sessions(decoder.target, decoder.drafter, decoder.drafter_spec)
         self._in_session = False
         self._started: float | None = None
         self._prefill_seconds = 0.0
-        self._claim: object = None
+        self._claim: set[int] = set()  # the slots that are open
 
     def __next__(self) -> list[Round | None]:
         """Decode one round; the first one reads the prompts, too.
@@ -141,7 +138,7 @@ class BatchGeneration(Iterator[list[Round | None]]):
 
     def _check_claim(self) -> None:
         """Nobody else may have begun on this target: it holds the keys and values of one generation."""
-        if self._claim is not None and self.decoder.target.claim is not self._claim:
+        if self._started is not None and self.decoder.target.claim is not self._claim:
             raise RuntimeError(
                 "this generation cannot go on: another one has begun on the same decoder since, and a decoder holds "
                 "the keys and values of one at a time; use one decoder for each stream"
@@ -176,96 +173,100 @@ class BatchGeneration(Iterator[list[Round | None]]):
     def _prefill(self) -> None:
         target, drafter, policy = self.decoder.target, self.decoder.drafter, self.decoder.policy
         nodes = min(checked_budget(policy), RESERVED_NODES) if policy is not None else 1
-        prompts = [sequence.request.ids for sequence in self.sequences]
-        rooms = [len(ids) + sequence.limit + nodes for ids, sequence in zip(prompts, self.sequences, strict=True)]
-        features = target.prefill(prompts, rooms)
-        target.claim = self._claim = object()
+        if target.claim is not None:  # whose generation this is cannot go on
+            for slot in [*target.claim]:
+                self._close(slot, target.claim)
+        target.claim = self._claim
+        for slot, sequence in enumerate(self.sequences):
+            ids = sequence.request.ids
+            room = len(ids) + sequence.limit
+            self._claim.add(slot)
+            target.open(slot, room + nodes)
+            if drafter is not None:
+                with blaming("drafter", self.decoder.drafter_spec, "open"):
+                    drafter.open(slot, ids.copy(), room)
+            sequence.start(target.device, room + nodes)
+        features = target.read({slot: one.request.ids[:-1] for slot, one in enumerate(self.sequences)})
         if drafter is not None:
-            told = [Prompt(ids.copy(), own) for ids, own in zip(prompts, features, strict=True)]
-            with blaming("drafter", self.decoder.drafter_spec, "begin"):
-                drafter.begin(told)
-        for sequence, room in zip(self.sequences, rooms, strict=True):
+            parts = {slot: Part(0, len(self.sequences[slot].request.ids) - 1, own) for slot, own in features.items()}
+            with blaming("drafter", self.decoder.drafter_spec, "read"):
+                drafter.read(parts)
+        for sequence in self.sequences:
             if sequence.policy is not None:
                 with blaming("tree policy", sequence.policy, "begin"):
                     sequence.policy.begin()
-            sequence.start(target.device, room)
+
+    def _close(self, slot: int, claim: set[int]) -> None:
+        claim.discard(slot)
+        self.decoder.target.close(slot)
+        if self.decoder.drafter is not None:
+            with blaming("drafter", self.decoder.drafter_spec, "close"):
+                self.decoder.drafter.close(slot)
 
     def _round(self, active: list[int]) -> list[Round | None]:
         decoder = self.decoder
-        passes = self._passes()
-        drafted = self._draft()
-        verified = self._verify([one.tree if row in active else None for row, one in enumerate(drafted)])
+        drafted = self._draft(active)
+        verified = self._verify({slot: one.tree for slot, one in drafted.items()})
         clock = _Clock()
-        emitted = {row: self.sequences[row].emit(drafted[row].tree, verified.accepted[row]) for row in active}
-        if not verified.committed:
-            decoder.target.commit([one.path for one in verified.accepted])
+        emitted = {slot: self.sequences[slot].emit(drafted[slot].tree, verified.accepted[slot]) for slot in active}
+        decoder.target.commit({slot: verified.accepted[slot].path for slot in active if slot not in verified.committed})
         commit_seconds = clock.lap()
-        if decoder.drafter is not None and not all(sequence.over for sequence in self.sequences):
-            told = [self._told(row, drafted[row], verified, emitted) for row in range(len(drafted))]
+        told = {
+            slot: Committed(tokens.copy(), drafted[slot].drafted.follow(tokens[:-1]), verified.accepted[slot].features)
+            for slot, tokens in emitted.items()
+            if not self.sequences[slot].over
+        }
+        if decoder.drafter is not None and told:
             with blaming("drafter", decoder.drafter_spec, "commit"):
                 decoder.drafter.commit(told)
-        draft_passes = self._passes() - passes
         draft_seconds = clock.lap()
-        rounds: list[Round | None] = [None] * len(drafted)
-        for row in active:
-            one = drafted[row]
-            rounds[row] = round_ = Round(
+        rounds: list[Round | None] = [None] * len(self.sequences)
+        for slot in active:
+            one = drafted[slot]
+            rounds[slot] = round_ = Round(
                 tree=one.tree.without_laws(),
-                path=read_only(verified.accepted[row].path),
-                tokens=read_only(emitted[row]),
+                path=read_only(verified.accepted[slot].path),
+                tokens=read_only(emitted[slot]),
                 drafted_nodes=len(one.drafted),
-                draft_passes=draft_passes,
+                draft_passes=one.draft_passes,
                 draft_seconds=one.draft_seconds + draft_seconds,
                 policy_seconds=one.policy_seconds,
                 verify_seconds=verified.verify_seconds,
                 accept_seconds=verified.accept_seconds,
                 commit_seconds=commit_seconds,
             )
-            self.sequences[row].rounds.append(round_)
+            self.sequences[slot].rounds.append(round_)
+            if self.sequences[slot].over:
+                self._close(slot, self._claim)
         return rounds
 
-    def _passes(self) -> int:
-        drafter = self.decoder.drafter
-        return checked_passes(self.decoder.drafter_spec, drafter) if drafter is not None else 0
-
-    def _draft(self) -> list[Drafted]:
+    def _draft(self, active: list[int]) -> dict[int, Drafted]:
         decoder = self.decoder
-        roots = [sequence.root for sequence in self.sequences]
+        sequences = {slot: self.sequences[slot] for slot in active}
         if decoder.policy is None or decoder.drafter is None:
-            return [Drafted(tree, tree, 0.0, 0.0) for tree in map(TokenTree.root, roots)]
+            roots = {slot: TokenTree.root(one.root) for slot, one in sequences.items()}
+            return {slot: Drafted(root, root) for slot, root in roots.items()}
         max_depth = checked_depth(decoder.drafter_spec, decoder.drafter)
-        limits = [one.limits(decoder.target.vocab_size, max_depth) for one in self.sequences]
-        policies = [one.policy for one in self.sequences if one.policy is not None]
-        choices = [one.policy_choices for one in self.sequences]
-        own = [one.drafter_choices for one in self.sequences]
-        return draft_trees(policies, decoder.drafter, roots, limits, choices, own)
+        wanted = [
+            Wanted(slot, one.policy, one.root, one.limits(decoder.target.vocab_size, max_depth), one.policy_choices)
+            for slot, one in sequences.items()
+            if one.policy is not None
+        ]
+        return dict(zip(active, draft_trees(wanted, decoder.drafter), strict=True))
 
-    def _verify(self, trees: list[TokenTree | None]) -> "_Verified":
+    def _verify(self, trees: dict[int, TokenTree]) -> "_Verified":
         target, rule = self.decoder.target, self.decoder.rule
+        greedy = {slot: self.sequences[slot].request.eos for slot in trees if self._greedy[slot]}
         clock = _Clock()
-        if self._greedy and isinstance(target, GreedyTarget) and target.walks:
-            walked = target.verify_greedily(trees, self.sequences[0].request.eos)
-            features = [one.features for one in walked]
-            return _Verified([one.accepted for one in walked], features, True, clock.lap(), 0.0)
-        outputs = target.verify(trees)
+        verified = target.verify(trees, greedy)
+        self.target_passes += 1
         verify_seconds = clock.lap()
-        accepted = [
-            sequence.accept(rule, tree, of.logits) if tree is not None else Accepted(NOWHERE, -1)
-            for sequence, tree, of in zip(self.sequences, trees, outputs, strict=True)
-        ]
-        features = [
-            of.features[torch.as_tensor(one.path)] if of.features is not None else None
-            for of, one in zip(outputs, accepted, strict=True)
-        ]
-        return _Verified(accepted, features, False, verify_seconds, clock.lap())
-
-    def _told(self, row: int, drafted: Drafted, verified: "_Verified", emitted: dict[int, IntArray]) -> Committed:
-        """What the drafter is told of a sequence's round; nothing is added any more where it is over."""
-        features = verified.features[row]
-        if self.sequences[row].over:
-            return Committed(NOWHERE.copy(), NOWHERE.copy(), features[:0] if features is not None else None)
-        tokens = emitted[row]
-        return Committed(tokens.copy(), drafted.drafted.follow(tokens[:-1]), features)
+        accepted = {**verified.accepted}
+        for slot, outputs in verified.outputs.items():
+            chosen = self.sequences[slot].accept(rule, trees[slot], outputs.logits)
+            features = outputs.features[torch.as_tensor(chosen.path)] if outputs.features is not None else None
+            accepted[slot] = Accepted(chosen.path, chosen.token, features)
+        return _Verified(accepted, frozenset(verified.accepted), verify_seconds, clock.lap())
 
 
 @attrs.frozen(eq=False)
@@ -273,16 +274,14 @@ class _Verified:
     """What became of a round's trees.
 
     Attributes:
-        accepted: for each sequence; an empty path where there was no tree.
-        features: for each sequence the features at the accepted nodes, shape `(path, features)`; None without any.
-        committed: the target has committed the paths already.
+        accepted: by slot.
+        committed: the slots whose paths the target has committed already.
         verify_seconds: time in the target.
         accept_seconds: time in the acceptance rule.
     """
 
-    accepted: list[Accepted]
-    features: list[Tensor | None]
-    committed: bool
+    accepted: dict[int, Accepted]
+    committed: frozenset[int]
     verify_seconds: float
     accept_seconds: float
 

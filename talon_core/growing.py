@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
 from talon_core.checked_policy import checked_budget, checked_children
+from talon_core.choices import Choices
 from talon_core.drawn import KINDS, Drawn, fault
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
@@ -80,11 +81,12 @@ class Growing:
         self.seconds += perf_counter() - started
         return min(max(width, 1), self.limits.vocab_size)
 
-    def grow(self, candidates: Candidates) -> None:
+    def grow(self, candidates: Candidates, choices: Choices) -> None:
         """Let the policy choose, check its answer, and take it.
 
         Args:
             candidates: the engine's own, for the frontier.
+            choices: the policy's randomness.
         """
         self.drafted_from[self.frontier] = True
         if not (candidates.tokens >= 0).any():
@@ -92,7 +94,7 @@ class Growing:
             return
         started = perf_counter()
         with blaming("tree policy", self.policy, "grow"):
-            growth = self.policy.grow(self.shown, candidates.copied())
+            growth = self.policy.grow(self.shown, candidates.copied(), choices)
             if not isinstance(growth, Growth):
                 raise self.fail(f"returned {type(growth).__name__} from grow; it must return a Growth")
             chosen, frontier, drawn = growth.chosen, growth.frontier, growth.drawn

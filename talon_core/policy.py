@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import attrs
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.drawn import Drawn
 from talon_core.tree import IntArray, TokenTree
 
@@ -75,7 +76,7 @@ class TreePolicy(ABC):
         return self.draft_budget - len(tree)
 
     @abstractmethod
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         """Choose which candidates join the tree, and which nodes are drafted from next.
 
         Args:
@@ -83,6 +84,7 @@ class TreePolicy(ABC):
                 log-probability of the path from the root. Read only.
             candidates: for each frontier node its best next tokens; `candidates.path_logp` has shape
                 `(frontier, width)`. At least one is real, not padding.
+            choices: the only randomness, for policies that draw. It tells nothing of what the rule will draw.
 
         Returns:
             What joins and what is drafted from next. An empty choice ends the drafting.

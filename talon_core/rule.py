@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import numpy as np
@@ -11,6 +11,9 @@ from talon_core.choices import Choices
 from talon_core.errors import PluginError, blaming, naming, written
 from talon_core.laws import Laws
 from talon_core.tree import IntArray, TokenTree
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @attrs.frozen(eq=False)
@@ -21,10 +24,13 @@ class Accepted:
         path: accepted nodes, the root's 0 first, each the parent of the next, shape `(path,)`, int64.
         token: the token that follows the last of them. The round emits the path's tokens, without the root's, and
             this one.
+        features: where the drafter asked for them, the target's hidden states at these nodes, shape
+            `(path, features)`; None from a rule, which knows of none.
     """
 
     path: IntArray
     token: int
+    features: "Tensor | None" = None
 
 
 class AcceptanceRule(ABC):
@@ -52,7 +58,7 @@ class AcceptanceRule(ABC):
     follows_argmax: ClassVar[bool] = False
     """At temperature 0 it follows the target's most likely token for as long as the tree holds it, and no longer.
 
-    Where a target can do that by itself on its device (`GreedyTarget`), it is not asked then.
+    Where a target can do that by itself on its device, it is not asked then.
     """
 
     @abstractmethod

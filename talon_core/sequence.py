@@ -92,7 +92,7 @@ class Sequence:
 
     Args:
         request: what is to be decoded.
-        choices: the randomness of its rule; its policy and its drafter get some of their own.
+        choices: the randomness of its rule; its policy gets some of its own.
         limit: most new tokens.
         policy: its own tree policy; None decodes one token per pass.
         children: the kind of trees that the rule was found exact for; None for what the policy says of itself.
@@ -103,7 +103,6 @@ class Sequence:
         finish_reason: why it is over; None while it is not.
         seconds: from the start of the prefill to the end of its last round.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
-        drafter_choices: the randomness of its drafter, which tells nothing of what its rule or policy will draw.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Sequence:
     ) -> None:
         self.request = request
         self.choices = choices
-        self.policy_choices, self.drafter_choices = choices.apart(1), choices.apart(2)
+        self.policy_choices = choices.apart(1)
         self.limit = limit
         self.policy = policy
         self.token_ids: list[int] = []

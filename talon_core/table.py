@@ -1,16 +1,15 @@
 """A target and a drafter given by tables: tiny, in float64, and exact, for whoever enumerates every outcome."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
-from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.drafter import Committed, Drafter, Prompt
-from talon_core.target import NodeOutputs, Target
+from talon_core.candidates import Candidates, LawRows
+from talon_core.drafter import Committed, Drafter, Frontier, Proposed
+from talon_core.target import NOT_GREEDY, NodeOutputs, Target, Verified
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ class TableTarget(Target):
         self.order = self.logits.ndim - 1
         self.context_length = context_length
         self.device = torch.device("cpu")
-        self._prefixes: list[list[int]] = []
-        self._trees: list[TokenTree | None] = []
+        self._prefixes: dict[int, list[int]] = {}
+        self._trees: Mapping[int, TokenTree] = {}
 
     def after(self, prefix: Sequence[int]) -> FloatArray:
         """Logits of the token after `prefix`, shape `(vocab,)`, float64."""
@@ -48,27 +47,30 @@ class TableTarget(Target):
         logits: FloatArray = self.logits[tuple(padded[len(padded) - self.order :])]
         return logits
 
-    def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list["Tensor | None"]:
-        self._prefixes = [prompt[:-1].tolist() for prompt in prompts]
-        return [None] * len(prompts)
+    def open(self, slot: int, room: int) -> None:
+        self._prefixes[slot] = []
 
-    def verify(self, trees: Sequence[TokenTree | None]) -> list[NodeOutputs]:
-        self.passes += 1
-        self._trees = list(trees)
-        return [NodeOutputs(self._logits(*of)) for of in zip(self._prefixes, trees, strict=True)]
+    def close(self, slot: int) -> None:
+        del self._prefixes[slot]
 
-    def _logits(self, prefix: list[int], tree: TokenTree | None) -> "Tensor":
+    def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, "Tensor | None"]:
+        for slot, tokens in parts.items():
+            self._prefixes[slot] += tokens.tolist()
+        return dict.fromkeys(parts)
+
+    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
+        self._trees = trees
+        return Verified({slot: NodeOutputs(self._logits(self._prefixes[slot], tree)) for slot, tree in trees.items()})
+
+    def _logits(self, prefix: list[int], tree: TokenTree) -> "Tensor":
         import torch
 
-        if tree is None:
-            return torch.empty((0, self.vocab_size), dtype=torch.float64)
         paths = [tree.tokens[tree.path(node)].tolist() for node in range(len(tree))]
         return torch.as_tensor(np.stack([self.after(prefix + path) for path in paths]))
 
-    def commit(self, paths: Sequence[IntArray]) -> None:
-        for prefix, tree, path in zip(self._prefixes, self._trees, paths, strict=True):
-            if tree is not None:
-                prefix.extend(tree.tokens[path].tolist())
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        for slot, path in paths.items():
+            self._prefixes[slot] += self._trees[slot].tokens[path].tolist()
 
 
 def _laws(given: Any) -> FloatArray:
@@ -88,23 +90,17 @@ def path_number(path: Iterable[int]) -> int:
 class Memoryless(Drafter):
     """A drafter that looks at nothing but each tree's own paths."""
 
-    def begin(self, prompts: Sequence[Prompt]) -> None:
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
         """It needs no prompt."""
 
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        return [self.offer(*each) for each in zip(trees, frontiers, widths, choices, strict=True)]
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        return Proposed([self.offer(one.tree, one.nodes, one.width) for one in frontiers])
 
     @abstractmethod
-    def offer(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
-        """As `propose`, for one tree."""
+    def offer(self, tree: TokenTree, frontier: IntArray, width: int) -> Candidates:
+        """The candidates for one tree."""
 
-    def commit(self, committed: Sequence[Committed]) -> None:
+    def commit(self, committed: Mapping[int, Committed]) -> None:
         """It remembers nothing."""
 
 
@@ -135,10 +131,7 @@ class TableDrafter(Memoryless):
         law: FloatArray = self.laws[path_number(path) % len(self.laws)]
         return law
 
-    def offer(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
-        if not len(frontier):  # this tree is finished; others of the batch are not
-            none = np.empty((0, 1))
-            return Candidates(frontier, none.astype(np.int64), none, none, choices)
+    def offer(self, tree: TokenTree, frontier: IntArray, width: int) -> Candidates:
         laws = self.laws[
             [path_number(tree.tokens[tree.path(node)].tolist()) % len(self.laws) for node in frontier.tolist()]
         ]  # (frontier, vocab)
@@ -155,4 +148,4 @@ class TableDrafter(Memoryless):
         path_logp = tree.path_logp[frontier][:, None] + logp
         for array in (tokens, logp, path_logp):
             array.flags.writeable = False
-        return Candidates(frontier, tokens, logp, path_logp, choices, law=lambda row: laws[row])
+        return Candidates(frontier, tokens, logp, path_logp, LawRows(laws))

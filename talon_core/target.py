@@ -1,7 +1,7 @@
 """The interface of targets: the model whose output must not change."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,9 @@ from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
     from torch import Tensor, device
+
+
+NOT_GREEDY: Mapping[int, frozenset[int]] = {}
 
 
 @attrs.frozen(eq=False)
@@ -28,23 +31,25 @@ class NodeOutputs:
 
 
 @attrs.frozen(eq=False)
-class Walked:
-    """What became of one tree that was verified greedily.
+class Verified:
+    """What became of the trees of a pass, by slot.
 
     Attributes:
-        accepted: the longest path of the target's most likely tokens; empty for a sequence without a tree.
-        features: as in `NodeOutputs`, at the accepted nodes, shape `(path, features)`.
+        outputs: for the slots whose path is still to be chosen.
+        accepted: for the slots whose path the target has chosen and committed by itself.
     """
 
-    accepted: Accepted
-    features: "Tensor | None" = None
+    outputs: Mapping[int, NodeOutputs] = attrs.field(factory=dict)
+    accepted: Mapping[int, Accepted] = attrs.field(factory=dict)
 
 
 class Target(ABC):
-    """Runs the target model over committed tokens and draft trees, for a batch of sequences at once.
+    """Runs the target model over committed tokens and draft trees. Each sequence has a slot while it is decoded.
 
-    The decoder calls `prefill` with the prompts, then, each round, `verify` with one tree per sequence and `commit`
-    with the accepted nodes. The cache holds every committed token but the last, which is the next tree's root.
+    A sequence's slot is opened; `read` runs its prompt, part by part, all of it but the last token. Then, each round,
+    `verify` runs one tree for each slot that takes part, and `commit` keeps the accepted nodes. The cache holds every
+    committed token but the last, which is the next tree's root. `close` gives the slot back. Slots join and leave
+    whenever others are between rounds.
     """
 
     vocab_size: int
@@ -59,11 +64,8 @@ class Target(ABC):
     context_reason: str | None = None
     """Why `context_length` is less than the model's configuration says, as a clause; None if it is not."""
 
-    passes: int = 0
-    """Forward passes for trees since the target was made; prefills do not count."""
-
-    claim: object = None
-    """Whose prompts were read last: the decoder sets it, so that a generation notices when it was displaced."""
+    claim: set[int] | None = None
+    """The slots of the generation that has begun last; the decoder sets it, so that a displaced one notices."""
 
     def session(self) -> AbstractContextManager[object]:
         """Entered by the decoder while it decodes; a target may set itself up here and clean up after it.
@@ -74,46 +76,47 @@ class Target(ABC):
         return nullcontext()
 
     @abstractmethod
-    def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list["Tensor | None"]:
-        """Start new sequences: run all tokens of each prompt but the last.
+    def open(self, slot: int, room: int) -> None:
+        """A sequence takes a slot.
 
         Args:
-            prompts: token ids, each of shape `(prompt,)`, int64, at least one token.
-            max_lengths: for each prompt the tokens to make room for: prompt, output and a tree. A larger tree may come.
+            slot: at least 0.
+            room: tokens to make room for: prompt, output and a tree. A larger tree may come.
+        """
+
+    @abstractmethod
+    def close(self, slot: int) -> None:
+        """The sequence has left its slot; what is kept for it may be given up."""
+
+    @abstractmethod
+    def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, "Tensor | None"]:
+        """Run the next tokens of prompts.
+
+        Args:
+            parts: by slot, each of shape `(tokens,)`, int64, perhaps none.
 
         Returns:
-            For each prompt the features of these tokens, shape `(prompt - 1, features)`, or None if none are kept.
+            For each slot the features of these tokens, shape `(tokens, features)`, or None if none are kept.
         """
 
     @abstractmethod
-    def verify(self, trees: Sequence[TokenTree | None]) -> list[NodeOutputs]:
-        """Run each sequence's tree over its cache, in one forward pass.
-
-        A sequence that is over, while others of its batch go on, comes without a tree. It should cost nothing, and
-        what is returned for it is not read.
-        """
-
-    @abstractmethod
-    def commit(self, paths: Sequence[IntArray]) -> None:
-        """Keep the cache rows of these nodes of the last verified trees, root first, and forget the other nodes.
-
-        The path of a sequence that came without a tree is empty.
-        """
-
-
-class GreedyTarget(Target):
-    """A target that can accept by itself at temperature 0, where its device does it without asking the host."""
-
-    @property
-    @abstractmethod
-    def walks(self) -> bool:
-        """Whether it can."""
-
-    @abstractmethod
-    def verify_greedily(self, trees: Sequence[TokenTree | None], ends: frozenset[int]) -> list[Walked]:
-        """`verify`, the walk along the most likely tokens, and `commit`, in one.
+    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
+        """Run trees over the caches of their slots, in one forward pass.
 
         Args:
-            trees: as for `verify`.
-            ends: tokens that end the text; the walk goes no further than to one of them.
+            trees: by slot, at least one.
+            greedy: the slots where the longest path of the target's most likely tokens is wanted, each with the tokens
+                that end its text: a path goes no further than to one of them. Where a target can choose such paths by
+                itself, on its device, it may do so for any of them, and commit them.
+
+        Returns:
+            For each slot its outputs, or what was accepted.
+        """
+
+    @abstractmethod
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        """Keep the cache rows of these nodes of the last verified trees, root first, and forget the other nodes.
+
+        Args:
+            paths: by slot; those that the target has committed by itself are not among them.
         """

@@ -65,9 +65,9 @@ class Draws(TreePolicy):
     budget: int = 2
     often: float = 0.5
 
-    def grow(self, tree, candidates):
-        wanted = len(tree) < self.budget and candidates.choices.coin(self.often)
-        return Growth([], drawn={0: candidates.draw(0)} if wanted else {})
+    def grow(self, tree, candidates, choices):
+        wanted = len(tree) < self.budget and choices.coin(self.often)
+        return Growth([], drawn={0: candidates.draw(choices, 0)} if wanted else {})
 
 
 @attrs.frozen
@@ -75,7 +75,7 @@ class Fixed(TreePolicy):
     name = "fixed"
     budget: int = 3
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(self.budget - len(tree)))
 
 
@@ -83,7 +83,7 @@ class Fixed(TreePolicy):
 class Crashes(Fixed):
     name = "crashes"
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         raise KeyError("nothing here")
 
 

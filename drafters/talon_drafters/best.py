@@ -1,6 +1,6 @@
 """Candidates out of rows of scores: the best tokens on the host, whole laws on demand."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
+from talon_core.drafter import Frontier
 from talon_core.hf.device import RecordedFunctions
-from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray
 
 
 def best_numbers(scores: Tensor, width: int) -> Tensor:
@@ -97,45 +97,30 @@ class Best:
         law[slice(len(prob)) if self.vocabulary is None else self.vocabulary] = prob
         return law
 
-    def candidates(
-        self, rows: Sequence[int] | IntArray, tree: TokenTree, frontier: IntArray, width: int, choices: Choices
-    ) -> Candidates:
+    def candidates(self, rows: Sequence[int] | IntArray, frontier: Frontier) -> Candidates:
         """Candidates for a frontier whose nodes these rows speak about, in its order."""
-        logp = self.logp[rows, :width]  # (frontier, width)
+        logp = self.logp[rows, : frontier.width]  # (frontier, width)
         return Candidates(
-            frontier=frontier,
-            tokens=self.tokens[rows, :width],
+            frontier=frontier.nodes,
+            tokens=self.tokens[rows, : frontier.width],
             logp=logp,
-            path_logp=tree.path_logp[frontier][:, None] + logp,
-            choices=choices,
+            path_logp=frontier.tree.path_logp[frontier.nodes][:, None] + logp,
             law=lambda row: self.law(int(rows[row])),
         )
 
-    def shared_out(
-        self,
-        counts: Sequence[int],
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        """Each sequence's candidates, out of rows that speak about the frontiers one after another.
+    def shared_out(self, frontiers: Sequence[Frontier], first: Mapping[int, int]) -> list[Candidates]:
+        """The candidates of each frontier.
 
         Args:
-            counts: rows of each sequence; 0 for one whose frontier nothing is known about.
-            trees: as in `Drafter.propose`, and so are the others.
-            frontiers: as there.
-            widths: as there.
-            choices: as there.
+            frontiers: as in `Drafter.propose`.
+            first: by slot the first of its rows, which stand in the order of its nodes; slots that nothing is known
+                about are not among them.
         """
-        ends = np.cumsum(counts).tolist()
         return [
-            self.candidates(np.arange(end - count, end), tree, frontier, width, choice)
-            if count == len(frontier)
-            else Candidates.nothing(frontier, choice)
-            for end, count, tree, frontier, width, choice in zip(
-                ends, counts, trees, frontiers, widths, choices, strict=True
-            )
+            self.candidates(np.arange(len(one.nodes)) + first[one.slot], one)
+            if one.slot in first
+            else Candidates.unknown(one.nodes)
+            for one in frontiers
         ]
 
 
@@ -144,9 +129,22 @@ def few_widths(width: int) -> int:
     return 1 << (width - 1).bit_length()
 
 
-def last_rows(starts: IntArray, counts: Sequence[int]) -> IntArray:
-    """The last `counts[b]` rows of each sequence, where its rows end at `starts[b + 1]`; ascending, int64."""
-    return np.concatenate([np.arange(end - count, end) for end, count in zip(starts[1:], counts, strict=True)])
+def last_rows(starts: IntArray, counts: Mapping[int, int]) -> tuple[IntArray, dict[int, int]]:
+    """The last rows of some slots, out of those of all slots one after another.
+
+    Args:
+        starts: where the rows of each slot start, shape `(slots + 1,)`.
+        counts: how many are wanted, by slot.
+
+    Returns:
+        Their places, ascending, int64, and for each slot the first of its own among them.
+    """
+    places: list[IntArray] = []
+    first: dict[int, int] = {}
+    for slot in sorted(counts):
+        first[slot] = sum(map(len, places))
+        places.append(np.arange(starts[slot + 1] - counts[slot], starts[slot + 1]))
+    return np.concatenate(places), first
 
 
 def taken(rows: Tensor, places: IntArray) -> Tensor:

@@ -149,16 +149,17 @@ def greedy_text(target: HFTarget) -> KnownText:
         longest = min(longest, target.context_length)
     ids = ids[: max(longest // 2, 1)]
     prompt = len(ids)
-    passes = target.passes
     with target.session():
-        target.prefill([np.array(ids, dtype=np.int64)], [longest + 1])
+        target.open(0, longest + 1)
+        target.read({0: np.array(ids[:-1], dtype=np.int64)})
         while len(ids) < longest:
-            (outputs,) = target.verify([TokenTree.root(ids[-1])])
-            target.commit([np.zeros(1, dtype=np.int64)])
+            outputs = target.verify({0: TokenTree.root(ids[-1])}).outputs[0]
+            target.commit({0: np.zeros(1, dtype=np.int64)})
             ids.append(int(outputs.logits[0].argmax()))
         text = np.array(ids, dtype=np.int64)
-        (features,) = target.prefill([text], [len(text) + 1])
-    target.passes = passes
+        target.open(0, len(text))
+        features = target.read({0: text[:-1]})[0]
+        target.close(0)
     assert features is not None
     return KnownText(prompt, text, features)
 

@@ -10,27 +10,37 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.attention import Pass, TreePass
 from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import PassInputs, fed, pass_inputs
 from talon_core.hf.runner import PREFILL_CHUNK
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray
 from talon_drafters.best import Best, best_numbers, few_widths, last_rows, taken
 from talon_drafters.heads.layers import FeatureHead
 from talon_drafters.staging import StagedRow
 
+SPARE_ROWS = 256
+"""Rows of the cache for trees; more are made where a tree is larger."""
+
 
 class _Row(StagedRow):
-    """One sequence: what is staged, and where its states are.
+    """One slot: what is staged, and where its states are.
+
+    Args:
+        prompt: token ids.
+        states: of the pending pairs: none yet.
 
     Attributes:
-        places: of the states of the pending pairs; when these are staged, of what was made at each staged node.
+        prompt: likewise.
+        states: what the head reads at the pending pairs, shape `(pending, hidden)`.
+        places: of these states in the drafter's buffer; when they are staged, of what was made at each staged node.
     """
 
-    def __init__(self, pending: list[int]) -> None:
-        super().__init__(pending)
+    def __init__(self, prompt: IntArray, states: Tensor) -> None:
+        super().__init__([])
+        self.prompt = prompt
+        self.states = states
         self.places: list[int] = []
         self._fresh = True
 
@@ -38,25 +48,17 @@ class _Row(StagedRow):
         super().restart(pending)
         self._fresh = True
 
-    def stage_for(self, tree: TokenTree, frontier: IntArray) -> tuple[TokenTree | None, int]:
-        """As `stage`; None if nothing can be, or need be, drafted."""
-        if not self.pending or not len(frontier):
-            return None, 0
-        return self.stage(tree, frontier)
-
     def sources(self, count: int) -> IntArray:
         """Where the states are that the head reads at the last `count` staged nodes."""
-        if self.staged is None or not count:
-            return np.empty(0, dtype=np.int64)
-        if self._fresh:
-            return np.array(self.places, dtype=np.int64)
-        return np.array(self.places, dtype=np.int64)[self.staged.parents[-count:]]
+        places = np.array(self.places, dtype=np.int64)
+        if self._fresh or self.staged is None:
+            return places
+        return places[self.staged.parents[-count:]]
 
     def note(self, places: IntArray) -> None:
         """Where what is made at the last staged nodes will be."""
-        if len(places):
-            self.places = [*([] if self._fresh else self.places), *places.tolist()]
-            self._fresh = False
+        self.places = [*([] if self._fresh else self.places), *places.tolist()]
+        self._fresh = False
 
 
 class FeatureDrafter(Drafter):
@@ -95,9 +97,10 @@ class FeatureDrafter(Drafter):
         self._session: AbstractContextManager[object] = session if session is not None else nullcontext()
         self._select = select
         self._described = described or {}
-        self._rows: list[_Row] = []
+        self._rows: dict[int, _Row] = {}  # by slot
         self._device = next(head.parameters()).device
-        self._states = torch.empty((0, 0), device=self._device)  # pending ones, then what was made; `_Row` says where
+        # of the round's pending pairs, and of what was made in it; `_Row` says where
+        self._states = torch.empty((0, 0), dtype=head.dtype, device=self._device)
         self._filled = 0
         self._cache, self._passes = cache_for(attention, self._device, recorder)
         self._vocabulary: IntArray | None = head.target_ids.cpu().numpy() if head.target_ids is not None else None
@@ -113,34 +116,27 @@ class FeatureDrafter(Drafter):
     def session(self) -> AbstractContextManager[object]:
         return self._session
 
-    @torch.inference_mode()
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        self._cache.reset(len(prompts), max(len(prompt.ids) for prompt in prompts) * 3 // 2 + 256)
-        self._rows = []
-        pending: list[Tensor] = []
-        for row, prompt in enumerate(prompts):
-            assert prompt.features is not None
-            states = self._fuse(prompt.features)  # (prompt - 1, hidden)
-            tokens = prompt.ids[1:]
-            last = max(len(tokens) - 1, 0)  # the last pair waits for the first round: its answer is wanted
-            for start in range(0, last, PREFILL_CHUNK):
-                self._prefill(row, tokens[start:last][:PREFILL_CHUNK], states[start:last][:PREFILL_CHUNK])
-            self._rows.append(_Row(tokens[last:].tolist()))
-            pending.append(states[last:])
-        self._keep_pending(pending)
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._rows[slot] = _Row(prompt, self._states[:0])
+        self._cache.open(slot, room + SPARE_ROWS)
 
-    def _keep_pending(self, states: list[Tensor]) -> None:
-        """A new round: these are the states of each sequence's pending pairs."""
-        joined = torch.cat(states)
-        self._filled = 0
-        if not len(self._states):
-            self._states = joined[:0]
-        self._reserve(len(joined))
-        self._states[: len(joined)] = joined
-        self._filled = len(joined)
-        ends = np.cumsum([len(own) for own in states])
-        for row, own, end in zip(self._rows, states, ends.tolist(), strict=True):
-            row.places = list(range(end - len(own), end))
+    def close(self, slot: int) -> None:
+        del self._rows[slot]
+        self._cache.close(slot)
+
+    @torch.inference_mode()
+    def read(self, parts: Mapping[int, Part]) -> None:
+        for slot, part in parts.items():
+            assert part.features is not None
+            row = self._rows[slot]
+            tokens = [*row.pending, *row.prompt[part.start + 1 : part.end + 1].tolist()]
+            states = _joined(row.states, self._fuse(part.features))  # (pairs, hidden)
+            last = max(len(tokens) - 1, 0)  # the last pair waits for what comes next: its answer is wanted
+            for start in range(0, last, PREFILL_CHUNK):
+                end = min(last, start + PREFILL_CHUNK)
+                self._prefill(slot, tokens[start:end], states[start:end])
+            row.restart(tokens[last:])
+            row.states = states[last:]
 
     def _reserve(self, more: int) -> None:
         """Room for so many states behind those there are, and one that is padding."""
@@ -155,9 +151,9 @@ class FeatureDrafter(Drafter):
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
 
-    def _prefill(self, row: int, tokens: IntArray, states: Tensor) -> None:
-        with fed(self._cache, [row], [len(tokens)], self._attention) as (positions, this_pass):
-            self._forward(torch.as_tensor(tokens)[None], states[None], positions, this_pass)
+    def _prefill(self, slot: int, tokens: list[int], states: Tensor) -> None:
+        with fed(self._cache, [slot], [len(tokens)], self._attention) as (positions, this_pass):
+            self._forward(torch.tensor(tokens)[None], states[None], positions, this_pass)
 
     def _forward(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -169,34 +165,43 @@ class FeatureDrafter(Drafter):
         return made, hidden
 
     @torch.inference_mode()
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        if not any(row.pending and len(of) for row, of in zip(self._rows, frontiers, strict=True)):
-            # prompts of one token, of which no feature is known yet
-            return [Candidates.nothing(*of) for of in zip(frontiers, choices, strict=True)]
-        staged = [
-            row.stage_for(tree, frontier) for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)
-        ]
-        inputs = pass_inputs([tree for tree, _ in staged], [first for _, first in staged], self._cache.lengths)
-        asked = [len(of) if tree is not None else 0 for (tree, _), of in zip(staged, frontiers, strict=True)]
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        known = [one for one in frontiers if self._rows[one.slot].pending]
+        if not known:  # prompts of one token, of which no feature is known yet
+            return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+        if not any(row.staged is not None for row in self._rows.values()):  # a new round
+            self._filled = 0
+        staged = {}
+        for one in sorted(known, key=lambda one: one.slot):
+            row = self._rows[one.slot]
+            if row.staged is None:
+                row.places = self._keep(row.states)
+            staged[one.slot] = row.stage(one.tree, one.nodes)
+        inputs = pass_inputs(staged, self._cache.lengths)
         # before a frontier's rows, pairs that were only pending
-        best = self._run(inputs, last_rows(inputs.layout.starts, asked), max(widths))
-        self.passes += 1
-        return best.shared_out(asked, trees, frontiers, widths, choices)
+        places, first = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
+        best = self._run(inputs, [*staged], places, max(one.width for one in known))
+        return Proposed(best.shared_out(frontiers, first), 1)
 
-    def _run(self, inputs: PassInputs, ends: IntArray, width: int) -> Best:
-        """Run the new pairs, keep the states that come out, and find the best tokens after the pairs `ends`."""
+    def _keep(self, states: Tensor) -> list[int]:
+        """Put states where the head reads them; returns the places."""
+        if not len(self._states):
+            self._states = states[:0]  # of the width that the head makes
+        self._reserve(len(states))
+        first, self._filled = self._filled, self._filled + len(states)
+        self._states[first : self._filled] = states
+        return [*range(first, self._filled)]
+
+    def _run(self, inputs: PassInputs, slots: list[int], ends: IntArray, width: int) -> Best:
+        """Run the new pairs of these slots, keep the states that come out, and find the best tokens after `ends`."""
         counts = inputs.layout.queries
-        sources = np.concatenate([row.sources(count) for row, count in zip(self._rows, inputs.counts, strict=True)])
+        rows = [self._rows[slot] for slot in slots]
+        sources = np.concatenate([row.sources(inputs.counts[slot]) for slot, row in zip(slots, rows, strict=True)])
         self._reserve(counts)
         made = np.arange(self._filled, self._filled + counts)
-        for row, places in zip(self._rows, np.split(made, inputs.layout.starts[1:-1]), strict=True):
-            row.note(places)
+        starts = inputs.layout.starts
+        for slot, row in zip(slots, rows, strict=True):
+            row.note(made[starts[slot] : starts[slot + 1]])
         self._filled += counts
         if self._passes is not None:
             width = few_widths(width)
@@ -230,26 +235,28 @@ class FeatureDrafter(Drafter):
         return best_numbers(scores, width), scores
 
     @torch.inference_mode()
-    def commit(self, committed: Sequence[Committed]) -> None:
-        fused = self._fuse(torch.cat([_features(one) for one in committed]))
-        paths, pending = [], []
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        fused = self._fuse(torch.cat([_features(one) for one in committed.values()]))
+        paths = {}
         start = 0
-        for row, one in zip(self._rows, committed, strict=True):
+        for slot, one in committed.items():
             states = fused[start : start + len(one.tokens)]
-            start += len(one.tokens)
+            start += len(states)
+            row = self._rows[slot]
             if row.staged is None:  # nothing was drafted: the pairs before are still to be run
-                paths.append(np.empty(0, dtype=np.int64))
                 row.pending = [*row.pending, *one.tokens.tolist()]
-                old = self._states.index_select(0, torch.tensor(row.places, dtype=torch.int64, device=self._device))
-                pending.append(torch.cat([old, states]))
+                row.states = _joined(row.states, states)
                 continue
-            paths.append(np.arange(len(row.pending)))  # of these the features were true; the tree's were guesses
+            paths[slot] = np.arange(len(row.pending))  # of these the features were true; the tree's were guesses
             row.restart(one.tokens.tolist())
-            pending.append(states)
+            row.states = states
         self._cache.commit(paths)
-        self._keep_pending(pending)
 
 
 def _features(committed: Committed) -> Tensor:
     assert committed.features is not None
     return committed.features
+
+
+def _joined(before: Tensor, new: Tensor) -> Tensor:
+    return torch.cat([before, new]) if len(before) else new

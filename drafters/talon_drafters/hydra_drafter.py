@@ -1,6 +1,6 @@
 """The running side of `hydra`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,7 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
 from talon_core.hf.cache import TreeCache
 from talon_core.hf.checks import embedding_weight, output_weight
@@ -22,7 +21,7 @@ from talon_core.hf.model import set_implementation
 from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray
 from talon_drafters.best import Best, recorded_best
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.hydra import STEM, ReadHydra, hydra_of
@@ -57,45 +56,48 @@ def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
 
 
 class _States:
-    """What the heads read of each sequence's states: that of the token before the root, through the prefix layer."""
+    """What the heads read of each slot's states: that of the token before the root, through the prefix layer."""
 
     def __init__(self, heads: HydraHeads, attention: AttentionBackend) -> None:
         self._heads = heads
         self._attention = attention
         self._cache = TreeCache()
-        self._unread: list[list[Tensor]] = []  # by sequence: states that came since the last one was asked for
-        self._last: list[Tensor | None] = []
+        self._unread: dict[int, list[Tensor]] = {}  # by slot: states that came since the last one was asked for
+        self._last: dict[int, Tensor] = {}
         if heads.prefix is not None:
             set_implementation(heads.prefix, ATTENTION_NAME)
 
-    def begin(self, prompts: Sequence[Tensor | None]) -> None:
-        self._unread = [[] for _ in prompts]
-        self._last = [None] * len(prompts)
-        self.add(prompts)
-        longest = max(len(prompt) if prompt is not None else 0 for prompt in prompts)
-        self._cache.reset(len(prompts), longest + longest // 2 + 256)
+    def open(self, slot: int, room: int) -> None:
+        self._cache.open(slot, room)
+        self._unread[slot] = []
+        self._last.pop(slot, None)
 
-    def add(self, features: Sequence[Tensor | None]) -> None:
-        """Each sequence's new states, shape `(new, hidden)`."""
-        for unread, new in zip(self._unread, features, strict=True):
-            if new is not None and len(new):
-                unread.append(new if self._heads.prefix is not None else new[-1:].clone())
+    def close(self, slot: int) -> None:
+        self._cache.close(slot)
+        self._unread.pop(slot, None)
+        self._last.pop(slot, None)
 
-    def last(self) -> dict[int, Tensor]:
-        """What is to be read, shape `(hidden,)`, by sequence; those without a state are left out."""
-        for row, unread in enumerate(self._unread):
+    def add(self, slot: int, features: Tensor | None) -> None:
+        """A slot's new states, shape `(new, hidden)`."""
+        if features is not None and len(features):
+            self._unread[slot].append(features if self._heads.prefix is not None else features[-1:].clone())
+
+    def of(self, slots: Iterable[int]) -> dict[int, Tensor]:
+        """What is to be read, shape `(hidden,)`, by slot; those without a state are left out."""
+        for slot in slots:
+            unread = self._unread[slot]
             if unread:
-                states, prompt = torch.cat(unread), self._last[row] is None
+                states, prompt = torch.cat(unread), slot not in self._last
                 for start in range(0, len(states), PREFILL_CHUNK):
-                    self._last[row] = self._encode(row, states[start : start + PREFILL_CHUNK], prompt)[-1]
+                    self._last[slot] = self._encode(slot, states[start : start + PREFILL_CHUNK], prompt)[-1]
                 unread.clear()
-        return {row: state for row, state in enumerate(self._last) if state is not None}
+        return {slot: self._last[slot] for slot in slots if slot in self._last}
 
-    def _encode(self, row: int, states: Tensor, prompt: bool) -> Tensor:
-        """Run the prefix layer over new states of a sequence, its prompt's or not; both have shape `(new, hidden)`."""
+    def _encode(self, slot: int, states: Tensor, prompt: bool) -> Tensor:
+        """Run the prefix layer over new states of a slot, its prompt's or not; both have shape `(new, hidden)`."""
         if self._heads.prefix is None:
             return states
-        with fed(self._cache, [row], [len(states)], self._attention, prompt) as (positions, this_pass):
+        with fed(self._cache, [slot], [len(states)], self._attention, prompt) as (positions, this_pass):
             options: dict[str, Any] = {PASS_KEYWORD: this_pass}
             encoded = self._heads.encode(
                 states[None],
@@ -130,32 +132,34 @@ class HydraDrafter(Drafter):
     def session(self) -> AbstractContextManager[object]:
         return self._session
 
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        self._states.begin([prompt.features for prompt in prompts])
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._states.open(slot, room)
+
+    def close(self, slot: int) -> None:
+        self._states.close(slot)
+
+    def read(self, parts: Mapping[int, Part]) -> None:
+        for slot, part in parts.items():
+            self._states.add(slot, part.features)
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        for slot, one in committed.items():
+            self._states.add(slot, one.features)
 
     @torch.inference_mode()
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        states = self._states.last()
-        asked = [len(frontier) if row in states else 0 for row, frontier in enumerate(frontiers)]
-        if not any(asked):
-            return [Candidates.nothing(*of) for of in zip(frontiers, choices, strict=True)]
-        paths = [
-            (row, tree.tokens[tree.path(int(node))])
-            for row, (tree, frontier) in enumerate(zip(trees, frontiers, strict=True))
-            for node in frontier[: asked[row]]
-        ]
-        best = self._best(states, paths, max(widths))
-        self.passes += 1
-        return best.shared_out(asked, trees, frontiers, widths, choices)
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        states = self._states.of([one.slot for one in frontiers])
+        known = [one for one in frontiers if one.slot in states]
+        if not known:
+            return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+        paths = [(one.slot, one.tree.tokens[one.tree.path(int(node))]) for one in known for node in one.nodes]
+        best = self._best(states, paths, max(one.width for one in known))
+        ends = np.cumsum([len(one.nodes) for one in known]).tolist()
+        first = {one.slot: end - len(one.nodes) for one, end in zip(known, ends, strict=True)}
+        return Proposed(best.shared_out(frontiers, first), 1)
 
     def _best(self, states: dict[int, Tensor], paths: list[tuple[int, IntArray]], width: int) -> Best:
-        """The best tokens after each sequence's path of tokens, the root first; a row for each path."""
+        """The best tokens after each slot's path of tokens, the root first; a row for each path."""
         lengths = [len(tokens) for _, tokens in paths]
         found: list[Best] = []
         order: list[int] = []
@@ -177,6 +181,3 @@ class HydraDrafter(Drafter):
         """One head's scores, shape `(paths, draft vocab)`."""
         read = states if tokens is None else torch.cat([states, self._embed(tokens).flatten(1)], dim=-1)
         return self._heads.logits(head, read, self._output)
-
-    def commit(self, committed: Sequence[Committed]) -> None:
-        self._states.add([one.features for one in committed])

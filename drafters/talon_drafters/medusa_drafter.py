@@ -1,6 +1,6 @@
 """The running side of `medusa`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.checks import output_weight
 from talon_core.hf.device import RecordedFunctions
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray
 from talon_drafters.best import Best, recorded_best
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.medusa import STEM, ReadMedusa, medusa_of
@@ -50,46 +49,56 @@ class MedusaDrafter(Drafter):
         self._vocabulary = None if read.vocabulary is None else read.vocabulary.numpy()
         self._vocab_size = target.vocab_size
         self._functions = RecordedFunctions(target.recorder())
-        self._states: list[Tensor | None] = []  # by sequence: the state of the token before the root, (hidden,)
-        self._best: Best | None = None  # this round's, a row for each head of each sequence that is drafted for
-        self._first: dict[int, int] = {}  # by sequence: the first of its rows
+        self._states: dict[int, Tensor] = {}  # by slot: the state of the token before the root, (hidden,)
+        self._best: dict[int, tuple[Best, int]] = {}  # this round's rows, one for each head, and the first of a slot's
 
     def session(self) -> AbstractContextManager[object]:
         return self._session
 
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        self._states = [_last(prompt.features) for prompt in prompts]
-        self._best = None
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self.close(slot)
+
+    def close(self, slot: int) -> None:
+        self._states.pop(slot, None)
+        self._best.pop(slot, None)
+
+    def read(self, parts: Mapping[int, Part]) -> None:
+        for slot, part in parts.items():
+            self._heard(slot, part.features)
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        for slot, one in committed.items():
+            self._heard(slot, one.features)
+
+    def _heard(self, slot: int, features: Tensor | None) -> None:
+        self._best.pop(slot, None)
+        if features is not None and len(features):
+            self._states[slot] = features[-1].clone()  # so that the others can be freed
 
     @torch.inference_mode()
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        if self._best is None:
-            asked = [row for row, state in enumerate(self._states) if state is not None and len(frontiers[row])]
-            self._first = {row: place * len(self._heads.blocks) for place, row in enumerate(asked)}
-            if asked:
-                self._best = self._run(asked, max(widths))
-        elif self._best.width < min(max(widths), self._best.scores.shape[1]):
-            self._best = Best.of(self._best.scores, max(widths), self._vocabulary, self._vocab_size)
-        proposed = []
-        for row, (tree, frontier, width, choice) in enumerate(zip(trees, frontiers, widths, choices, strict=True)):
-            if self._best is None or row not in self._first:
-                proposed.append(Candidates.nothing(frontier, choice))
-                continue
-            depths = tree.depths[frontier]
-            assert (depths < len(self._heads.blocks)).all(), "asked for deeper than max_depth"
-            proposed.append(self._best.candidates(self._first[row] + depths, tree, frontier, width, choice))
-        return proposed
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        known = [one for one in frontiers if one.slot in self._states]
+        new = [one.slot for one in known if one.slot not in self._best]
+        if new:
+            best = self._run(new, max(one.width for one in known))
+            heads = len(self._heads.blocks)
+            self._best |= {slot: (best, place * heads) for place, slot in enumerate(new)}
+        return Proposed([self._offered(one) for one in frontiers], 1 if new else 0)
 
-    def _run(self, rows: Sequence[int], width: int) -> Best:
-        """All heads' best tokens for these sequences, a row for each head of each."""
-        states = torch.stack([state for state in (self._states[row] for row in rows) if state is not None])
-        self.passes += 1
+    def _offered(self, frontier: Frontier) -> Candidates:
+        if frontier.slot not in self._best:
+            return Candidates.unknown(frontier.nodes)
+        best, first = self._best[frontier.slot]
+        if best.width < min(frontier.width, best.scores.shape[1]):
+            best = Best.of(best.scores, frontier.width, self._vocabulary, self._vocab_size)
+            self._best[frontier.slot] = best, first
+        depths = frontier.tree.depths[frontier.nodes]
+        assert (depths < len(self._heads.blocks)).all(), "asked for deeper than max_depth"
+        return best.candidates(first + depths, frontier)
+
+    def _run(self, slots: Sequence[int], width: int) -> Best:
+        """All heads' best tokens for these slots, a row for each head of each."""
+        states = torch.stack([self._states[slot] for slot in slots])
         return recorded_best(
             self._functions, None, self._scores, (states,), len(self._heads.blocks), width, self._vocabulary,
             self._vocab_size,
@@ -99,13 +108,3 @@ class MedusaDrafter(Drafter):
         """All heads' scores, shape `(sequences * heads, draft vocab)`."""
         logits: Tensor = self._heads(states, self._output)  # (heads, sequences, draft vocab)
         return logits.transpose(0, 1).flatten(0, 1)
-
-    def commit(self, committed: Sequence[Committed]) -> None:
-        states = [_last(one.features) for one in committed]
-        self._states = [old if new is None else new for old, new in zip(self._states, states, strict=True)]
-        self._best = None
-
-
-def _last(features: Tensor | None) -> Tensor | None:
-    """The last row, copied so that the others can be freed; None if there is none."""
-    return features[-1].clone() if features is not None and len(features) else None

@@ -1,7 +1,7 @@
 """The running side of `draft-model`: a causal LM over growing trees."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +9,14 @@ import numpy as np
 from torch import nn
 
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.drafter import Committed, Drafter, Prompt
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.hf.target import HFTarget
 from talon_core.loading import load_model
 from talon_core.target import Target
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray
 from talon_drafters.best import Best, last_rows, taken
 from talon_drafters.head_drafter import transformers_target
 from talon_drafters.staging import StagedRow
@@ -104,6 +103,10 @@ def _shallow(module: Any) -> Any:
     return twin
 
 
+SPARE_ROWS = 256
+"""Rows of the cache for trees; more are made where a tree is larger."""
+
+
 class _Row(StagedRow):
     """One sequence: what is in the draft model's cache, and where."""
 
@@ -130,53 +133,51 @@ class ModelDrafter(Drafter):
         self._runner = runner
         self._vocab_size = vocab_size
         self._context = getattr(runner.model.config.get_text_config(), "max_position_embeddings", None)
-        self._rows: list[_Row] = []
+        self._rows: dict[int, _Row] = {}  # by slot
 
     def session(self) -> AbstractContextManager[object]:
         return self._runner.session()
 
-    def begin(self, prompts: Sequence[Prompt]) -> None:
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._rows[slot] = _Row(prompt.tolist())
+        used = room if self._context is None else min(room, self._context)
+        self._runner.open(slot, used + SPARE_ROWS)
+
+    def close(self, slot: int) -> None:
+        del self._rows[slot]
+        self._runner.close(slot)
+
+    def read(self, parts: Mapping[int, Part]) -> None:
         # of a prompt that is too long nothing is run, as nothing will be drafted
-        cached = [len(prompt.ids) - 1 if self._fits(len(prompt.ids) - 1) else 0 for prompt in prompts]
-        self._rows = [_Row(prompt.ids[count:].tolist()) for prompt, count in zip(prompts, cached, strict=True)]
-        room = max(cached) + max(cached) // 2 + 256
-        self._runner.prefill(
-            [prompt.ids[:count] for prompt, count in zip(prompts, cached, strict=True)], [room] * len(prompts)
-        )
+        known = {slot: part.count for slot, part in parts.items() if self._fits(self._root(slot))}
+        rows = self._rows
+        self._runner.read({slot: np.array(rows[slot].pending[:count], dtype=np.int64) for slot, count in known.items()})
+        for slot, count in known.items():
+            rows[slot].restart(rows[slot].pending[count:])
 
     def _fits(self, position: int) -> bool:
         return self._context is None or position < self._context
 
-    def _deepest(self, row: int, tree: TokenTree, frontier: IntArray) -> int:
-        """The position of the deepest of a sequence's frontier; -1 if there is none."""
-        root = self._runner.cache.lengths[row] + len(self._rows[row].pending) - 1
-        return root + int(tree.depths[frontier].max()) if len(frontier) else -1
+    def _root(self, slot: int) -> int:
+        """The position of a slot's last committed token."""
+        return self._runner.cache.lengths[slot] + len(self._rows[slot].pending) - 1
 
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        asked = [
-            len(frontier) if self._fits(self._deepest(row, tree, frontier)) else 0
-            for row, (tree, frontier) in enumerate(zip(trees, frontiers, strict=True))
-        ]
-        if not any(asked):
-            return [Candidates.nothing(*of) for of in zip(frontiers, choices, strict=True)]
-        staged = [
-            row.stage(tree, frontier) if count else (None, 0)
-            for row, tree, frontier, count in zip(self._rows, trees, frontiers, asked, strict=True)
-        ]
-        ran = self._runner.run([tree for tree, _ in staged], [first for _, first in staged])
-        self.passes += 1
+    def _deepest(self, frontier: Frontier) -> int:
+        """The position of the deepest of a frontier's nodes."""
+        return self._root(frontier.slot) + int(frontier.tree.depths[frontier.nodes].max())
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        known = [one for one in frontiers if self._fits(self._deepest(one))]
+        if not known:
+            return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+        ran = self._runner.run({one.slot: self._rows[one.slot].stage(one.tree, one.nodes) for one in known})
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
-        scores = taken(ran.logits, last_rows(ran.starts, asked))[:, : self._vocab_size]
+        places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})
+        scores = taken(ran.logits, places)[:, : self._vocab_size]
         if self._runner.walks:  # the next pass may overwrite them, and laws may be asked for later
             scores = scores.clone()
-        best = Best.of(scores, max(widths), None, self._vocab_size)
-        return best.shared_out(asked, trees, frontiers, widths, choices)
+        best = Best.of(scores, max(one.width for one in known), None, self._vocab_size)
+        return Proposed(best.shared_out(frontiers, first), 1)
 
-    def commit(self, committed: Sequence[Committed]) -> None:
-        self._runner.commit([row.commit(one) for row, one in zip(self._rows, committed, strict=True)])
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        self._runner.commit({slot: self._rows[slot].commit(one) for slot, one in committed.items()})

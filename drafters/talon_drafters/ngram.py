@@ -1,6 +1,6 @@
 """The drafter that looks up what followed the same words earlier in prompt and output."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, islice
 from math import log
@@ -12,8 +12,7 @@ import numpy as np
 from attrs.validators import ge, gt, le, lt
 
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.drafter import Committed, Drafter, DrafterSpec, Prompt
+from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Proposed
 from talon_core.target import Target
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_drafters.suffix_automaton import Context, SuffixAutomaton
@@ -95,8 +94,49 @@ class _Shares:
     rest: float
 
 
+class _Text:
+    """The text of one slot, and where each node of its current tree stands in it.
+
+    Args:
+        automaton: of the text; empty.
+        vocab_size: the target's.
+
+    Attributes:
+        automaton: likewise.
+        foreign: tokens of the text outside the vocabulary, never proposed.
+    """
+
+    def __init__(self, automaton: SuffixAutomaton, vocab_size: int) -> None:
+        self.automaton = automaton
+        self.foreign: set[int] = set()
+        self._vocab_size = vocab_size
+        self._contexts: dict[int, Context] = {}  # by node
+
+    def append(self, tokens: IntArray) -> None:
+        """The text goes on; its last token is the next root."""
+        outside = tokens[(tokens < 0) | (tokens >= self._vocab_size)]
+        self.foreign.update(outside.tolist())
+        self.automaton.extend(tokens.tolist())
+        self._contexts = {0: self.automaton.context()}
+
+    def walk(self, tree: TokenTree, nodes: IntArray) -> list[Context]:
+        """Where nodes stand in the text."""
+        contexts = self._contexts
+        if len(tree) == 1:  # a new tree, whether or not something was committed since the last one
+            contexts = self._contexts = {0: contexts[0]}
+        for node in nodes.tolist():
+            path = []
+            while node not in contexts:
+                path.append(node)
+                node = int(tree.parents[node])
+            context = contexts[node]
+            for node in reversed(path):
+                context = contexts[node] = self.automaton.follow(context, int(tree.tokens[node]))
+        return [contexts[node] for node in nodes.tolist()]
+
+
 class NgramDrafter(Drafter):
-    """Keeps one suffix automaton per sequence, and where each node of the current tree stands in it.
+    """Keeps one suffix automaton per slot, and where each node of the current tree stands in it.
 
     A node's place follows from its parent's by one step, so a layer costs the same however deep it is. The cost
     grows with the number of matches (`max_match` at most) and of continuations looked at, not with the text.
@@ -107,40 +147,25 @@ class NgramDrafter(Drafter):
         self._vocab_size = vocab_size
         discounts = (1 - (1 - options.discount) * length**-_EXPONENT for length in range(1, options.max_match + 1))
         self._discount_up_to = list(accumulate(discounts, mul, initial=1.0))
-        self._texts: list[SuffixAutomaton] = []
-        self._contexts: list[dict[int, Context]] = []  # per sequence, by node of the current tree
-        self._foreign: list[set[int]] = []  # tokens of the text outside the vocabulary, never proposed
+        self._texts: dict[int, _Text] = {}  # by slot
 
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        self._texts = [SuffixAutomaton(self._options.max_match) for _ in prompts]
-        self._contexts = [{} for _ in prompts]
-        self._foreign = [set() for _ in prompts]
-        for index, prompt in enumerate(prompts):
-            self._append(index, prompt.ids)
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._texts[slot] = _Text(SuffixAutomaton(self._options.max_match), self._vocab_size)
+        self._texts[slot].append(prompt)
 
-    def commit(self, committed: Sequence[Committed]) -> None:
-        for index, new in enumerate(committed):
-            self._append(index, new.tokens)
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        for slot, new in committed.items():
+            self._texts[slot].append(new.tokens)
 
-    def _append(self, index: int, tokens: IntArray) -> None:
-        outside = tokens[(tokens < 0) | (tokens >= self._vocab_size)]
-        self._foreign[index].update(outside.tolist())
-        self._texts[index].extend(tokens.tolist())
-        self._contexts[index] = {0: self._texts[index].context()}
+    def close(self, slot: int) -> None:
+        del self._texts[slot]
 
-    def propose(
-        self,
-        trees: Sequence[TokenTree],
-        frontiers: Sequence[IntArray],
-        widths: Sequence[int],
-        choices: Sequence[Choices],
-    ) -> list[Candidates]:
-        sequences = zip(trees, frontiers, widths, choices, strict=True)
-        return [self._propose(index, *sequence) for index, sequence in enumerate(sequences)]
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        return Proposed([self._propose(self._texts[one.slot], one) for one in frontiers])
 
-    def _propose(self, index: int, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
-        laws = [self._shares(index, context) for context in self._walk(index, tree, frontier)]
-        ranked = [self._offered(law, width) for law in laws]
+    def _propose(self, text: "_Text", frontier: Frontier) -> Candidates:
+        laws = [self._shares(text, context) for context in text.walk(frontier.tree, frontier.nodes)]
+        ranked = [self._offered(law, frontier.width) for law in laws]
         width = max(map(len, ranked), default=0) or 1
         tokens = np.full((len(laws), width), -1, dtype=np.int64)
         logp = np.full((len(laws), width), -np.inf)
@@ -149,12 +174,11 @@ class NgramDrafter(Drafter):
                 tokens[row, : len(offered)] = [token for token, _ in offered]
                 logp[row, : len(offered)] = [log(prob) for _, prob in offered]
         return Candidates(
-            frontier=frontier,
+            frontier=frontier.nodes,
             tokens=tokens,
             logp=logp,
-            path_logp=tree.path_logp[frontier][:, None] + logp,
+            path_logp=frontier.tree.path_logp[frontier.nodes][:, None] + logp,
             law=partial(self._law, laws),
-            choices=choices,
         )
 
     def _offered(self, law: _Shares, width: int) -> list[tuple[int, float]]:
@@ -163,24 +187,8 @@ class NgramDrafter(Drafter):
         probs = [(token, share + floor) for token, share in law.seen.items() if share + floor >= self._options.least]
         return sorted(probs, key=itemgetter(1), reverse=True)[:width]
 
-    def _walk(self, index: int, tree: TokenTree, frontier: IntArray) -> list[Context]:
-        """Where the frontier nodes stand in the text."""
-        text, contexts = self._texts[index], self._contexts[index]
-        if len(tree) == 1:  # a new tree, whether or not something was committed since the last one
-            contexts = self._contexts[index] = {0: contexts[0]}
-        nodes = frontier.tolist()
-        for node in nodes:
-            path = []
-            while node not in contexts:
-                path.append(node)
-                node = int(tree.parents[node])
-            context = contexts[node]
-            for node in reversed(path):
-                context = contexts[node] = text.follow(context, int(tree.tokens[node]))
-        return [contexts[node] for node in nodes]
-
-    def _shares(self, index: int, context: Context) -> _Shares:
-        text, options, discount_up_to = self._texts[index], self._options, self._discount_up_to
+    def _shares(self, known: "_Text", context: Context) -> _Shares:
+        text, options, discount_up_to = known.automaton, self._options, self._discount_up_to
         count = text.count
         seen: dict[int, float] = {}
         rest = 1.0
@@ -193,7 +201,7 @@ class NgramDrafter(Drafter):
                 share = unit * (count(following[token]) - discount)
                 seen[token] = seen.get(token, 0.0) + share
                 rest -= share
-        for token in self._foreign[index]:
+        for token in known.foreign:
             rest += seen.pop(token, 0.0)
         return _Shares(seen, rest)
 

@@ -4,6 +4,7 @@ import attrs
 from attrs.validators import ge
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.options import plus_one, whole_number
@@ -24,5 +25,5 @@ class Chain(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return 1
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         return Growth(candidates.best(1))

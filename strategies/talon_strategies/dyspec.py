@@ -49,7 +49,7 @@ class DySpec(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return 1
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         own, below = place_values(tree)
         earlier = np.sort(own[1:]).tolist()  # places of earlier layers
         rows = {}
@@ -65,7 +65,7 @@ class DySpec(TreePolicy):
             if better >= self.budget - 1 or value <= 0:
                 break  # what is left has no higher values
             made.append(value)
-            rows[row].draw(candidates.choices)
+            rows[row].draw(choices)
             heapq.heapreplace(places, (-rows[row].value, row))
         drawn = {row: Drawn(siblings.tokens, siblings.law) for row, siblings in rows.items() if siblings.tokens}
         if int(tree.depths[candidates.frontier[0]]) + 1 == self.depth:

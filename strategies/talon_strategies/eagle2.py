@@ -5,6 +5,7 @@ import numpy as np
 from attrs.validators import ge
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.options import whole_number
@@ -36,7 +37,7 @@ class Eagle2(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return self.top_k
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         scored = candidates.best(self.top_k**2)  # all of them, best first
         layer = tree.depths[candidates.frontier[0]]
         expanded = self.top_k if layer < self.depth else 0

@@ -4,6 +4,7 @@ import attrs
 from attrs.validators import ge, gt
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.drawing import NOTHING, sharpened
@@ -29,6 +30,6 @@ class SampledChain(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return 1
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         law = sharpened(candidates.law(0), self.temperature)
-        return Growth(NOTHING, drawn={0: candidates.draw(0, law=law)})
+        return Growth(NOTHING, drawn={0: candidates.draw(choices, 0, law=law)})

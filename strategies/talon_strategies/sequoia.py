@@ -9,6 +9,7 @@ import numpy as np
 from attrs.validators import ge, gt, le
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.drawing import NOTHING, known_rows, sharpened
@@ -83,14 +84,14 @@ class Sequoia(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return 1
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         shapes, drawn = self._shapes(tree), {}
         frontier: list[int] = []
         nodes = len(tree)
         for row in known_rows(candidates):
             children = shapes[candidates.frontier[row]]
             law = sharpened(candidates.law(row), self.temperature)
-            drawn[row] = candidates.draw(row, len(children), law=law)
+            drawn[row] = candidates.draw(choices, row, len(children), law=law)
             for child in children[: len(drawn[row].tokens)]:
                 if child:
                     frontier.append(nodes)

@@ -8,6 +8,7 @@ import attrs
 from attrs.validators import gt
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.drawing import NOTHING, known_rows, sharpened
@@ -58,11 +59,11 @@ class SpecInfer(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return 1
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         depth = int(tree.depths[candidates.frontier[0]])
         drawn = {}
         for row in known_rows(candidates):
             law = sharpened(candidates.law(row), self.temperature)
-            drawn[row] = candidates.draw(row, self.widths[depth], law=law, replacement=True)
+            drawn[row] = candidates.draw(choices, row, self.widths[depth], law=law, replacement=True)
         last: IntArray | None = NOTHING if depth + 1 == len(self.widths) else None
         return Growth(NOTHING, last, drawn)

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 
@@ -96,7 +97,7 @@ class StaticTree(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return 1 + max(place[-1] for place in self.shape)
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         places = self._places(tree)
         known = (candidates.tokens >= 0).sum(axis=1).tolist()
         chosen: list[int] = []

@@ -6,6 +6,7 @@ import attrs
 from attrs.validators import ge, gt, le, lt
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
@@ -37,7 +38,7 @@ class Talon(TreePolicy):
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
     least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)])
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         room = self.budget - len(tree)
         floor = math.log(self.least) if self.least else -math.inf
         if len(tree) == 1:

@@ -6,6 +6,7 @@ import attrs
 from attrs.validators import ge, gt, le
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.options import number, whole_number
@@ -29,7 +30,7 @@ class TalonAbsolute(TreePolicy):
     top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
     threshold: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         room = self.budget - len(tree)
         if len(tree) == 1:
             return Growth(candidates.best(min(self.top_k, room)))

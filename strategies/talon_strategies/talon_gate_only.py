@@ -4,6 +4,7 @@ import attrs
 from attrs.validators import ge, gt, le
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
@@ -23,6 +24,6 @@ class TalonGateOnly(TreePolicy):
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         room = self.budget - len(tree)
         return Growth(candidates.best(room, at_least=relative_gate(candidates.path_logp, self.mu)))

@@ -7,6 +7,7 @@ import numpy as np
 from attrs.validators import ge, gt, le, lt
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -57,7 +58,7 @@ class TalonSampled(TreePolicy):
     least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)])
     temperature: float = attrs.field(default=0.8, validator=[number, gt(0)])
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         rows = np.array(known_rows(candidates))
         prob = np.exp(candidates.logp[rows])  # (rows, width)
         agreement = AGREEMENT[0] + AGREEMENT[1] * prob[:, :1]  # (rows, 1)
@@ -68,7 +69,7 @@ class TalonSampled(TreePolicy):
             row = int(rows[index])
             chosen.append(row * candidates.width + fixed)
             rest = max(1.0 - float(prob[index, fixed].sum()), LEAST_REST)
-            draw = self._drawn(candidates, row, fixed, float(agreement[index, 0]) * rest)
+            draw = self._drawn(choices, candidates, row, fixed, float(agreement[index, 0]) * rest)
             if draw is not None:
                 drawn[row] = draw
         return Growth(np.concatenate(chosen), drawn=drawn)
@@ -85,7 +86,7 @@ class TalonSampled(TreePolicy):
         index, place = best // worth.shape[1], best % worth.shape[1]
         return [(int(one), place[(index == one) & (place > 0)] - 1) for one in index[place == 0]]
 
-    def _drawn(self, candidates: Candidates, row: int, fixed: IntArray, reach: float) -> Drawn | None:
+    def _drawn(self, choices: Choices, candidates: Candidates, row: int, fixed: IntArray, reach: float) -> Drawn | None:
         """One child from the law without the fixed ones; None where they are all that can come out."""
         law = without(sharpened(candidates.law(row), self.temperature), candidates.tokens[row, fixed])
-        return candidates.draw(row, law=law, logp=np.array([math.log(reach)])) if law.any() else None
+        return candidates.draw(choices, row, law=law, logp=np.array([math.log(reach)])) if law.any() else None

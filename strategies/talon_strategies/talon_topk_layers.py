@@ -4,6 +4,7 @@ import attrs
 from attrs.validators import ge, gt, le
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
@@ -30,7 +31,7 @@ class TalonTopkLayers(TreePolicy):
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
     layers: int = attrs.field(default=2, validator=[whole_number, ge(0), le(3)])
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         room = self.budget - len(tree)
         if tree.depths[candidates.frontier[0]] < self.layers:
             return Growth(candidates.best(min(self.top_k, room)))

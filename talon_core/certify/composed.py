@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 import numpy as np
+from torch import Tensor
 
 from talon_core.certify.exact import Law
 from talon_core.choices import Choices, enumerate_outcomes
 from talon_core.decoder import Decoder
-from talon_core.drafter import Prompt
 from talon_core.drafting import Drafted, draft_tree
 from talon_core.laws import Laws, check_node
 from talon_core.policy import TreePolicy
@@ -18,7 +18,8 @@ from talon_core.request import Request
 from talon_core.rule import Accepted
 from talon_core.sampling import WarpedLaws
 from talon_core.sequence import Sequence, walked
-from talon_core.tree import FloatArray, TokenTree, read_only
+from talon_core.target import Target
+from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 Text = tuple[int, ...]
 
@@ -129,9 +130,7 @@ def rounds_after(
         return sequence, _draft(decoder, sequence).tree
 
     for prob, (sequence, tree) in enumerate_outcomes(drafted):
-        decoder.target.prefill([before.ids], [len(before.ids) + len(tree)])
-        (outputs,) = decoder.target.verify([tree])
-        laws = sequence.laws(tree, outputs.logits)
+        laws = sequence.laws(tree, _logits(decoder.target, before.ids, tree))
 
         def walk(choices: Choices, tree: TokenTree = tree, laws: WarpedLaws = laws) -> Accepted:
             return walked(decoder.rule, tree, _KnownLaws(laws, tree, text, known), choices, vocab_size, laws.failures)
@@ -141,15 +140,25 @@ def rounds_after(
             yield RoundOutcome(prob * share, tree, tuple(tokens.tolist()), len(accepted.path) - 1, reason is not None)
 
 
+def _logits(target: Target, ids: IntArray, tree: TokenTree) -> Tensor:
+    target.open(0, len(ids) + len(tree))
+    target.read({0: ids[:-1]})
+    logits = target.verify({0: tree}).outputs[0].logits
+    target.close(0)
+    return logits
+
+
 def _draft(decoder: Decoder, sequence: Sequence) -> Drafted:
     ids = sequence.request.ids
     policy, drafter = sequence.policy, decoder.drafter
     if policy is None or drafter is None:
         root = TokenTree.root(sequence.root)
-        return Drafted(root, root, 0.0, 0.0)
-    drafter.begin([Prompt(ids.copy())])
+        return Drafted(root, root)
+    drafter.open(0, ids.copy(), len(ids) + sequence.limit)
     limits = sequence.limits(decoder.target.vocab_size, drafter.max_depth)
-    return draft_tree(policy, drafter, sequence.root, limits, sequence.policy_choices)
+    drafted = draft_tree(policy, drafter, sequence.root, limits, sequence.policy_choices)
+    drafter.close(0)
+    return drafted
 
 
 @attrs.frozen(eq=False)

@@ -66,7 +66,7 @@ def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, opti
     """Decode prompts in batches; Ctrl-C ends it and keeps what there is."""
     requests = decoder.requests(prompts, options)
     results: list[Result] = []
-    passes, started, interrupted = decoder.target.passes, perf_counter(), False
+    passes, started, interrupted = 0, perf_counter(), False
     with _bar() as bar:
         task = bar.add_task("decoding", total=len(requests))
         for generation in decoder.batches(requests, batch_size):
@@ -78,9 +78,10 @@ def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, opti
                 generation.close()
                 interrupted = True
             results += generation.results()
+            passes += generation.target_passes
             if interrupted:
                 break
-    return Answers(results, perf_counter() - started, decoder.target.passes - passes, interrupted)
+    return Answers(results, perf_counter() - started, passes, interrupted)
 
 
 def _bar() -> Progress:

@@ -1,6 +1,6 @@
 """A preallocated key-value cache with a tree region behind each row's committed prefix."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,10 @@ from talon_core.tree import IntArray
 
 
 class TreeCache:
-    """Keys and values of a batch: `lengths[b]` committed rows, then the rows of the tree being drafted or verified.
+    """Keys and values of sequences in slots: of each `lengths[slot]` committed rows, then the rows of its tree.
 
     A model sees it as its `past_key_values` and calls `update` and `get_seq_length` alone; nothing of transformers'
-    own caches is used. Each layer's buffers have shape `(batch, kv_heads, capacity, head_dim)` and are allocated
+    own caches is used. Each layer's buffers have shape `(slots, kv_heads, capacity, head_dim)` and are allocated
     when the layer first writes, so layers may differ in heads and head size. Layers are told apart by their index,
     which may have gaps.
 
@@ -23,7 +23,7 @@ class TreeCache:
         granule: buffers have a multiple of so many rows.
 
     Attributes:
-        lengths: committed rows of each sequence.
+        lengths: committed rows of each slot; 0 for one that is not open.
         staged: rows of its tree.
         generation: counts how often the buffers were given up for others; who keeps their addresses looks here.
     """
@@ -33,22 +33,35 @@ class TreeCache:
         self.lengths: list[int] = []
         self.staged: list[int] = []
         self.generation = 0
+        self._rooms: dict[int, int] = {}  # of the slots that are open
+        self._slots = 0  # of the buffers
         self._capacity = 0
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._writes: _Write = _nowhere
 
-    def reset(self, batch: int, capacity: int) -> None:
-        """Forget everything and make room for `capacity` rows a sequence, committed and staged together."""
-        capacity = self._rounded(capacity)
-        self.lengths = [0] * batch
-        self.staged = [0] * batch
-        some = next(iter(self._keys.values()), None)
-        if some is None or some.shape[0] != batch or self._capacity < capacity or self._capacity > 4 * capacity:
+    def open(self, slot: int, room: int) -> None:
+        """Let a sequence have a slot, with so many rows, committed and staged together; more are made where needed.
+
+        Buffers that are much too large, or have slots that nobody needs, are given up while all others are closed.
+        """
+        self.close(slot)
+        if not self._rooms and (self._capacity > 4 * self._rounded(room) or self._slots > 2 * (slot + 1)):
             self._keys.clear()
             self._values.clear()
-            self._capacity = capacity
+            self._slots = self._capacity = 0
+            self.lengths, self.staged = [], []
             self.generation += 1
+        self._rooms[slot] = room
+        grown = max(0, slot + 1 - len(self.lengths))
+        self.lengths += [0] * grown
+        self.staged += [0] * grown
+
+    def close(self, slot: int) -> None:
+        """Forget a sequence."""
+        self._rooms.pop(slot, None)
+        if slot < len(self.lengths):
+            self.lengths[slot] = self.staged[slot] = 0
 
     def stage(self, counts: Sequence[int]) -> None:
         """Announce a pass over trees, which writes `counts[b]` rows behind those of sequence `b`.
@@ -90,16 +103,19 @@ class TreeCache:
         self.staged = [staged + count for staged, count in zip(self.staged, counts, strict=True)]
 
     def make_room(self, capacity: int) -> None:
-        """Let each sequence have at least `capacity` rows, committed and staged together; nothing is lost."""
-        if capacity <= self._capacity:
+        """Let each slot have at least `capacity` rows, committed and staged together; nothing is lost."""
+        asked = max([capacity, *self._rooms.values()])
+        if asked <= self._capacity and len(self.lengths) <= self._slots:
             return
-        capacity = self._rounded(max(capacity, self._capacity + self._capacity // 2))
+        if capacity > self._capacity and self._keys:  # a text is longer than was thought: do not come back soon
+            asked = max(asked, self._capacity + self._capacity // 2)
+        rows, slots = max(self._rounded(asked), self._capacity), max(len(self.lengths), self._slots)
         for buffers in (self._keys, self._values):
             for layer, old in buffers.items():
-                new = old.new_empty((*old.shape[:2], capacity, old.shape[3]))
-                new[:, :, : self._capacity] = old
+                new = old.new_empty((slots, old.shape[1], rows, old.shape[3]))
+                new[: self._slots, :, : self._capacity] = old
                 buffers[layer] = new
-        self._capacity = capacity
+        self._slots, self._capacity = slots, rows
         self.generation += 1
 
     def _rounded(self, capacity: int) -> int:
@@ -114,13 +130,13 @@ class TreeCache:
             layer_idx: the model's own number of the layer.
 
         Returns:
-            For a pass over trees the whole buffers, shape `(batch, kv_heads, capacity, head_dim)`; for prompts those
+            For a pass over trees the whole buffers, shape `(slots, kv_heads, capacity, head_dim)`; for prompts those
             of their sequences, up to their ends.
         """
         if layer_idx not in self._keys:
-            batch = len(self.lengths)
-            self._keys[layer_idx] = keys.new_empty((batch, keys.shape[1], self._capacity, keys.shape[3]))
-            self._values[layer_idx] = values.new_empty((batch, values.shape[1], self._capacity, values.shape[3]))
+            rows = self._capacity
+            self._keys[layer_idx] = keys.new_empty((self._slots, keys.shape[1], rows, keys.shape[3]))
+            self._values[layer_idx] = values.new_empty((self._slots, values.shape[1], rows, values.shape[3]))
         return self._writes(self._keys[layer_idx], keys), self._writes(self._values[layer_idx], values)
 
     def buffers(self) -> list[Tensor]:
@@ -136,26 +152,27 @@ class TreeCache:
         """Committed rows of the longest sequence; models ask when they are not told positions."""
         return max(self.lengths, default=0)
 
-    def commit(self, paths: Sequence[IntArray]) -> None:
-        """Move the tree rows `paths[b]`, ascending, to the end of each prefix and forget the others.
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        """Move the tree rows `paths[slot]`, ascending, to the end of the slot's prefix and forget its others.
 
         Only rows that are not where they belong already are moved.
         """
-        for row, path in enumerate(paths):
-            start = self.lengths[row]
+        for slot, path in paths.items():
+            start = self.lengths[slot]
             stay = int((path == np.arange(len(path))).cumprod().sum())
             if stay < len(path):
                 source = torch.as_tensor(path[stay:] + start)
                 target = slice(start + stay, start + len(path))
                 for buffer in self.buffers():
                     # the right side gathers into a new tensor before anything is written
-                    buffer[row, :, target] = buffer[row].index_select(1, source.to(buffer.device))
-        self.committed([len(path) for path in paths])
+                    buffer[slot, :, target] = buffer[slot].index_select(1, source.to(buffer.device))
+        self.committed({slot: len(path) for slot, path in paths.items()})
 
-    def committed(self, counts: Sequence[int]) -> None:
-        """Note that the first `counts[b]` rows behind each prefix belong to it now, and forget the others."""
-        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-        self.staged = [0] * len(self.lengths)
+    def committed(self, counts: Mapping[int, int]) -> None:
+        """Note that the first `counts[slot]` rows behind a prefix belong to it now, and forget the others."""
+        for slot, count in counts.items():
+            self.lengths[slot] += count
+            self.staged[slot] = 0
 
     @property
     def nbytes(self) -> int:

@@ -1,6 +1,6 @@
 """What a model reads in one pass: over prompts, or over the trees of a batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import attrs
@@ -21,7 +21,7 @@ class PassInputs:
     Attributes:
         ids: token ids, shape `(queries,)`, int64.
         positions: shape `(queries,)`, int64.
-        counts: queries of each sequence.
+        counts: queries of each slot.
         layout: who may attend to whom.
     """
 
@@ -34,39 +34,49 @@ class PassInputs:
 _NO_NODES: IntArray = np.empty(0, dtype=np.int64)
 
 
-def pass_inputs(trees: Sequence[TokenTree | None], first: Sequence[int], prefix_lengths: Sequence[int]) -> PassInputs:
-    """What a model reads in a pass over the nodes of each tree from index `first[b]` on.
+Staged = Mapping[int, tuple[TokenTree, int]]
+"""By slot a tree, and the index of its first node that is not staged in the cache yet."""
+
+
+def pass_inputs(staged: Staged, prefix_lengths: Sequence[int]) -> PassInputs:
+    """What a model reads in a pass over the nodes of trees that are not staged yet, in the order of the slots.
 
     Args:
-        trees: one for each sequence; None for one that takes no part.
-        first: those before are staged in the cache already.
-        prefix_lengths: committed tokens in the cache.
+        staged: the trees of the slots that take part.
+        prefix_lengths: committed tokens in the cache, of each slot.
     """
-    taking = [(tree, start, prefix) for tree, start, prefix in zip(trees, first, prefix_lengths, strict=True) if tree]
+    taking = [(*staged[slot], prefix_lengths[slot]) for slot in sorted(staged)]
     ids = np.concatenate([_NO_NODES, *(tree.tokens[start:] for tree, start, _ in taking)])
     positions = np.concatenate([_NO_NODES, *(tree.depths[start:] + prefix for tree, start, prefix in taking)])
+    slots = range(len(prefix_lengths))
     layout = TreeLayout(
         np.array(prefix_lengths, dtype=np.int64),
-        tuple(tree.parents if tree else _NO_NODES for tree in trees),
-        np.array([start if tree else 0 for tree, start in zip(trees, first, strict=True)], dtype=np.int64),
+        tuple(staged[slot][0].parents if slot in staged else _NO_NODES for slot in slots),
+        np.array([staged[slot][1] if slot in staged else 0 for slot in slots], dtype=np.int64),
     )
     counts = np.diff(layout.starts).tolist()
     return PassInputs(torch.from_numpy(ids), torch.from_numpy(positions), counts, layout)
 
 
-def prompt_passes(lengths: Sequence[int], chunk: int, rows: int) -> Iterator[tuple[int, list[int]]]:
+def prompt_passes(parts: Mapping[int, tuple[int, int]], chunk: int, rows: int) -> Iterator[tuple[int, list[int]]]:
     """Which prompts run together: each pass takes up to `rows` of them from the same position on, `chunk` tokens each.
 
-    Prompts of similar length come together, so that little of a pass is padding.
+    Parts of similar length come together, so that little of a pass is padding.
+
+    Args:
+        parts: by slot the position of the first token, and how many there are, at least one.
+        chunk: most tokens of each in a pass.
+        rows: most parts in a pass.
 
     Yields:
-        The position, and the prompts' indices.
+        Where the pass begins, counted from the beginning of the parts, and their slots.
     """
-    ordered = sorted(range(len(lengths)), key=lambda row: lengths[row])
-    for begin in range(0, len(ordered), rows):
-        group = ordered[begin : begin + rows]
-        for start in range(0, lengths[group[-1]], chunk):
-            yield start, [row for row in group if lengths[row] > start]
+    for start in sorted({start for start, _ in parts.values()}):
+        ordered = sorted((slot for slot, part in parts.items() if part[0] == start), key=lambda slot: parts[slot][1])
+        for begin in range(0, len(ordered), rows):
+            group = ordered[begin : begin + rows]
+            for offset in range(0, parts[group[-1]][1], chunk):
+                yield offset, [slot for slot in group if parts[slot][1] > offset]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Runs a transformers causal LM over prompts and draft trees with a cache of our own; target and drafters share it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from talon_core.drafter import FINAL_STATE
 from talon_core.errors import blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD, Pass, TreePass
 from talon_core.hf.device import DevicePass, Recorder, cache_for
-from talon_core.hf.inputs import fed, pass_inputs, prompt_passes
+from talon_core.hf.inputs import Staged, fed, pass_inputs, prompt_passes
 from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
 from talon_core.sessions import RepeatableSession
 from talon_core.tree import IntArray, TokenTree
@@ -32,12 +32,12 @@ GPU_PREFILL_ROWS = 8
 
 @attrs.frozen(eq=False)
 class Ran:
-    """What a pass over trees gives at its nodes, those of all sequences one after another.
+    """What a pass over trees gives at its nodes, those of all slots one after another.
 
     Attributes:
         logits: shape `(queries, vocab)`.
         features: shape `(queries, features)`; None if none are kept.
-        starts: where the nodes of each sequence start, and at last their number, shape `(batch + 1,)`, int64.
+        starts: where the nodes of each slot start, and at last their number, shape `(slots + 1,)`, int64.
     """
 
     logits: Tensor
@@ -45,19 +45,8 @@ class Ran:
     starts: IntArray
 
 
-@attrs.frozen(eq=False)
-class WalkedAll:
-    """What became of a batch of trees.
-
-    Attributes:
-        paths: accepted nodes of each, int64; empty where there was no tree.
-        tokens: the token after each path.
-        features: of the accepted nodes, those of all sequences one after another; None if none are kept.
-    """
-
-    paths: list[IntArray]
-    tokens: list[int]
-    features: Tensor | None
+Walks = dict[int, tuple[IntArray, int]]
+"""By slot the accepted nodes, int64, and the token after them."""
 
 
 class ModelRunner:
@@ -127,38 +116,44 @@ class ModelRunner:
             return None
         return torch.cat([self._captured[layer] for layer in self.features], dim=-1)  # (rows, queries, features)
 
+    def open(self, slot: int, room: int) -> None:
+        """Let a sequence have a slot with so many rows of the cache."""
+        self.cache.open(slot, room)
+
+    def close(self, slot: int) -> None:
+        """Forget a sequence."""
+        self.cache.close(slot)
+
     @torch.inference_mode()
-    def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
-        """Start new sequences and run all tokens of each prompt; returns as `Target.prefill` does."""
-        self.cache.reset(len(prompts), max(max_lengths))
-        if self._mover is not None and self._mover[0] != self.cache.generation:
-            self._mover = None  # it would keep the old buffers alive beside the new ones
-        parts: list[list[Tensor]] = [[] for _ in prompts]
+    def read(self, parts: Mapping[int, IntArray]) -> dict[int, Tensor | None]:
+        """Run the next tokens of prompts; as `Target.read`."""
+        kept: dict[int, list[Tensor]] = {slot: [] for slot in parts}
         chunk = PREFILL_CHUNK if self.device.type == "cpu" else GPU_PREFILL_CHUNK
-        for start, group in prompt_passes([len(ids) for ids in prompts], chunk, self._prefill_rows):
-            counts = [min(len(prompts[row]) - start, chunk) for row in group]
+        lengths = {slot: (self.cache.lengths[slot], len(ids)) for slot, ids in parts.items() if len(ids)}
+        for offset, group in prompt_passes(lengths, chunk, self._prefill_rows):
+            counts = [min(len(parts[slot]) - offset, chunk) for slot in group]
             ids = np.zeros((len(group), max(counts)), dtype=np.int64)
-            for at, (row, count) in enumerate(zip(group, counts, strict=True)):
-                ids[at, :count] = prompts[row][start : start + count]
+            for at, (slot, count) in enumerate(zip(group, counts, strict=True)):
+                ids[at, :count] = parts[slot][offset : offset + count]
             with fed(self.cache, group, counts, self.attention) as (positions, this_pass):
                 self._forward(torch.from_numpy(ids), positions, this_pass, logits_to_keep=1)
             states = self._kept()
-            for at, (row, count) in enumerate(zip(group, counts, strict=True)):
+            for at, (slot, count) in enumerate(zip(group, counts, strict=True)):
                 if states is not None:
-                    parts[row].append(states[at, :count])
+                    kept[slot].append(states[at, :count])
         if not self.features:
-            return [None] * len(prompts)
+            return dict.fromkeys(parts)
         width = len(self.features) * self.model.config.get_text_config().hidden_size
         none = torch.empty((0, width), dtype=self.model.dtype, device=self.device)
-        return [torch.cat(of_one) if of_one else none for of_one in parts]
+        return {slot: torch.cat(of_one) if of_one else none for slot, of_one in kept.items()}
 
     @torch.inference_mode()
-    def run(self, trees: Sequence[TokenTree | None], first: Sequence[int]) -> Ran:
-        """Run the nodes of each tree from index `first[b]` on; those before are staged in the cache already.
+    def run(self, staged: Staged) -> Ran:
+        """Run the nodes of trees that are not staged in the cache yet.
 
-        A sequence without a tree takes no part. What is returned is lost when something else is run.
+        What is returned is lost when something else is run.
         """
-        inputs = pass_inputs(trees, first, self.cache.lengths)
+        inputs = pass_inputs(staged, self.cache.lengths)
         if self._device_passes is not None:
             logits, features = self._device_passes.run(inputs, self._outputs, "outputs", {}, {})
             self.cache.staged_now(inputs.counts)
@@ -181,43 +176,54 @@ class ModelRunner:
         return self._device_passes is not None
 
     @torch.inference_mode()
-    def walk(self, trees: Sequence[TokenTree | None], ends: frozenset[int]) -> WalkedAll:
-        """Run whole trees, walk along the most likely tokens, and commit the paths, all on the device.
+    def walk(self, trees: Mapping[int, TokenTree], slots: Container[int], ends: frozenset[int]) -> tuple[Ran, Walks]:
+        """Run whole trees; where asked, walk along the most likely tokens and commit the paths, all on the device.
 
         Args:
-            trees: as for `run`.
-            ends: tokens that end the text.
+            trees: by slot.
+            slots: where to walk.
+            ends: tokens that end their texts.
+
+        Returns:
+            What `run` returns, and of each slot that was walked the accepted nodes and the token after them.
         """
         assert self._device_passes is not None
         if ends not in self._ends:
             self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
-        inputs = pass_inputs(trees, [0] * len(trees), self.cache.lengths)
-        parents = np.concatenate(inputs.layout.parents)
+        inputs = pass_inputs({slot: (tree, 0) for slot, tree in trees.items()}, self.cache.lengths)
+        # where nobody walks, no node has a parent: the path is the root alone, which moves nothing
+        parents = np.concatenate([
+            own if slot in slots else np.full(len(own), -1) for slot, own in enumerate(inputs.layout.parents)
+        ])  # fmt: skip
         work = partial(self._walked, ends)
-        walks, features = self._device_passes.run(inputs, work, ("walk", ends), {"parents": parents}, {"parents": -1})
+        outputs = self._device_passes.run(inputs, work, ("walk", ends), {"parents": parents}, {"parents": -1})
+        walks, logits, features = outputs
         found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
-        paths = [row[2 : 2 + row[0]] for row in found]
-        self.cache.committed([len(path) for path in paths])
-        if features is not None:
-            places = [path + start for path, start in zip(paths, inputs.layout.starts, strict=False)]
-            features = features.index_select(0, torch.from_numpy(np.concatenate(places)).to(self.device))
-        return WalkedAll(paths, found[:, 1].tolist(), features)
+        self.cache.staged_now(inputs.counts)
+        walked = {slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1])) for slot in trees if slot in slots}
+        self.cache.committed({slot: len(path) for slot, (path, _) in walked.items()})
+        count = inputs.layout.queries
+        kept = features[:count] if features is not None else None
+        return Ran(logits[:count], kept, inputs.layout.starts), walked
 
     @torch.inference_mode()
-    def commit(self, paths: Sequence[IntArray]) -> None:
-        """Keep these of the staged nodes of each sequence, ascending, and forget the others."""
-        if self._device_passes is None or all(np.array_equal(path, np.arange(len(path))) for path in paths):
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        """Keep these of the staged nodes of each slot, ascending, and forget the others."""
+        straight = all(np.array_equal(path, np.arange(len(path))) for path in paths.values())
+        if self._device_passes is None or straight:
             self.cache.commit(paths)
             return
-        rows = np.zeros((len(paths), 4), dtype=np.int32)
+        slots = len(self.cache.lengths)
+        rows = np.zeros((slots, 4), dtype=np.int32)
         rows[:, 0] = self.cache.lengths
-        walks = np.full((len(paths), 2 + max(map(len, paths))), -1, dtype=np.int32)
-        for walk, path in zip(walks, paths, strict=True):
-            walk[0] = len(path)
-            walk[2 : 2 + len(path)] = path
+        walks = np.full((slots, 2 + max(map(len, paths.values()))), -1, dtype=np.int32)
+        walks[:, 0] = 0
+        for slot, path in paths.items():
+            walks[slot, 0] = len(path)
+            walks[slot, 2 : 2 + len(path)] = path
         numbers = torch.from_numpy(np.concatenate([rows.ravel(), walks.ravel()])).to(self.device)
         self._move(numbers[: rows.size].reshape(rows.shape), numbers[rows.size :].reshape(walks.shape))
-        self.cache.committed([len(path) for path in paths])
+        self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
     def _outputs(self, device_pass: DevicePass) -> tuple[Tensor, Tensor | None]:
         """A pass over trees: logits and features of the nodes, `(queries, ..)`, padding at the end."""
@@ -227,8 +233,8 @@ class ModelRunner:
         features = self._kept()
         return logits[0], features[0] if features is not None else None
 
-    def _walked(self, ends: frozenset[int], device_pass: DevicePass) -> tuple[Tensor, Tensor | None]:
-        """A pass over trees, and then what `walk` returns of the device: the walks and the features of all nodes."""
+    def _walked(self, ends: frozenset[int], device_pass: DevicePass) -> tuple[Tensor, Tensor, Tensor | None]:
+        """A pass over trees, and then the walks, before what `_outputs` returns."""
         assert isinstance(self.attention, DeviceBackend)
         logits, features = self._outputs(device_pass)
         walks = self.attention.greedy_walk(
@@ -240,7 +246,7 @@ class ModelRunner:
             device_pass.layout.depths.shape[1],
         )
         self._move(device_pass.layout.rows, walks)
-        return walks, features
+        return walks, logits, features
 
     def _move(self, rows: Tensor, walks: Tensor) -> None:
         """Commit to the cache, with a mover that is made once for its buffers."""

@@ -1,7 +1,7 @@
 """`HFTarget`: any unforked transformers causal LM as a target, checked before the first token."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,10 @@ from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.hf.checks import checked_model, vocabulary_size
 from talon_core.hf.device import Recorder
 from talon_core.hf.model import check_free, evaluating
-from talon_core.hf.runner import ModelRunner
+from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.rule import Accepted
 from talon_core.sessions import RepeatableSession
-from talon_core.target import GreedyTarget, NodeOutputs, Walked
+from talon_core.target import NOT_GREEDY, NodeOutputs, Target, Verified
 from talon_core.tree import IntArray, TokenTree
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
@@ -25,7 +25,7 @@ class BackendError(ValueError):
     """A model cannot be run with this attention backend; perhaps it can with another."""
 
 
-class HFTarget(GreedyTarget):
+class HFTarget(Target):
     """A transformers causal LM that verifies draft trees in one forward pass.
 
     The model is not changed: its attention is switched to TALON's for the time of a generation, through
@@ -35,7 +35,7 @@ class HFTarget(GreedyTarget):
         model: the model, on its device, in its dtype.
         attention: computes tree attention.
         accelerator: makes the model's own layers faster; None leaves them alone.
-        features: which hidden states `verify` and `prefill` return, concatenated: 0 is what enters the first layer,
+        features: which hidden states `verify` and `read` return, concatenated: 0 is what enters the first layer,
             `i` what layer `i - 1` returns, `FINAL_STATE` what enters the LM head.
         tokenizer: the model's tokenizer, which drafters compare theirs with; None if there is none.
         graphs: makes what records passes over trees, so that they are repeated without Python, the drafters' too; None
@@ -82,35 +82,38 @@ class HFTarget(GreedyTarget):
     def session(self) -> RepeatableSession:
         return self.runner.session()
 
-    def prefill(self, prompts: Sequence[IntArray], max_lengths: Sequence[int]) -> list[Tensor | None]:
-        self.claim = None  # whoever calls, keys and values are no longer those of the generation before
-        return self.runner.prefill([prompt[:-1] for prompt in prompts], max_lengths)
+    def open(self, slot: int, room: int) -> None:
+        self.runner.open(slot, room)
 
-    def verify(self, trees: Sequence[TokenTree | None]) -> list[NodeOutputs]:
-        ran = self.runner.run(trees, [0] * len(trees))
-        self.passes += 1
-        return [
-            NodeOutputs(ran.logits[start:end], ran.features[start:end] if ran.features is not None else None)
-            for start, end in pairwise(ran.starts.tolist())
-        ]
+    def close(self, slot: int) -> None:
+        self.runner.close(slot)
 
-    @property
-    def walks(self) -> bool:
-        return self.runner.walks
+    def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, Tensor | None]:
+        return self.runner.read(parts)
 
-    def verify_greedily(self, trees: Sequence[TokenTree | None], ends: frozenset[int]) -> list[Walked]:
-        walked = self.runner.walk(trees, ends)
-        self.passes += 1
-        features: Sequence[Tensor | None] = [None] * len(trees)
-        if walked.features is not None:
-            features = torch.split(walked.features, [len(path) for path in walked.paths])
-        return [
-            Walked(Accepted(path, token), own)
-            for path, token, own in zip(walked.paths, walked.tokens, features, strict=True)
-        ]
+    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
+        ends = self._walked_ends(greedy)
+        if ends is None:
+            return Verified(_split(self.runner.run({slot: (tree, 0) for slot, tree in trees.items()}), trees))
+        ran, walks = self.runner.walk(trees, [slot for slot, own in greedy.items() if own == ends], ends)
+        accepted = {}
+        for slot, (path, token) in walks.items():
+            features = None
+            if ran.features is not None:
+                places = torch.from_numpy(path + ran.starts[slot]).to(self.device)
+                features = ran.features.index_select(0, places)
+            accepted[slot] = Accepted(path, token, features)
+        return Verified(_split(ran, trees.keys() - accepted.keys()), accepted)
 
-    def commit(self, paths: Sequence[IntArray]) -> None:
-        self.runner.commit(paths)
+    def _walked_ends(self, greedy: Mapping[int, frozenset[int]]) -> frozenset[int] | None:
+        """The ends of the slots that are walked on the device: those that most have in common; None if none is."""
+        if not self.runner.walks or not greedy:
+            return None
+        return Counter(greedy.values()).most_common(1)[0][0]
+
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        if paths:
+            self.runner.commit(paths)
 
     def _plain_logits(self, prefix: IntArray, tree: TokenTree) -> dict[int, Tensor]:
         """The plain model's logits at each node, `(vocab,)`: all paths to a leaf are read at once, one a row.
@@ -135,8 +138,10 @@ class HFTarget(GreedyTarget):
         plain = self._plain_logits(prefix, tree)
         with self.session():
             try:
-                self.prefill([np.append(prefix, tree.tokens[0])], [len(prefix) + len(tree)])
-                (outputs,) = self.verify([tree])
+                self.open(0, len(prefix) + len(tree))
+                self.read({0: prefix})
+                outputs = self.verify({0: tree}).outputs[0]
+                self.close(0)
             except torch.OutOfMemoryError:
                 raise  # nothing is wrong with the model
             except Exception as error:  # Triton has errors of its own, for a kernel that a GPU has no room for
@@ -144,8 +149,6 @@ class HFTarget(GreedyTarget):
                     f"{type(self.model).__name__} cannot verify a tree with attention backend '{self.attention.name}' "
                     f"({' '.join(str(error).split())}); choose another target, or another backend"
                 ) from error
-            finally:
-                self.passes = 0
         _check_windows(self.model, config, self.runner.windows)
         for node, logits in plain.items():
             off = float((outputs.logits[node].float() - logits.float()).abs().max())
@@ -156,6 +159,16 @@ class HFTarget(GreedyTarget):
                     f"(off by {off:.2g} at a node of depth {tree.depths[node]}, at most {allowed:.2g} is rounding), "
                     "so it would be decoded wrongly; choose another target"
                 )
+
+
+def _split(ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:
+    """Each slot's own of what a pass gave."""
+    found = {}
+    for slot in sorted(slots):
+        start, end = int(ran.starts[slot]), int(ran.starts[slot + 1])
+        features = ran.features[start:end] if ran.features is not None else None
+        found[slot] = NodeOutputs(ran.logits[start:end], features)
+    return found
 
 
 def _context(config: Any) -> tuple[int | None, str | None]:

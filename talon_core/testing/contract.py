@@ -100,7 +100,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         _check_sequence(make, policy, drafter, first, limits, seed)
         _check_memory(make, policy, drafter, second, limits, seed)
 
-    with steady("tree policy", make(), "candidates.choices"):
+    with steady("tree policy", make(), "choices"):
         every_round_keeps_the_contract()
 
 

@@ -67,7 +67,7 @@ def _fixed(kind: str, fixed: int | None, children: int) -> int:
 
 def _draw(node: int, law: FloatArray, count: int, replacement: bool, choices: Choices) -> Drawn:
     one, none = np.array([node]), np.zeros((1, 1))
-    return Candidates(one, none.astype(np.int64), none, none, choices).draw(0, count, law=law, replacement=replacement)
+    return Candidates(one, none.astype(np.int64), none, none).draw(choices, 0, count, law=law, replacement=replacement)
 
 
 def shapes(kind: str, max_nodes: int) -> st.SearchStrategy[Shape]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
 from talon_core.checked_policy import MOST_NODES
-from talon_core.choices import SeededChoices
+from talon_core.choices import Choices, SeededChoices
 from talon_core.drafting import DraftLimits, draft_tree
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
@@ -49,7 +49,7 @@ class Halfway(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return self.layers[len(self.met)].width
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         layer = self.layers[len(self.met)]
         self.met.append((tree, candidates))
         if len(self.met) == len(self.layers):
@@ -79,7 +79,7 @@ def candidates(vocab_size: int | None = None) -> st.SearchStrategy[Met]:
     """A tree and the candidates for its next layer, `(tree, candidates)`, as `TreePolicy.grow` gets them.
 
     A `TableDrafter` has really drafted them, in the decoder's way and through its checks. So scores, frontier, padding
-    and laws fit together, the arrays are read only, and `candidates.choices` draws from a seeded generator. There are
+    and laws fit together, the arrays are read only, and `choices` draws from a seeded generator. There are
     one or many columns and rows, with and without padding, at the root and further down, and nodes that were passed
     over before.
 

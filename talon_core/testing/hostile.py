@@ -9,7 +9,6 @@ from attrs.validators import deep_iterable, ge, in_
 from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
 from talon_core.table import Memoryless, TableDrafter, path_number
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
@@ -75,7 +74,7 @@ class HostileDrafter(Memoryless):
     rows: tuple[str, ...] = attrs.field(validator=deep_iterable(in_(ROWS)))
     most: int | None = None
 
-    def offer(self, tree: TokenTree, frontier: IntArray, width: int, choices: Choices) -> Candidates:
+    def offer(self, tree: TokenTree, frontier: IntArray, width: int) -> Candidates:
         width = min(width, self.most or width)
         numbers = [path_number(tree.tokens[tree.path(node)].tolist()) for node in frontier.tolist()]
         ranked = [ROWS[self.rows[number % len(self.rows)]](self.vocab_size) for number in numbers]
@@ -90,7 +89,7 @@ class HostileDrafter(Memoryless):
             return np.roll(probs / probs.sum(), numbers[row] % self.vocab_size)
 
         path_logp = tree.path_logp[frontier][:, None] + logp
-        return Candidates(frontier, read_only(tokens), read_only(logp), read_only(path_logp), choices, law)
+        return Candidates(frontier, read_only(tokens), read_only(logp), read_only(path_logp), law)
 
 
 AnyDrafter = TableDrafter | HostileDrafter

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 
@@ -31,7 +32,7 @@ class Erratic(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return int(_scramble(self.seed, tree.tokens.tolist()).integers(-1, 6))
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         rng = _scramble(self.seed, [*tree.tokens.tolist(), *tree.parents.tolist()])
         real = np.flatnonzero(candidates.tokens.ravel() >= 0)
         room = min(self.draft_budget - len(tree), len(real))
@@ -59,9 +60,9 @@ class CoinTosser(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return 2
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         best = candidates.best(min(2, self.budget - len(tree)))
-        return Growth(np.array([one for one in best if candidates.choices.coin(0.4)], dtype=np.int64))
+        return Growth(np.array([one for one in best if choices.coin(0.4)], dtype=np.int64))
 
 
 def odd_policies() -> st.SearchStrategy[TreePolicy]:

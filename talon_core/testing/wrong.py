@@ -23,8 +23,8 @@ class KeepsTheLikelier(TreePolicy):
     suits = "rrsw"
     budget: int = 3
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
-        two = candidates.draw(0, 2)
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        two = candidates.draw(choices, 0, 2)
         likelier = int(two.tokens[two.law[two.tokens].argmax()])
         return Growth(candidates.best(0), drawn={0: Drawn([likelier], two.law)})
 

@@ -41,11 +41,11 @@ class Listening(Talon):
 
     laws: dict[int, FloatArray] = attrs.field(init=False, eq=False, factory=dict)
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         if len(tree) == 1:
             self.laws.clear()
         self.laws.update({int(node): candidates.law(row) for row, node in enumerate(candidates.frontier)})
-        return super().grow(tree, candidates)
+        return super().grow(tree, candidates, choices)
 
 
 @attrs.frozen

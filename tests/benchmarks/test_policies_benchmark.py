@@ -53,9 +53,9 @@ class Recording(TreePolicy):
     def width(self, tree):
         return self.policy.width(tree)
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         self.asked.append((tree, candidates))
-        return self.policy.grow(tree, candidates)
+        return self.policy.grow(tree, candidates, choices)
 
     def finish(self, tree):
         return self.policy.finish(tree)

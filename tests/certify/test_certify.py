@@ -87,7 +87,7 @@ class Twins(TreePolicy):
     budget: int = 5
     before: bool = False
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         room = self.budget - 1 - len(tree)
         if room < 1:
             return Growth([])
@@ -97,9 +97,9 @@ class Twins(TreePolicy):
             fixed = candidates.best(1)
             row = int(fixed[0]) // candidates.width
             law = without(candidates.law(row), candidates.tokens.ravel()[fixed])
-            return Growth(fixed, drawn={row: candidates.draw(row, law=law)} if room > 1 and law.any() else {})
+            return Growth(fixed, drawn={row: candidates.draw(choices, row, law=law)} if room > 1 and law.any() else {})
         draws = min(room, KINDS[self.children].most or 2)
-        return Growth([], drawn={0: candidates.draw(0, draws, replacement=self.children == "iid")})
+        return Growth([], drawn={0: candidates.draw(choices, 0, draws, replacement=self.children == "iid")})
 
     def finish(self, tree):
         if len(tree) < 2:
@@ -147,10 +147,10 @@ class Remembers(TreePolicy):
         self.memory.accepted += round_.accepted
         self.memory.seconds += round_.verify_seconds
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         count = 1 if self.memory.accepted or self.memory.seconds > 0.015 else 2
         room = self.budget - len(tree)
-        return Growth([], drawn={0: candidates.draw(0, min(count, room))} if room > 0 else {})
+        return Growth([], drawn={0: candidates.draw(choices, 0, min(count, room))} if room > 0 else {})
 
 
 def test_a_policy_that_learns_from_rounds_and_looks_at_the_clock_can_be_certified():
@@ -239,8 +239,8 @@ class DrawsForty(TreePolicy):
     suits = "rrs"
     budget: int = 60
 
-    def grow(self, tree, candidates):
-        return Growth([], frontier=[], drawn={0: candidates.draw(0, 40, replacement=True)})
+    def grow(self, tree, candidates, choices):
+        return Growth([], frontier=[], drawn={0: candidates.draw(choices, 0, 40, replacement=True)})
 
 
 @attrs.frozen
@@ -248,7 +248,7 @@ class DraftsNothing(TreePolicy):
     name = "drafts-nothing"
     budget: int = 4
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth([])
 
 

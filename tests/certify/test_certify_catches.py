@@ -142,8 +142,8 @@ class PrunesByItsOwnProbability(TreePolicy):
     suits = "block"
     budget: int = 3
 
-    def grow(self, tree, candidates):
-        drawn = candidates.draw(0)
+    def grow(self, tree, candidates, choices):
+        drawn = candidates.draw(choices, 0)
         likely = drawn.law[drawn.tokens[0]] >= 0.4
         return Growth(NOTHING, drawn={0: drawn} if likely else {})
 
@@ -157,8 +157,8 @@ class FinishesWithTheLikely(TreePolicy):
     suits = "traversal"
     budget: int = 4
 
-    def grow(self, tree, candidates):
-        return Growth(NOTHING, drawn={0: candidates.draw(0)})
+    def grow(self, tree, candidates, choices):
+        return Growth(NOTHING, drawn={0: candidates.draw(choices, 0)})
 
     def finish(self, tree):
         kept = [0]
@@ -178,9 +178,9 @@ class DrawsFromAnother(TreePolicy):
     suits = "hybrid"
     budget: int = 3
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         law = candidates.law(0)
-        token = candidates.draw(0, law=law**2 / (law**2).sum()).tokens
+        token = candidates.draw(choices, 0, law=law**2 / (law**2).sum()).tokens
         return Growth(NOTHING, drawn={0: Drawn(token, law)})
 
 
@@ -192,11 +192,11 @@ class OwnDice(TreePolicy):
     budget: int = 4
     dice: np.random.Generator = attrs.field(init=False, eq=False, factory=lambda: np.random.default_rng(1))
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         best = candidates.best(self.budget - len(tree))
         if self.dice.random() < 0.5:
             return Growth(best)
-        return Growth(best[[candidates.choices.pick(np.full(len(best), 1 / len(best)))]])
+        return Growth(best[[choices.pick(np.full(len(best), 1 / len(best)))]])
 
 
 @attrs.frozen
@@ -209,7 +209,7 @@ class Overspends(TreePolicy):
     def width(self, tree):
         return 9
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(1 if len(tree) == 1 else 9))
 
 
@@ -220,7 +220,7 @@ class RaisesNowAndThen(TreePolicy):
     name = "raises-now-and-then"
     budget: int = 4
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         OUTBURSTS.append(1)
         if len(OUTBURSTS) == 50:
             raise RuntimeError("by chance")

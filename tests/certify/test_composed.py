@@ -122,9 +122,9 @@ class DrawsOnceAfterAnother(TreePolicy):
     def observe(self, round_):
         self.notes.rounds += 1
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         room = min(self.budget - len(tree), 1 if self.notes.rounds else 2)
-        return Growth([], drawn={0: candidates.draw(0, room)} if room else {})
+        return Growth([], drawn={0: candidates.draw(choices, 0, room)} if room else {})
 
 
 def test_a_policy_with_a_memory_is_certified_by_whole_generations():

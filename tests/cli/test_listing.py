@@ -69,7 +69,7 @@ class Unlisted(TreePolicy):
     budget: int = 4
     seed: int = attrs.field(factory=lambda: 1 // 0)
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         raise NotImplementedError
 
 

@@ -117,7 +117,7 @@ class Counting(TreePolicy):
     def observe(self, round_):
         self._rounds.append(len(round_.tokens))
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         wanted = int(candidates.best(1)[0]) if len(tree) <= len(self._rounds) else None
         return Growth(np.array([] if wanted is None else [wanted], dtype=np.int64))
 

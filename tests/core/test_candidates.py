@@ -108,7 +108,7 @@ def test_scores_that_are_none_are_refused_in_words(logits, complaint):
 
 
 def test_nothing_is_one_column_of_padding():
-    nothing = Candidates.nothing(FRONTIER, CHOICES)
+    nothing = Candidates.unknown(FRONTIER, CHOICES)
     assert nothing.tokens.tolist() == [[-1], [-1]]
     assert not np.isfinite(nothing.path_logp).any()
     with pytest.raises(ValueError, match="carry no full law"):

@@ -22,11 +22,11 @@ class Draws(TreePolicy):
     def width(self, tree):
         return 1
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         room, drawn = self.budget - len(tree), {}
         for row in np.flatnonzero(candidates.tokens[:, 0] >= 0).tolist():
             if room > 0:
-                drawn[row] = candidates.draw(row, min(2, room))
+                drawn[row] = candidates.draw(choices, row, min(2, room))
                 room -= len(drawn[row].tokens)
         return Growth(NOTHING, drawn=drawn)
 
@@ -82,8 +82,8 @@ class RecordsAnotherLaw(Draws):
 
     coin: np.random.Generator = attrs.field(init=False, eq=False, factory=lambda: np.random.default_rng(0))
 
-    def grow(self, tree, candidates):
-        growth = super().grow(tree, candidates)
+    def grow(self, tree, candidates, choices):
+        growth = super().grow(tree, candidates, choices)
         if self.coin.random() < 0.5:
             flat = np.full(len(candidates.law(0)), 1 / len(candidates.law(0)))
             drawn = {row: Drawn(own.tokens, flat, logp=own.logp) for row, own in growth.drawn.items()}
@@ -123,7 +123,7 @@ class Remembers(TreePolicy):
         self.memory.accepted += round_.accepted
         self.memory.seconds += round_.verify_seconds
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         small = {
             "seen": self.memory.seen > 0,
             "accepted": self.memory.accepted > 0,
@@ -155,8 +155,8 @@ def test_a_policy_whose_begin_forgets_nothing_is_refused(by):
 class OwnDice(Draws):
     """Tosses coins that nobody can repeat."""
 
-    def grow(self, tree, candidates):
-        return super().grow(tree, candidates) if np.random.default_rng().random() < 0.5 else Growth(NOTHING)
+    def grow(self, tree, candidates, choices):
+        return super().grow(tree, candidates, choices) if np.random.default_rng().random() < 0.5 else Growth(NOTHING)
 
 
 def test_a_policy_with_dice_of_its_own_is_refused_whatever_comes_out():
@@ -168,9 +168,9 @@ def test_a_policy_with_dice_of_its_own_is_refused_whatever_comes_out():
 class ExpectsEveryRow(Draws):
     """Draws from rows of which nothing is known."""
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         rows = range(min(len(candidates.frontier), (self.budget - len(tree)) // 2))
-        return Growth(NOTHING, drawn={row: candidates.draw(row, 2) for row in rows})
+        return Growth(NOTHING, drawn={row: candidates.draw(choices, row, 2) for row in rows})
 
 
 @pytest.mark.usefixtures("unshrunk")

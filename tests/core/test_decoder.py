@@ -91,7 +91,7 @@ def test_a_tree_of_a_policy_that_looks_past_the_end_is_still_cut():
         name = "stubborn"
         budget: int = 8
 
-        def grow(self, tree, candidates):
+        def grow(self, tree, candidates, choices):
             return Growth(np.array([], dtype=np.int64))
 
         def finish(self, tree):
@@ -295,7 +295,7 @@ def test_a_drafter_is_told_where_in_its_own_tree_the_accepted_tokens_stand():
         budget: int = 2
         draft_budget = 4
 
-        def grow(self, tree, candidates):
+        def grow(self, tree, candidates, choices):
             return Growth(candidates.best(3)[::-1], frontier=[])
 
         def finish(self, tree):

@@ -42,7 +42,7 @@ class Policy(TreePolicy):
     def width(self, tree):
         return 2 if self.wide is None else self.wide(tree)
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         if self.grows is None:
             return Growth(candidates.best(min(2, self.draft_budget - len(tree))))
         return self.grows(tree, candidates)

@@ -21,7 +21,7 @@ class Widest(TreePolicy):
     name = "widest"
     budget: int = 4
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(self.budget - len(tree)))
 
 
@@ -142,7 +142,7 @@ def test_without_hypothesis_other_tests_run_and_a_fixture_that_needs_it_says_wha
         "class Widest(TreePolicy):\n"
         "    name = 'widest'\n"
         "    budget: int = 3\n"
-        "    def grow(self, tree, candidates):\n"
+        "    def grow(self, tree, candidates, choices):\n"
         "        return Growth(candidates.best(self.budget - len(tree)))\n"
         "def test_without_the_kit(): pass\n"
         "def test_draft(talon_draft): assert len(talon_draft(Widest(), [[0.5, 0.5]])) == 3\n"

@@ -30,8 +30,8 @@ class Foresees(TreePolicy):
 
     def grow(self, tree: Any, candidates: Candidates) -> Growth:
         half = np.array([0.5, 0.5])
-        while copy.deepcopy(candidates.choices).pick(half) == 1:
-            candidates.choices.pick(half)
+        while copy.deepcopy(choices).pick(half) == 1:
+            choices.pick(half)
         return Growth(candidates.best(1))
 
 

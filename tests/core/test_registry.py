@@ -22,7 +22,7 @@ class Widest(TreePolicy):
     name = "widest"
     budget: int = 8
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(self.budget - len(tree)))
 
 
@@ -194,7 +194,7 @@ class NotAttrs(TreePolicy):
     name = "not-attrs"
     budget = 8
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(1))
 
 

@@ -37,7 +37,7 @@ class Options(TreePolicy):
     both: int = attrs.field(init=False, default=4)
     shared: ClassVar[int] = 9
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(1))
 
 

@@ -29,7 +29,7 @@ class Good(TreePolicy):
     name = "good"
     budget: int = 5
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(min(2, self.budget - len(tree))))
 
 
@@ -93,7 +93,7 @@ class Spoils(Good):
             spoil(tree)
         return VOCAB
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         growth = Growth(candidates.best(min(2, self.budget - len(tree)))) if self.where != "width" else Growth([0])
         if self.where == "grow":
             spoil(tree)
@@ -255,7 +255,7 @@ class Fickle(Growth):
 def test_a_growth_is_read_once():
     @attrs.frozen
     class Grows(Good):
-        def grow(self, tree, candidates):
+        def grow(self, tree, candidates, choices):
             growth = object.__new__(Fickle)
             Growth.frontier.__set__(growth, None)
             Growth.drawn.__set__(growth, {})
@@ -316,8 +316,8 @@ class OwnDice(TableDrafter):
 def test_a_policy_draws_from_the_rounds_choices_whatever_the_drafter_hands_on():
     @attrs.frozen
     class Tosses(Good):
-        def grow(self, tree, candidates):
-            return Growth(candidates.best(int(candidates.choices.coin(0.5))) if len(tree) < 3 else [])
+        def grow(self, tree, candidates, choices):
+            return Growth(candidates.best(int(choices.coin(0.5))) if len(tree) < 3 else [])
 
     assert run(Tosses(), OwnDice(TABLE[0]))[0].token_ids == plain()
 
@@ -343,7 +343,7 @@ def test_draws_are_checked_as_they_are_when_they_are_handed_in(changes, complain
     class Draws(Good):
         children = "without-replacement"
 
-        def grow(self, tree, candidates):
+        def grow(self, tree, candidates, choices):
             return Growth([], drawn={0: drawn_by(candidates.law(0), **changes)})
 
     with pytest.raises(PluginError, match=rf"^tree policy 'good' .* in grow: .*{complaint}"):
@@ -357,8 +357,8 @@ def test_draws_that_are_changed_after_they_were_handed_in_stay_as_they_were():
     class Draws(Good):
         children = "without-replacement"
 
-        def grow(self, tree, candidates):
-            handed.append(candidates.draw(0, 2))
+        def grow(self, tree, candidates, choices):
+            handed.append(candidates.draw(choices, 0, 2))
             return Growth([], [], drawn={0: handed[-1]})
 
         def finish(self, tree):
@@ -429,9 +429,9 @@ class Leaves(Good):
         self._at("width")
         return 2
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         self._at("grow")
-        return super().grow(tree, candidates)
+        return super().grow(tree, candidates, choices)
 
     def finish(self, tree):
         self._at("finish")
@@ -644,7 +644,7 @@ def test_an_odd_name_is_no_obstacle_to_an_error():
         def name(self):
             raise RuntimeError("no name today")
 
-        def grow(self, tree, candidates):
+        def grow(self, tree, candidates, choices):
             raise RuntimeError("on purpose")
 
     with pytest.raises(PluginError, match=r"^tree policy 'Nameless' \(.*\) raised RuntimeError in grow: on purpose$"):

@@ -39,7 +39,7 @@ class Good(TreePolicy):
     name = "good"
     budget: int = 5
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(min(2, self.budget - len(tree))))
 
 
@@ -51,13 +51,13 @@ class Hostile(Good):
 
 @attrs.frozen
 class RaisesInGrow(Hostile):
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         raise RuntimeError("on purpose")
 
 
 @attrs.frozen
 class RaisesInTheSecondLayer(Hostile):
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(1 // (2 - int(tree.depths.max()) - 1)))
 
 
@@ -92,13 +92,13 @@ class Overspends(Hostile):
     def width(self, tree):
         return VOCAB
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(100))
 
 
 @attrs.frozen
 class Overwrites(Hostile):
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         candidates.tokens[:] = VOCAB
         return Growth(candidates.best(1))
 
@@ -154,7 +154,7 @@ HOSTILE = [
 
 @attrs.frozen
 class ChoosesNothing(Good):
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth([])
 
 
@@ -178,8 +178,8 @@ class InventsNodes(Good):
 class Asks(Good):
     """Draws from the round's randomness as often as it likes, and does what it says."""
 
-    def grow(self, tree, candidates):
-        tosses = [candidates.choices.coin(0.5) for _ in range(2)]
+    def grow(self, tree, candidates, choices):
+        tosses = [choices.coin(0.5) for _ in range(2)]
         return Growth(candidates.best(sum(tosses)) if len(tree) < 3 else [])
 
 
@@ -422,7 +422,7 @@ class NotAttrs(TreePolicy):
     name = "not-attrs"
     budget = 4
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(1))
 
 

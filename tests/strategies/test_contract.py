@@ -18,7 +18,7 @@ class Widest(TreePolicy):
     name = "widest"
     budget: int = 12
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(self.budget - len(tree)))
 
 
@@ -30,9 +30,9 @@ class Drawn(TreePolicy):
     children = "sampled"
     budget: int = 6
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         chosen = candidates.best(self.budget - len(tree))
-        return Growth(chosen[[candidates.choices.pick(np.full(len(chosen), 1 / len(chosen)))]])
+        return Growth(chosen[[choices.pick(np.full(len(chosen), 1 / len(chosen)))]])
 
 
 @attrs.frozen
@@ -42,20 +42,20 @@ class SaysItIsDeterministic(Drawn):
 
 @attrs.frozen
 class LikesPadding(Widest):
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(np.arange(min(candidates.tokens.size, self.budget - len(tree))))
 
 
 @attrs.frozen
 class Overwrites(Widest):
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         candidates.path_logp[:] = 0.0
         return Growth(candidates.best(1))
 
 
 @attrs.frozen
 class Overspends(Widest):
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(100))
 
 
@@ -77,7 +77,7 @@ class Embellishes(Widest):
 class Counts(Widest):
     calls: list[int] = attrs.field(factory=list, init=False)
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         self.calls.append(1)
         return Growth(candidates.best(1 + len(self.calls) % 2))
 
@@ -87,7 +87,7 @@ class Mutable(TreePolicy):
     name = "mutable"
     budget: int = 12
 
-    def grow(self, tree, candidates):
+    def grow(self, tree, candidates, choices):
         return Growth(candidates.best(1))
 
 

@@ -23,7 +23,7 @@ class Nucleus(TreePolicy):
     budget: int = attrs.field(default=16, validator=ge(2))
     share: float = attrs.field(default=0.6, validator=[gt(0), le(1)])
 
-    def grow(self, tree: TokenTree, candidates: Candidates) -> Growth:
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         best = candidates.best(self.budget - len(tree))  # (chosen,), best first
         prob = np.exp(candidates.path_logp.ravel()[best])
         layer = np.exp(tree.path_logp[candidates.frontier]).sum()
