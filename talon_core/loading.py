@@ -15,7 +15,7 @@ from talon_core.certify.standing import Lossless, standing
 from talon_core.checked_drafter import checked_features, checked_rank
 from talon_core.checked_policy import checked_budget
 from talon_core.drafter import DrafterSpec
-from talon_core.errors import PluginError, of_the_machine
+from talon_core.errors import PluginError, of_the_machine, written
 from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
@@ -140,6 +140,12 @@ def check_parts(parts: Parts, registry: Registry) -> None:
         LookupError: for an unknown name.
         ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
+    for option, kinds in (("graphs", bool), ("lossy", bool), ("accelerate", bool | str)):
+        if not isinstance(getattr(parts, option), kinds):
+            what = "True or False" if kinds is bool else "True, False or the name of an accelerator"
+            raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
+                f"{option} is {written(getattr(parts, option))}; it must be {what}"
+            )
     policy = _policy(registry, parts)
     if parts.drafter != AUTO and (policy is not None or parts.drafter not in ("none", None)):
         built(registry, "drafter", parts.drafter)

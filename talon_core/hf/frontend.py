@@ -233,28 +233,40 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
     check_prepared(input_ids, config, rest)
     check_functions("logits_processor", processors)
     check_functions("stopping_criteria", criteria)
-    made = (MaxLengthCriteria, EosTokenCriteria, *([MaxTimeCriteria] if config.max_time is not None else []))
+    own = [one for one in criteria if not _of_the_config(one, config)]
+    timed = any(type(one) is MaxTimeCriteria for one in own)  # then generate has put it in the place of the config's
     return Request(
         ids=input_ids[0].cpu().numpy().astype(np.int64),
-        max_new_tokens=_max_new_tokens(criteria, config, input_ids.shape[1]),
+        max_new_tokens=max(
+            _max_new_tokens(criteria, config, input_ids.shape[1]), 1
+        ),  # as generate, which asks after one
         sampling=Sampling(bool(config.do_sample), tuple(processors)),
         eos=_eos(criteria),
-        criteria=tuple(_as_criterion(one) for one in criteria if not isinstance(one, made)),
+        criteria=tuple(_as_criterion(one) for one in own),
         seed=seed,
-        max_seconds=config.max_time,
+        max_seconds=None if timed else config.max_time,
     )
 
 
+def _of_the_config(criterion: object, config: GenerationConfig) -> bool:
+    """Whether a request has fields for what it says. A user's subclass may say anything, so it is none of these."""
+    if type(criterion) is MaxTimeCriteria:
+        return bool(criterion.max_time == config.max_time)
+    return type(criterion) in (MaxLengthCriteria, EosTokenCriteria)
+
+
 def _max_new_tokens(criteria: StoppingCriteriaList, config: GenerationConfig, prompt: int) -> int:
-    lengths = [one.max_length for one in criteria if isinstance(one, MaxLengthCriteria)]
-    if not lengths:
-        lengths = [config.max_length if config.max_length else prompt + DEFAULT_MAX_NEW_TOKENS]
-    return int(min(lengths)) - prompt
+    lengths = [one.max_length for one in criteria if type(one) is MaxLengthCriteria]
+    if lengths:
+        return int(min(lengths)) - prompt
+    if config.max_new_tokens is not None or config.max_length is None:
+        return int(config.max_new_tokens or DEFAULT_MAX_NEW_TOKENS)
+    return int(config.max_length) - prompt
 
 
 def _eos(criteria: StoppingCriteriaList) -> frozenset[int]:
     return frozenset(
-        int(token) for one in criteria if isinstance(one, EosTokenCriteria) for token in one.eos_token_id.tolist()
+        int(token) for one in criteria if type(one) is EosTokenCriteria for token in one.eos_token_id.tolist()
     )
 
 

@@ -113,7 +113,8 @@ class TalonGenerate:
         tokenizer: the model's, for stop strings.
 
     Attributes:
-        last: the result of the last call, of what came out of it where it failed; None before the first.
+        last: the result of the last call, of what came out of it where it failed; None before the first, and where the
+            last call was refused.
 
     Raises:
         ValueError: for stop strings without a tokenizer, or that are no texts; for what is no seed or no tokenizer.
@@ -162,6 +163,8 @@ class TalonGenerate:
                 trees, or a logits processor that does not go with the rule.
             BusyError: if the model is being decoded at this moment.
         """
+        self.last = None
+        self._check_called(input_ids, prepared)
         of_generate = _arguments_of_generate(model)
         refuse(of_generate, ARGUMENTS)
         streamer = streamer if streamer is not None else of_generate.get("streamer")
@@ -180,6 +183,19 @@ class TalonGenerate:
         if prepared["generation_config"].return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
+
+    def _check_called(self, input_ids: Any, prepared: Mapping[str, Any]) -> None:
+        """Only `generate` makes processors and stop conditions of a generation config."""
+        made = ("generation_config", "logits_processor", "stopping_criteria")
+        missing = [name for name in made if name not in prepared]
+        if missing or not isinstance(input_ids, Tensor):
+            what = (
+                f"without {missing[0]}" if missing else f"with a {type(input_ids).__name__} in the place of token ids"
+            )
+            raise ValueError(
+                f"what as_generate returned was called {what}; give it to model.generate as custom_generate, "
+                "which prepares its arguments"
+            )
 
     def _decoded(self, model: Any, request: Request, streamer: Any) -> list[int]:
         generation = self._decoder_for(model).run(request)

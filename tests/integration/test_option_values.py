@@ -1,5 +1,6 @@
 """What no option may be: refused in one sentence that names it, by every public entry, before anything is decoded."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -215,7 +216,7 @@ NO_IDS: list[Any] = [
         None,
     ),
     *(torch.empty(3, dtype=torch.int64, device="meta"), torch.ones(3, requires_grad=True), np.array([5.0]), b"abc"),
-    *([5, "x"], [5, 1.5], [None], None, [True], {5, 9}, {"a": 1}, iter([5, 9]), [[5, [9]]], [[5, [9]], [3]], print),
+    *([5, "x"], [5, 1.5], [None], None, [True], {5, 9}, {"a": 1}, iter([5, 9]), [[5, [9]]], print),
 ]
 
 
@@ -224,6 +225,13 @@ def test_what_holds_no_token_ids_is_refused(decoder: Decoder, prompt: Any) -> No
     for entry in (decoder.generate, decoder.stream):
         with pytest.raises(ValueError, match=r"the prompt's token ids .*; they must be one sequence of integers"):
             entry(prompt, max_new_tokens=3)
+
+
+def test_lists_within_a_list_of_prompts_are_refused(decoder: Decoder) -> None:
+    with pytest.raises(
+        ValueError, match=r"the prompt's token ids are \[5, \[9\]\]; they must be one sequence of integers"
+    ):
+        decoder.generate([[5, [9]], [3]], max_new_tokens=3)
 
 
 @pytest.mark.parametrize(
@@ -270,3 +278,18 @@ def test_a_wrong_field_of_a_request_is_refused(decoder: Decoder, fields: dict[st
         decoder.run(request)
     with pytest.raises(ValueError, match=sentence):
         decoder.run_all([request])
+
+
+@pytest.mark.parametrize("cancel", [5, "x", True, print, threading.Event])
+def test_what_cannot_cancel_is_refused(decoder: Decoder, cancel: Any) -> None:
+    for entry in (decoder.generate, decoder.stream):
+        with pytest.raises(ValueError, match=r"cancel is .*; it must be a threading.Event, or have its method is_set"):
+            entry(PROMPT, max_new_tokens=3, cancel=cancel)
+
+
+def test_a_stream_takes_one_prompt(decoder: Decoder) -> None:
+    with pytest.raises(ValueError, match=r"a stream decodes one prompt, and got 2; make a stream of each, or call gen"):
+        decoder.stream([PROMPT[0], PROMPT[0]])  # type: ignore[arg-type]
+    assert [token for chunk in decoder.stream(PROMPT.tolist(), max_new_tokens=3) for token in chunk.round.tokens] == [
+        *(43, 10, 9)
+    ]
