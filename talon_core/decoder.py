@@ -175,7 +175,9 @@ class Decoder:
         Raises:
             ValueError: for a bad prompt or option, or several prompts.
         """
-        if is_batch(prompt) and len(prompt) > 1:
+        if is_batch(prompt) and len(prompt) == 1:
+            prompt = cast("OnePrompt", prompt[0])
+        elif is_batch(prompt):
             raise ValueError(
                 f"a stream decodes one prompt, and got {len(prompt)}; make a stream of each, or call generate"
             )

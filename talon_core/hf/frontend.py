@@ -21,7 +21,14 @@ from transformers import (
 
 from talon_core.errors import of_the_machine, written
 from talon_core.frontend import Frontend, TextStream
-from talon_core.hf.arguments import check_for_decoder, check_functions, check_ids, check_prepared, check_tokenizer
+from talon_core.hf.arguments import (
+    INSIDE_ONLY,
+    check_for_decoder,
+    check_functions,
+    check_ids,
+    check_prepared,
+    check_tokenizer,
+)
 from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.text import DecodedStream
 from talon_core.hf.values import check_seed, check_values
@@ -61,6 +68,7 @@ class HFFrontend(Frontend):
         check_seed(seed)
         check_tokenizer(tokenizer)
         check_for_decoder(rest)
+        rest = {name: one for name, one in rest.items() if name not in INSIDE_ONLY}  # those that are left are None
         if raw is not None and not isinstance(raw, bool):
             raise ValueError(f"raw is {written(raw)}; it must be True or False")
         ids = self.encode(prompt, raw=bool(raw))
@@ -188,7 +196,7 @@ def stop_criterion(tokenizer: Any, stop_strings: Any) -> StopStringCriteria | No
     if tokenizer is None:
         raise ValueError(f"stop_strings is {stop_strings!r}; stop strings need a tokenizer, and there is none")
     check_tokenizer(tokenizer)
-    return StopStringCriteria(tokenizer, stop_strings)
+    return StopStringCriteria(tokenizer, [*texts])
 
 
 def _fields(config: Any) -> Mapping[str, Any]:
@@ -209,6 +217,8 @@ def _sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None
         said = given.get("do_sample") if temperature is None else None
         wanted = given.get("temperature") if temperature is None else temperature
         options["do_sample"] = bool(wanted) if said is None else said
+    if temperature is not None:
+        options["temperature"] = float(temperature)  # transformers refuses whole numbers
     if not options["do_sample"]:
         # generate warns about sampling options that greedy decoding does not use, the model's own defaults included
         options.update(temperature=1.0, top_p=1.0, top_k=50, min_p=None, typical_p=1.0)
@@ -237,9 +247,7 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
     timed = any(type(one) is MaxTimeCriteria for one in own)  # then generate has put it in the place of the config's
     return Request(
         ids=input_ids[0].cpu().numpy().astype(np.int64),
-        max_new_tokens=max(
-            _max_new_tokens(criteria, config, input_ids.shape[1]), 1
-        ),  # as generate, which asks after one
+        max_new_tokens=_max_new_tokens(criteria, config, input_ids.shape[1]),
         sampling=Sampling(bool(config.do_sample), tuple(processors)),
         eos=_eos(criteria),
         criteria=tuple(_as_criterion(one) for one in own),
@@ -248,17 +256,18 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
     )
 
 
-def _of_the_config(criterion: object, config: GenerationConfig) -> bool:
+def _of_the_config(criterion: Any, config: GenerationConfig) -> bool:
     """Whether a request has fields for what it says. A user's subclass may say anything, so it is none of these."""
-    if type(criterion) is MaxTimeCriteria:
+    kind = type(criterion)
+    if kind is MaxTimeCriteria:
         return bool(criterion.max_time == config.max_time)
-    return type(criterion) in (MaxLengthCriteria, EosTokenCriteria)
+    return kind in (MaxLengthCriteria, EosTokenCriteria)
 
 
 def _max_new_tokens(criteria: StoppingCriteriaList, config: GenerationConfig, prompt: int) -> int:
     lengths = [one.max_length for one in criteria if type(one) is MaxLengthCriteria]
     if lengths:
-        return int(min(lengths)) - prompt
+        return max(int(min(lengths)) - prompt, 1)  # criteria are asked after a token
     if config.max_new_tokens is not None or config.max_length is None:
         return int(config.max_new_tokens or DEFAULT_MAX_NEW_TOKENS)
     return int(config.max_length) - prompt

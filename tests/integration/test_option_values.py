@@ -41,7 +41,7 @@ WRONG: dict[str, list[Any]] = {
     "forced_bos_token_id": [[3], *IDS],
     "bad_words_ids": ["x", 5, [], [5], [[]], [[-1]], [[97]], [["a"]], [[1.5]]],
     "sequence_bias": [{(5,): NAN}, [[[5], NAN]]],
-    "temperature": ["warm", NAN, INFINITY, -1, True, [1]],
+    "temperature": ["warm", NAN, INFINITY, -1, True, [1], 10**400],
     "max_time": ["x", NAN, -1, True, [1]],
     "exponential_decay_length_penalty": ["x", 5, (1,), ("a", 1.0), (1, "b"), (1, NAN), (-1, 1.1), (1, 2, 3)],
     "watermarking_config": ["x", 5],
@@ -108,6 +108,7 @@ def test_every_option_that_is_honoured_is_checked() -> None:
         {"pad_token_id": 97},
         {"top_k": 1, "do_sample": True},
         {"top_p": 0, "do_sample": True},
+        {"attention_mask": None, "streamer": None, "trust_remote_code": None, "assistant_model": None},
     ],
     ids=lambda options: "+".join(options),
 )
@@ -117,6 +118,13 @@ def test_what_means_something_is_taken(decoder: Decoder, options: dict[str, Any]
     assert decoder.generate(PROMPT, **given).token_ids == expected
     found = MODEL.generate(PROMPT, **{"pad_token_id": 0, **given}, custom_generate=INSIDE)
     assert found[0, PROMPT.shape[1] :].tolist() == expected
+
+
+def test_a_whole_number_is_a_temperature(decoder: Decoder) -> None:
+    found = [
+        decoder.generate(PROMPT, max_new_tokens=9, temperature=of, seed=1).token_ids for of in (2, 2.0, np.int64(2))
+    ]
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_value_of_the_models_own_configuration_is_nobodys_mistake(decoder: Decoder) -> None:
@@ -290,6 +298,6 @@ def test_what_cannot_cancel_is_refused(decoder: Decoder, cancel: Any) -> None:
 def test_a_stream_takes_one_prompt(decoder: Decoder) -> None:
     with pytest.raises(ValueError, match=r"a stream decodes one prompt, and got 2; make a stream of each, or call gen"):
         decoder.stream([PROMPT[0], PROMPT[0]])  # type: ignore[arg-type]
-    assert [token for chunk in decoder.stream(PROMPT.tolist(), max_new_tokens=3) for token in chunk.round.tokens] == [
-        *(43, 10, 9)
-    ]
+    for one in (PROMPT.tolist(), [PROMPT[0]], [tuple(PROMPT[0].tolist())]):
+        chunks = decoder.stream(one, max_new_tokens=3)  # type: ignore[arg-type]
+        assert [token for chunk in chunks for token in chunk.round.tokens] == [43, 10, 9]
