@@ -11,6 +11,7 @@ from talon_core import hookspecs
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import written
+from talon_core.loaded import noting_imports
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule, fault_of_claims
@@ -93,7 +94,8 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
     entries: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
     for label, load in _installed_plugins() if plugins is None else plugins:
         try:
-            plugin = load()
+            with noting_imports():
+                plugin = load()
             manager = pluggy.PluginManager(GROUP)
             manager.add_hookspecs(hookspecs)
             manager.register(plugin, name=label)

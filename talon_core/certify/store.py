@@ -13,7 +13,8 @@ import attrs
 from attrs.validators import deep_mapping, ge, instance_of, le
 
 import talon_core
-from talon_core.certify.subject import Subject, UntoldError, digest, loaded_from, packages_of
+from talon_core.certify.code import UntoldError, running_digest
+from talon_core.certify.subject import Subject, loaded_from, packages_of
 from talon_core.paths import data_folder, write_whole
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
@@ -175,7 +176,7 @@ def why_not(kept: Kept) -> str | None:
         if where is None:
             return f"'{package}' is not loaded"
         try:
-            if digest(where) != code:
+            if running_digest(package, where) != code:
                 return f"the code of '{package}' is another one"
         except UntoldError as error:
             return str(error)

@@ -15,9 +15,10 @@ import hypothesis
 from hypothesis import Phase, settings
 from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 
+from talon_core.certify.code import UntoldError
 from talon_core.certify.standing import is_proved
 from talon_core.certify.store import RANDOM, TOLERANCE, WORLDS
-from talon_core.certify.subject import Subject, UntoldError
+from talon_core.certify.subject import Subject
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError, naming

@@ -1,5 +1,6 @@
 """Certificates in files: to which code they belong, when they count, and what is left out."""
 
+import importlib
 import json
 import os
 import sys
@@ -11,10 +12,13 @@ import pytest
 
 import talon_core
 from talon_core import AcceptanceRule, TreePolicy
-from talon_core.certify import store
+from talon_core.certify import code, store
+from talon_core.certify.code import UntoldError, digest, source_file
 from talon_core.certify.standing import standing
 from talon_core.certify.store import SHIPPED, WORLDS, certificates_folder, find, keep, read, why_not, write
-from talon_core.certify.subject import Subject, UntoldError, digest, source_file
+from talon_core.certify.subject import Subject
+from talon_core.loaded import noting_imports
+from talon_core.registry import load_registry
 from talon_core.specs import spelled
 from talon_core.testing import certify
 from talon_core.testing.certify import Certificate
@@ -88,7 +92,80 @@ def test_it_is_about_this_code(pair: Any, liar: Any, change: str) -> None:
         helper.unlink()
     assert standing(rule, policy) == "claimed"
     (found,) = store.in_folder(certificates_folder())
-    assert why_not(found) == "the code of 'liar' is another one"
+    why = str(why_not(found))
+    if change == "removed":  # nobody has loaded it
+        assert why == "the code of 'liar' is another one"
+    else:
+        assert why.endswith("so the code of 'liar' that is loaded may be another one; start Python anew")
+
+
+def test_it_counts_again_where_the_code_is_loaded_anew(pair: Any, liar: Any) -> None:
+    policy, rule = pair
+    keep(earned(policy, rule).record())
+    helper = Path(liar.__file__).with_name("helper.py")
+    helper.write_text("FACTOR = 3\n")
+    helper.write_text("FACTOR = 2\n")
+    assert standing(rule, policy) == "claimed"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "liar"]:
+        del sys.modules[name]
+    load_registry()
+    assert standing(rule, sys.modules["liar"].Draws()) is True
+
+
+def test_none_is_made_of_code_that_was_edited_before_anybody_asked(pair: Any, liar: Any) -> None:
+    Path(liar.__file__).write_text(Path(liar.__file__).read_text() + "# edited\n")
+    with pytest.raises(UntoldError, match=r"__init__.py' has changed while Python ran, so the code of 'liar'"):
+        Subject.of(*pair)
+
+
+def test_none_is_made_of_code_that_was_written_and_imported_while_python_ran(
+    liar: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "written_now.py").write_text(Path(liar.__file__).read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        written: Any = importlib.import_module("written_now")
+        with pytest.raises(UntoldError, match=r"written_now.py' has changed while Python ran"):
+            Subject.of(written.Draws(), RecursiveRejection())
+    finally:
+        sys.modules.pop("written_now")
+
+
+def test_none_is_made_of_code_whose_file_is_gone(pair: Any, liar: Any) -> None:
+    importlib.import_module("liar.helper")
+    Path(liar.__file__).with_name("helper.py").unlink()
+    with pytest.raises(UntoldError, match=r"'liar' is loaded from '.*helper.py', which is gone; start Python anew"):
+        Subject.of(*pair)
+
+
+def test_code_behind_a_link_counts_and_a_link_in_a_circle_ends(tmp_path: Path) -> None:
+    package, elsewhere = tmp_path / "package", tmp_path / "elsewhere"
+    package.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "part.py").write_text("FACTOR = 2\n")
+    before = digest(package)
+    (package / "part").symlink_to(elsewhere)
+    linked = digest(package)
+    assert linked != before
+    (package / "back").symlink_to(package)
+    (elsewhere / "up").symlink_to(package)
+    (package / "nowhere").symlink_to(tmp_path / "none")
+    assert digest(package) == linked
+    (elsewhere / "part.py").write_text("FACTOR = 3\n")
+    assert digest(package) != linked
+
+
+def test_a_package_that_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "SETTLED", -10_000_000_000)  # as if it had been written long ago
+    (tmp_path / "part.py").write_text("FACTOR = 2\n")
+    read: list[Path] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or whole(path))  # type: ignore[func-returns-value]
+    assert digest(tmp_path) == digest(tmp_path)
+    assert len(read) == 1
+    (tmp_path / "part.py").write_text("FACTOR = 32\n")
+    digest(tmp_path)
+    assert len(read) == 2
 
 
 def test_what_python_leaves_beside_the_code_does_not_matter(pair: Any, liar: Any) -> None:
@@ -130,7 +207,8 @@ def test_the_code_of_a_policy_around_another_one_is_that_of_both(liar: Any, tmp_
         "    inner: TreePolicy\n    budget: int = 4\n\n"
         "    def grow(self, tree, candidates):\n        return self.inner.grow(tree, candidates)\n"
     )
-    around: Any = __import__("around")
+    with noting_imports():
+        around: Any = __import__("around")
     try:
         subject = Subject.of(around.Around(liar.Draws()), RecursiveRejection(), VARIED)
         assert set(subject.code) == {"around", "liar"}
