@@ -14,7 +14,7 @@ from talon_core.backends import choose_accelerator, choose_attention
 from talon_core.certify.standing import Lossless, standing
 from talon_core.drafter import DrafterSpec, checked_features, checked_rank
 from talon_core.drafting import checked_budget
-from talon_core.errors import PluginError, of_the_machine
+from talon_core.errors import PluginError, first_line, of_the_machine
 from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
@@ -405,8 +405,8 @@ def _check_weights(info: Mapping[str, Any]) -> None:
 
 def _reason(error: Exception) -> str:
     """The first line of what an error says, with its type where that is no sentence for users."""
-    lines = str(error).strip().splitlines() or [""]
-    first = " ".join(line.strip() for line in lines[:2]) if lines[0].endswith(":") else lines[0]
-    if isinstance(error, OSError | ValueError) and first:
-        return first if first.endswith(".") else f"{first}."
-    return f"{type(error).__name__}: {first}."
+    first = first_line(error)
+    if first.endswith(":"):
+        first = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])
+    said = first if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {first}"
+    return f"{said.rstrip('.')}."

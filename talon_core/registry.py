@@ -10,7 +10,7 @@ import pluggy
 from talon_core import hookspecs
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
-from talon_core.errors import written
+from talon_core.errors import first_line, one_line, written
 from talon_core.loaded import noting_imports
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
@@ -169,6 +169,7 @@ def _problem(cls: object, interface: type, taken: Mapping[str, Registered]) -> s
 
 
 def _sentence(error: BaseException) -> str:
-    if isinstance(error, pluggy.PluginValidationError):  # what is wrong comes in its last lines
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    # what is wrong with a hook comes in the last lines
+    said = one_line(error) if isinstance(error, pluggy.PluginValidationError) else first_line(error)
+    name = type(error).__name__
+    return name if said == name else f"{name}: {said}"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import Choices
+from talon_core.errors import written
 from talon_core.laws import Laws, check_node
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
@@ -140,7 +141,7 @@ class WarpedLaws(Laws):
 
 def _no_scores(processor: Processor, returned: object, shape: torch.Size) -> ValueError:
     name = getattr(processor, "__name__", type(processor).__name__)
-    what = f"scores of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+    what = f"scores of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else written(returned)
     return ValueError(
         f"logits processor '{name}' returned {what}; it must return scores of shape {tuple(shape)}, as it was given"
     )

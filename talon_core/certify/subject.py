@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from attrs.validators import deep_iterable, deep_mapping, instance_of, optional
 
 import talon_core
+from talon_core import records
 from talon_core.certify.code import UntoldError, is_held, patched, running_digest, source_file
-from talon_core.errors import naming
+from talon_core.errors import naming, written
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 
@@ -32,11 +32,11 @@ class Subject:
         talon: TALON's version, which stands for its code.
     """
 
-    policy: Mapping[str, Any] | None = attrs.field(validator=optional(instance_of(dict)))
-    rule: Mapping[str, Any] = attrs.field(validator=instance_of(dict))
-    varied: tuple[str, ...] = attrs.field(validator=deep_iterable(instance_of(str), instance_of(tuple)))
-    code: Mapping[str, str] = attrs.field(validator=deep_mapping(instance_of(str), instance_of(str), instance_of(dict)))
-    talon: str = attrs.field(validator=instance_of(str))
+    policy: Mapping[str, Any] | None
+    rule: Mapping[str, Any]
+    varied: tuple[str, ...]
+    code: Mapping[str, str]
+    talon: str
 
     @classmethod
     def of(cls, policy: TreePolicy | None, rule: AcceptanceRule, varied: Iterable[str] = ()) -> "Subject":
@@ -54,6 +54,31 @@ class Subject:
         ruling = _told("rule", rule, packages)
         code = {name: running_digest(name, packages[name]) for name in sorted(packages)}
         return cls(told, ruling, taken, code, talon_core.__version__)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Subject":
+        """The subject out of plain data.
+
+        Raises:
+            ValueError: if it is none; the sentence names the field and the value.
+        """
+        found: Subject = records.make(cls, data, READERS, "subject")
+        return found
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"is {written(value)}; it must be a list of texts")
+    return tuple(value)
+
+
+READERS: Mapping[str, records.Reader] = {
+    "policy": records.maybe(records.dictionary),
+    "rule": records.dictionary,
+    "varied": _texts,
+    "code": records.table(records.words),
+    "talon": records.words,
+}
 
 
 def packages_of(cls: type) -> dict[str, Path]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from talon_core.cli.streams import JSON, current
+from talon_core.errors import written
 from talon_core.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
 from talon_core.numerals import decimal, whole
 from talon_core.registry import load_registry
@@ -41,7 +42,7 @@ def number(text: str | float) -> float:
     try:
         return decimal(str(text))
     except ValueError:
-        raise typer.BadParameter(f"'{_shortened(str(text))}' is not a finite number") from None
+        raise typer.BadParameter(f"{written(str(text))} is not a finite number") from None
 
 
 def whole_number(text: str | int) -> int:
@@ -49,14 +50,10 @@ def whole_number(text: str | int) -> int:
     try:
         value = whole(str(text))
     except ValueError:
-        raise typer.BadParameter(f"'{_shortened(str(text))}' is not a whole number") from None
+        raise typer.BadParameter(f"{written(str(text))} is not a whole number") from None
     if abs(value) > LARGEST:
-        raise typer.BadParameter(f"{_shortened(str(text))} is too large; a whole number is at most {LARGEST}")
+        raise typer.BadParameter(f"{written(str(text))} is too large; a whole number is at most {LARGEST}")
     return value
-
-
-def _shortened(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _answer_in_json(asked: bool) -> bool:

@@ -12,7 +12,7 @@ from talon_core.cli import INTERRUPTED
 from talon_core.cli.app import app
 from talon_core.cli.output import debugging, note
 from talon_core.cli.streams import Streams, asks_for_json, streams
-from talon_core.errors import PluginError, of_the_machine
+from talon_core.errors import PluginError, of_the_machine, one_line
 
 BAD_INPUT = 2
 PIPE_CLOSED = 141
@@ -91,13 +91,13 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, USAGE_ERRORS):
         ctx = getattr(error, "ctx", None)
         hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
-        return f"{_one_line(error.format_message())}{hint}"  # type: ignore[attr-defined]
+        return f"{one_line(error.format_message())}{hint}"  # type: ignore[attr-defined]
     if isinstance(error, OSError) and error.strerror:
         where = f": '{error.filename}'" if error.filename else ""
         return f"{error.strerror}{where}"
     if of_the_machine(error):
-        return f"out of memory; a smaller model or a smaller budget needs less ({_one_line(str(error))})"
-    return _one_line(str(error)) or type(error).__name__
+        return f"out of memory; a smaller model or a smaller budget needs less ({one_line(error)})"
+    return one_line(error)
 
 
 def _has_known_cause(error: BaseException) -> bool:
@@ -108,15 +108,11 @@ def _has_known_cause(error: BaseException) -> bool:
     return isinstance(error, known) or of_the_machine(error)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 class _OnStderr(logging.Handler):
     """Says what TALON and its plugins log as the command line says everything."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        note(_one_line(record.getMessage()))
+        note(one_line(record.getMessage()))
 
 
 @contextmanager

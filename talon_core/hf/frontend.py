@@ -18,6 +18,7 @@ from transformers import (
     StopStringCriteria,
 )
 
+from talon_core.errors import first_line, is_whole, one_line
 from talon_core.frontend import Frontend, TextStream
 from talon_core.hf.arguments import check_for_decoder, check_functions, check_prepared
 from talon_core.hf.text import DecodedStream
@@ -97,7 +98,7 @@ class HFFrontend(Frontend):
                 options = {**config.update(**options), **unset, "generation_config": config}
             self.model.generate(batch, attention_mask=torch.ones_like(batch), custom_generate=capture, **options)
         except (ValueError, TypeError) as error:
-            raise ValueError(str(error).strip().splitlines()[0]) from error
+            raise ValueError(first_line(error)) from error
         return captured[0]
 
     def encode(self, prompt: str | list[dict[str, str]] | IntArray | Tensor, raw: bool = False) -> IntArray:
@@ -138,8 +139,9 @@ class HFFrontend(Frontend):
         try:
             return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
         except Exception as error:  # a template is a program, and may refuse messages in any way
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"this model's chat template cannot be filled with these messages: {said}") from error
+            raise ValueError(
+                f"this model's chat template cannot be filled with these messages: {one_line(error)}"
+            ) from error
 
     def text(self, token_ids: Sequence[int]) -> str | None:
         return None if self.tokenizer is None else self._decode(token_ids)
@@ -179,7 +181,7 @@ def _fields(config: Any) -> Mapping[str, Any]:
 
 
 def _require_whole(option: str, value: Any, at_least: int) -> None:
-    if not isinstance(value, int | np.integer) or value < at_least:
+    if not is_whole(value) or value < at_least:
         raise ValueError(f"{option} is {value!r}; it must be a whole number and at least {at_least}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from talon_core.errors import first_line
 from talon_core.models.errors import ModelError
 
 SECONDS_UNTIL_NOTE = 2.0
@@ -54,7 +55,7 @@ def _silence(repo: str) -> str | None:
         except (HfHubHTTPError, HFValidationError):
             outcome.append(None)
         except Exception as error:  # its HTTP library has changed before, and the errors with it
-            outcome.append((str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."))
+            outcome.append(first_line(error))
         else:
             outcome.append(None)
 

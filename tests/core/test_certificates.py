@@ -302,10 +302,57 @@ def test_a_file_that_is_no_certificate_is_left_out_with_a_warning(pair: Any, cap
     assert len(caplog.text.splitlines()) == 1
 
 
-def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(pair: Any, caplog: Any) -> None:
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", ["folder", "pipe", "huge", "link to nothing"])
+def test_what_is_no_small_file_is_left_out_with_a_warning(pair: Any, caplog: Any, what: str) -> None:
     policy, rule = pair
     file = keep(earned(policy, rule).record())
-    os.rename(file, file.with_suffix(".old"))
-    file.mkdir()
+    file.unlink()
+    if what == "folder":
+        file.mkdir()
+    elif what == "pipe":
+        os.mkfifo(file)
+    elif what == "huge":
+        with file.open("w") as made:
+            made.truncate(2**40)
+    else:
+        file.symlink_to("nothing.json")
     assert standing(rule, policy) == "claimed"
-    assert "cannot be read" in caplog.text
+    assert len(caplog.text.splitlines()) == 1
+    assert {
+        "folder": "is no file",
+        "pipe": "is no file",
+        "huge": "has 1099511627776 bytes; at most 1048576 are read",
+        "link to nothing": "cannot be read: No such file",
+    }[what] in caplog.text
+
+
+WRONG = [
+    (("subject",), None, "'subject' is no subject: None is no dictionary"),
+    (("subject",), 7, "'subject' is no subject: 7 is no dictionary"),
+    (("subject", "rule"), None, "'rule' is None; it must be a dictionary"),
+    (("subject", "policy"), "x", "'policy' is 'x'; it must be a dictionary"),
+    (("subject", "varied"), None, "'varied' is None; it must be a list of texts"),
+    (("subject", "code"), {"a": None}, "'code' has a 'a' that is None; it must be text"),
+    (("subject", "talon"), 1, "'talon' is 1; it must be text"),
+    (("worlds",), None, "'worlds' is None; it must be a whole number of at least 2000"),
+    (("worlds",), True, "'worlds' is True; it must be a whole number"),
+    (("accepting",), 1.5, "'accepting' is 1.5; it must be a whole number"),
+    (("largest_error",), [], "'largest_error' is []; it must be a number"),
+    (("date",), None, "'date' is None; it must be text"),
+    (("versions",), None, "'versions' is None; it must be a dictionary"),
+    (("drafter",), None, "its 'drafter' is None; one that counts was made with 'random tables'"),
+]
+
+
+@pytest.mark.parametrize(("where", "value", "sentence"), WRONG)
+def test_what_a_certificate_cannot_say_is_told_with_what_would_be_right(
+    pair: Any, where: tuple[str, ...], value: Any, sentence: str
+) -> None:
+    file = keep(earned(*pair).record())
+    told: Any = json.loads(file.read_text())
+    (told if len(where) == 1 else told[where[0]])[where[-1]] = value
+    file.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=r"^'.*json' is no certificate: ") as caught:
+        read(file)
+    assert sentence in str(caught.value)

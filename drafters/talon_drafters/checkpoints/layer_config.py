@@ -8,6 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from talon_core.errors import one_line
 from talon_drafters.checkpoints.files import Checkpoint
 
 COPIED = ("hidden_act", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters")
@@ -64,6 +65,5 @@ def layer_config(checkpoint: Checkpoint, fields: Mapping[str, Any], first: str, 
         config = Qwen3Config(**options) if qwen3 else LlamaConfig(**options)
         LlamaRotaryEmbedding(config)  # which finds out what is wrong with RoPE
     except (StrictDataclassError, ValueError, TypeError, LookupError) as error:
-        said = " ".join(str(error).split())
-        raise checkpoint.error(f"has a config.json that transformers refuses: {said}") from error
+        raise checkpoint.error(f"has a config.json that transformers refuses: {one_line(error)}") from error
     return config
