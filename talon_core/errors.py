@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import TypeGuard
 
 import numpy as np
 
@@ -24,9 +25,14 @@ def naming(kind: str, plugin: object) -> str:
     return f"{kind} '{_name(plugin, cls)}' ({cls.__module__}.{cls.__qualname__})"
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Whether a plugin has given a whole number; True and False are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether somebody has given a number; True and False are none."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def written(value: object) -> str:

@@ -375,8 +375,12 @@ def _where(path: str) -> dict[str, bool]:
 
 def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tuple[Any, Any]:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
+    from talon_core.models.sizes import check_sizes
+
+    if Path(path).is_dir() and "gguf_file" not in options:  # with one there need be no config.json
+        check_sizes(PretrainedConfig.get_config_dict(path)[0])
     on_cpu = not torch.cuda.is_available()
     options.setdefault("dtype", torch.float32 if on_cpu else "auto")
     if not on_cpu:

@@ -98,7 +98,7 @@ def _stats(value: Any) -> Mapping[str, float | None]:
 
 def _counts(value: Any) -> dict[str, int]:
     try:
-        counts = records.table(records.whole)(value)
+        counts: dict[str, int] = records.table(records.whole)(value)
     except ValueError:
         counts = {}
     if not {"depth", "offered", "accepted"} <= set(counts):

@@ -90,6 +90,7 @@ def certify(
     for option, number in (("--worlds", worlds), ("--limit", limit), ("--max-new-tokens", max_new_tokens)):
         if number is not None and number < 1:
             raise ValueError(f"{option} is {number}; it must be at least 1")
+    opts.check_seed(seed)
     try:
         if model is not None:
             parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)

@@ -1,7 +1,11 @@
 """Running the command line: what an exception becomes on stderr, and the exit status."""
 
+import _thread
 import logging
+import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +20,9 @@ from talon_core.errors import PluginError, of_the_machine, one_line
 
 BAD_INPUT = 2
 PIPE_CLOSED = 141
+
+NARROWEST = 20
+"""Columns below which no table can be read."""
 
 USAGE_ERRORS: tuple[type[BaseException], ...] = typer.BadParameter.__mro__[1:3]
 """Typer's `UsageError` and `ClickException`, which are click's own or typer's copies of them, by version."""
@@ -32,7 +39,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with streams(for_good=arguments is None) as out, _log_on_stderr(), _quiet_libraries():
+        with (
+            streams(for_good=arguments is None) as out,
+            _log_on_stderr(),
+            _quiet_libraries(),
+            _wide_enough(),
+            _interruptible(),
+        ):
             return _finished(out, _status(out, given))
     except ValueError as error:  # of the streams
         note(str(error))
@@ -127,6 +140,49 @@ def _log_on_stderr() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
+
+
+@contextmanager
+def _wide_enough() -> Iterator[None]:
+    """Leave no terminal so narrow that rich and typer print nothing, or a letter a line; 0 says that nobody knows."""
+    told = os.environ.get("COLUMNS", "")
+    narrow = told.isdecimal() and int(told) < NARROWEST
+    if narrow:
+        os.environ["COLUMNS"] = str(NARROWEST) if int(told) else "80"
+    try:
+        yield
+    finally:
+        if narrow:
+            os.environ["COLUMNS"] = told
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let no Ctrl-C be lost that comes in a finalizer, or a callback of the garbage collector, as hypothesis has one.
+
+    There Python prints the KeyboardInterrupt and goes on; so it is raised again a moment later.
+    """
+    before = sys.unraisablehook
+
+    def again(unraisable: "sys.UnraisableHookArgs") -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(0.01, _interrupt).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _interrupt() -> None:
+    """Do what Ctrl-C does, so that the main thread hears it even while it sleeps, where the system can do that."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from transformers import (
     StopStringCriteria,
 )
 
-from talon_core.errors import first_line, is_whole, one_line
+from talon_core.errors import first_line, is_number, is_whole, one_line, written
 from talon_core.frontend import Frontend, TextStream
 from talon_core.hf.arguments import check_for_decoder, check_functions, check_prepared
 from talon_core.hf.text import DecodedStream
+from talon_core.numerals import fault_of_temperature
 from talon_core.request import Criterion, Request
 from talon_core.sampling import Sampling
 from talon_core.tree import IntArray
@@ -71,7 +72,7 @@ class HFFrontend(Frontend):
         if seed is not None:
             _require_whole("seed", seed, at_least=0)
         seconds = rest.get("max_time")
-        if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
+        if seconds is not None and not (is_number(seconds) and seconds >= 0):
             raise ValueError(f"max_time is {seconds!r}; it must be a number of seconds, at least 0")
         stop_strings = next((said["stop_strings"] for said in (rest, given, own) if said.get("stop_strings")), None)
         criterion = stop_criterion(tokenizer if tokenizer is not None else self.tokenizer, stop_strings)
@@ -194,8 +195,10 @@ def _require_texts(option: str, value: Any) -> None:
 def _sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Translate our `temperature` 0 into transformers' `do_sample`; `given` is what a generation config says."""
     temperature = options.get("temperature")
-    if temperature is not None and not (isinstance(temperature, int | float) and temperature >= 0):
-        raise ValueError(f"temperature is {temperature}; it must be 0 (greedy) or more")
+    for said in (temperature, given.get("temperature")):
+        fault = fault_of_temperature(said if is_number(said) else -1.0) if said is not None else None
+        if fault is not None:
+            raise ValueError(f"temperature is {written(said)}; {fault}")
     if options.get("do_sample") is None:
         said = given.get("do_sample") if temperature is None else None
         wanted = given.get("temperature") if temperature is None else temperature
