@@ -109,7 +109,7 @@ def _counts(value: Any) -> dict[str, int]:
 def _name(value: Any) -> int | str | None:
     if value is not None and not is_whole(value) and not isinstance(value, str):
         raise ValueError(f"is {written(value)}; it must be a whole number, text or null")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 READERS: Mapping[str, records.Reader] = {
