@@ -9,6 +9,17 @@ _LONGEST = 400
 """Digits; Python refuses to read thousands of them with an error of its own."""
 
 
+LEAST_TEMPERATURE = 1e-30
+"""Scores of a hundred million divided by it are still numbers in float32, in which models compute them."""
+
+
+def fault_of_temperature(value: float) -> str | None:
+    """What is wrong with a temperature, as the end of a sentence; None if nothing is."""
+    if value == 0 or value >= LEAST_TEMPERATURE:
+        return None
+    return f"it must be 0 (greedy) or at least {LEAST_TEMPERATURE:g}"
+
+
 def whole(text: str) -> int:
     """A whole number.
 

@@ -19,7 +19,7 @@ from transformers import (
     StopStringCriteria,
 )
 
-from talon_core.errors import of_the_machine, written
+from talon_core.errors import first_line, of_the_machine, one_line, written
 from talon_core.frontend import Frontend, TextStream
 from talon_core.hf.arguments import (
     INSIDE_ONLY,
@@ -107,12 +107,12 @@ class HFFrontend(Frontend):
                 options = {**config.update(**options), **unset, "generation_config": config}
             self.model.generate(batch, attention_mask=torch.ones_like(batch), custom_generate=capture, **options)
         except ValueError as error:
-            raise ValueError(str(error).strip().splitlines()[0]) from error
+            raise ValueError(first_line(error)) from error
         except Exception as error:
             if of_the_machine(error):
                 raise
-            said = " ".join(str(error).split())
-            raise ValueError(f"generate cannot prepare these options: {type(error).__name__}: {said}") from error
+            said = f"{type(error).__name__}: {one_line(error)}"
+            raise ValueError(f"generate cannot prepare these options: {said}") from error
         return captured[0]
 
     def encode(self, prompt: str | list[dict[str, str]] | IntArray | Tensor, raw: bool = False) -> IntArray:
@@ -156,8 +156,9 @@ class HFFrontend(Frontend):
         try:
             return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
         except Exception as error:  # a template is a program, and may refuse messages in any way
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"this model's chat template cannot be filled with these messages: {said}") from error
+            raise ValueError(
+                f"this model's chat template cannot be filled with these messages: {one_line(error)}"
+            ) from error
 
     def text(self, token_ids: Sequence[int]) -> str | None:
         return None if self.tokenizer is None else self._decode(token_ids)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.errors import one_line
 from talon_core.hf.checks import checked_model, vocabulary_size
 from talon_core.hf.device import Recorder
 from talon_core.hf.model import check_free, evaluating
@@ -142,7 +143,7 @@ class HFTarget(GreedyTarget):
             except Exception as error:  # Triton has errors of its own, for a kernel that a GPU has no room for
                 raise BackendError(
                     f"{type(self.model).__name__} cannot verify a tree with attention backend '{self.attention.name}' "
-                    f"({' '.join(str(error).split())}); choose another target, or another backend"
+                    f"({one_line(error)}); choose another target, or another backend"
                 ) from error
             finally:
                 self.passes = 0
