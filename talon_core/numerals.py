@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -13,11 +14,15 @@ LEAST_TEMPERATURE = 1e-30
 """Scores of a hundred million divided by it are still numbers in float32, in which models compute them."""
 
 
+TEMPERATURES = f"0 (greedy), or a finite number of at least {LEAST_TEMPERATURE:g}"
+"""What temperatures are."""
+
+
 def fault_of_temperature(value: float) -> str | None:
     """What is wrong with a temperature, as the end of a sentence; None if nothing is."""
-    if value == 0 or value >= LEAST_TEMPERATURE:
+    if value == 0 or LEAST_TEMPERATURE <= value <= sys.float_info.max:
         return None
-    return f"it must be 0 (greedy) or at least {LEAST_TEMPERATURE:g}"
+    return f"it must be {TEMPERATURES}"
 
 
 def whole(text: str) -> int:

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import sys
 from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 
 from talon_core.errors import written
-from talon_core.numerals import LEAST_TEMPERATURE, fault_of_temperature
+from talon_core.numerals import TEMPERATURES, fault_of_temperature
 
 
 @attrs.frozen
@@ -127,10 +126,7 @@ VALUES: Mapping[str, Values] = {
     "forced_bos_token_id": TOKEN,
     "bad_words_ids": Values(_phrases, "a list of lists of token ids, 0 to {last}, none of them empty"),
     "sequence_bias": Values(_biases, "without NaN"),
-    "temperature": _number(
-        f"0 (greedy), or a finite number of at least {LEAST_TEMPERATURE:g}",
-        lambda value: fault_of_temperature(value) is None and value <= sys.float_info.max,
-    ),
+    "temperature": _number(TEMPERATURES, lambda value: fault_of_temperature(value) is None),
     "max_time": _number("a number of seconds, at least 0", lambda value: value >= 0),
     "exponential_decay_length_penalty": Values(_decay, "a whole number of at least 0 and a finite number above 0"),
     "watermarking_config": Values(_watermark, "a WatermarkingConfig, or a dictionary of its fields"),

@@ -85,7 +85,7 @@ def test_numbers_of_a_training_are_refused_before_anything_is_loaded(talon):
 def test_a_temperature_that_no_float32_can_be_divided_by_is_refused_before_anything_is_loaded(talon, value):
     for command in (["generate", "hi"], ["bench", "run", "ngram", "--prompts", "none.txt"]):
         said = talon(*command, "--model", "nowhere", "--temperature", value).refusal
-        assert f"--temperature is {float(value)}; it must be 0 (greedy) or at least 1e-30" in said
+        assert f"--temperature is {float(value)}; it must be 0 (greedy), or a finite number of at least 1e-30" in said
 
 
 def test_options_of_every_plugin_refuse_what_is_no_finite_number():

@@ -611,7 +611,7 @@ def test_a_bad_prompt_is_refused_in_words(prompt: Any, sentence: str, good: Path
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5; it must be a whole number"),
         ({"seed": -1}, "seed is -1; it must be a whole number and at least 0"),
         ({"seed": "lucky"}, "seed is 'lucky'; it must be a whole number"),
-        ({"temperature": -1.0}, r"temperature is -1.0; it must be 0 \(greedy\) or at least 1e-30"),
+        ({"temperature": -1.0}, r"temperature is -1.0; it must be 0 \(greedy\), or a finite number of at least 1e-30"),
         ({"temperature": 5e-324}, "temperature is 5e-324; it must be"),
         ({"temperature": True}, "temperature is True; it must be"),
         ({"max_new_tokens": True}, "max_new_tokens is True; it must be a whole number"),
