@@ -5,16 +5,20 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize, prune, weight_norm
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import talon_core
 from talon_core.registry import load_registry
 from talon_core.testing.tiny_models import tiny_model
+from talon_drafters.training.heads import MedusaTraining
+from talon_drafters.training.recipes import MedusaRecipe
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 PARTS: dict[str, Any] = {"policy": "talon:budget=6,top_k=2", "drafter": "ngram"}
@@ -270,6 +274,62 @@ def test_a_class_that_is_patched_after_a_decoder_was_made_is_called_itself(monke
     monkeypatch.setattr(type(model.model.layers[0].mlp), "forward", lambda self, x: own(self, x) * -2.0)
     after = decoder.generate(PROMPT, max_new_tokens=20).token_ids
     assert after == answer(model) != before
+
+
+def narrow_model() -> Any:
+    """A model in float32 whose numbers all are bfloat16 numbers: the C kernels read a copy of its weights."""
+    config = LlamaConfig(
+        vocab_size=5000,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=None,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config).bfloat16().float().eval()
+
+
+def test_a_row_of_the_head_that_is_zeroed_behind_the_back_is_not_chosen_any_more() -> None:
+    model = narrow_model()
+    decoder = talon_core.load(model, **PARTS)
+
+    def streamed() -> list[int]:
+        with decoder.stream(PROMPT, max_new_tokens=12) as stream:
+            for _ in stream:
+                pass
+        return stream.result().token_ids
+
+    def inside_generate() -> list[int]:
+        ours = talon_core.as_generate(decoder=decoder)
+        out = model.generate(PROMPT, max_new_tokens=12, do_sample=False, pad_token_id=0, custom_generate=ours)
+        return [int(token) for token in out[0, 8:]]
+
+    ways = (lambda: decoder.generate(PROMPT, max_new_tokens=12).token_ids, streamed, inside_generate)
+    for decode in ways:
+        expected = answer(model, 12)
+        assert decode() == expected
+        model.lm_head.weight.data[expected[3]] = 0
+        assert decode() == answer(model, 12) != expected
+
+
+def test_a_drafters_own_weights_are_compared_before_every_generation(tmp_path: Path) -> None:
+    tokens = torch.arange(20, 80)
+    torch.manual_seed(0)
+    recipe = MedusaTraining(MedusaRecipe(draft_vocab=60))
+    recipe.export(recipe.make(tiny_model("llama"), tokens), tokens, {}, tmp_path)
+    decoder = talon_core.load(tiny_model("llama"), policy=PARTS["policy"], drafter=f"medusa:path={tmp_path}")
+    compared: list[int] = []
+    session: Any = decoder.drafter.session()  # type: ignore[union-attr]
+    for copy in session._narrow.values():
+        copy.refresh = lambda: compared.append(1)
+    for _ in range(2):
+        compared.clear()
+        for _piece in decoder.stream(PROMPT, max_new_tokens=12):
+            pass
+        assert len(compared) == len(session._narrow) > 0
 
 
 def test_hooks_on_every_module_are_called_though_they_came_after_the_decoder() -> None:
