@@ -30,7 +30,11 @@ Candidates = tuple[int, list[Forward]] | None
 
 def plain(module: nn.Module) -> bool:
     """Whether a module is what its class makes of it: not compiled, and with dense float32 parameters on the CPU."""
-    if "forward" in module.__dict__ or module._compiled_call_impl is not None:
+    if (
+        isinstance(module, torch.jit.ScriptModule)
+        or "forward" in module.__dict__
+        or module._compiled_call_impl is not None
+    ):
         return False
     return all(_plain_parameter(parameter) for parameter in module.parameters(recurse=False))
 

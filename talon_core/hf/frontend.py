@@ -81,6 +81,10 @@ class HFFrontend(Frontend):
 
     def _prepared(self, ids: IntArray, options: dict[str, Any], seed: int | None) -> Request:
         """Let `generate` itself turn options into processors and criteria, up to where it would start decoding."""
+        if self.model.device.type == "meta":  # generate would try to read from it
+            raise ValueError(
+                f"{type(self.model).__name__} has no weights any more: it is on the device 'meta'; load it again"
+            )
         captured: list[Request] = []
 
         def capture(_model: Any, input_ids: Tensor, **prepared: Any) -> Tensor:

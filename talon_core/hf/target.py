@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from talon_core.attention import Accelerator, AttentionBackend
-from talon_core.hf.checks import checked_model, vocabulary_size
+from talon_core.hf.checks import check_autocast, checked_model, vocabulary_size
 from talon_core.hf.device import Recorder
 from talon_core.hf.model import check_free, evaluating
+from talon_core.hf.modes import Modules
 from talon_core.hf.runner import ModelRunner
 from talon_core.rule import Accepted
 from talon_core.sessions import RepeatableSession
@@ -63,6 +64,7 @@ class HFTarget(GreedyTarget):
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; a target must be a causal LM")
         _check_layer_kinds(model, config)
         check_free(model)
+        check_autocast(model.device)
         self.model = model
         self.vocab_size = vocabulary_size(model)
         self.context_length, self.context_reason = _context(config)
@@ -122,7 +124,7 @@ class HFTarget(GreedyTarget):
         longest = max(map(len, paths))
         texts = [np.concatenate([prefix, np.resize(tree.tokens[path], longest)]) for path in paths]
         ids = torch.as_tensor(np.stack(texts), device=self.device)
-        with torch.inference_mode(), evaluating(self.model):
+        with torch.inference_mode(), evaluating(Modules(self.model)):
             rows = self.model(input_ids=ids, use_cache=False).logits[:, -longest:]
         return {int(node): row[at] for path, row in zip(paths, rows, strict=True) for at, node in enumerate(path)}
 

@@ -234,7 +234,7 @@ def test_a_compiler_that_writes_nothing_is_said_in_words(monkeypatch, tmp_path, 
         )
     assert caplog.records[0].getMessage().endswith("wrote no file; is it a C compiler?")
     compiler_that(tmp_path, monkeypatch, "exit 3")
-    with pytest.raises(BuildError, match="native kernels: it ended with status 3 and without a word$"):
+    with pytest.raises(BuildError, match=r"native kernels: it ended with status 3 and without a word$"):
         build_library(Library)
 
 
