@@ -61,7 +61,7 @@ class HFFrontend(Frontend):
             raise ValueError("the prompt is empty; it must have at least one token")
         given = _fields(rest.get("generation_config"))
         own = _fields(self.model.generation_config)
-        _sampling_options(rest, given)
+        sampling_options(rest, given)
         for option in ("max_new_tokens", "max_length"):
             if rest.get(option) is not None:
                 _require_whole(option, rest[option], at_least=1)
@@ -193,7 +193,7 @@ def _require_texts(option: str, value: Any) -> None:
         raise ValueError(f"{option} is {value!r}; it must be a text, or a list of texts, none of them empty")
 
 
-def _sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
+def sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Translate our `temperature` 0 into transformers' `do_sample`; `given` is what a generation config says."""
     temperature = options.get("temperature")
     if temperature is not None and not (isinstance(temperature, int | float) and temperature >= 0):
