@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from talon_core.hf.modes import Modules
-from talon_kernels.acceleration import Acceleration, Forward
+from talon_kernels.acceleration import Acceleration
+from talon_kernels.replacements import Forward
 
 KINDS = ("RMSNorm", "LayerNorm", "MLP")
 """Endings of the names of classes whose `forward` is arithmetic on one tensor: small kernels that can be fused."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationMixin, LogitsProcessorList
 
 from talon_core.hf.frontend import sampling_options
 from talon_core.hf.model import evaluating
@@ -86,7 +86,7 @@ class PlainModel:
         Nothing where it does not run: then there is nothing to agree with.
         """
         model, ids = self._model, self._ids([text])
-        if not isinstance(model, GenerationMixin):
+        if not issubclass(type(model), GenerationMixin):
             return ()
         options: dict[str, Any] = {
             "attention_mask": torch.ones_like(ids),
@@ -103,7 +103,7 @@ class PlainModel:
             options["pad_token_id"] = 0
         with evaluating(self._modules), _unheard():
             try:
-                out: Any = model.generate(ids, **options)  # type: ignore[misc]  # transformers has no types here
+                out: Any = model.generate(ids, **options)
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # of a kind that is the model's own
@@ -125,14 +125,14 @@ class PlainModel:
         return torch.as_tensor(np.stack(texts), device=self._model.device)
 
 
-class _Forced(LogitsProcessor):
+class _Forced:
     """Leaves only one choice: behind a prompt these tokens, and then any."""
 
     def __init__(self, prompt: int, tokens: IntArray) -> None:
         self._prompt = prompt
         self._tokens = tokens
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]  # as above
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         at = input_ids.shape[1] - self._prompt
         if at >= len(self._tokens):
             return scores
