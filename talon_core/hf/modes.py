@@ -1,5 +1,6 @@
 """Which modes a model's modules are in: training, compiled; asked in each round, so at little cost."""
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -54,6 +55,20 @@ class Modules:
             if own.get("_compiled_call_impl") is not None or ("forward" in own and _is_compiled(own["forward"])):
                 compiled = True
         return training, compiled
+
+
+def recorded_parts(model: nn.Module) -> list[object]:
+    """What a recording of a model's pass holds on to: its modules, their hooks, and where its tensors are in memory.
+
+    Where any of it has changed, the recording would go on with what was there before.
+    """
+    parts: list[object] = []
+    for module in model.modules():
+        parts += [module, *module._forward_pre_hooks, *module._forward_hooks]
+    for tensor in chain(model.parameters(), model.buffers()):
+        own = type(tensor) in (torch.Tensor, nn.Parameter)  # others may be nowhere
+        parts += [id(tensor), tensor.data_ptr() if own else 0]
+    return parts
 
 
 def is_wrapper(cls: type) -> bool:

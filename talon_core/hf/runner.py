@@ -18,7 +18,7 @@ from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import fed, pass_inputs, prompt_passes
 from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
-from talon_core.hf.modes import Modules
+from talon_core.hf.modes import Modules, recorded_parts
 from talon_core.sessions import RepeatableSession
 from talon_core.tree import IntArray, TokenTree
 
@@ -98,6 +98,7 @@ class ModelRunner:
         self._switch = AttentionSwitch(model)
         self._modules = Modules(model)
         self.as_loaded = AsLoaded(model)
+        self._parts: list[object] = []  # what recorded passes hold on to
         self._accelerated = None
         if accelerator is not None:
             with blaming_bugs("accelerator", accelerator, "prepare"):
@@ -123,6 +124,11 @@ class ModelRunner:
             raise ValueError(changed)
         if not again or not self._modules.are_those_of_the_model():
             self._modules = Modules(self.model)
+        if not again and self._device_passes is not None:
+            parts = recorded_parts(self.model)
+            if parts != self._parts:
+                self._device_passes.forget()
+            self._parts = parts
         # streams and captures are those of the current device
         device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         with device, self._switch.switched(), evaluating(self._modules), ExitStack() as stack:
