@@ -78,7 +78,7 @@ class HFFrontend(Frontend):
         own = _fields(self.model.generation_config)
         for said in (rest, given):
             check_values(said, vocabulary_size(self.model), own)
-        _sampling_options(rest, given)
+        sampling_options(rest, given)
         if not any(said.get(option) for said in (rest, given, own) for option in ("max_new_tokens", "max_length")):
             rest["max_new_tokens"] = DEFAULT_MAX_NEW_TOKENS
         stop_strings = [said["stop_strings"] for said in (rest, given, own) if said.get("stop_strings") is not None]
@@ -91,6 +91,10 @@ class HFFrontend(Frontend):
 
     def _prepared(self, ids: IntArray, options: dict[str, Any], seed: int | None) -> Request:
         """Let `generate` itself turn options into processors and criteria, up to where it would start decoding."""
+        if self.model.device.type == "meta":  # generate would try to read from it
+            raise ValueError(
+                f"{type(self.model).__name__} has no weights any more: it is on the device 'meta'; load it again"
+            )
         captured: list[Request] = []
 
         def capture(_model: Any, input_ids: Tensor, **prepared: Any) -> Tensor:
@@ -211,7 +215,7 @@ def _fields(config: Any) -> Mapping[str, Any]:
     return dict(vars(config))
 
 
-def _sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
+def sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Translate our `temperature` 0 into transformers' `do_sample`; `given` is what a generation config says."""
     temperature = options.get("temperature")
     if options.get("do_sample") is None:

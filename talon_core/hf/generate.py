@@ -242,7 +242,7 @@ class TalonGenerate:
                     "make one for it with talon_core.load"
                 )
             return self._made_of
-        if self._decoder is None or cast(HFTarget, self._decoder.target).model is not model:
+        if self._decoder is None or not _decodes(self._decoder, model):
             self._decoder = self._shared(model, self._made_of)
         return self._decoder
 
@@ -251,9 +251,15 @@ class TalonGenerate:
             found = self._decoders.get((id(model), parts))
         except TypeError:  # a part that is an object may have no hash
             return decoder_for_model(model, None, parts)
-        if found is None:
+        if found is None or not _decodes(found, model):
             found = self._decoders[id(model), parts] = decoder_for_model(model, None, parts)
         return found
+
+
+def _decodes(decoder: Decoder, model: Any) -> bool:
+    """Whether a decoder was made for a model as it is now."""
+    target = cast(HFTarget, decoder.target)
+    return target.model is model and target.runner.as_loaded.difference() is None
 
 
 def _arguments_of_generate(model: Any) -> Mapping[str, Any]:
