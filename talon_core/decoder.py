@@ -171,7 +171,16 @@ class Decoder:
 
         The returned object is an iterator of `Chunk`s and a context manager, and its `result()` is there when it is
         exhausted. It may be left at any time; `close()` ends it from any thread.
+
+        Raises:
+            ValueError: for a bad prompt or option, or several prompts.
         """
+        if is_batch(prompt) and len(prompt) == 1:
+            prompt = cast("OnePrompt", prompt[0])
+        elif is_batch(prompt):
+            raise ValueError(
+                f"a stream decodes one prompt, and got {len(prompt)}; make a stream of each, or call generate"
+            )
         request = self.frontend.request(prompt, options)
         return StreamedGeneration(Generation(self, request, cancelled=_asking(cancel)), self.frontend)
 
@@ -202,7 +211,7 @@ class Cancel(Protocol):
 def _asking(cancel: Cancel | None) -> Callable[[], bool]:
     if cancel is None:
         return lambda: False
-    if not callable(getattr(cancel, "is_set", None)):
+    if isinstance(cancel, type) or not callable(getattr(cancel, "is_set", None)):
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
             f"cancel is {cancel!r}; it must be a threading.Event, or have its method is_set"
         )

@@ -1,12 +1,13 @@
-"""Errors that name a plugin."""
+"""Errors that name a plugin, and what sentences about errors are made of."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import TypeGuard
 
 import numpy as np
 
-LONGEST = 200
+LONGEST = 100
 """Characters of a value that a sentence shows."""
 
 
@@ -24,18 +25,43 @@ def naming(kind: str, plugin: object) -> str:
     return f"{kind} '{_name(plugin, cls)}' ({cls.__module__}.{cls.__qualname__})"
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Whether a plugin has given a whole number; True and False are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether somebody has given a number; True and False are none."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
 def written(value: object) -> str:
-    """A value that a plugin gave, for an error's sentence: as Python writes it, unless that is long or fails."""
+    """A value that somebody gave, for an error's sentence: as Python writes it, shortened, or its type."""
     try:
         text = repr(value)
     except Exception:
         text = ""
-    return text if 0 < len(text) <= LONGEST and "\n" not in text else f"a {type(value).__name__}"
+    if not text or "\n" in text:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def one_line(error: object) -> str:
+    """What an error says, without line breaks; its type if it says nothing."""
+    return " ".join(_said(error).split()) or type(error).__name__
+
+
+def first_line(error: object) -> str:
+    """The first line of what an error says, without the full stop; its type if it says nothing."""
+    lines = _said(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")
+
+
+def _said(error: object) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def _name(plugin: object, cls: type) -> str:
@@ -84,10 +110,7 @@ class blaming(AbstractContextManager[None]):
 
 def described(error: BaseException, method: str) -> str:
     """An error as the end of a sentence about who raised it: its type, where, and what it says."""
-    try:
-        said = str(error)
-    except Exception:
-        said = ""
+    said = _said(error)
     return f"{type(error).__name__} in {method}" + (f": {said}" if said else "")
 
 

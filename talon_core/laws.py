@@ -2,10 +2,8 @@
 
 from abc import ABC, abstractmethod
 
-import numpy as np
-
 from talon_core.choices import Choices
-from talon_core.errors import written
+from talon_core.errors import is_whole, written
 from talon_core.tree import FloatArray, TokenTree
 
 
@@ -35,5 +33,5 @@ def check_node(tree: TokenTree, node: object) -> None:
     Raises:
         IndexError: if it is none; the sentence says which there are.
     """
-    if not isinstance(node, int | np.integer) or not 0 <= node < len(tree):
+    if not is_whole(node) or not 0 <= node < len(tree):
         raise IndexError(f"there is no node {written(node)}; the tree has nodes 0 to {len(tree) - 1}")

@@ -15,7 +15,7 @@ from talon_core.certify.standing import Lossless, standing
 from talon_core.checked_drafter import checked_features, checked_rank
 from talon_core.checked_policy import checked_budget
 from talon_core.drafter import DrafterSpec
-from talon_core.errors import PluginError, of_the_machine
+from talon_core.errors import PluginError, first_line, of_the_machine, written
 from talon_core.fitting import check_rule, suited_rule
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
@@ -140,6 +140,12 @@ def check_parts(parts: Parts, registry: Registry) -> None:
         LookupError: for an unknown name.
         ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
+    for option, kinds in (("graphs", bool), ("lossy", bool), ("accelerate", bool | str)):
+        if not isinstance(getattr(parts, option), kinds):
+            what = "True or False" if kinds is bool else "True, False or the name of an accelerator"
+            raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
+                f"{option} is {written(getattr(parts, option))}; it must be {what}"
+            )
     policy = _policy(registry, parts)
     if parts.drafter != AUTO and (policy is not None or parts.drafter not in ("none", None)):
         built(registry, "drafter", parts.drafter)
@@ -376,8 +382,12 @@ def _where(path: str) -> dict[str, bool]:
 
 def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tuple[Any, Any]:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
+    from talon_core.models.sizes import check_sizes
+
+    if Path(path).is_dir() and "gguf_file" not in options:  # with one there need be no config.json
+        check_sizes(PretrainedConfig.get_config_dict(path)[0])
     on_cpu = not torch.cuda.is_available()
     options.setdefault("dtype", torch.float32 if on_cpu else "auto")
     if not on_cpu:
@@ -406,8 +416,8 @@ def _check_weights(info: Mapping[str, Any]) -> None:
 
 def _reason(error: Exception) -> str:
     """The first line of what an error says, with its type where that is no sentence for users."""
-    lines = str(error).strip().splitlines() or [""]
-    first = " ".join(line.strip() for line in lines[:2]) if lines[0].endswith(":") else lines[0]
-    if isinstance(error, OSError | ValueError) and first:
-        return first if first.endswith(".") else f"{first}."
-    return f"{type(error).__name__}: {first}."
+    first = first_line(error)
+    if first.endswith(":"):
+        first = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])
+    said = first if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {first}"
+    return f"{said.rstrip('.')}."

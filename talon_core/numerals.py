@@ -2,11 +2,27 @@
 
 import math
 import re
+import sys
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LONGEST = 400
 """Digits; Python refuses to read thousands of them with an error of its own."""
+
+
+LEAST_TEMPERATURE = 1e-30
+"""Scores of a hundred million divided by it are still numbers in float32, in which models compute them."""
+
+
+TEMPERATURES = f"0 (greedy), or a finite number of at least {LEAST_TEMPERATURE:g}"
+"""What temperatures are."""
+
+
+def fault_of_temperature(value: float) -> str | None:
+    """What is wrong with a temperature, as the end of a sentence; None if nothing is."""
+    if value == 0 or LEAST_TEMPERATURE <= value <= sys.float_info.max:
+        return None
+    return f"it must be {TEMPERATURES}"
 
 
 def whole(text: str) -> int:

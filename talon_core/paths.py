@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -25,6 +26,25 @@ def utf8(data: bytes, where: str) -> str:
         raise ValueError(
             f"{where} is not UTF-8 text (byte {error.start} is 0x{data[error.start]:02x}); save it as UTF-8"
         ) from None
+
+
+def small_text(path: Path, most: int = 2**24) -> str:
+    """The text of a file that somebody left where we look; what is no file, such as a pipe, is not waited for.
+
+    Args:
+        path: where it is.
+        most: bytes that it may have.
+
+    Raises:
+        ValueError: if it is no file, is too large or is not UTF-8; the sentence names it.
+        OSError: if it cannot be read.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"'{path}' is no file; a text file must be there")
+    if found.st_size > most:
+        raise ValueError(f"'{path}' has {found.st_size} bytes; at most {most} are read")
+    return utf8(path.read_bytes(), f"'{path}'")
 
 
 def write_whole(path: Path, text: str) -> None:

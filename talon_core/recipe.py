@@ -8,6 +8,14 @@ from typing import Any, ClassVar
 import attrs
 from attrs.validators import ge, gt, le, lt
 
+from talon_core.numerals import fault_of_temperature
+
+
+def _is_temperature(_: Any, attribute: "attrs.Attribute[float]", value: float) -> None:
+    fault = fault_of_temperature(value)
+    if fault is not None:
+        raise ValueError(f"'{attribute.name}' is {value}; {fault}")
+
 
 @attrs.frozen
 class TrainingJob:
@@ -45,7 +53,7 @@ class TrainingJob:
     library: bool = False
     given_answers: bool = False
     answer_tokens: int = attrs.field(default=256, validator=ge(1))
-    temperature: float = attrs.field(default=0.7, validator=[ge(0), le(100)])
+    temperature: float = attrs.field(default=0.7, validator=[_is_temperature, le(100)])
     batch_size: int = attrs.field(default=64, validator=ge(1))
     held_out: float = attrs.field(default=0.02, validator=[ge(0), le(0.5)])
     keep_states: bool = False

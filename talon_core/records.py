@@ -8,10 +8,13 @@ nothing is ever read as something else.
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import attrs
 import numpy as np
+
+from talon_core.errors import written
 
 Reader = Callable[[Any], Any]
 """From what JSON knows to a field's value; raises ValueError with the end of a sentence about the field."""
@@ -21,22 +24,33 @@ UNUSUAL = ("NaN", "Infinity", "-Infinity")
 MOST = np.iinfo(np.int64).max
 
 
-def as_plain(value: Any) -> Any:
+def _as_dict(value: Any) -> Any:
+    return value.as_dict()
+
+
+def as_plain(value: Any, otherwise: Callable[[Any], Any] = _as_dict) -> Any:
     """A value out of dictionaries, lists, text, numbers, true, false and None.
 
-    Arrays become lists, and records become what their `as_dict` says.
+    Arrays become lists, and numbers that JSON has no word for one of `UNUSUAL`.
+
+    Args:
+        value: anything.
+        otherwise: makes plain data of what is none of these; by default its `as_dict`.
     """
     if isinstance(value, np.ndarray | np.generic):
-        return as_plain(value.tolist())
-    if value is None or isinstance(value, bool | int | str):
+        return as_plain(value.tolist(), otherwise)
+    if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _unusual(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        return number if math.isfinite(number) else _unusual(number)
     if isinstance(value, list | tuple):
-        return [as_plain(each) for each in value]
+        return [as_plain(each, otherwise) for each in value]
     if isinstance(value, Mapping):
-        return {str(key): as_plain(each) for key, each in value.items()}
-    return value.as_dict()
+        return {str(key): as_plain(each, otherwise) for key, each in value.items()}
+    return otherwise(value)
 
 
 def _unusual(value: float) -> str:
@@ -48,36 +62,52 @@ def fields_as_plain(record: Any) -> dict[str, Any]:
     return {field.name: as_plain(getattr(record, field.name)) for field in attrs.fields(type(record))}
 
 
-def make(cls: type, data: Any, readers: Mapping[str, Reader]) -> Any:
+def make(cls: type, data: Any, readers: Mapping[str, Reader], called: str | None = None) -> Any:
     """The record out of plain data.
 
     Args:
         cls: an attrs class.
         data: what its `as_dict` gave.
         readers: for each field what reads it.
+        called: what the sentence calls it; the class's name by default.
 
     Raises:
         ValueError: if it is no such record; the sentence names the field and the value.
     """
+    kind = called or cls.__name__
     if not isinstance(data, Mapping):
-        raise _no(cls, f"{shown(data)} is no dictionary; give what as_dict gave")
+        raise _no(kind, f"{written(data)} is no dictionary; give what as_dict gave")
     fields: Any = attrs.fields(cls)
     missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in data]
     if missing:
-        raise _no(cls, f"{_are(missing)} missing; it has {_listed(data)}")
+        raise _no(kind, f"{_are(missing)} missing; it has {_listed(data)}")
     unknown = [name for name in data if name not in readers]
     if unknown:
-        raise _no(cls, f"{_are(unknown)} not known; there are {_listed(readers)}")
+        raise _no(kind, f"{_are(unknown)} not known; there are {_listed(readers)}")
     found = {}
     for name, value in data.items():
         try:
             found[name] = readers[name](value)
         except ValueError as error:
-            raise _no(cls, f"'{name}' {error}") from None
+            raise _no(kind, f"'{name}' {error}") from None
     try:
         return cls(**found)
     except ValueError as error:
-        raise _no(cls, error) from None
+        raise _no(kind, error) from None
+
+
+def parsed(text: str) -> Any:
+    """What a text of JSON says.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def whole(value: Any, least: int = 0) -> int:
@@ -93,7 +123,7 @@ def wholes(value: Any, least: int = 0) -> list[int]:
         raise _unfit(value, "a list of whole numbers")
     for place, each in enumerate(value):
         if isinstance(each, bool) or not isinstance(each, int) or not least <= each <= MOST:
-            raise ValueError(f"has {shown(each)} at {place}; it must hold whole numbers of at least {least}")
+            raise ValueError(f"has {written(each)} at {place}; it must hold whole numbers of at least {least}")
     return value
 
 
@@ -116,7 +146,7 @@ def numbers(value: Any) -> list[float]:
         try:
             found.append(number(each))
         except ValueError:
-            raise ValueError(f"has {shown(each)} at {place}; it must hold numbers") from None
+            raise ValueError(f"has {written(each)} at {place}; it must hold numbers") from None
     return found
 
 
@@ -154,6 +184,44 @@ def words(value: Any) -> str:
     return value
 
 
+def maybe(read: Reader) -> Reader:
+    """None, or what this reads."""
+    return lambda value: None if value is None else read(value)
+
+
+def dictionary(value: Any) -> dict[str, Any]:
+    """A dictionary of anything."""
+    if not isinstance(value, dict):
+        raise _unfit(value, "a dictionary")
+    return value
+
+
+def dictionaries(value: Any) -> list[dict[str, Any]]:
+    """A list of dictionaries of anything."""
+    if not isinstance(value, list):
+        raise _unfit(value, "a list")
+    for place, each in enumerate(value):
+        if isinstance(each, dict):
+            continue
+        raise ValueError(f"has {written(each)} at {place}; it must hold dictionaries")
+    return value
+
+
+def table(read: Reader) -> Reader:
+    """Reads a dictionary whose values this reads."""
+
+    def reader(value: Any) -> dict[str, Any]:
+        found = {}
+        for name, each in dictionary(value).items():
+            try:
+                found[name] = read(each)
+            except ValueError as error:
+                raise ValueError(f"has a {written(name)} that {error}") from None
+        return found
+
+    return reader
+
+
 def one(read: Reader) -> Reader:
     """Reads another record, whose complaint is then part of the sentence."""
 
@@ -183,18 +251,12 @@ def several(read: Reader) -> Reader:
     return reader
 
 
-def shown(value: Any) -> str:
-    """A value in a sentence."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _no(cls: type, why: object) -> ValueError:
-    return ValueError(f"no {cls.__name__}: {why}")
+def _no(kind: str, why: object) -> ValueError:
+    return ValueError(f"no {kind}: {why}")
 
 
 def _unfit(value: Any, what: str) -> ValueError:
-    return ValueError(f"is {shown(value)}; it must be {what}")
+    return ValueError(f"is {written(value)}; it must be {what}")
 
 
 def _listed(names: Iterable[Any]) -> str:

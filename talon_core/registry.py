@@ -10,7 +10,8 @@ import pluggy
 from talon_core import hookspecs
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
-from talon_core.errors import written
+from talon_core.errors import first_line, one_line, written
+from talon_core.loaded import noting_imports
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule, fault_of_claims
@@ -93,7 +94,8 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
     entries: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
     for label, load in _installed_plugins() if plugins is None else plugins:
         try:
-            plugin = load()
+            with noting_imports():
+                plugin = load()
             manager = pluggy.PluginManager(GROUP)
             manager.add_hookspecs(hookspecs)
             manager.register(plugin, name=label)
@@ -167,6 +169,7 @@ def _problem(cls: object, interface: type, taken: Mapping[str, Registered]) -> s
 
 
 def _sentence(error: BaseException) -> str:
-    if isinstance(error, pluggy.PluginValidationError):  # what is wrong comes in its last lines
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    # what is wrong with a hook comes in the last lines
+    said = one_line(error) if isinstance(error, pluggy.PluginValidationError) else first_line(error)
+    name = type(error).__name__
+    return name if said == name else f"{name}: {said}"

@@ -147,7 +147,7 @@ class Result:
 READERS: Mapping[str, records.Reader] = {
     "prompt_ids": lambda value: ints(records.wholes(value)),
     "token_ids": records.wholes,
-    "text": lambda value: None if value is None else records.words(value),
+    "text": records.maybe(records.words),
     "finish_reason": records.one_of(*FINISH_REASONS),
     "lossless": records.one_of(True, False, "claimed"),
     "rounds": records.several(Round.from_dict),

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import Choices
+from talon_core.errors import written
 from talon_core.laws import Laws, check_node
+from talon_core.numerals import fault_of_temperature
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 Processor = Callable[[Tensor, Tensor], Tensor]
@@ -140,7 +142,7 @@ class WarpedLaws(Laws):
 
 def _no_scores(processor: Processor, returned: object, shape: torch.Size) -> ValueError:
     name = getattr(processor, "__name__", type(processor).__name__)
-    what = f"scores of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+    what = f"scores of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else written(returned)
     return ValueError(
         f"logits processor '{name}' returned {what}; it must return scores of shape {tuple(shape)}, as it was given"
     )
@@ -148,8 +150,9 @@ def _no_scores(processor: Processor, returned: object, shape: torch.Size) -> Val
 
 def temperature_sampling(temperature: float, processors: Sequence[Processor] = ()) -> Sampling:
     """Sampling at a temperature after `processors`; temperature 0 is greedy."""
-    if temperature < 0:
-        raise ValueError(f"temperature is {temperature}; it must be 0 (greedy) or more")
+    fault = fault_of_temperature(temperature)
+    if fault is not None:
+        raise ValueError(f"temperature is {temperature}; {fault}")
     if temperature == 0:
         return Sampling(False, tuple(processors))
     return Sampling(True, (*processors, lambda _ids, scores: scores / temperature))

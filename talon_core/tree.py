@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from talon_core import records
 from talon_core.drawn import Drawn
+from talon_core.errors import written
 from talon_core.tree_arrays import BitArray, FloatArray, IntArray, floats, ints
 
 __all__ = ["BitArray", "FloatArray", "IntArray", "TokenTree", "ancestor_bits", "node_depths", "read_only"]
@@ -281,7 +282,7 @@ class TokenTree:
 
 def _draws_of(data: Any) -> tuple[int, Drawn]:
     if not isinstance(data, Mapping) or "node" not in data:
-        raise ValueError(f"{records.shown(data)}; it must be a dictionary with a node and how its children were drawn")
+        raise ValueError(f"{written(data)}; it must be a dictionary with a node and how its children were drawn")
     try:
         node = records.whole(data["node"])
     except ValueError as error:

@@ -7,8 +7,9 @@ from collections import Counter
 import torch
 from torch import nn
 
-from talon_core.hf.checks import mode_of
-from talon_kernels.acceleration import Acceleration, Forward
+from talon_core.hf.modes import Modules
+from talon_kernels.acceleration import Acceleration
+from talon_kernels.replacements import Forward
 
 KINDS = ("RMSNorm", "LayerNorm", "MLP")
 """Endings of the names of classes whose `forward` is arithmetic on one tensor: small kernels that can be fused."""
@@ -27,7 +28,7 @@ def compile_layers(model: nn.Module, backend: str = "inductor") -> Acceleration:
     Raises:
         ValueError: if part of the model is compiled already: that runs as it is written while TALON decodes.
     """
-    _, compiled = mode_of(model)
+    _, compiled = Modules(model).mode()
     if compiled:
         raise ValueError(
             f"{type(model).__name__} has parts that are compiled already; "

@@ -9,6 +9,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.errors import is_whole
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import TokenTree
 
@@ -43,7 +44,7 @@ def _is_tree(_: "StaticTree", __: "attrs.Attribute[tuple[Place, ...]]", shape: t
     known: set[Place] = {()}
     for place in shape:
         written = ".".join(map(str, place))
-        if not place or not all(isinstance(rank, int) and rank >= 0 for rank in place):
+        if not place or not all(is_whole(rank) and rank >= 0 for rank in place):
             raise ValueError(f"shape has the path {place}: a path is one or more child ranks, 0 for the best child")
         if place in known:
             raise ValueError(f"shape has the path {written} twice")

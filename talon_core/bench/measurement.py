@@ -1,42 +1,24 @@
 """One line of results: one method on one prompt."""
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
-from attrs.validators import deep_iterable, ge, in_, instance_of, optional
 
+from talon_core import records
 from talon_core.bench.schedule import Unit
 from talon_core.certify.standing import CLAIMED, Lossless
+from talon_core.errors import is_whole, written
 from talon_core.rounds import Round
-
-WHOLE = [instance_of(int), ge(0)]
-
-
-def _is_measured(_: Any, attribute: "attrs.Attribute[Any]", stats: Mapping[str, Any]) -> None:
-    for name in ("new_tokens", "seconds"):
-        value = stats.get(name)
-        if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            raise ValueError(f"'{attribute.name}' has {name} {value!r}; it must be a number above 0")
-
 
 COUNTS = ("offered", "parent_accepted", "tested", "accepted")
 """What `acceptance_by_depth` counts; lines from before the second and the third were counted have the others."""
 
 RATES = {"rate": "offered", "rate_after_parent": "parent_accepted", "rate_where_tested": "tested"}
 """Shares of accepted rounds by depth, and of what they are shares."""
-
-
-def _are_counts(_: Any, attribute: "attrs.Attribute[Any]", rows: Sequence[Any] | None) -> None:
-    for number, row in enumerate(rows or ()):
-        found = row if isinstance(row, dict) else {}
-        counts = [found.get("depth"), *(found.get(name, 0) for name in COUNTS)]
-        if not {"depth", "offered", "accepted"} <= set(found) or not all(type(count) is int for count in counts):
-            raise ValueError(f"'{attribute.name}' has {row!r} at {number}; it must be a depth and counts of rounds")
 
 
 @attrs.frozen
@@ -63,25 +45,23 @@ class Measurement:
         lossless: whether the method is, or "claimed"; lines from before there were lossy rules do not say it.
     """
 
-    set: str = attrs.field(validator=instance_of(str))
-    prompt: int = attrs.field(validator=WHOLE)
-    turn: int = attrs.field(validator=WHOLE)
+    set: str
+    prompt: int
+    turn: int
     question_id: int | str | None
-    method: str = attrs.field(validator=instance_of(str))
-    repetition: int = attrs.field(validator=WHOLE)
-    order: int = attrs.field(validator=WHOLE)
-    seed: int | None = attrs.field(validator=optional(WHOLE))
-    prompt_tokens: int = attrs.field(validator=WHOLE)
-    token_ids: Sequence[int] = attrs.field(validator=deep_iterable(instance_of(int), instance_of(list)))
-    finish_reason: str = attrs.field(validator=instance_of(str))
-    identical: bool | None = attrs.field(validator=optional(instance_of(bool)))
-    first_difference: int | None = attrs.field(validator=optional(WHOLE))
-    logit_gap: float | None = attrs.field(validator=optional(instance_of((int, float))))
-    stats: Mapping[str, Any] = attrs.field(validator=[instance_of(dict), _is_measured])
-    acceptance_by_depth: Sequence[Mapping[str, int]] | None = attrs.field(
-        validator=[optional(instance_of(list)), _are_counts]
-    )
-    lossless: Lossless = attrs.field(default=True, validator=in_((True, False, CLAIMED)))
+    method: str
+    repetition: int
+    order: int
+    seed: int | None
+    prompt_tokens: int
+    token_ids: Sequence[int]
+    finish_reason: str
+    identical: bool | None
+    first_difference: int | None
+    logit_gap: float | None
+    stats: Mapping[str, Any]
+    acceptance_by_depth: Sequence[Mapping[str, int]] | None
+    lossless: Lossless = True
 
     @property
     def unit(self) -> Unit:
@@ -90,7 +70,7 @@ class Measurement:
 
     def line(self) -> str:
         """It as one line of JSON, with its end."""
-        return json.dumps(attrs.asdict(self), ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(records.fields_as_plain(self), ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def parse(cls, line: str, where: str) -> "Measurement":
@@ -100,10 +80,57 @@ class Measurement:
             ValueError: if it is none; the sentence begins with `where`.
         """
         try:
-            return cls(**json.loads(line))
-        except (ValueError, TypeError, RecursionError) as error:
-            why = error.args[0] if error.args else type(error).__name__
+            found: Measurement = records.make(cls, records.parsed(line), READERS)
+        except ValueError as error:
+            why = str(error).removeprefix("no Measurement: ")
             raise ValueError(f"{where} is no measurement of this version: {why}") from error
+        return found
+
+
+def _stats(value: Any) -> Mapping[str, float | None]:
+    records.table(records.maybe(records.amount))(value)
+    found: Mapping[str, float | None] = value  # as it is: a line that is written again stays as it was
+    for name in ("new_tokens", "seconds"):
+        if not found.get(name):
+            raise ValueError(f"has {name} {written(found.get(name))}; it must be a number above 0")
+    return found
+
+
+def _counts(value: Any) -> dict[str, int]:
+    try:
+        counts: dict[str, int] = records.table(records.whole)(value)
+    except ValueError:
+        counts = {}
+    if not {"depth", "offered", "accepted"} <= set(counts):
+        raise ValueError(f"{written(value)}; it must be a depth and counts of rounds")
+    return counts
+
+
+def _name(value: Any) -> int | str | None:
+    if value is not None and not is_whole(value) and not isinstance(value, str):
+        raise ValueError(f"is {written(value)}; it must be a whole number, text or null")
+    return value
+
+
+READERS: Mapping[str, records.Reader] = {
+    "set": records.words,
+    "prompt": records.whole,
+    "turn": records.whole,
+    "question_id": _name,
+    "method": records.words,
+    "repetition": records.whole,
+    "order": records.whole,
+    "seed": records.maybe(records.whole),
+    "prompt_tokens": records.whole,
+    "token_ids": records.wholes,
+    "finish_reason": records.words,
+    "identical": records.maybe(records.flag),
+    "first_difference": records.maybe(records.whole),
+    "logit_gap": records.maybe(records.number),
+    "stats": _stats,
+    "acceptance_by_depth": records.maybe(records.several(_counts)),
+    "lossless": records.one_of(True, False, CLAIMED),
+}
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:

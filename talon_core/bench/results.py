@@ -8,8 +8,11 @@ from typing import Any
 
 import attrs
 
+from talon_core import records
 from talon_core.bench.measurement import Measurement
-from talon_core.paths import write_whole
+from talon_core.certify.standing import CLAIMED
+from talon_core.errors import written
+from talon_core.paths import small_text, write_whole
 
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"
@@ -49,18 +52,41 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
             raise ValueError(f"'{folder}' is no folder of talon bench run: it has no {MANIFEST}; give another one")
         return None
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        found = manifest["format"]
-        methods = [method["name"] for method in manifest["settings"]["methods"]]
-        manifest["settings"].setdefault("rounds", False)  # a folder from before they could be kept
-        for method in manifest["settings"]["methods"]:
-            method.setdefault("lossless", True)  # a folder from before there were lossy rules
-        complete = isinstance(manifest["environment"], dict) and isinstance(manifest["sessions"], list) and methods
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"'{file}' is no manifest of talon bench run ({type(error).__name__}: {error})") from error
-    if found != FORMAT or not complete:
-        raise ValueError(f"'{file}' has format {found!r}; this version reads format {FORMAT}")
-    return dict(manifest)
+        manifest = _manifest(records.parsed(small_text(file)))
+    except ValueError as error:
+        raise ValueError(f"'{file}' is no manifest of talon bench run: {error}") from error
+    for method in manifest["settings"]["methods"]:
+        method.setdefault("lossless", True)  # a folder from before there were lossy rules
+    manifest["settings"].setdefault("rounds", False)  # a folder from before they could be kept
+    return manifest
+
+
+def _manifest(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        found = data.get("format") if isinstance(data, dict) else data
+        raise ValueError(f"it has format {written(found)}; this version reads format {FORMAT}")
+    settings = _part(data, "settings", records.dictionary)
+    _part(data, "environment", records.dictionary)
+    _part(data, "sessions", records.dictionaries)
+    _part(settings, "temperature", records.amount)
+    for name, texts in (("methods", ("name",)), ("sets", ("name", "sha256"))):
+        if not _part(settings, name, records.dictionaries):
+            raise ValueError(f"'{name}' is empty; it must name at least one")
+        for each in settings[name]:
+            for text in texts:
+                _part(each, text, records.words)
+    for method in settings["methods"]:
+        _part({"lossless": True, **method}, "lossless", records.one_of(True, False, CLAIMED))
+    return data
+
+
+def _part(of: Mapping[str, Any], name: str, read: records.Reader) -> Any:
+    if name not in of:
+        raise ValueError(f"'{name}' is missing")
+    try:
+        return read(of[name])
+    except ValueError as error:
+        raise ValueError(f"'{name}' {error}") from None
 
 
 def read_results(folder: Path) -> Results:
@@ -74,6 +100,8 @@ def read_results(folder: Path) -> Results:
         raise ValueError(f"there is no {MANIFEST} in '{folder}'; give a folder of talon bench run")
     file = folder / RESULTS
     # not splitlines: a name may hold line separators that are no line ends
+    if file.exists() and not file.is_file():
+        raise ValueError(f"'{file}' is no file; the measurements of a run must be there")
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else [""]
     cut = lines.pop()  # nothing, if the last line has its end
     methods = [method["name"] for method in manifest["settings"]["methods"]]

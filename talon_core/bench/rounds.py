@@ -76,8 +76,8 @@ def read_rounds(folder: Path) -> Iterator[KeptRounds]:
         raise ValueError(f"there is no {ROUNDS} in '{folder}'; talon bench run --rounds writes one")
     for number, line in enumerate(_lines(file), start=1):
         try:
-            yield KeptRounds.from_dict(json.loads(line))
-        except (ValueError, RecursionError) as error:
+            yield KeptRounds.from_dict(records.parsed(line))
+        except ValueError as error:
             raise ValueError(f"line {number} of '{file}' holds no rounds of this version: {error}") from error
 
 
@@ -101,9 +101,9 @@ def forget_rounds(folder: Path, measured: set[Unit]) -> None:
 
 def _unit(line: str) -> Unit | None:
     try:
-        data = json.loads(line)
-        return Unit(data["set"], data["prompt"], data["turn"], data["repetition"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        data = records.dictionary(records.parsed(line))
+        return Unit(*(READERS[field](data.get(field)) for field in ("set", "prompt", "turn", "repetition")))
+    except ValueError:
         return None
 
 

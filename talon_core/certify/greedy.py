@@ -227,8 +227,9 @@ class _Own:
 
     def _generate(self, **more: Any) -> list[int]:
         from talon_core.hf.model import evaluating
+        from talon_core.hf.modes import Modules
 
-        with evaluating(self._model):
+        with evaluating(Modules(self._model)):
             out = self._model.generate(self._ids, **self._how, **more)
         return [int(token) for token in out[0, self._ids.shape[1] :].tolist()]
 
@@ -264,6 +265,7 @@ class _Own:
         import torch
 
         from talon_core.hf.model import evaluating
+        from talon_core.hf.modes import Modules
 
         model, found = self._model, [scores]
         ids = torch.cat([self._ids, self._ids.new_tensor([before])], dim=1) if before else self._ids
@@ -274,7 +276,7 @@ class _Own:
             return input_ids
 
         self._generate(custom_generate=capture, stop_strings=None)
-        with torch.inference_mode(), evaluating(model):
+        with torch.inference_mode(), evaluating(Modules(model)):
             for seed in (None, *range(NUDGES)):
                 with nullcontext() if seed is None else _nudged(model.get_input_embeddings(), seed):
                     own = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1].float()  # (1, vocab)

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from attrs.validators import deep_mapping, ge, instance_of, le
 
 import talon_core
-from talon_core.certify.subject import Subject, UntoldError, digest, loaded_from, packages_of
-from talon_core.paths import data_folder, write_whole
+from talon_core import records
+from talon_core.certify.code import UntoldError, running_digest
+from talon_core.certify.subject import Subject, loaded_from, packages_of
+from talon_core.errors import written
+from talon_core.paths import data_folder, small_text, write_whole
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 
@@ -24,6 +26,9 @@ FORMAT = "talon certificate 1"
 WORLDS = 2000
 """How many worlds make a certificate, where nothing else is said; one in fewer is not kept, and counts for nothing."""
 
+LARGEST = 2**20
+"""Bytes of a file that may be a certificate; they are about two thousand."""
+
 TOLERANCE = 1e-12
 """The largest difference of two probabilities that adding in another order may make."""
 
@@ -31,9 +36,6 @@ SHIPPED = "talon_certificates"
 """The folder, inside a plugin's package, of the certificates that it ships."""
 
 LOG = logging.getLogger(__name__)
-
-_text = instance_of(str)
-_texts = partial(deep_mapping, _text, _text, instance_of(dict))
 
 
 @attrs.frozen
@@ -54,15 +56,15 @@ class Kept:
         package: the package that ships it; None if it is the user's own.
     """
 
-    policy: str = attrs.field(validator=_text)
-    rule: str = attrs.field(validator=_text)
+    policy: str
+    rule: str
     subject: Subject
-    worlds: int = attrs.field(validator=[instance_of(int), ge(WORLDS)])
-    accepting: int = attrs.field(validator=[instance_of(int), ge(0)])
-    largest_error: float = attrs.field(validator=[instance_of(float), ge(0.0), le(TOLERANCE)])
-    seed: int = attrs.field(validator=[instance_of(int), ge(0)])
-    date: str = attrs.field(validator=_text)
-    versions: Mapping[str, str] = attrs.field(validator=_texts())
+    worlds: int
+    accepting: int
+    largest_error: float
+    seed: int
+    date: str
+    versions: Mapping[str, str]
     file: Path
     package: str | None
 
@@ -113,28 +115,47 @@ def read(file: Path, package: str | None = None) -> Kept:
         ValueError: if it is none; the sentence says why.
         OSError: if it cannot be read.
     """
-    fields = [field.name for field in attrs.fields(Kept) if field.name not in ("subject", "file", "package")]
+    text = small_text(file, LARGEST)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise ValueError(f"its format is not '{FORMAT}'")
-        kept = Kept(**{name: found[name] for name in fields}, subject=_subject(found), file=file, package=package)
-        least = 0 if kept.subject.policy is None else 1  # without a policy nothing is drafted
-        if not least <= kept.accepting <= kept.worlds:
-            raise ValueError(f"something drafted was accepted in {kept.accepting} of {kept.worlds} worlds")
-        return kept
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"'{file}' is no certificate: {error.args[0] if error.args else error}") from error
-    except KeyError as error:
-        raise ValueError(f"'{file}' is no certificate: it lacks {error}") from error
+        return _kept(records.parsed(text), file, package)
+    except ValueError as error:
+        raise ValueError(f"'{file}' is no certificate: {error}") from error
 
 
-def _subject(found: Mapping[str, Any]) -> Subject:
-    told = found["subject"]
-    subject = Subject(told["policy"], told["rule"], tuple(told["varied"]), told["code"], told["talon"])
-    if found["drafter"] != RANDOM:
-        raise ValueError(f"its drafter is {found['drafter']!r}; one that counts was made with {RANDOM}")
-    return subject
+def _kept(found: Any, file: Path, package: str | None) -> Kept:
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"its format is not '{FORMAT}'")
+    if found.get("drafter") != RANDOM:
+        raise ValueError(f"its 'drafter' is {written(found.get('drafter'))}; one that counts was made with {RANDOM!r}")
+    told = {name: found[name] for name in READERS if name in found}
+    as_they_are: Mapping[str, records.Reader] = {"file": lambda file: file, "package": lambda package: package}
+    kept: Kept = records.make(
+        Kept, {**told, "file": file, "package": package}, {**READERS, **as_they_are}, "certificate"
+    )
+    least = 0 if kept.subject.policy is None else 1  # without a policy nothing is drafted
+    if not least <= kept.accepting <= kept.worlds:
+        raise ValueError(f"something drafted was accepted in {kept.accepting} of {kept.worlds} worlds")
+    return kept
+
+
+def _error(value: Any) -> float:
+    found = records.amount(value)
+    if found > TOLERANCE:
+        raise ValueError(f"is {found}; it must be at most {TOLERANCE}")
+    return found
+
+
+READERS: Mapping[str, records.Reader] = {
+    "policy": records.words,
+    "rule": records.words,
+    "subject": records.one(Subject.from_dict),
+    "worlds": partial(records.whole, least=WORLDS),
+    "accepting": records.whole,
+    "largest_error": _error,
+    "seed": records.whole,
+    "date": records.words,
+    "versions": records.table(records.words),
+}
 
 
 RANDOM = "random tables"
@@ -175,7 +196,7 @@ def why_not(kept: Kept) -> str | None:
         if where is None:
             return f"'{package}' is not loaded"
         try:
-            if digest(where) != code:
+            if running_digest(package, where) != code:
                 return f"the code of '{package}' is another one"
         except UntoldError as error:
             return str(error)

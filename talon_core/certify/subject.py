@@ -1,30 +1,23 @@
 """What a certificate is about: a policy and a rule with their options, and the code that they are."""
 
-import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import attrs
-from attrs.validators import deep_iterable, deep_mapping, instance_of, optional
 
 import talon_core
-from talon_core.errors import naming
+from talon_core import records
+from talon_core.certify.code import UntoldError, is_held, patched, running_digest, source_file
+from talon_core.errors import naming, written
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 
 OWN = "talon_strategies"
 """The package of TALON's own policies and rules; its tests certify every one of them."""
-
-CODE = frozenset({".py", ".pyc", ".pyd", ".so"})
-"""Files of a package that count as its code."""
-
-
-class UntoldError(ValueError):
-    """The code of a part cannot be told, so no certificate can belong to it. The message is a sentence."""
 
 
 @attrs.frozen
@@ -35,22 +28,23 @@ class Subject:
         policy: the policy's class and options, without those in `varied`; None without a policy.
         rule: the rule's class and options.
         varied: options of the policy that worlds set, so that any value of them is meant.
-        code: for each package that is not TALON's, the SHA-256 of its code, see `digest`.
+        code: for each package that is not TALON's, the SHA-256 of its code, see `talon_core.certify.code.digest`.
         talon: TALON's version, which stands for its code.
     """
 
-    policy: Mapping[str, Any] | None = attrs.field(validator=optional(instance_of(dict)))
-    rule: Mapping[str, Any] = attrs.field(validator=instance_of(dict))
-    varied: tuple[str, ...] = attrs.field(validator=deep_iterable(instance_of(str), instance_of(tuple)))
-    code: Mapping[str, str] = attrs.field(validator=deep_mapping(instance_of(str), instance_of(str), instance_of(dict)))
-    talon: str = attrs.field(validator=instance_of(str))
+    policy: Mapping[str, Any] | None
+    rule: Mapping[str, Any]
+    varied: tuple[str, ...]
+    code: Mapping[str, str]
+    talon: str
 
     @classmethod
     def of(cls, policy: TreePolicy | None, rule: AcceptanceRule, varied: Iterable[str] = ()) -> "Subject":
         """The subject that a policy and a rule are now, by the files that their code is in.
 
         Raises:
-            UntoldError: if a class is not what a module's file says, or an option is more than a plain value.
+            UntoldError: if a class is not what a module's file says, a file has changed since it was loaded, or an
+                option is more than a plain value.
         """
         packages: dict[str, Path] = {}
         told = None if policy is None else _told("tree policy", policy, packages)
@@ -58,8 +52,33 @@ class Subject:
         if told is not None:
             told["options"] = {name: value for name, value in told["options"].items() if name not in taken}
         ruling = _told("rule", rule, packages)
-        code = {name: digest(packages[name]) for name in sorted(packages)}
+        code = {name: running_digest(name, packages[name]) for name in sorted(packages)}
         return cls(told, ruling, taken, code, talon_core.__version__)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Subject":
+        """The subject out of plain data.
+
+        Raises:
+            ValueError: if it is none; the sentence names the field and the value.
+        """
+        found: Subject = records.make(cls, data, READERS, "subject")
+        return found
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"is {written(value)}; it must be a list of texts")
+    return tuple(value)
+
+
+READERS: Mapping[str, records.Reader] = {
+    "policy": records.maybe(records.dictionary),
+    "rule": records.dictionary,
+    "varied": _texts,
+    "code": records.table(records.words),
+    "talon": records.words,
+}
 
 
 def packages_of(cls: type) -> dict[str, Path]:
@@ -84,12 +103,13 @@ def is_own(part: object) -> bool:
     """Whether a policy or rule came with TALON, so that TALON's own tests certify it.
 
     That is told by its code: the class is what a module of TALON's own package holds under its name, in a file beside
-    this package, and among those that were installed with it. Neither a name nor a subclass is enough.
+    this package, and among those that were installed with it. Neither a name nor a subclass is enough, and no method
+    may have been replaced while Python ran.
     """
     file, folder = source_file(type(part)), own_folder()
     if file is None or not file.is_relative_to(folder):
         return False
-    return not _recorded(folder) or file in _recorded(folder)
+    return (not _recorded(folder) or file in _recorded(folder)) and patched(part) is None
 
 
 def own_folder() -> Path:
@@ -109,44 +129,6 @@ def _recorded(folder: Path) -> frozenset[Path]:
     return frozenset(file for file in found if file.is_relative_to(folder))
 
 
-def source_file(cls: type) -> Path | None:
-    """The file of the module that holds a class under its own name; None for a class of a notebook or a function."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if cls.__module__ == "__main__" or not isinstance(file, str) or not _is_held(cls) or not Path(file).is_file():
-        return None
-    return Path(file).resolve()
-
-
-def _is_held(cls: type) -> bool:
-    found: Any = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is cls
-
-
-def digest(where: Path) -> str:
-    """The SHA-256 of a package's code, or of a single module's: every file's path, size and content, in order.
-
-    Raises:
-        UntoldError: if a file cannot be read.
-    """
-    code = hashlib.sha256()
-    try:
-        for file in [where] if where.is_file() else sorted(_code_files(where), key=lambda file: file.as_posix()):
-            content = file.read_bytes()
-            code.update(f"{file.relative_to(where.parent).as_posix()}\0{len(content)}\0".encode())
-            code.update(content)
-    except OSError as error:
-        raise UntoldError(f"the code in '{where}' cannot be read: {error.strerror or error}") from error
-    return code.hexdigest()
-
-
-def _code_files(folder: Path) -> Iterator[Path]:
-    for file in folder.rglob("*"):
-        if file.suffix in CODE and "__pycache__" not in file.parts and file.is_file():
-            yield file
-
-
 def _told(kind: str, part: object, packages: dict[str, Path]) -> dict[str, Any]:
     """A part's class and options as plain values; its packages join `packages`."""
     cls = type(part)
@@ -156,6 +138,12 @@ def _told(kind: str, part: object, packages: dict[str, Path]) -> dict[str, Any]:
                 f"the code of {naming(kind, part)} cannot be told: {base.__qualname__} is not in a module's file under "
                 "that name; move it from the notebook, script or function into a module"
             )
+    replaced = patched(part)
+    if replaced is not None:
+        raise UntoldError(
+            f"the code of {naming(kind, part)} cannot be told: {replaced} is not the method of its file; it was "
+            "replaced while Python ran"
+        )
     packages.update(packages_of(cls))
     options: dict[str, Any] = {}
     for field in attrs.fields(cls) if attrs.has(cls) else ():
@@ -198,4 +186,4 @@ def _is_shared(cls: type) -> bool:
     file = source_file(cls)
     core = Path(talon_core.__file__).resolve().parent
     ours = file is not None and any(file.is_relative_to(own) for own in (core, own_folder()))
-    return ours or (_is_held(cls) and cls.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"})
+    return ours or (is_held(cls) and cls.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"})

@@ -18,18 +18,19 @@ from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from talon_core.certify.certificate import Certificate, CertificationError
+from talon_core.certify.code import UntoldError
 from talon_core.certify.composed import Enumerated, composed_law, is_memoryless
 from talon_core.certify.counterexample import explain
 from talon_core.certify.exact import Given, Law, ancestral_law, distance, generations
 from talon_core.certify.standing import is_proved
 from talon_core.certify.store import RANDOM, TOLERANCE, WORLDS
-from talon_core.certify.subject import Subject, UntoldError
+from talon_core.certify.subject import Subject
 from talon_core.certify.timeless import timeless
 from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
 from talon_core.checked_policy import checked_kind
 from talon_core.decoder import Decoder
 from talon_core.drafter import DrafterSpec
-from talon_core.errors import PluginError, naming
+from talon_core.errors import PluginError, is_whole, naming, written
 from talon_core.fitting import suited_rule
 from talon_core.loading import built
 from talon_core.policy import TreePolicy
@@ -98,6 +99,8 @@ def certify(
     """
     if worlds < 1:
         raise ValueError(f"worlds is {worlds}; it must be at least 1")
+    if not is_whole(seed) or seed < 0:
+        raise ValueError(f"seed is {written(seed)}; it must be a whole number and at least 0")
     registry = load_registry()
     made: TreePolicy | None = None if policy in (None, "none") else built(registry, "tree policy", policy)
     ruling: AcceptanceRule = built(registry, "rule", suited_rule(registry, made) if rule is None else rule)

@@ -13,7 +13,7 @@ from talon_core.certify.subject import is_own
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
-from talon_core.errors import PluginError
+from talon_core.errors import PluginError, one_line
 from talon_core.loading import built
 from talon_core.registry import load_registry
 
@@ -90,6 +90,7 @@ def certify(
     for option, number in (("--worlds", worlds), ("--limit", limit), ("--max-new-tokens", max_new_tokens)):
         if number is not None and number < 1:
             raise ValueError(f"{option} is {number}; it must be at least 1")
+    opts.check_seed(seed)
     try:
         if model is not None:
             parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
@@ -106,7 +107,7 @@ def certify(
             _print({**certificate.as_dict(), "kept": kept}, as_json, lambda: typer.echo(str(certificate)))
             status = {"certified": 0, "refuted": REFUTED, "broken": BROKEN}[certificate.verdict]
     except PluginError as error:
-        why = " ".join(str(error).split())
+        why = one_line(error)
         holds = "certified" if model is None else "passed"
         _print({"verdict": "broken", holds: False, "error": why}, as_json, lambda: typer.echo(f"BROKEN: {why}"))
         status = BROKEN

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from talon_core.cli.streams import JSON, current
+from talon_core.errors import written
 from talon_core.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
-from talon_core.numerals import decimal, whole
+from talon_core.numerals import decimal, fault_of_temperature, whole
 from talon_core.registry import load_registry
 
 Model = Annotated[
@@ -41,7 +42,7 @@ def number(text: str | float) -> float:
     try:
         return decimal(str(text))
     except ValueError:
-        raise typer.BadParameter(f"'{_shortened(str(text))}' is not a finite number") from None
+        raise typer.BadParameter(f"{written(str(text))} is not a finite number") from None
 
 
 def whole_number(text: str | int) -> int:
@@ -49,14 +50,10 @@ def whole_number(text: str | int) -> int:
     try:
         value = whole(str(text))
     except ValueError:
-        raise typer.BadParameter(f"'{_shortened(str(text))}' is not a whole number") from None
+        raise typer.BadParameter(f"{written(str(text))} is not a whole number") from None
     if abs(value) > LARGEST:
-        raise typer.BadParameter(f"{_shortened(str(text))} is too large; a whole number is at most {LARGEST}")
+        raise typer.BadParameter(f"{written(str(text))} is too large; a whole number is at most {LARGEST}")
     return value
-
-
-def _shortened(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _answer_in_json(asked: bool) -> bool:
@@ -88,6 +85,7 @@ __all__ = [
     "Policy",
     "Rule",
     "TrustRemoteCode",
+    "check_seed",
     "checked_parts",
     "number",
     "sampling_options",
@@ -107,6 +105,16 @@ def checked_parts(drafter: str, policy: str, rule: str, attention: str | None, l
     return parts
 
 
+def check_seed(seed: int | None) -> None:
+    """Refuse what is no seed.
+
+    Raises:
+        ValueError: if it is negative.
+    """
+    if seed is not None and seed < 0:
+        raise ValueError(f"--seed is {seed}; it must be 0 or more")
+
+
 def sampling_options(
     temperature: float, top_p: float | None, top_k: int | None, seed: int | None, max_new_tokens: int | None
 ) -> dict[str, Any]:
@@ -115,14 +123,14 @@ def sampling_options(
     Raises:
         ValueError: for a value out of its range.
     """
-    if temperature < 0:
-        raise ValueError(f"--temperature is {temperature}; it must be 0 (greedy) or a number above it")
+    fault = fault_of_temperature(temperature)
+    if fault is not None:
+        raise ValueError(f"--temperature is {temperature}; {fault}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"--top-p is {top_p}; it must be above 0 and at most 1")
     if top_k is not None and top_k < 1:
         raise ValueError(f"--top-k is {top_k}; it must be at least 1")
-    if seed is not None and seed < 0:
-        raise ValueError(f"--seed is {seed}; it must be 0 or more")
+    check_seed(seed)
     if max_new_tokens is not None and max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {max_new_tokens}; it must be at least 1")
     given = {"top_p": top_p, "top_k": top_k, "seed": seed, "max_new_tokens": max_new_tokens}

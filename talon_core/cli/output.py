@@ -1,16 +1,15 @@
 """What commands write: JSON on stdout, and everything that is not the answer on stderr."""
 
-import math
 import os
 import shlex
 import sys
 from collections.abc import Mapping
-from numbers import Integral, Real
 from typing import Any
 
 from rich.console import Console
 
 from talon_core.cli.streams import current
+from talon_core.records import as_plain
 from talon_core.rounds import Stats
 
 PARTS = ("prefill", "draft", "policy", "verify", "accept", "commit", "other")
@@ -43,21 +42,8 @@ def print_json(answer: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The same out of what JSON knows; numbers that it has no word for are written as in `talon_core.records`."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, Integral):  # NumPy's, too
-        return int(value)
-    if isinstance(value, Real):
-        number = float(value)
-        if math.isfinite(number):
-            return number
-        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-    return str(value)
+    """The same out of what JSON knows, as `talon_core.records` writes it; what is nothing of that becomes text."""
+    return as_plain(value, otherwise=str)
 
 
 def seconds_of(stats: Stats) -> dict[str, float]:

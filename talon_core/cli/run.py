@@ -1,7 +1,11 @@
 """Running the command line: what an exception becomes on stderr, and the exit status."""
 
+import _thread
 import logging
+import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,10 +16,13 @@ from talon_core.cli import INTERRUPTED
 from talon_core.cli.app import app
 from talon_core.cli.output import debugging, note
 from talon_core.cli.streams import Streams, asks_for_json, streams
-from talon_core.errors import PluginError, of_the_machine
+from talon_core.errors import PluginError, of_the_machine, one_line
 
 BAD_INPUT = 2
 PIPE_CLOSED = 141
+
+NARROWEST = 20
+"""Columns below which no table can be read."""
 
 USAGE_ERRORS: tuple[type[BaseException], ...] = typer.BadParameter.__mro__[1:3]
 """Typer's `UsageError` and `ClickException`, which are click's own or typer's copies of them, by version."""
@@ -32,7 +39,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with streams(for_good=arguments is None) as out, _log_on_stderr(), _quiet_libraries():
+        with (
+            streams(for_good=arguments is None) as out,
+            _log_on_stderr(),
+            _quiet_libraries(),
+            _wide_enough(),
+            _interruptible(),
+        ):
             return _finished(out, _status(out, given))
     except ValueError as error:  # of the streams
         note(str(error))
@@ -91,13 +104,13 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, USAGE_ERRORS):
         ctx = getattr(error, "ctx", None)
         hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
-        return f"{_one_line(error.format_message())}{hint}"  # type: ignore[attr-defined]
+        return f"{one_line(error.format_message())}{hint}"  # type: ignore[attr-defined]
     if isinstance(error, OSError) and error.strerror:
         where = f": '{error.filename}'" if error.filename else ""
         return f"{error.strerror}{where}"
     if of_the_machine(error):
-        return f"out of memory; a smaller model or a smaller budget needs less ({_one_line(str(error))})"
-    return _one_line(str(error)) or type(error).__name__
+        return f"out of memory; a smaller model or a smaller budget needs less ({one_line(error)})"
+    return one_line(error)
 
 
 def _has_known_cause(error: BaseException) -> bool:
@@ -108,15 +121,11 @@ def _has_known_cause(error: BaseException) -> bool:
     return isinstance(error, known) or of_the_machine(error)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 class _OnStderr(logging.Handler):
     """Says what TALON and its plugins log as the command line says everything."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        note(_one_line(record.getMessage()))
+        note(one_line(record.getMessage()))
 
 
 @contextmanager
@@ -131,6 +140,49 @@ def _log_on_stderr() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
+
+
+@contextmanager
+def _wide_enough() -> Iterator[None]:
+    """Leave no terminal so narrow that rich and typer print nothing, or a letter a line; 0 says that nobody knows."""
+    told = os.environ.get("COLUMNS", "")
+    narrow = told.isdecimal() and int(told) < NARROWEST
+    if narrow:
+        os.environ["COLUMNS"] = str(NARROWEST) if int(told) else "80"
+    try:
+        yield
+    finally:
+        if narrow:
+            os.environ["COLUMNS"] = told
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let no Ctrl-C be lost that comes in a finalizer, or a callback of the garbage collector, as hypothesis has one.
+
+    There Python prints the KeyboardInterrupt and goes on; so it is raised again a moment later.
+    """
+    before = sys.unraisablehook
+
+    def again(unraisable: "sys.UnraisableHookArgs") -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(0.01, _interrupt).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _interrupt() -> None:
+    """Do what Ctrl-C does, so that the main thread hears it even while it sleeps, where the system can do that."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 @contextmanager

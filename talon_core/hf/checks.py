@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
+
+from talon_core.hf.modes import is_wrapper
 
 MIXING = "torch.ao.nn.quantized"
 """Modules of torch's eager-mode quantisation: the scale of a layer's input is that of all its tokens together."""
@@ -15,7 +18,7 @@ def checked_model(model: Any) -> Any:
         ValueError: if it is no transformers causal LM, has no weights, or is quantised in a way in which a token's
             logits depend on the others of the pass.
     """
-    while _is_wrapper(type(model)):
+    while is_wrapper(type(model)):
         model = model._orig_mod
     if not hasattr(model, "config") or not hasattr(model, "get_output_embeddings"):
         raise ValueError(
@@ -40,39 +43,43 @@ def checked_model(model: Any) -> Any:
     return model
 
 
-def mode_of(model: nn.Module) -> tuple[list[nn.Module], bool]:
-    """Which modules are in training mode, and whether any was compiled; asked in each round, so all in one quick walk.
+class AsLoaded:
+    """What a model was when a decoder was made for it, as far as that depends on it.
 
-    A module is compiled by `module.compile()`, as a wrapper, or by its `forward`.
+    Args:
+        model: a transformers causal LM.
     """
-    training: list[nn.Module] = []
-    compiled = False
-    classes, seen = set(), set()
-    left: list[nn.Module | None] = [model]
-    while left:
-        module = left.pop()
-        if module is None or id(module) in seen:
-            continue
-        seen.add(id(module))
-        classes.add(type(module))
-        own = module.__dict__
-        if own.get("training"):  # a wrapper has it of what it wraps
-            training.append(module)
-        if own.get("_compiled_call_impl") is not None or ("forward" in own and _is_compiled(own["forward"])):
-            compiled = True
-        children = own["_modules"]
-        if children:
-            left.extend(children.values())
-    return training, compiled or any(_is_wrapper(cls) or _is_compiled(cls.forward) for cls in classes)
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._was = self._now()
+
+    def _now(self) -> dict[str, Any]:
+        model = self._model
+        return {"dtype": model.dtype, "device": model.device, "vocabulary size": vocabulary_size(model)}
+
+    def difference(self) -> str | None:
+        """What it is that is not as it was, as a sentence; None if everything is."""
+        for what, now in self._now().items():
+            if now != self._was[what]:
+                return (
+                    f"{type(self._model).__name__} was changed after its decoder was made: its {what} was "
+                    f"{self._was[what]} and is {now}; call talon_core.load again"
+                )
+        return None
 
 
-def _is_wrapper(cls: type) -> bool:
-    """Whether `torch.compile` returns this class for a module; asked without importing the compiler."""
-    return cls.__name__ == "OptimizedModule" and cls.__module__ == "torch._dynamo.eval_frame"
+def check_autocast(device: torch.device) -> None:
+    """Make sure that autocast is off for a device.
 
-
-def _is_compiled(function: Any) -> bool:
-    return "_torchdynamo_orig_callable" in getattr(function, "__dict__", {})
+    Raises:
+        ValueError: if it is on.
+    """
+    if torch.is_autocast_enabled(device.type):
+        raise ValueError(
+            f"torch.autocast is on for {device.type}, and would round a tree's logits in other places than those of "
+            "plain decoding; load and decode outside of it, with the model in the dtype that is wanted"
+        )
 
 
 def vocabulary_size(model: Any) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
+from talon_core.errors import one_line
 from talon_core.hf.cache import TreeCache
 from talon_core.hf.inputs import PassInputs
 from talon_core.tree import IntArray
@@ -284,7 +285,7 @@ class _Recording:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # the model asks its device for something; it runs, but not as a graph
-            self.failure = " ".join(str(error).split())
+            self.failure = one_line(error)
             self._recorder = None
             why = f"passes run without CUDA graphs, which is slower: {self.failure}"
             warnings.warn(why, RuntimeWarning, stacklevel=2)

@@ -19,9 +19,16 @@ from transformers import (
     StopStringCriteria,
 )
 
-from talon_core.errors import of_the_machine, written
+from talon_core.errors import first_line, of_the_machine, one_line, written
 from talon_core.frontend import Frontend, TextStream
-from talon_core.hf.arguments import check_for_decoder, check_functions, check_ids, check_prepared, check_tokenizer
+from talon_core.hf.arguments import (
+    INSIDE_ONLY,
+    check_for_decoder,
+    check_functions,
+    check_ids,
+    check_prepared,
+    check_tokenizer,
+)
 from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.text import DecodedStream
 from talon_core.hf.values import check_seed, check_values
@@ -61,6 +68,7 @@ class HFFrontend(Frontend):
         check_seed(seed)
         check_tokenizer(tokenizer)
         check_for_decoder(rest)
+        rest = {name: one for name, one in rest.items() if name not in INSIDE_ONLY}  # those that are left are None
         if raw is not None and not isinstance(raw, bool):
             raise ValueError(f"raw is {written(raw)}; it must be True or False")
         ids = self.encode(prompt, raw=bool(raw))
@@ -70,7 +78,7 @@ class HFFrontend(Frontend):
         own = _fields(self.model.generation_config)
         for said in (rest, given):
             check_values(said, vocabulary_size(self.model), own)
-        _sampling_options(rest, given)
+        sampling_options(rest, given)
         if not any(said.get(option) for said in (rest, given, own) for option in ("max_new_tokens", "max_length")):
             rest["max_new_tokens"] = DEFAULT_MAX_NEW_TOKENS
         stop_strings = [said["stop_strings"] for said in (rest, given, own) if said.get("stop_strings") is not None]
@@ -83,6 +91,10 @@ class HFFrontend(Frontend):
 
     def _prepared(self, ids: IntArray, options: dict[str, Any], seed: int | None) -> Request:
         """Let `generate` itself turn options into processors and criteria, up to where it would start decoding."""
+        if self.model.device.type == "meta":  # generate would try to read from it
+            raise ValueError(
+                f"{type(self.model).__name__} has no weights any more: it is on the device 'meta'; load it again"
+            )
         captured: list[Request] = []
 
         def capture(_model: Any, input_ids: Tensor, **prepared: Any) -> Tensor:
@@ -99,12 +111,12 @@ class HFFrontend(Frontend):
                 options = {**config.update(**options), **unset, "generation_config": config}
             self.model.generate(batch, attention_mask=torch.ones_like(batch), custom_generate=capture, **options)
         except ValueError as error:
-            raise ValueError(str(error).strip().splitlines()[0]) from error
+            raise ValueError(first_line(error)) from error
         except Exception as error:
             if of_the_machine(error):
                 raise
-            said = " ".join(str(error).split())
-            raise ValueError(f"generate cannot prepare these options: {type(error).__name__}: {said}") from error
+            said = f"{type(error).__name__}: {one_line(error)}"
+            raise ValueError(f"generate cannot prepare these options: {said}") from error
         return captured[0]
 
     def encode(self, prompt: str | list[dict[str, str]] | IntArray | Tensor, raw: bool = False) -> IntArray:
@@ -148,8 +160,9 @@ class HFFrontend(Frontend):
         try:
             return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
         except Exception as error:  # a template is a program, and may refuse messages in any way
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"this model's chat template cannot be filled with these messages: {said}") from error
+            raise ValueError(
+                f"this model's chat template cannot be filled with these messages: {one_line(error)}"
+            ) from error
 
     def text(self, token_ids: Sequence[int]) -> str | None:
         return None if self.tokenizer is None else self._decode(token_ids)
@@ -188,7 +201,7 @@ def stop_criterion(tokenizer: Any, stop_strings: Any) -> StopStringCriteria | No
     if tokenizer is None:
         raise ValueError(f"stop_strings is {stop_strings!r}; stop strings need a tokenizer, and there is none")
     check_tokenizer(tokenizer)
-    return StopStringCriteria(tokenizer, stop_strings)
+    return StopStringCriteria(tokenizer, [*texts])
 
 
 def _fields(config: Any) -> Mapping[str, Any]:
@@ -202,13 +215,15 @@ def _fields(config: Any) -> Mapping[str, Any]:
     return dict(vars(config))
 
 
-def _sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
+def sampling_options(options: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Translate our `temperature` 0 into transformers' `do_sample`; `given` is what a generation config says."""
     temperature = options.get("temperature")
     if options.get("do_sample") is None:
         said = given.get("do_sample") if temperature is None else None
         wanted = given.get("temperature") if temperature is None else temperature
         options["do_sample"] = bool(wanted) if said is None else said
+    if temperature is not None:
+        options["temperature"] = float(temperature)  # transformers refuses whole numbers
     if not options["do_sample"]:
         # generate warns about sampling options that greedy decoding does not use, the model's own defaults included
         options.update(temperature=1.0, top_p=1.0, top_k=50, min_p=None, typical_p=1.0)
@@ -233,28 +248,39 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
     check_prepared(input_ids, config, rest)
     check_functions("logits_processor", processors)
     check_functions("stopping_criteria", criteria)
-    made = (MaxLengthCriteria, EosTokenCriteria, *([MaxTimeCriteria] if config.max_time is not None else []))
+    own = [one for one in criteria if not _of_the_config(one, config)]
+    timed = any(type(one) is MaxTimeCriteria for one in own)  # then generate has put it in the place of the config's
     return Request(
         ids=input_ids[0].cpu().numpy().astype(np.int64),
         max_new_tokens=_max_new_tokens(criteria, config, input_ids.shape[1]),
         sampling=Sampling(bool(config.do_sample), tuple(processors)),
         eos=_eos(criteria),
-        criteria=tuple(_as_criterion(one) for one in criteria if not isinstance(one, made)),
+        criteria=tuple(_as_criterion(one) for one in own),
         seed=seed,
-        max_seconds=config.max_time,
+        max_seconds=None if timed else config.max_time,
     )
 
 
+def _of_the_config(criterion: Any, config: GenerationConfig) -> bool:
+    """Whether a request has fields for what it says. A user's subclass may say anything, so it is none of these."""
+    kind = type(criterion)
+    if kind is MaxTimeCriteria:
+        return bool(criterion.max_time == config.max_time)
+    return kind in (MaxLengthCriteria, EosTokenCriteria)
+
+
 def _max_new_tokens(criteria: StoppingCriteriaList, config: GenerationConfig, prompt: int) -> int:
-    lengths = [one.max_length for one in criteria if isinstance(one, MaxLengthCriteria)]
-    if not lengths:
-        lengths = [config.max_length if config.max_length else prompt + DEFAULT_MAX_NEW_TOKENS]
-    return int(min(lengths)) - prompt
+    lengths = [one.max_length for one in criteria if type(one) is MaxLengthCriteria]
+    if lengths:
+        return max(int(min(lengths)) - prompt, 1)  # criteria are asked after a token
+    if config.max_new_tokens is not None or config.max_length is None:
+        return int(config.max_new_tokens or DEFAULT_MAX_NEW_TOKENS)
+    return int(config.max_length) - prompt
 
 
 def _eos(criteria: StoppingCriteriaList) -> frozenset[int]:
     return frozenset(
-        int(token) for one in criteria if isinstance(one, EosTokenCriteria) for token in one.eos_token_id.tolist()
+        int(token) for one in criteria if type(one) is EosTokenCriteria for token in one.eos_token_id.tolist()
     )
 
 

@@ -113,7 +113,8 @@ class TalonGenerate:
         tokenizer: the model's, for stop strings.
 
     Attributes:
-        last: the result of the last call, of what came out of it where it failed; None before the first.
+        last: the result of the last call, of what came out of it where it failed; None before the first, and where the
+            last call was refused.
 
     Raises:
         ValueError: for stop strings without a tokenizer, or that are no texts; for what is no seed or no tokenizer.
@@ -162,6 +163,8 @@ class TalonGenerate:
                 trees, or a logits processor that does not go with the rule.
             BusyError: if the model is being decoded at this moment.
         """
+        self.last = None
+        self._check_called(input_ids, prepared)
         of_generate = _arguments_of_generate(model)
         refuse(of_generate, ARGUMENTS)
         streamer = streamer if streamer is not None else of_generate.get("streamer")
@@ -180,6 +183,19 @@ class TalonGenerate:
         if prepared["generation_config"].return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
+
+    def _check_called(self, input_ids: Any, prepared: Mapping[str, Any]) -> None:
+        """Only `generate` makes processors and stop conditions of a generation config."""
+        made = ("generation_config", "logits_processor", "stopping_criteria")
+        missing = [name for name in made if name not in prepared]
+        if missing or not isinstance(input_ids, Tensor):
+            what = (
+                f"without {missing[0]}" if missing else f"with a {type(input_ids).__name__} in the place of token ids"
+            )
+            raise ValueError(
+                f"what as_generate returned was called {what}; give it to model.generate as custom_generate, "
+                "which prepares its arguments"
+            )
 
     def _decoded(self, model: Any, request: Request, streamer: Any) -> list[int]:
         generation = self._decoder_for(model).run(request)
@@ -226,7 +242,7 @@ class TalonGenerate:
                     "make one for it with talon_core.load"
                 )
             return self._made_of
-        if self._decoder is None or cast(HFTarget, self._decoder.target).model is not model:
+        if self._decoder is None or not _decodes(self._decoder, model):
             self._decoder = self._shared(model, self._made_of)
         return self._decoder
 
@@ -235,9 +251,15 @@ class TalonGenerate:
             found = self._decoders.get((id(model), parts))
         except TypeError:  # a part that is an object may have no hash
             return decoder_for_model(model, None, parts)
-        if found is None:
+        if found is None or not _decodes(found, model):
             found = self._decoders[id(model), parts] = decoder_for_model(model, None, parts)
         return found
+
+
+def _decodes(decoder: Decoder, model: Any) -> bool:
+    """Whether a decoder was made for a model as it is now."""
+    target = cast(HFTarget, decoder.target)
+    return target.model is model and target.runner.as_loaded.difference() is None
 
 
 def _arguments_of_generate(model: Any) -> Mapping[str, Any]:

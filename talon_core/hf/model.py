@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from talon_core.drafter import FINAL_STATE
 from talon_core.errors import BusyError
 from talon_core.hf.attention import ATTENTION_NAME
-from talon_core.hf.checks import mode_of
+from talon_core.hf.modes import Modules
 
 
 @contextmanager
@@ -52,12 +52,15 @@ def captured_states(
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """While entered, the model is in evaluation mode, and what was compiled of it runs as it is written.
+def evaluating(modules: Modules) -> Iterator[None]:
+    """While entered, a model is in evaluation mode, and what was compiled of it runs as it is written.
 
     A compiler would trace into our kernels. After it each module is back in the mode it was in.
+
+    Args:
+        modules: the model's.
     """
-    training, compiled = mode_of(model)
+    training, compiled = modules.mode()
     with _UNCOMPILED if compiled else nullcontext():
         try:
             for module in training:

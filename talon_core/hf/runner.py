@@ -14,9 +14,11 @@ from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import FINAL_STATE
 from talon_core.errors import blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD, Pass, TreePass
+from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import Staged, fed, pass_inputs, prompt_passes
 from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
+from talon_core.hf.modes import Modules, recorded_parts
 from talon_core.sessions import RepeatableSession
 from talon_core.tree import IntArray, TokenTree
 
@@ -83,6 +85,9 @@ class ModelRunner:
         self._prefill_rows = 1 if self.device.type == "cpu" else GPU_PREFILL_ROWS
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._switch = AttentionSwitch(model)
+        self._modules = Modules(model)
+        self.as_loaded = AsLoaded(model)
+        self._parts: list[object] = []  # what recorded passes hold on to
         self._accelerated = None
         if accelerator is not None:
             with blaming_bugs("accelerator", accelerator, "prepare"):
@@ -95,15 +100,27 @@ class ModelRunner:
     def session(self) -> RepeatableSession:
         """While entered, the model's attention is TALON's; outside, the model is as it was.
 
-        Entering raises `BusyError` if the model is in a session already, of this runner or of another.
+        Entering raises `BusyError` if the model is in a session already, of this runner or of another, and `ValueError`
+        if autocast is on, or the model has another dtype, device or vocabulary than it had.
         """
         return _Session(self)
 
     @contextmanager
     def _entered(self, again: bool) -> Iterator[None]:
+        check_autocast(self.device)
+        changed = self.as_loaded.difference()
+        if changed is not None:
+            raise ValueError(changed)
+        if not again or not self._modules.are_those_of_the_model():
+            self._modules = Modules(self.model)
+        if not again and self._device_passes is not None:
+            parts = recorded_parts(self.model)
+            if parts != self._parts:
+                self._device_passes.forget()
+            self._parts = parts
         # streams and captures are those of the current device
         device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-        with device, self._switch.switched(), evaluating(self.model), ExitStack() as stack:
+        with device, self._switch.switched(), evaluating(self._modules), ExitStack() as stack:
             self._captured = stack.enter_context(captured_states(self.model, self.features, self._layers))
             stack.callback(self._captured.clear)
             faster = self._accelerated

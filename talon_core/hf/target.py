@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from talon_core.attention import Accelerator, AttentionBackend
-from talon_core.hf.checks import checked_model, vocabulary_size
+from talon_core.errors import one_line
+from talon_core.hf.checks import check_autocast, checked_model, vocabulary_size
 from talon_core.hf.device import Recorder
-from talon_core.hf.model import check_free, evaluating
+from talon_core.hf.model import check_free
+from talon_core.hf.probe import PlainModel, difference
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.rule import Accepted
 from talon_core.sessions import RepeatableSession
@@ -63,6 +65,7 @@ class HFTarget(Target):
             raise ValueError(f"{type(model).__name__} is an encoder-decoder; a target must be a causal LM")
         _check_layer_kinds(model, config)
         check_free(model)
+        check_autocast(model.device)
         self.model = model
         self.vocab_size = vocabulary_size(model)
         self.context_length, self.context_reason = _context(config)
@@ -115,27 +118,14 @@ class HFTarget(Target):
         if paths:
             self.runner.commit(paths)
 
-    def _plain_logits(self, prefix: IntArray, tree: TokenTree) -> dict[int, Tensor]:
-        """The plain model's logits at each node, `(vocab,)`: all paths to a leaf are read at once, one a row.
-
-        Where a path is shorter than the longest, any token may follow: what comes later changes nothing before it.
-        """
-        leaves = np.setdiff1d(np.arange(len(tree)), tree.parents)
-        paths = [tree.path(leaf) for leaf in leaves]
-        longest = max(map(len, paths))
-        texts = [np.concatenate([prefix, np.resize(tree.tokens[path], longest)]) for path in paths]
-        ids = torch.as_tensor(np.stack(texts), device=self.device)
-        with torch.inference_mode(), evaluating(self.model):
-            rows = self.model(input_ids=ids, use_cache=False).logits[:, -longest:]
-        return {int(node): row[at] for path, row in zip(paths, rows, strict=True) for at, node in enumerate(path)}
-
     def _probe(self, config: Any) -> None:
-        """Compare a small tree's logits with those of the plain model, path by path."""
+        """Compare a small tree's logits with those of the plain model: path by path, and as `generate` feeds it."""
         rng = np.random.default_rng(0)
         prefix = rng.integers(0, self.vocab_size, 6)
         parents = np.array([-1, 0, 0, 1, 1, 2, 3])
         tree = TokenTree(rng.integers(0, self.vocab_size, len(parents)), parents, np.zeros(len(parents)))
-        plain = self._plain_logits(prefix, tree)
+        plain = PlainModel(self.model)
+        expected = plain.along_paths(prefix, tree)
         with self.session():
             try:
                 self.open(0, len(prefix) + len(tree))
@@ -147,18 +137,18 @@ class HFTarget(Target):
             except Exception as error:  # Triton has errors of its own, for a kernel that a GPU has no room for
                 raise BackendError(
                     f"{type(self.model).__name__} cannot verify a tree with attention backend '{self.attention.name}' "
-                    f"({' '.join(str(error).split())}); choose another target, or another backend"
+                    f"({one_line(error)}); choose another target, or another backend"
                 ) from error
         _check_windows(self.model, config, self.runner.windows)
-        for node, logits in plain.items():
-            off = float((outputs.logits[node].float() - logits.float()).abs().max())
-            allowed = (1e-3 if logits.dtype == torch.float32 else 5e-2) * float(logits.float().abs().max())
+        for node, logits in expected.items():
+            off, allowed = difference(outputs.logits[node], logits)
             if not off <= allowed:
                 raise ValueError(
                     f"{type(self.model).__name__} does not give a tree's nodes the logits of plain decoding "
                     f"(off by {off:.2g} at a node of depth {tree.depths[node]}, at most {allowed:.2g} is rounding), "
                     "so it would be decoded wrongly; choose another target"
                 )
+        plain.check_steps(prefix, tree, outputs.logits)
 
 
 def _split(ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:

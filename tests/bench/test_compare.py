@@ -143,8 +143,9 @@ def test_lines_that_do_not_count_accepted_parents_are_still_compared(folder_of, 
 
 @pytest.mark.parametrize("row", [3, {}, {"depth": 1}, {"depth": 1, "offered": "4", "accepted": 1}])
 def test_a_line_whose_counts_are_none_is_refused_in_a_sentence(folder_of, measurement, row):
-    with pytest.raises(ValueError, match=r"'acceptance_by_depth' has .* at 0; it must be a depth and counts of rounds"):
-        measurement("ngram", acceptance_by_depth=[row])
+    folder = folder_of([measurement("none"), measurement("ngram", acceptance_by_depth=[row])])
+    with pytest.raises(ValueError, match=r"'acceptance_by_depth' has at 0 .* it must be a depth and counts of rounds"):
+        read_results(folder)
 
 
 def test_a_wrong_output_is_found_whatever_its_line_says(folder_of, lines, measurement):

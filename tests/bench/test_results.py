@@ -1,6 +1,7 @@
 """The folder of a run: going on with it, and refusing what does not fit."""
 
 import json
+import os
 
 import pytest
 
@@ -32,7 +33,10 @@ def test_a_line_from_before_there_were_lossy_rules_is_lossless(folder_of, measur
     file = folder / RESULTS
     old = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps({**line, "lossless": None}) + "\n" for line in old))
-    with pytest.raises(ValueError, match=r"line 1 .* is no measurement of this version: 'lossless' must be in \(True"):
+    with pytest.raises(
+        ValueError,
+        match=r"line 1 .* is no measurement of this version: 'lossless' is None; it must be one",
+    ):
         read_results(folder)
     for line in old:
         del line["lossless"]
@@ -114,8 +118,14 @@ def test_an_empty_folder_is_taken(tmp_path, reopened):
     ("change", "sentence"),
     [
         (lambda line: line.pop("stats"), "line 1 of '{file}' is no measurement of this version"),
-        (lambda line: line.update(prompt="x"), "'prompt' must be <class 'int'>"),
-        (lambda line: line.update(colour=1), "colour"),
+        (lambda line: line.update(prompt="x"), "'prompt' is 'x'; it must be a whole number of at least 0"),
+        (lambda line: line.update(colour=1), "'colour' is not known"),
+        (lambda line: line.update(token_ids=None), "'token_ids' is None; it must be a list of whole numbers"),
+        (lambda line: line.update(question_id=[]), "'question_id' is []; it must be a whole number, text or null"),
+        (lambda line: line.update(logit_gap="x"), "'logit_gap' is 'x'; it must be a number"),
+        (lambda line: line.update(stats=7), "'stats' is 7; it must be a dictionary"),
+        (lambda line: line["stats"].update(rounds="x"), "'stats' has a 'rounds' that is 'x'; it must be a number"),
+        (lambda line: line["stats"].pop("new_tokens"), "has new_tokens None; it must be a number above 0"),
         (lambda line: line["stats"].update(seconds=0), "has seconds 0; it must be a number above 0"),
         (lambda line: line.update(method="other"), "measures 'other', which is no method of the run"),
         (lambda line: line.update(method="ngram"), "line 2 of '{file}' measures 'ngram'"),
@@ -131,6 +141,57 @@ def test_a_bad_line_is_named(folder_of, change, sentence, pair):
     with pytest.raises(ValueError, match=r"line [12] of") as caught:
         read_results(folder)
     assert sentence.format(file=file) in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["null", "7", "[]", '"text"', "true", "[" * 100_000, '{"a":', ""])
+def test_a_line_that_is_no_object_is_refused_in_a_sentence(folder_of, line, pair):
+    folder = folder_of(pair)
+    with (folder / RESULTS).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=r"line 3 of '.*' is no measurement of this version: ") as caught:
+        read_results(folder)
+    assert "NoneType" not in str(caught.value)
+    assert "argument" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "sentence"),
+    [
+        ((), None, "it has format None; this version reads format 1"),
+        ((), [], "it has format []; this version reads format 1"),
+        (("format",), 99, "it has format 99"),
+        (("settings",), None, "'settings' is None; it must be a dictionary"),
+        (("environment",), [], "'environment' is []; it must be a dictionary"),
+        (("sessions",), [None], "'sessions' has None at 0; it must hold dictionaries"),
+        (("settings", "methods"), 7, "'methods' is 7; it must be a list"),
+        (("settings", "methods"), [], "'methods' is empty; it must name at least one"),
+        (("settings", "methods", 0, "name"), None, "'name' is None; it must be text"),
+        (("settings", "methods", 0, "lossless"), 1, "'lossless' is 1; it must be one of true, false, \"claimed\""),
+        (("settings", "sets"), [3], "'sets' has 3 at 0; it must hold dictionaries"),
+        (("settings", "temperature"), "hot", "'temperature' is 'hot'; it must be a number"),
+    ],
+)
+def test_a_manifest_with_something_else_in_it_is_refused_in_a_sentence(folder_of, pair, where, value, sentence):
+    folder = folder_of(pair)
+    data = {"": json.loads((folder / MANIFEST).read_text())}
+    inner = data
+    for before, step in zip(("", *where), where, strict=False):
+        inner = inner[before]
+        assert step in inner or isinstance(step, int)
+    inner[where[-1] if where else ""] = value
+    (folder / MANIFEST).write_text(json.dumps(data[""]))
+    with pytest.raises(ValueError, match=r"manifest\.json' is no manifest of talon bench run: ") as caught:
+        read_results(folder)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, RESULTS])
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_not_waited_for(folder_of, pair, name):
+    file = folder_of(pair) / name
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ValueError, match=rf"'.*{name}'.* is no file"):
+        read_results(file.parent)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99, "settings": {"methods": [{"name": "none"}]}}'])

@@ -37,3 +37,13 @@ def test_a_line_that_holds_none_is_refused_with_its_number(kept, line):
     file.write_text(file.read_text() + line + "\n")
     with pytest.raises(ValueError, match=r"^line 4 of '.*' holds no rounds of this version: "):
         prompts(kept)
+
+
+@pytest.mark.parametrize("line", ["null", "7", "[]", '{"set": []}', "[" * 100_000])
+def test_a_line_of_something_else_is_refused_in_a_sentence_and_forgotten(tmp_path, line):
+    (tmp_path / ROUNDS).write_text(line + "\n")
+    with pytest.raises(ValueError, match=r"^line 1 of '.*' holds no rounds of this version: ") as caught:
+        list(read_rounds(tmp_path))
+    assert "recursion" not in str(caught.value)
+    forget_rounds(tmp_path, set())
+    assert (tmp_path / ROUNDS).read_text() == ""

@@ -1,5 +1,6 @@
 """Certificates in files: to which code they belong, when they count, and what is left out."""
 
+import importlib
 import json
 import os
 import sys
@@ -11,12 +12,15 @@ import pytest
 
 import talon_core
 from talon_core import AcceptanceRule, TreePolicy
-from talon_core.certify import store
+from talon_core.certify import code, store
+from talon_core.certify.code import UntoldError, digest, source_file
 from talon_core.certify.standing import standing
 from talon_core.certify.store import SHIPPED, WORLDS, certificates_folder, find, keep, read, why_not, write
-from talon_core.certify.subject import Subject, UntoldError, digest, source_file
+from talon_core.certify.subject import Subject
 from talon_core.certify.trial import Certificate
 from talon_core.certify.worlds import VARIED
+from talon_core.loaded import noting_imports
+from talon_core.registry import load_registry
 from talon_core.specs import spelled
 from talon_core.testing import certify
 from talon_strategies import Chain, RecursiveRejection, SampledChain
@@ -88,7 +92,80 @@ def test_it_is_about_this_code(pair: Any, liar: Any, change: str) -> None:
         helper.unlink()
     assert standing(rule, policy) == "claimed"
     (found,) = store.in_folder(certificates_folder())
-    assert why_not(found) == "the code of 'liar' is another one"
+    why = str(why_not(found))
+    if change == "removed":  # nobody has loaded it
+        assert why == "the code of 'liar' is another one"
+    else:
+        assert why.endswith("so the code of 'liar' that is loaded may be another one; start Python anew")
+
+
+def test_it_counts_again_where_the_code_is_loaded_anew(pair: Any, liar: Any) -> None:
+    policy, rule = pair
+    keep(earned(policy, rule).record())
+    helper = Path(liar.__file__).with_name("helper.py")
+    helper.write_text("FACTOR = 3\n")
+    helper.write_text("FACTOR = 2\n")
+    assert standing(rule, policy) == "claimed"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "liar"]:
+        del sys.modules[name]
+    load_registry()
+    assert standing(rule, sys.modules["liar"].Draws()) is True
+
+
+def test_none_is_made_of_code_that_was_edited_before_anybody_asked(pair: Any, liar: Any) -> None:
+    Path(liar.__file__).write_text(Path(liar.__file__).read_text() + "# edited\n")
+    with pytest.raises(UntoldError, match=r"__init__.py' has changed while Python ran, so the code of 'liar'"):
+        Subject.of(*pair)
+
+
+def test_none_is_made_of_code_that_was_written_and_imported_while_python_ran(
+    liar: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "written_now.py").write_text(Path(liar.__file__).read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        written: Any = importlib.import_module("written_now")
+        with pytest.raises(UntoldError, match=r"written_now.py' has changed while Python ran"):
+            Subject.of(written.Draws(), RecursiveRejection())
+    finally:
+        sys.modules.pop("written_now")
+
+
+def test_none_is_made_of_code_whose_file_is_gone(pair: Any, liar: Any) -> None:
+    importlib.import_module("liar.helper")
+    Path(liar.__file__).with_name("helper.py").unlink()
+    with pytest.raises(UntoldError, match=r"'liar' is loaded from '.*helper.py', which is gone; start Python anew"):
+        Subject.of(*pair)
+
+
+def test_code_behind_a_link_counts_and_a_link_in_a_circle_ends(tmp_path: Path) -> None:
+    package, elsewhere = tmp_path / "package", tmp_path / "elsewhere"
+    package.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "part.py").write_text("FACTOR = 2\n")
+    before = digest(package)
+    (package / "part").symlink_to(elsewhere)
+    linked = digest(package)
+    assert linked != before
+    (package / "back").symlink_to(package)
+    (elsewhere / "up").symlink_to(package)
+    (package / "nowhere").symlink_to(tmp_path / "none")
+    assert digest(package) == linked
+    (elsewhere / "part.py").write_text("FACTOR = 3\n")
+    assert digest(package) != linked
+
+
+def test_a_package_that_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "SETTLED", -10_000_000_000)  # as if it had been written long ago
+    (tmp_path / "part.py").write_text("FACTOR = 2\n")
+    read: list[Path] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or whole(path))  # type: ignore[func-returns-value]
+    assert digest(tmp_path) == digest(tmp_path)
+    assert len(read) == 1
+    (tmp_path / "part.py").write_text("FACTOR = 32\n")
+    digest(tmp_path)
+    assert len(read) == 2
 
 
 def test_what_python_leaves_beside_the_code_does_not_matter(pair: Any, liar: Any) -> None:
@@ -130,7 +207,8 @@ def test_the_code_of_a_policy_around_another_one_is_that_of_both(liar: Any, tmp_
         "    inner: TreePolicy\n    budget: int = 4\n\n"
         "    def grow(self, tree, candidates, choices):\n        return self.inner.grow(tree, candidates, choices)\n"
     )
-    around: Any = __import__("around")
+    with noting_imports():
+        around: Any = __import__("around")
     try:
         subject = Subject.of(around.Around(liar.Draws()), RecursiveRejection(), VARIED)
         assert set(subject.code) == {"around", "liar"}
@@ -224,10 +302,57 @@ def test_a_file_that_is_no_certificate_is_left_out_with_a_warning(pair: Any, cap
     assert len(caplog.text.splitlines()) == 1
 
 
-def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(pair: Any, caplog: Any) -> None:
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", ["folder", "pipe", "huge", "link to nothing"])
+def test_what_is_no_small_file_is_left_out_with_a_warning(pair: Any, caplog: Any, what: str) -> None:
     policy, rule = pair
     file = keep(earned(policy, rule).record())
-    os.rename(file, file.with_suffix(".old"))
-    file.mkdir()
+    file.unlink()
+    if what == "folder":
+        file.mkdir()
+    elif what == "pipe":
+        os.mkfifo(file)
+    elif what == "huge":
+        with file.open("w") as made:
+            made.truncate(2**40)
+    else:
+        file.symlink_to("nothing.json")
     assert standing(rule, policy) == "claimed"
-    assert "cannot be read" in caplog.text
+    assert len(caplog.text.splitlines()) == 1
+    assert {
+        "folder": "is no file",
+        "pipe": "is no file",
+        "huge": "has 1099511627776 bytes; at most 1048576 are read",
+        "link to nothing": "cannot be read: No such file",
+    }[what] in caplog.text
+
+
+WRONG = [
+    (("subject",), None, "'subject' is no subject: None is no dictionary"),
+    (("subject",), 7, "'subject' is no subject: 7 is no dictionary"),
+    (("subject", "rule"), None, "'rule' is None; it must be a dictionary"),
+    (("subject", "policy"), "x", "'policy' is 'x'; it must be a dictionary"),
+    (("subject", "varied"), None, "'varied' is None; it must be a list of texts"),
+    (("subject", "code"), {"a": None}, "'code' has a 'a' that is None; it must be text"),
+    (("subject", "talon"), 1, "'talon' is 1; it must be text"),
+    (("worlds",), None, "'worlds' is None; it must be a whole number of at least 2000"),
+    (("worlds",), True, "'worlds' is True; it must be a whole number"),
+    (("accepting",), 1.5, "'accepting' is 1.5; it must be a whole number"),
+    (("largest_error",), [], "'largest_error' is []; it must be a number"),
+    (("date",), None, "'date' is None; it must be text"),
+    (("versions",), None, "'versions' is None; it must be a dictionary"),
+    (("drafter",), None, "its 'drafter' is None; one that counts was made with 'random tables'"),
+]
+
+
+@pytest.mark.parametrize(("where", "value", "sentence"), WRONG)
+def test_what_a_certificate_cannot_say_is_told_with_what_would_be_right(
+    pair: Any, where: tuple[str, ...], value: Any, sentence: str
+) -> None:
+    file = keep(earned(*pair).record())
+    told: Any = json.loads(file.read_text())
+    (told if len(where) == 1 else told[where[0]])[where[-1]] = value
+    file.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=r"^'.*json' is no certificate: ") as caught:
+        read(file)
+    assert sentence in str(caught.value)

@@ -1,5 +1,6 @@
 """What a result says of itself: that it is lossless, that it is not, or that a plugin says so."""
 
+import functools
 import importlib
 import inspect
 import sys
@@ -7,17 +8,19 @@ from importlib.metadata import PackagePath
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import attrs
 import numpy as np
 import pytest
 
 import talon_strategies
-from talon_core import AcceptanceRule, PluginError, Request, TableTarget, TreePolicy
+from talon_core import AcceptanceRule, Accepted, PluginError, Request, TableTarget, TreePolicy
 from talon_core.certify import subject
+from talon_core.certify.code import UntoldError, patched
 from talon_core.certify.exact import Given
 from talon_core.certify.standing import is_proved, standing
-from talon_core.certify.subject import is_own
+from talon_core.certify.subject import Subject, is_own
 from talon_core.decoder import Decoder
 from talon_core.loading import Parts, is_lossless
 from talon_core.registry import load_registry
@@ -181,3 +184,103 @@ def test_a_policy_that_says_another_kind_than_its_class_is_not_taken_at_its_word
             return "hybrid" if attribute == "children" else super().__getattribute__(attribute)
 
     assert standing(Hybrid(), TwoTongues()) == "claimed"
+
+
+# What is replaced while Python runs
+
+
+def accept_nothing(self: Any, tree: Any, laws: Any, choices: Any) -> Accepted:
+    return Accepted(np.array([0]), 0)
+
+
+REPLACED = {
+    "by a function of another file": (Match, "walk", accept_nothing),
+    "by a lambda": (Match, "walk", lambda self, tree, laws, choices: accept_nothing(self, tree, laws, choices)),
+    "by a wrapper that says it is the same": (Match, "walk", functools.wraps(Match.walk)(accept_nothing)),
+    "by an object": (Match, "walk", Mock()),
+    "by another rule's": (Match, "walk", Block.walk),
+    "in the interface": (AcceptanceRule, "__repr__", accept_nothing),
+    "by something new": (Match, "__getattribute__", lambda self, name: object.__getattribute__(self, name)),
+}
+
+
+@pytest.mark.parametrize("how", REPLACED)
+def test_a_rule_whose_method_is_replaced_while_python_runs_is_a_claim(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cls, name, replacement = REPLACED[how]
+    monkeypatch.setattr(cls, name, replacement, raising=False)
+    assert not is_own(Match())
+    assert standing(Match(), None) == standing(Match(), Talon()) == "claimed"
+    with pytest.raises(UntoldError, match=rf"{cls.__name__}\.{name} is not the method of its file"):
+        Subject.of(Talon(), Match())
+
+
+def test_a_policy_whose_method_is_replaced_is_a_claim_where_the_rule_minds(monkeypatch: pytest.MonkeyPatch) -> None:
+    grow = SampledChain.grow
+    monkeypatch.setattr(SampledChain, "grow", lambda self, tree, candidates: grow(self, tree, candidates))
+    assert standing(Match(), SampledChain()) is True
+    assert standing(Block(), SampledChain()) == "claimed"
+
+
+def test_a_plugin_whose_base_is_replaced_is_a_claim(liar: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liar.Fixed, "grow", liar.Draws.grow)
+    with pytest.raises(UntoldError, match=r"Fixed\.grow is not the method of its file"):
+        Subject.of(liar.Crashes(), Block())
+
+
+@attrs.frozen(slots=False)
+class OddlyMade(AcceptanceRule):
+    """Methods of every kind as they stand in a file."""
+
+    name = "oddly-made"
+    exact_for = frozenset({"any"})
+    share: float = 1.0
+
+    walk = accept_nothing
+    also = staticmethod(accept_nothing)
+    ignored = functools.partialmethod(accept_nothing)
+
+    @property
+    def kind(self) -> str:
+        return "a"
+
+    @kind.setter
+    def kind(self, value: str) -> None: ...
+
+    @staticmethod
+    def made() -> "OddlyMade":
+        return OddlyMade()
+
+    @classmethod
+    def of(cls) -> "OddlyMade":
+        return cls()
+
+    @functools.lru_cache  # noqa: B019 - it is never called
+    def kept(self) -> int:
+        return 1
+
+    @functools.cached_property
+    def later(self) -> int:
+        return 1
+
+    def __private(self) -> int:
+        return 1
+
+    class Inner:
+        def method(self) -> None: ...
+
+
+def test_what_stands_in_the_file_is_not_replaced() -> None:
+    for part in (OddlyMade(), OddlyMade.Inner(), Match(), Talon(), Typical(), KeepsTheLikelier(), BonusOffByOne()):
+        assert patched(part) is None
+    held = OddlyMade()
+    held.__dict__["walk"] = accept_nothing
+    assert patched(held) == "OddlyMade.walk"
+
+
+def test_none_of_ours_is_replaced() -> None:
+    registry = load_registry()
+    for kind in ("tree policy", "rule"):
+        for name in registry.names(kind):
+            assert patched(object.__new__(registry.get(kind, name).cls)) is None

@@ -1,5 +1,7 @@
 """`talon list` and `talon models`."""
 
+import os
+
 import attrs
 import pytest
 
@@ -126,3 +128,13 @@ def test_fetching_prints_the_folder(talon, monkeypatch, tmp_path):
     }
     assert talon("models", "fetch", "smollm2-135m").out.splitlines()[-1] == str(tmp_path)
     assert asked == [("smollm2-135m", True), ("smollm2-135m", False)]
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "abc", "007"])
+@pytest.mark.parametrize("arguments", [["list", "rules"], ["--help"]])
+def test_whatever_the_terminal_says_of_its_width_something_can_be_read(talon, monkeypatch, columns, arguments):
+    monkeypatch.setenv("COLUMNS", columns)
+    ran = talon(*arguments)
+    assert ran.status == 0
+    assert ("block" if "list" in arguments else "generate") in ran.out
+    assert os.environ["COLUMNS"] == columns

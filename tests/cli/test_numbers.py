@@ -64,7 +64,7 @@ def test_what_is_no_number_is_refused_everywhere(talon, monkeypatch):
     [
         ("learning_rate", ["0", "-1", "2"]),
         ("epochs", ["0", "1e30"]),
-        ("temperature", ["-0.1", "1e30"]),
+        ("temperature", ["-0.1", "1e30", "1e-40"]),
         ("seed", ["-1", "4294967296"]),
         ("held_out", ["0.6"]),
     ],
@@ -79,6 +79,13 @@ def test_settings_of_a_training_have_two_sides(option, values, tmp_path):
 def test_numbers_of_a_training_are_refused_before_anything_is_loaded(talon):
     for given in ("--learning-rate=5", "--seed=4294967296", "--epochs=1e30"):
         assert given.split("=")[0] in talon("train", "medusa", "--out", "out", "--self-written", "4", given).refusal
+
+
+@pytest.mark.parametrize("value", ["5e-324", "1e-40", "-1"])
+def test_a_temperature_that_no_float32_can_be_divided_by_is_refused_before_anything_is_loaded(talon, value):
+    for command in (["generate", "hi"], ["bench", "run", "ngram", "--prompts", "none.txt"]):
+        said = talon(*command, "--model", "nowhere", "--temperature", value).refusal
+        assert f"--temperature is {float(value)}; it must be 0 (greedy), or a finite number of at least 1e-30" in said
 
 
 def test_options_of_every_plugin_refuse_what_is_no_finite_number():

@@ -128,3 +128,27 @@ def test_help_is_shown_where_nothing_is_asked_for(talon):
     ran = talon()
     assert ran.status == 0
     assert "generate" in ran.out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(process, more):
+    """hypothesis has such a callback; there Python prints the KeyboardInterrupt, and goes on."""
+    script = """
+import gc, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from talon_core.cli import main, listing
+def interrupted(phase, info):
+    gc.callbacks.remove(interrupted)
+    raise KeyboardInterrupt
+def load_registry():
+    gc.callbacks.append(interrupted)
+    gc.collect()
+    time.sleep(20)
+listing.load_registry = load_registry
+sys.exit(main())
+"""
+    status, out, err = process(script, "list", *more)
+    assert (status, err) == (130, "")
+    assert not out if not more else json.loads(out) == {"error": "interrupted"}

@@ -90,6 +90,31 @@ def test_a_model_that_asks_its_device_for_something_is_run_without_recording():
     assert "asks the device" in decoder.target.runner.not_recorded
 
 
+def assigned(model):
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().flip(0))
+
+
+def exchanged(model):
+    model.model.layers[1].mlp.act_fn = torch.nn.Identity()
+
+
+def hooked(model):
+    model.model.layers[1].register_forward_hook(lambda _module, _args, out: out * -0.5)
+
+
+@pytest.mark.parametrize("change", [assigned, exchanged, hooked])
+def test_what_was_recorded_is_given_up_where_the_model_has_changed(change):
+    model = tiny_model("llama")
+    decoder, (recorder,) = decoder_of(model, *DRAFTERS["ngram"])
+    before = decoder.generate(PROMPTS[0], max_new_tokens=12).token_ids
+    recorded = recorder.recorded
+    assert decoder.generate(PROMPTS[0], max_new_tokens=12).token_ids == before
+    assert recorder.recorded == recorded > 0
+    change(model)
+    expected = load(model, policy=None).generate(PROMPTS[0], max_new_tokens=12).token_ids
+    assert decoder.generate(PROMPTS[0], max_new_tokens=12).token_ids == expected != before
+
+
 def test_processors_and_rules_of_ones_own_are_asked_on_a_device_too():
     model = tiny_model("llama")
     decoder, _ = decoder_of(model, *DRAFTERS["ngram"])

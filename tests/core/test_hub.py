@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from typing import Any
 
 import huggingface_hub
@@ -23,6 +24,15 @@ def answers(monkeypatch: pytest.MonkeyPatch, with_error: Exception | None) -> No
 
 def caches(monkeypatch: pytest.MonkeyPatch, path: str | None) -> None:
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda repo, file: path)
+
+
+@pytest.fixture(autouse=True)
+def network(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Whether anything answers; nobody is asked in tests."""
+    answered = threading.Event()
+    answered.set()
+    monkeypatch.setattr(hub, "knock", lambda _: answered)
+    return answered
 
 
 def test_what_is_neither_here_nor_to_be_had_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +80,24 @@ def test_a_hub_that_is_slow_is_waited_for_in_words(
         only_local("a/b")
     over.set()
     assert [record.getMessage() for record in caplog.records] == ["waiting for https://huggingface.co to answer"]
+
+
+@pytest.mark.timeout(20)
+def test_where_nothing_at_all_answers_it_is_given_up_at_the_time_of_the_note(
+    monkeypatch: pytest.MonkeyPatch, network: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = threading.Event()
+    network.clear()
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: over.wait())
+    monkeypatch.setattr(hub, "SECONDS_UNTIL_NOTE", 0.05)
+    caches(monkeypatch, None)
+    with caplog.at_level(logging.WARNING, "talon_core"), pytest.raises(ModelError, match=r"answered within 0.05 sec"):
+        only_local("a/b")
+    over.set()
+    assert caplog.records == []
+
+
+def test_a_slow_network_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: time.sleep(0.3))
+    monkeypatch.setattr(hub, "SECONDS_UNTIL_NOTE", 0.05)
+    assert only_local("a/b") is False

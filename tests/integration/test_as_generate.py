@@ -12,9 +12,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    EosTokenCriteria,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
     PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -205,6 +208,9 @@ def test_stop_strings_that_cannot_be_looked_for_are_refused_in_words(options: di
         ({"rule": "typical"}, ValueError, "rule 'typical' .* is lossy: .* lossy=True allows it"),
         ({"rule": "block"}, ValueError, "rule 'block' .* is not exact for the deterministic trees"),
         ({"policy": "tallon"}, LookupError, "no tree policy 'tallon'; did you mean 'talon'"),
+        ({"lossy": "no"}, ValueError, "lossy is 'no'; it must be True or False"),
+        ({"graphs": 1}, ValueError, "graphs is 1; it must be True or False"),
+        ({"accelerate": 5}, ValueError, "accelerate is 5; it must be True, False or the name of an accelerator"),
     ],
 )
 def test_a_bad_part_is_refused_before_there_is_a_model(
@@ -420,3 +426,63 @@ def test_each_module_is_in_the_mode_that_it_was_in(model: Any) -> None:
     assert {name: module.training for name, module in model.named_modules()} == before
     decoder.generate(PROMPT, max_new_tokens=5)
     assert {name: module.training for name, module in model.named_modules()} == before
+
+
+class Ends(StoppingCriteria):
+    """Stops at a length of its own."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.tensor([input_ids.shape[1] >= PROMPT.shape[1] + 3])
+
+
+class OtherLength(Ends, MaxLengthCriteria):
+    """A subclass of what generate makes itself."""
+
+
+class OtherEnd(Ends, EosTokenCriteria):
+    """As above."""
+
+
+@pytest.mark.filterwarnings("ignore")  # generate's own, of criteria that take precedence
+@pytest.mark.parametrize(
+    ("options", "new"),
+    [
+        ({"stopping_criteria": [OtherLength(50)]}, 3),
+        ({"stopping_criteria": [OtherEnd(50)]}, 3),
+        ({"stopping_criteria": [MaxLengthCriteria(10)]}, 2),
+        ({"stopping_criteria": [MaxLengthCriteria(4)]}, 1),
+        ({"stopping_criteria": [MaxTimeCriteria(0.0)]}, 1),
+        ({"stopping_criteria": [MaxTimeCriteria(0.0)], "max_time": 99.0}, 1),
+        ({"stopping_criteria": [MaxTimeCriteria(99.0)], "max_time": 0.0}, 9),
+    ],
+    ids=lambda given: type(given["stopping_criteria"][0]).__name__ if isinstance(given, dict) else None,
+)
+def test_criteria_of_generates_own_classes_are_asked_as_it_asks_them(
+    model: Any, options: dict[str, Any], new: int
+) -> None:
+    plain = model.generate(PROMPT, max_new_tokens=9, **options, **GREEDY)
+    assert plain.shape == (1, PROMPT.shape[1] + new)
+    assert torch.equal(model.generate(PROMPT, max_new_tokens=9, **options, custom_generate=talon(), **GREEDY), plain)
+
+
+def test_a_call_that_was_refused_leaves_no_result_of_another(model: Any) -> None:
+    ours = talon()
+    model.generate(PROMPT, max_new_tokens=3, custom_generate=ours, **GREEDY)
+    assert ours.last is not None
+    with pytest.raises(ValueError, match="num_beams is 2"):
+        model.generate(PROMPT, max_new_tokens=3, num_beams=2, custom_generate=ours, **GREEDY)
+    assert ours.last is None
+
+
+def test_without_what_generate_prepares_it_says_how_it_is_called(model: Any) -> None:
+    none: dict[str, Any] = {"logits_processor": LogitsProcessorList(), "stopping_criteria": StoppingCriteriaList()}
+    config = GenerationConfig(max_new_tokens=3)
+    for given, what in [
+        ({}, "without generation_config"),
+        ({"max_new_tokens": 3}, "without generation_config"),
+        ({"generation_config": config}, "without logits_processor"),
+        ({"input_ids": [[5, 9]], "generation_config": config, **none}, "with a list in the place of token ids"),
+    ]:
+        with pytest.raises(ValueError, match=f"was called {what}; give it to model.generate as custom_generate"):
+            talon()(model, **{"input_ids": PROMPT, **given})
+    assert talon()(model, PROMPT, generation_config=config, **none).shape == (1, PROMPT.shape[1] + 3)

@@ -5,16 +5,20 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize, prune, weight_norm
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import talon_core
 from talon_core.registry import load_registry
 from talon_core.testing.tiny_models import tiny_model
+from talon_drafters.training.heads import MedusaTraining
+from talon_drafters.training.recipes import MedusaRecipe
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 PARTS: dict[str, Any] = {"policy": "talon:budget=6,top_k=2", "drafter": "ngram"}
@@ -262,6 +266,113 @@ def test_compiled_models_do_not_end_the_process() -> None:
     assert done.stdout.split() == ["wrapper", "forward", "of_class"]
 
 
+def scripted_activation(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.act_fn = torch.jit.script(nn.SiLU())
+
+
+def other_scripted_activation(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.act_fn = torch.jit.script(nn.GELU())
+
+
+def traced_mlp(model: Any) -> None:
+    model.model.layers[1].mlp = torch.jit.trace(model.model.layers[1].mlp, torch.randn(1, 3, 48))
+
+
+def frozen_mlp(model: Any) -> None:
+    model.model.layers[1].mlp = torch.jit.freeze(torch.jit.script(model.model.layers[1].mlp))
+
+
+def scripted_head(model: Any) -> None:
+    model.lm_head = torch.jit.script(model.lm_head)
+
+
+@pytest.mark.parametrize(
+    "change", [scripted_activation, other_scripted_activation, traced_mlp, frozen_mlp, scripted_head]
+)
+def test_parts_in_torchscript_are_called(change: Callable[[Any], None]) -> None:
+    model = tiny_model("llama")
+    loaded_before = talon_core.load(model, **PARTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and still used
+        change(model)
+        expected = answer(model)
+        for decoder in (talon_core.load(model, **PARTS), loaded_before):
+            assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected
+
+
+def resized(model: Any) -> None:
+    model.resize_token_embeddings(model.config.vocab_size + 16, mean_resizing=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda model: model.double(), r"dtype was torch\.float32 and is torch\.float64"),
+        (lambda model: model.to(torch.bfloat16), r"dtype was torch\.float32 and is torch\.bfloat16"),
+        (resized, "vocabulary size was 97 and is 113"),
+    ],
+    ids=["double", "bfloat16", "resized"],
+)
+def test_what_changed_since_load_is_said_in_words(change: Callable[[Any], Any], what: str) -> None:
+    model = tiny_model("llama")
+    decoder = talon_core.load(model, **PARTS)
+    stream = decoder.stream(PROMPT, max_new_tokens=20)
+    next(stream)
+    change(model)
+    sentence = f"^LlamaForCausalLM was changed after its decoder was made: its {what}; call talon_core.load again$"
+    with pytest.raises(ValueError, match=sentence):
+        decoder.generate(PROMPT)
+    with pytest.raises(ValueError, match=sentence):
+        next(stream)
+
+
+def test_a_model_whose_weights_were_dropped_since_load_is_said_in_words() -> None:
+    model = tiny_model("llama")
+    decoder = talon_core.load(model, **PARTS)
+    stream = decoder.stream(PROMPT, max_new_tokens=20)
+    next(stream)
+    model.to("meta")
+    with pytest.raises(
+        ValueError, match=r"^LlamaForCausalLM has no weights any more: it is on the device 'meta'; load"
+    ):
+        decoder.generate(PROMPT)
+    with pytest.raises(ValueError, match="its device was cpu and is meta; call"):
+        next(stream)
+
+
+def test_as_generate_makes_another_decoder_for_a_model_that_has_changed() -> None:
+    model = tiny_model("llama")
+    ours = talon_core.as_generate(drafter="ngram")
+    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, "custom_generate": ours}
+    assert [int(token) for token in model.generate(PROMPT, **options)[0, 8:]] == answer(model)
+    model.double()
+    assert [int(token) for token in model.generate(PROMPT, **options)[0, 8:]] == answer(model)
+
+
+def test_autocast_is_refused_in_words() -> None:
+    model = tiny_model("llama")
+    decoder = talon_core.load(model, **PARTS)
+    before = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    stream = decoder.stream(PROMPT, max_new_tokens=20)
+    next(stream)
+    ours = talon_core.as_generate(decoder=decoder)
+    sentence = r"^torch\.autocast is on for cpu, and would round .*; load and decode outside of it, with the model in"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for decode in (
+            lambda: talon_core.load(model, **PARTS),
+            lambda: decoder.generate(PROMPT, max_new_tokens=20),
+            lambda: next(stream),
+            lambda: model.generate(PROMPT, max_new_tokens=20, custom_generate=ours),
+        ):
+            with pytest.raises(ValueError, match=sentence):
+                decode()
+        with torch.autocast("cpu", enabled=False):
+            assert talon_core.load(model, **PARTS).generate(PROMPT, max_new_tokens=20).token_ids == before
+    assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == before
+
+
 def test_a_class_that_is_patched_after_a_decoder_was_made_is_called_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     decoder = talon_core.load(model, **PARTS)
@@ -270,6 +381,62 @@ def test_a_class_that_is_patched_after_a_decoder_was_made_is_called_itself(monke
     monkeypatch.setattr(type(model.model.layers[0].mlp), "forward", lambda self, x: own(self, x) * -2.0)
     after = decoder.generate(PROMPT, max_new_tokens=20).token_ids
     assert after == answer(model) != before
+
+
+def narrow_model() -> Any:
+    """A model in float32 whose numbers all are bfloat16 numbers: the C kernels read a copy of its weights."""
+    config = LlamaConfig(
+        vocab_size=5000,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=None,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config).bfloat16().float().eval()
+
+
+def test_a_row_of_the_head_that_is_zeroed_behind_the_back_is_not_chosen_any_more() -> None:
+    model = narrow_model()
+    decoder = talon_core.load(model, **PARTS)
+
+    def streamed() -> list[int]:
+        with decoder.stream(PROMPT, max_new_tokens=12) as stream:
+            for _ in stream:
+                pass
+        return stream.result().token_ids
+
+    def inside_generate() -> list[int]:
+        ours = talon_core.as_generate(decoder=decoder)
+        out = model.generate(PROMPT, max_new_tokens=12, do_sample=False, pad_token_id=0, custom_generate=ours)
+        return [int(token) for token in out[0, 8:]]
+
+    ways = (lambda: decoder.generate(PROMPT, max_new_tokens=12).token_ids, streamed, inside_generate)
+    for decode in ways:
+        expected = answer(model, 12)
+        assert decode() == expected
+        model.lm_head.weight.data[expected[3]] = 0
+        assert decode() == answer(model, 12) != expected
+
+
+def test_a_drafters_own_weights_are_compared_before_every_generation(tmp_path: Path) -> None:
+    tokens = torch.arange(20, 80)
+    torch.manual_seed(0)
+    recipe = MedusaTraining(MedusaRecipe(draft_vocab=60))
+    recipe.export(recipe.make(tiny_model("llama"), tokens), tokens, {}, tmp_path)
+    decoder = talon_core.load(tiny_model("llama"), policy=PARTS["policy"], drafter=f"medusa:path={tmp_path}")
+    compared: list[int] = []
+    session: Any = decoder.drafter.session()  # type: ignore[union-attr]
+    for copy in session._narrow.values():
+        copy.refresh = lambda: compared.append(1)
+    for _ in range(2):
+        compared.clear()
+        for _piece in decoder.stream(PROMPT, max_new_tokens=12):
+            pass
+        assert len(compared) == len(session._narrow) > 0
 
 
 def test_hooks_on_every_module_are_called_though_they_came_after_the_decoder() -> None:

@@ -1,5 +1,6 @@
 """What no option may be: refused in one sentence that names it, by every public entry, before anything is decoded."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ WRONG: dict[str, list[Any]] = {
     "forced_bos_token_id": [[3], *IDS],
     "bad_words_ids": ["x", 5, [], [5], [[]], [[-1]], [[97]], [["a"]], [[1.5]]],
     "sequence_bias": [{(5,): NAN}, [[[5], NAN]]],
-    "temperature": ["warm", NAN, INFINITY, -1, True, [1]],
+    "temperature": ["warm", NAN, INFINITY, -1, True, [1], 10**400],
     "max_time": ["x", NAN, -1, True, [1]],
     "exponential_decay_length_penalty": ["x", 5, (1,), ("a", 1.0), (1, "b"), (1, NAN), (-1, 1.1), (1, 2, 3)],
     "watermarking_config": ["x", 5],
@@ -107,6 +108,7 @@ def test_every_option_that_is_honoured_is_checked() -> None:
         {"pad_token_id": 97},
         {"top_k": 1, "do_sample": True},
         {"top_p": 0, "do_sample": True},
+        {"attention_mask": None, "streamer": None, "trust_remote_code": None, "assistant_model": None},
     ],
     ids=lambda options: "+".join(options),
 )
@@ -116,6 +118,13 @@ def test_what_means_something_is_taken(decoder: Decoder, options: dict[str, Any]
     assert decoder.generate(PROMPT, **given).token_ids == expected
     found = MODEL.generate(PROMPT, **{"pad_token_id": 0, **given}, custom_generate=INSIDE)
     assert found[0, PROMPT.shape[1] :].tolist() == expected
+
+
+def test_a_whole_number_is_a_temperature(decoder: Decoder) -> None:
+    found = [
+        decoder.generate(PROMPT, max_new_tokens=9, temperature=of, seed=1).token_ids for of in (2, 2.0, np.int64(2))
+    ]
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_value_of_the_models_own_configuration_is_nobodys_mistake(decoder: Decoder) -> None:
@@ -215,7 +224,7 @@ NO_IDS: list[Any] = [
         None,
     ),
     *(torch.empty(3, dtype=torch.int64, device="meta"), torch.ones(3, requires_grad=True), np.array([5.0]), b"abc"),
-    *([5, "x"], [5, 1.5], [None], None, [True], {5, 9}, {"a": 1}, iter([5, 9]), [[5, [9]]], [[5, [9]], [3]], print),
+    *([5, "x"], [5, 1.5], [None], None, [True], {5, 9}, {"a": 1}, iter([5, 9]), [[5, [9]]], print),
 ]
 
 
@@ -224,6 +233,13 @@ def test_what_holds_no_token_ids_is_refused(decoder: Decoder, prompt: Any) -> No
     for entry in (decoder.generate, decoder.stream):
         with pytest.raises(ValueError, match=r"the prompt's token ids .*; they must be one sequence of integers"):
             entry(prompt, max_new_tokens=3)
+
+
+def test_lists_within_a_list_of_prompts_are_refused(decoder: Decoder) -> None:
+    with pytest.raises(
+        ValueError, match=r"the prompt's token ids are \[5, \[9\]\]; they must be one sequence of integers"
+    ):
+        decoder.generate([[5, [9]], [3]], max_new_tokens=3)
 
 
 @pytest.mark.parametrize(
@@ -270,3 +286,18 @@ def test_a_wrong_field_of_a_request_is_refused(decoder: Decoder, fields: dict[st
         decoder.run(request)
     with pytest.raises(ValueError, match=sentence):
         decoder.run_all([request])
+
+
+@pytest.mark.parametrize("cancel", [5, "x", True, print, threading.Event])
+def test_what_cannot_cancel_is_refused(decoder: Decoder, cancel: Any) -> None:
+    for entry in (decoder.generate, decoder.stream):
+        with pytest.raises(ValueError, match=r"cancel is .*; it must be a threading.Event, or have its method is_set"):
+            entry(PROMPT, max_new_tokens=3, cancel=cancel)
+
+
+def test_a_stream_takes_one_prompt(decoder: Decoder) -> None:
+    with pytest.raises(ValueError, match=r"a stream decodes one prompt, and got 2; make a stream of each, or call gen"):
+        decoder.stream([PROMPT[0], PROMPT[0]])  # type: ignore[arg-type]
+    for one in (PROMPT.tolist(), [PROMPT[0]], [tuple(PROMPT[0].tolist())]):
+        chunks = decoder.stream(one, max_new_tokens=3)  # type: ignore[arg-type]
+        assert [token for chunk in chunks for token in chunk.round.tokens] == [43, 10, 9]

@@ -225,6 +225,29 @@ def test_a_compiler_reads_no_input(monkeypatch, tmp_path, cache):
         build_library(Library)
 
 
+def test_a_compiler_that_writes_nothing_is_said_in_words(monkeypatch, tmp_path, cache, caplog):
+    monkeypatch.delenv("TALON_NATIVE", raising=False)
+    monkeypatch.setenv("CC", "echo")
+    with caplog.at_level(logging.WARNING, "talon_core"):
+        assert native._Loader().outcome() == (
+            "echo cannot compile the native kernels: it ended without an error but wrote no file; is it a C compiler?"
+        )
+    assert caplog.records[0].getMessage().endswith("wrote no file; is it a C compiler?")
+    compiler_that(tmp_path, monkeypatch, "exit 3")
+    with pytest.raises(BuildError, match=r"native kernels: it ended with status 3 and without a word$"):
+        build_library(Library)
+
+
+def test_a_library_of_something_else_is_said_in_words(monkeypatch, tmp_path, cache):
+    source = tmp_path / "other.c"
+    source.write_text("int other(void) { return 1; }\n")
+    other = tmp_path / "other.so"
+    subprocess.run([*build.find_compiler(), "-shared", "-fPIC", str(source), "-o", str(other)], check=True)
+    compiler_that(tmp_path, monkeypatch, f'cp {other} "$2"')
+    with pytest.raises(BuildError, match=r"built cannot be loaded: .* lacks a kernel: .*talon_abi"):
+        build_library(Library)
+
+
 @pytest.mark.parametrize("content", ["this is no library", ""])
 def test_a_compiler_that_writes_no_library_is_said_in_words(monkeypatch, tmp_path, cache, content):
     compiler_that(tmp_path, monkeypatch, f'printf "{content}" > "$2"')

@@ -1,6 +1,5 @@
 """A drafter's folder or Hub repository as a configuration and named tensors, whatever the files are called."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from talon_core import records
+from talon_core.errors import first_line
 from talon_core.hf.checks import embedding_weight, output_weight
 from talon_core.models import ModelError
+from talon_core.paths import small_text
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Drafters that travel with the package, one folder each."""
@@ -175,8 +177,9 @@ def _folder(source: str) -> Path:
     except ModelError as error:
         raise ValueError(f"the drafter '{source}' cannot be had: {error}") from error
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"the drafter '{source}' is no folder, and the Hub does not give it: {reason}") from error
+        raise ValueError(
+            f"the drafter '{source}' is no folder, and the Hub does not give it: {first_line(error)}"
+        ) from error
 
 
 def _config(folder: Path, source: str | Path) -> Mapping[str, Any]:
@@ -185,11 +188,11 @@ def _config(folder: Path, source: str | Path) -> Mapping[str, Any]:
 
 def _json(file: Path, source: str | Path) -> Mapping[str, Any]:
     try:
-        read = json.loads(file.read_text(encoding="utf-8"))
+        read = records.parsed(small_text(file))
     except FileNotFoundError:
         raise ValueError(f"the drafter '{source}' has no {file.name}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"the {file.name} of the drafter '{source}' is not JSON: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the {file.name} of the drafter '{source}' cannot be read: {error}") from error
     if not isinstance(read, dict):
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad file
             f"the {file.name} of the drafter '{source}' holds no object"
@@ -206,8 +209,7 @@ def _tensors(files: Iterable[Path], source: str | Path, only_shapes: bool) -> Ma
             else:
                 loaded = torch.load(file, map_location="meta" if only_shapes else "cpu", weights_only=True)
         except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ValueError(f"{file.name} of the drafter '{source}' cannot be read: {first}") from error
+            raise ValueError(f"{file.name} of the drafter '{source}' cannot be read: {first_line(error)}") from error
         except Exception as error:  # pickle's own errors: something else than tensors
             raise ValueError(
                 f"{file.name} of the drafter '{source}' holds more than tensors and is not unpickled; "

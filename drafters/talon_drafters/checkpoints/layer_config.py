@@ -8,6 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from talon_core.errors import is_whole, one_line
 from talon_drafters.checkpoints.files import Checkpoint
 
 COPIED = ("hidden_act", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters")
@@ -34,7 +35,7 @@ def layer_config(checkpoint: Checkpoint, fields: Mapping[str, Any], first: str, 
     key = checkpoint.tensor(f"{first}self_attn.k_proj.weight", -1, query.shape[1])
     gate = checkpoint.tensor(f"{first}mlp.gate_proj.weight", -1, hidden_size)
     heads = fields.get("num_attention_heads")
-    if not isinstance(heads, int) or heads < 1:
+    if not is_whole(heads) or heads < 1:
         raise checkpoint.error("says no num_attention_heads in its config.json")
     head_dim = fields.get("head_dim") or query.shape[0] // heads
     if query.shape[0] != heads * head_dim or key.shape[0] % head_dim:
@@ -64,6 +65,5 @@ def layer_config(checkpoint: Checkpoint, fields: Mapping[str, Any], first: str, 
         config = Qwen3Config(**options) if qwen3 else LlamaConfig(**options)
         LlamaRotaryEmbedding(config)  # which finds out what is wrong with RoPE
     except (StrictDataclassError, ValueError, TypeError, LookupError) as error:
-        said = " ".join(str(error).split())
-        raise checkpoint.error(f"has a config.json that transformers refuses: {said}") from error
+        raise checkpoint.error(f"has a config.json that transformers refuses: {one_line(error)}") from error
     return config

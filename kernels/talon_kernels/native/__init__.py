@@ -15,7 +15,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["Library", "load", "switch_off", "unavailable"]
 
-ABI = 4
+ABI = 5
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")
@@ -58,6 +58,8 @@ class Library:
             self.rms_norm = library.talon_rms_norm
             self.rms_norm.restype = None
             self.rms_norm.argtypes = [_POINTER] * 3 + [_INT] * 2 + [_FLOAT] * 2 + [_INT]
+            self.same_numbers = library.talon_same_numbers
+            self.same_numbers.restype, self.same_numbers.argtypes = _INT, [_POINTER] * 2 + [_INT] * 2
             self.tree_attention = library.talon_tree_attention
             self.tree_attention.restype = _INT
             self.tree_attention.argtypes = [_POINTER] * 10 + [_INT] * 5 + [_FLOAT] * 2 + [_INT] * 2

@@ -167,6 +167,10 @@ def compile_sources(compiler: list[str], target: Path) -> None:
             return
         said = done.stderr.decode(errors="replace")
         problem = next((line for line in said.splitlines() if "error" in line), " ".join(said.split())[:200])
+        if done.returncode == 0:
+            problem = "it ended without an error but wrote no file; is it a C compiler?"
+        elif not problem:
+            problem = f"it ended with status {done.returncode} and without a word"
     raise BuildError(f"{shlex.join(compiler)} cannot compile the native kernels: {problem}")
 
 

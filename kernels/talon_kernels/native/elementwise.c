@@ -1,4 +1,4 @@
-// RMSNorm and gated activations: one pass over the data, each row for itself.
+// RMSNorm, gated activations and a comparison: one pass over the data, each row for itself.
 
 #include "talon.h"
 
@@ -50,4 +50,44 @@ EXPORT void talon_rms_norm(const float *x, const float *weight, float *y, int64_
     }
 #pragma omp parallel for schedule(static) num_threads((int)threads)
     for (int64_t i = 0; i < rows; i++) rms_row(x + i * n, weight, y + i * n, n, eps, offset);
+}
+
+// Whether the n bfloat16 numbers and the n float32 numbers have the same bits, but for the lower half of a float32, which
+// must be zero. Reads to the end, unless a difference was found in a chunk before.
+static int differ(const uint16_t *narrow, const float *wide, int64_t n) {
+    vi a[4] = {{0}, {0}, {0}, {0}};
+    int64_t i = 0;
+    for (; i + 4 * V <= n; i += 4 * V)
+        UNROLL for (int j = 0; j < 4; j++) {
+            int64_t at = i + j * V;
+            a[j] |= (vi)load_half(narrow + at) ^ (vi)load(wide + at);
+        }
+    for (; i < n; i += V)
+        a[0] |= i + V <= n ? (vi)load_half(narrow + i) ^ (vi)load(wide + i)
+                           : (vi)load_half_part(narrow + i, n - i) ^ (vi)load_part(wide + i, n - i);
+    vi all = (a[0] | a[1]) | (a[2] | a[3]);
+    int32_t found = 0;
+    for (int j = 0; j < V; j++) found |= all[j];
+    return found != 0;
+}
+
+// narrow, wide: (n,)
+EXPORT int64_t talon_same_numbers(const uint16_t *narrow, const float *wide, int64_t n, int64_t threads) {
+    enum { CHUNK = 16384 };
+    int64_t chunks = (n + CHUNK - 1) / CHUNK;
+    int different = 0;
+    if (threads > chunks) threads = chunks;
+    if (threads < 1) threads = 1;
+#pragma omp parallel for schedule(static) num_threads((int)threads) if (threads > 1)
+    for (int64_t c = 0; c < chunks; c++) {
+        int seen;
+#pragma omp atomic read
+        seen = different;
+        int64_t at = c * CHUNK, length = n - at < CHUNK ? n - at : CHUNK;
+        if (!seen && differ(narrow + at, wide + at, length)) {
+#pragma omp atomic write
+            different = 1;
+        }
+    }
+    return !different;
 }

@@ -183,7 +183,7 @@ EXPORT void talon_gated_mlp(const float *x, const void *gate, const float *gate_
     }
 }
 
-EXPORT int64_t talon_abi(void) { return 4; }
+EXPORT int64_t talon_abi(void) { return 5; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

@@ -1,0 +1,63 @@
+"""Copies in bfloat16 of float32 weights whose numbers all are bfloat16 numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from talon_kernels.native import Library
+from talon_kernels.same_numbers.native import same_numbers_native
+
+SAMPLED = 64
+"""Numbers of a weight that are looked at before all of it is."""
+
+
+class Narrow:
+    """A bfloat16 copy of a float32 weight whose numbers all are bfloat16 numbers: half the bytes, the same result.
+
+    Most published weights are bfloat16, and stay so when they are loaded as float32.
+
+    Args:
+        library: compares the two.
+        weight: the parameter.
+    """
+
+    def __init__(self, library: Library, weight: Tensor) -> None:
+        self._library = library
+        self._weight = weight
+        self._of = _identity(weight)
+        self._copy = _narrowed(library, weight.detach())
+
+    def refresh(self) -> None:
+        """Compare all numbers of the copy with the weight's, and make it anew where one differs.
+
+        PyTorch does not count what is written through `weight.data`, so no less is enough.
+        """
+        weight, now = self._weight.detach(), _identity(self._weight)
+        if now == self._of and (self._copy is None or same_numbers_native(self._library, self._copy, weight)):
+            return  # a weight without a copy is read as it is
+        self._of = now
+        self._copy = _narrowed(self._library, weight)
+
+    def of(self, weight: Tensor) -> Tensor:
+        """The copy, if there is one and it is this weight's; otherwise the weight."""
+        if self._copy is None or weight is not self._weight or _identity(weight) != self._of:
+            return weight
+        return self._copy
+
+
+def _identity(weight: Tensor) -> tuple[int, int]:
+    """Changes where PyTorch notices that the weight does."""
+    return weight.data_ptr(), weight._version
+
+
+def _narrowed(library: Library, weight: Tensor) -> Tensor | None:
+    """A bfloat16 copy of a weight that holds the same numbers, or None; most others show by a sample already."""
+    if weight.dtype is not torch.float32 or not weight.is_cpu or not weight.is_contiguous():
+        return None
+    flat = weight.reshape(-1)
+    sample = flat[:: max(1, len(flat) // SAMPLED)]
+    if not torch.equal(sample.to(torch.bfloat16).float(), sample):
+        return None
+    copy = weight.to(torch.bfloat16)
+    return copy if same_numbers_native(library, copy, weight) else None

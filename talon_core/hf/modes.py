@@ -1,0 +1,80 @@
+"""Which modes a model's modules are in: training, compiled; asked in each round, so at little cost."""
+
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Modules:
+    """The modules of a model as one walk has found them, and what mode they are in at any time after it.
+
+    Args:
+        model: whose modules.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._plain: list[tuple[nn.Module, dict[str, Any]]] = []  # with their attributes
+        self._scripts: list[nn.Module] = []  # those of TorchScript, which keep theirs elsewhere
+        self._families: list[tuple[dict[str, Any], list[int]]] = []  # the children of one, and who they were
+        self._classes: set[type] = set()
+        seen = set()
+        left: list[Any] = [model]
+        while left:
+            module = left.pop()
+            if module is None or id(module) in seen:
+                continue
+            seen.add(id(module))
+            if isinstance(module, torch.jit.ScriptModule):
+                self._scripts.append(module)
+                left.extend(module.children())  # which cannot be exchanged
+                continue
+            own = module.__dict__
+            self._plain.append((module, own))
+            self._classes.add(type(module))
+            children = own["_modules"]
+            if children:
+                self._families.append((children, [*map(id, children.values())]))
+                left.extend(children.values())
+
+    def are_those_of_the_model(self) -> bool:
+        """Whether no module was added, removed or exchanged since."""
+        return all([*map(id, children.values())] == before for children, before in self._families)
+
+    def mode(self) -> tuple[list[nn.Module], bool]:
+        """Which modules are in training mode, and whether any was compiled.
+
+        A module is compiled by `module.compile()`, as a wrapper, or by its `forward`.
+        """
+        training = [module for module in self._scripts if getattr(module, "training", False)]  # frozen ones have none
+        compiled = any(is_wrapper(cls) or _is_compiled(getattr(cls, "forward", None)) for cls in self._classes)
+        for module, own in self._plain:
+            if own.get("training"):  # a wrapper has it of what it wraps
+                training.append(module)
+            if own.get("_compiled_call_impl") is not None or ("forward" in own and _is_compiled(own["forward"])):
+                compiled = True
+        return training, compiled
+
+
+def recorded_parts(model: nn.Module) -> list[object]:
+    """What a recording of a model's pass holds on to: its modules, their hooks, and where its tensors are in memory.
+
+    Where any of it has changed, the recording would go on with what was there before.
+    """
+    parts: list[object] = []
+    for module in model.modules():
+        parts += [module, *module._forward_pre_hooks, *module._forward_hooks]
+    for tensor in chain(model.parameters(), model.buffers()):
+        own = type(tensor) in (torch.Tensor, nn.Parameter)  # others may be nowhere
+        parts += [id(tensor), tensor.data_ptr() if own else 0]
+    return parts
+
+
+def is_wrapper(cls: type) -> bool:
+    """Whether `torch.compile` returns this class for a module; asked without importing the compiler."""
+    return cls.__name__ == "OptimizedModule" and cls.__module__ == "torch._dynamo.eval_frame"
+
+
+def _is_compiled(function: Any) -> bool:
+    return "_torchdynamo_orig_callable" in getattr(function, "__dict__", {})

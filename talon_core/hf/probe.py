@@ -1,0 +1,157 @@
+"""What a model computes without TALON, on a few tokens: what a target's trees are compared with before it is used."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationMixin, LogitsProcessorList
+
+from talon_core.hf.frontend import sampling_options
+from talon_core.hf.model import evaluating
+from talon_core.hf.modes import Modules
+from talon_core.tree import IntArray, TokenTree
+
+STEPS = 2
+"""Tokens that `generate` decodes here: the first comes of the prompt's pass, the other of a pass of one token."""
+
+
+def difference(ours: Tensor, plain: Tensor) -> tuple[float, float]:
+    """The largest difference between two rows of logits, shape `(vocab,)`, and how much of it may be rounding."""
+    off = float((ours.float() - plain.float()).abs().max())
+    return off, (1e-3 if ours.dtype == torch.float32 else 5e-2) * float(plain.float().abs().max())
+
+
+class PlainModel:
+    """A model as it is.
+
+    Args:
+        model: a transformers causal LM.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._modules = Modules(model)
+
+    def along_paths(self, prefix: IntArray, tree: TokenTree) -> dict[int, Tensor]:
+        """The logits at each node, `(vocab,)`: all paths to a leaf are read at once, one a row.
+
+        Where a path is shorter than the longest, any token may follow: what comes later changes nothing before it.
+        """
+        leaves = np.setdiff1d(np.arange(len(tree)), tree.parents)
+        paths = [tree.path(leaf) for leaf in leaves]
+        longest = max(map(len, paths))
+        texts = [np.concatenate([prefix, np.resize(tree.tokens[path], longest)]) for path in paths]
+        with torch.inference_mode(), evaluating(self._modules):
+            rows = self._model(input_ids=self._ids(texts), use_cache=False).logits[:, -longest:]
+        return {int(node): row[at] for path, row in zip(paths, rows, strict=True) for at, node in enumerate(path)}
+
+    def check_steps(self, prefix: IntArray, tree: TokenTree, ours: Tensor) -> None:
+        """Compare a tree's logits with those of `generate`, which feeds a prompt and then one token at a time.
+
+        Args:
+            prefix: the text before the tree.
+            tree: its deepest path has at least `STEPS` nodes.
+            ours: what TALON gives at all nodes, shape `(nodes, vocab)`.
+
+        Raises:
+            ValueError: if they differ by more than rounding; the sentence says what that comes from.
+        """
+        path = tree.path(int(np.argmax(tree.depths)))[:STEPS]
+        text = np.append(prefix, tree.tokens[path[0]])
+        name = type(self._model).__name__
+        for node, step in zip(path, self._generated(text, tree.tokens[path[1:]]), strict=False):  # it may end early
+            off, allowed = difference(ours[node], step)
+            if off <= allowed:
+                continue
+            by = f"off by {off:.2g} at the token of depth {tree.depths[node]}, at most {allowed:.2g} is rounding"
+            own = self._stepped(text, tree.tokens[path[1:]])
+            if all(np.less_equal(*difference(ours[node], row)) for node, row in zip(path, own, strict=True)):
+                raise ValueError(
+                    f"{name}.generate does not feed the model a prompt and then token after token ({by}), as its "
+                    "prepare_inputs_for_generation changes them, and TALON does not; choose another target"
+                )
+            raise ValueError(
+                f"{name} gives a token other logits where it is run alone than where it is run together with others "
+                f"({by}), so a tree of tokens cannot be verified; choose another target"
+            )
+
+    def _generated(self, text: IntArray, tokens: IntArray) -> Sequence[Tensor]:
+        """The logits of `generate` after a text, and after each of the tokens that it is made to choose behind it.
+
+        Nothing where it does not run: then there is nothing to agree with.
+        """
+        model, ids = self._model, self._ids([text])
+        if not issubclass(type(model), GenerationMixin):
+            return ()
+        options: dict[str, Any] = {
+            "attention_mask": torch.ones_like(ids),
+            "max_new_tokens": len(tokens) + 1,
+            "num_beams": 1,
+            "use_cache": True,
+            "stop_strings": None,  # which would need the tokenizer
+            "logits_processor": LogitsProcessorList([_Forced(len(text), tokens)]),
+            "output_logits": True,  # those before any processor
+            "return_dict_in_generate": True,
+        }
+        sampling_options(options, {})
+        if model.generation_config.pad_token_id is None:
+            options["pad_token_id"] = 0
+        with evaluating(self._modules), _unheard():
+            try:
+                out: Any = model.generate(ids, **options)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # of a kind that is the model's own
+                return ()
+        return [row[0] for row in out.logits]
+
+    def _stepped(self, text: IntArray, tokens: IntArray) -> list[Tensor]:
+        """The same without `generate`: a pass over the text, and one over each of the tokens."""
+        cache = None
+        rows = []
+        with torch.inference_mode(), evaluating(self._modules):
+            for ids in (text, *tokens[:, None]):
+                out = self._model(input_ids=self._ids([ids]), past_key_values=cache, use_cache=True)
+                cache = out.past_key_values
+                rows.append(out.logits[0, -1])
+        return rows
+
+    def _ids(self, texts: Sequence[IntArray]) -> Tensor:
+        return torch.as_tensor(np.stack(texts), device=self._model.device)
+
+
+class _Forced:
+    """Leaves only one choice: behind a prompt these tokens, and then any."""
+
+    def __init__(self, prompt: int, tokens: IntArray) -> None:
+        self._prompt = prompt
+        self._tokens = tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        at = input_ids.shape[1] - self._prompt
+        if at >= len(self._tokens):
+            return scores
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, int(self._tokens[at])] = 0
+        return forced
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """While entered, `generate` says nothing about options: nobody has given any."""
+    loggers = [logging.getLogger(f"transformers.generation.{module}") for module in ("utils", "configuration_utils")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled

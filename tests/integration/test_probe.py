@@ -1,0 +1,148 @@
+"""Models whose passes are not what trees need are refused when they are loaded, in a sentence that says why."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import talon_core
+from talon_core.hf.probe import STEPS, PlainModel
+from talon_core.testing.tiny_models import ARCHITECTURES, SMALL, tiny_model
+from talon_core.tree import TokenTree
+
+PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
+
+
+def made(cls: type[LlamaForCausalLM]) -> Any:
+    torch.manual_seed(0)
+    return cls(LlamaConfig(**SMALL)).eval()
+
+
+class Shifted(LlamaForCausalLM):
+    """Its positions begin at 7 inside `generate`."""
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        return {**inputs, "position_ids": 2 * inputs["position_ids"] + 7}
+
+
+class Prompted(LlamaForCausalLM):
+    """`generate` begins every prompt with a token of the model's own."""
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+        inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
+        if inputs["input_ids"].shape[1] > 1:
+            inputs["input_ids"][:, 0] = 3
+        return inputs
+
+
+class Renamed(LlamaForCausalLM):
+    """Overrides the method and changes nothing that matters."""
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        inputs.pop("attention_mask", None)
+        return inputs
+
+
+class Steps(LlamaForCausalLM):
+    """From the second token on, `generate` gives its single tokens another position."""
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        if inputs["input_ids"].shape[1] == 1:
+            inputs["position_ids"] = inputs["position_ids"] + 1
+        return inputs
+
+
+@pytest.mark.parametrize("cls", [Shifted, Prompted, Steps])
+def test_a_model_that_generate_feeds_otherwise_is_refused(cls: type[LlamaForCausalLM]) -> None:
+    sentence = (
+        rf"^{cls.__name__}\.generate does not feed the model a prompt and then token after token \(off by .* at the "
+        r"token of depth [01], at most .* is rounding\), as its prepare_inputs_for_generation changes them, and TALON"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        talon_core.load(made(cls), drafter="ngram")
+
+
+def test_a_model_that_overrides_how_it_is_fed_and_feeds_the_same_works() -> None:
+    model = made(Renamed)
+    expected = model.generate(PROMPT, max_new_tokens=20, do_sample=False)[0, 8:].tolist()
+    assert talon_core.load(model, drafter="ngram").generate(PROMPT, max_new_tokens=20).token_ids == expected
+
+
+class AloneOtherwise(nn.Module):
+    """Gives a token that is alone in its pass another result."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x)
+        return out * 1.5 if x.shape[1] == 1 else out
+
+
+class ByLength(nn.Module):
+    """Scales by the length of the pass."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x)
+        return out * x.shape[1] ** 0.5
+
+
+@pytest.mark.parametrize("layer", [AloneOtherwise, ByLength])
+def test_a_model_whose_result_depends_on_the_length_of_the_pass_is_refused(
+    layer: Callable[[nn.Module], nn.Module],
+) -> None:
+    model = tiny_model("llama")
+    model.model.layers[1].mlp = layer(model.model.layers[1].mlp)
+    with pytest.raises(ValueError, match=r"gives a token other logits where it is run alone|the logits of plain decod"):
+        talon_core.load(model, drafter="ngram")
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "longrope"])
+def test_generate_is_asked_for_the_logits_of_every_architecture(architecture: str) -> None:
+    if architecture == "longrope":
+        rope = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [8.0] * 6, "rope_theta": 1e4}
+        changes: dict[str, Any] = {"original_max_position_embeddings": 64, "rope_parameters": rope}
+        model: Any = transformers.Phi3ForCausalLM(transformers.Phi3Config(**{**SMALL, **changes})).eval()
+    else:
+        model = tiny_model(architecture)
+    plain = PlainModel(model)
+    text, tokens = np.array([5, 9, 33]), np.array([7])
+    logits = plain._generated(text, tokens)
+    assert len(logits) == STEPS
+    tree = TokenTree(np.array([33, 7]), np.array([-1, 0]), np.zeros(2))
+    for row, expected in zip(logits, plain.along_paths(text[:-1], tree).values(), strict=True):
+        torch.testing.assert_close(row, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_models_own_generation_config_does_not_disturb_the_probe(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_model("llama")
+    model.generation_config.update(
+        do_sample=True, temperature=0.3, num_beams=3, max_length=40, repetition_penalty=3.0, stop_strings=["a"]
+    )
+    assert len(PlainModel(model)._generated(np.array([5, 9, 33]), np.array([7]))) == STEPS
+    talon_core.load(model, drafter="ngram")
+    assert [record for record in caplog.records if record.name.startswith("transformers")] == []
+
+
+def test_a_model_whose_generate_fails_is_decoded_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise KeyError("pixel_values")
+
+    monkeypatch.setattr(type(model), "_sample", failing)
+    assert PlainModel(model)._generated(np.array([5, 9, 33]), np.array([7])) == ()
+    assert len(talon_core.load(model, drafter="ngram").generate(PROMPT, max_new_tokens=5).token_ids) == 5
