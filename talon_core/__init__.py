@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
     from talon_core.decoder import Decoder
     from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
+    from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
     from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
@@ -44,6 +45,7 @@ __all__ = [
     "Decoder",
     "Drafter",
     "DrafterSpec",
+    "Engine",
     "Frontier",
     "Growth",
     "HFTarget",
@@ -78,6 +80,7 @@ import_on_use(
         ".choices": ["Choices", "SeededChoices", "enumerate_outcomes"],
         ".decoder": ["Decoder"],
         ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed"],
+        ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],
         ".hf.generate": ["as_generate"],
         ".hf.target": ["HFTarget"],

@@ -1,7 +1,7 @@
 """The decoder: a target, a drafter, a tree policy and an acceptance rule, put together."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
@@ -10,14 +10,17 @@ from torch import Tensor
 
 from talon_core.certify.standing import Lossless, standing
 from talon_core.checked_drafter import opened
+from talon_core.choices import Choices
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.engine import Engine
 from talon_core.errors import is_whole, naming
 from talon_core.fitting import check_processors, check_rule
-from talon_core.generation import BatchGeneration, Generation
+from talon_core.generation import Batch, Generation
 from talon_core.loading import BATCH_SIZE
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule
+from talon_core.sequence import Sequence as Decoded
 from talon_core.streaming import StreamedGeneration
 from talon_core.target import Target
 from talon_core.tree import IntArray
@@ -35,8 +38,8 @@ STATEFUL = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
 class Decoder:
     """Decodes with a target, a drafter, a tree policy and an acceptance rule; the output is the target's own.
 
-    A decoder is made by `talon_core.load`. It holds the keys and values of one generation, or of one batch: beginning
-    another ends a stream that is not at its end. With a lossy rule the output is not the target's, and every result
+    A decoder is made by `talon_core.load`. Any number of streams may be at different places of their texts at the same
+    time. With a lossy rule the output is not the target's, and every result
     says so. With a plugin's parts it may be no more than claimed, see `lossless`.
 
     Args:
@@ -73,6 +76,7 @@ class Decoder:
         if self.drafter_spec is not None:
             self.drafter = opened(self.drafter_spec, target)
         self._frontend = frontend
+        self.engine = Engine(target, rule, policy, self.drafter, self.drafter_spec, children=self.children)
 
     @cached_property
     def lossless(self) -> Lossless:
@@ -123,13 +127,13 @@ class Decoder:
 
         Args:
             prompt: text, chat messages, or token ids of shape `(prompt,)`; or a list of such.
-            batch_size: of a list, how many are decoded at a time.
+            batch_size: of a list, how many are decoded at a time; when one is over, the next takes its place.
             cancel: a `threading.Event`: once it is set, by any thread, no further round is begun, and what is not at
                 its end is "interrupted".
             options: `max_new_tokens`, `temperature`, `seed`, `raw` and every option of
                 `transformers.GenerationConfig`; see `Frontend.request`. Of a list, the prompt of index `i` is decoded
                 with the seed `seed + i` and with copies of the `logits_processor`, the `stopping_criteria` and the
-                `prefix_allowed_tokens_fn`, and `max_time` counts from the start of its batch.
+                `prefix_allowed_tokens_fn`, and `max_time` counts from when its own decoding begins.
 
         Returns:
             The result, or a list of results in the order of the prompts.
@@ -143,12 +147,11 @@ class Decoder:
         cancelled = _asking(cancel)
         if not is_batch(prompt):
             request = self.frontend.request(cast("OnePrompt", prompt), options)
-            generation = Generation(self, request, cancelled=cancelled)
+            generation = self.run(request, cancelled=cancelled)
             generation.finish()
             return generation.result()
         requests = self.requests(cast("list[OnePrompt]", prompt), options)
-        batches = self.batches(requests, batch_size, cancelled)
-        return [result for batch in batches for result in _finished(batch)]
+        return _finished(self.batch(requests, batch_size, cancelled=cancelled))
 
     def requests(self, prompts: Sequence[OnePrompt], options: Mapping[str, Any]) -> list[Request]:
         """What is to be decoded for a list of prompts, with a seed of its own each; arguments as for `generate`.
@@ -182,22 +185,36 @@ class Decoder:
                 f"a stream decodes one prompt, and got {len(prompt)}; make a stream of each, or call generate"
             )
         request = self.frontend.request(prompt, options)
-        return StreamedGeneration(Generation(self, request, cancelled=_asking(cancel)), self.frontend)
+        return StreamedGeneration(self.run(request, cancelled=_asking(cancel)), self.frontend)
 
     def run_all(self, requests: Sequence[Request]) -> list[Result]:
         """Decode prepared requests together, to the end of each."""
-        return _finished(BatchGeneration(self, requests))
+        return _finished(self.batch(requests, max(1, len(requests))))
 
-    def batches(
-        self, requests: Sequence[Request], batch_size: int, cancelled: Callable[[], bool] = lambda: False
-    ) -> Iterator[BatchGeneration]:
-        """Prepared requests as generations of so many at a time, each to be run before the next."""
-        for at in range(0, len(requests), batch_size):
-            yield BatchGeneration(self, requests[at : at + batch_size], cancelled=cancelled)
+    def batch(
+        self,
+        requests: Sequence[Request],
+        size: int,
+        choices: Sequence[Choices] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Batch:
+        """Prepared requests as a running generation, so many at a time; see `Batch`."""
+        return Batch(self.engine, requests, size, self._result, choices, cancelled)
 
-    def run(self, request: Request) -> Generation:
-        """Decode a prepared request; iterate over the result for its rounds."""
-        return Generation(self, request)
+    def run(
+        self, request: Request, choices: Choices | None = None, cancelled: Callable[[], bool] = lambda: False
+    ) -> Generation:
+        """Decode a prepared request; iterate over the result for its rounds.
+
+        Args:
+            request: what to decode.
+            choices: the randomness of the rule and the policy; seeded from the request by default.
+            cancelled: asked before each round; where it says True there are no more.
+        """
+        return Generation(self.engine, request, self._result, choices, cancelled)
+
+    def _result(self, sequence: Decoded) -> Result:
+        return sequence.result(self._frontend, self.lossless)
 
 
 class Cancel(Protocol):
@@ -234,7 +251,7 @@ def _own_copy(option: str, given: Any, row: int) -> Any:
     return own
 
 
-def _finished(generation: BatchGeneration) -> list[Result]:
+def _finished(generation: Batch) -> list[Result]:
     generation.finish()
     return generation.results()
 

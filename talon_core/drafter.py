@@ -119,6 +119,23 @@ class Drafter(ABC):
             room: most tokens of prompt and output together.
         """
 
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        """As `open`, for a prompt that begins with the first tokens of the text in another slot, or in this one.
+
+        Args:
+            slot: as for `open`; what is known of it is forgotten, but for what is taken over.
+            prompt: likewise.
+            room: likewise.
+            source: the slot of that text, or `slot` itself. It stays as it is.
+            length: in how many tokens both begin alike, less than the prompt has.
+
+        Returns:
+            From which token on it has to be told what the target has read, at most `length`; 0 for a drafter that takes
+            nothing over.
+        """
+        self.open(slot, prompt, room)
+        return 0
+
     def read(self, parts: Mapping[int, Part]) -> None:  # noqa: B027 - a drafter of texts has read the prompt already
         """The target has read these parts of prompts, by slot; each begins where the slot's last one ended."""
 

@@ -12,6 +12,7 @@ from talon_core.checked_drafter import checked_proposal
 from talon_core.choices import Choices
 from talon_core.drafter import Drafter, Frontier
 from talon_core.drawn import fault
+from talon_core.engine.faults import Faults
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.growing import DraftLimits, Growing
 from talon_core.policy import TreePolicy
@@ -161,38 +162,58 @@ def _slack(logp: FloatArray) -> FloatArray:
     return 0.01 * (1.0 + np.abs(logp))
 
 
-def draft_trees(wanted: Sequence[Wanted], drafter: Drafter) -> list[Drafted]:
+def draft_trees(wanted: Sequence[Wanted], drafter: Drafter, faults: Faults) -> dict[int, Drafted]:
     """Draft one tree for each of some sequences, layer by layer, together.
 
     Args:
         wanted: each of another slot.
         drafter: has been told everything committed so far.
+        faults: gets what fails: an error of a policy, or in what the drafter offers it, ends its own tree alone.
 
-    Raises:
-        PluginError: if a policy or the drafter breaks its contract; the message names it.
+    Returns:
+        The finished trees, by slot.
     """
-    growing = [Growing(one.policy, one.root, one.limits) for one in wanted]
+    growing: dict[int, Growing] = {}
+    for tree in wanted:
+        with faults.of([tree.slot]):
+            growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits)
+    choices = {tree.slot: tree.choices for tree in wanted}
     passes, seconds = 0, 0.0
     while True:
-        layer = [(one, own) for one, own in zip(wanted, growing, strict=True) if len(own.frontier)]
-        if not layer:
+        frontiers: list[Frontier] = []
+        for slot, own in growing.items():
+            with faults.of([slot]):
+                if len(own.frontier) and slot not in faults:
+                    frontiers.append(Frontier(slot, own.tree.copied(own.shown_draws), own.frontier.view(), own.width()))
+        if not frontiers:
             break
-        widths = [own.width() for _, own in layer]
-        frontiers = [
-            Frontier(one.slot, own.tree.copied(own.shown_draws), own.frontier.view(), width)
-            for (one, own), width in zip(layer, widths, strict=True)
-        ]
-        started = perf_counter()
-        with blaming("drafter", drafter, "propose"):
-            proposed = drafter.propose(frontiers)
-        seconds += perf_counter() - started
-        offered, count = checked_proposal(drafter, proposed, len(layer))
-        passes += count
-        for (one, own), candidates, width in zip(layer, offered, widths, strict=True):
-            own.grow(_checked(candidates, own, width, drafter), one.choices)
-    return [Drafted(own.finish(), own.tree, passes, seconds, own.seconds) for own in growing]
+        with faults.of([one.slot for one in frontiers]):
+            started = perf_counter()
+            with blaming("drafter", drafter, "propose"):
+                proposed = drafter.propose([*frontiers])
+            seconds += perf_counter() - started
+            offered, count = checked_proposal(drafter, proposed, len(frontiers))
+            passes += count
+            for one, candidates in zip(frontiers, offered, strict=True):
+                with faults.of([one.slot]):
+                    own = growing[one.slot]
+                    own.grow(_checked(candidates, own, one.width, drafter), choices[one.slot])
+    drafted = {}
+    for slot, own in growing.items():
+        with faults.of([slot]):
+            if slot not in faults:
+                drafted[slot] = Drafted(own.finish(), own.tree, passes, seconds, own.seconds)
+    return drafted
 
 
 def draft_tree(policy: TreePolicy, drafter: Drafter, root: int, limits: DraftLimits, choices: Choices) -> Drafted:
-    """`draft_trees` for a single sequence, in slot 0."""
-    return draft_trees([Wanted(0, policy, root, limits, choices)], drafter)[0]
+    """`draft_trees` for a single sequence, in slot 0.
+
+    Raises:
+        PluginError: if the policy or the drafter breaks its contract; the message names it.
+    """
+    faults = Faults()
+    drafted = draft_trees([Wanted(0, policy, root, limits, choices)], drafter, faults)
+    if faults:
+        raise faults[0]
+    return drafted[0]

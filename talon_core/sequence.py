@@ -88,51 +88,89 @@ def walked(
 
 
 class Sequence:
-    """One sequence of a batch.
+    """One sequence while it is decoded, from when its request is handed in.
 
     Args:
         request: what is to be decoded.
         choices: the randomness of its rule; its policy gets some of its own.
         limit: most new tokens.
-        policy: its own tree policy; None decodes one token per pass.
         children: the kind of trees that the rule was found exact for; None for what the policy says of itself.
 
     Attributes:
         token_ids: the new tokens.
         rounds: one record per round.
-        finish_reason: why it is over; None while it is not.
-        seconds: from the start of the prefill to the end of its last round.
+        finish_reason: which stop condition holds; None while none does.
+        error: what has ended it early; None if nothing has.
+        cancelled: it was ended early, or is to be.
+        seconds: from when it was let in to the end of its last round.
+        prefill_seconds: in which its prompt was read.
+        has_begun: whether it was let in.
+        policy: its own tree policy, while it has a slot.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
+        read: tokens of the prompt that were read; the last one never is, as it is the first root.
     """
 
-    def __init__(
-        self, request: Request, choices: Choices, limit: int, policy: TreePolicy | None, children: str | None = None
-    ) -> None:
+    policy: TreePolicy
+
+    def __init__(self, request: Request, choices: Choices, limit: int, children: str | None = None) -> None:
         self.request = request
         self.choices = choices
         self.policy_choices = choices.apart(1)
         self.limit = limit
-        self.policy = policy
         self.token_ids: list[int] = []
         self.rounds: list[Round] = []
         self.finish_reason: str | None = None
+        self.error: Exception | None = None
+        self.cancelled = False
         self.seconds = 0.0
+        self.prefill_seconds = 0.0
+        self.has_begun = False
+        self.read = 0
+        self._begun_at = 0.0
         self._committed: TokenBuffer | None = None
         self._children = children
 
     @property
     def over(self) -> bool:
-        """Whether a stop condition holds."""
-        return self.finish_reason is not None
+        """Whether no further round will come."""
+        return self.finish_reason is not None or self.error is not None or self.cancelled
 
     @property
     def root(self) -> int:
         """The last committed token."""
         return self.token_ids[-1] if self.token_ids else int(self.request.ids[-1])
 
-    def start(self, where: device, room: int) -> None:
-        """Make room for the tokens where rules and stop conditions read them."""
+    def start(self, policy: TreePolicy, where: device, room: int, now: float) -> None:
+        """It was let in: there is room for its tokens, where rules and stop conditions read them."""
+        self.policy = policy
         self._committed = TokenBuffer(self.request.ids, room, where)
+        self._begun_at = now
+        self.has_begun = True
+
+    @property
+    def unread(self) -> int:
+        """Tokens of the prompt that are still to be read."""
+        return len(self.request.ids) - 1 - self.read
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its prompt is read, so that rounds can begin."""
+        return self.has_begun and not self.unread
+
+    def heard(self, count: int, seconds: float) -> None:
+        """So many more tokens of its prompt were read."""
+        self.read += count
+        self.prefill_seconds += seconds
+
+    def committed_ids(self) -> IntArray:
+        """The text of which keys and values are there, shape `(tokens,)`, int64: all but the last token."""
+        if not self.is_read:
+            return self.request.ids[: self.read]
+        return np.concatenate([self.request.ids, np.array(self.token_ids, dtype=np.int64)])[:-1]
+
+    def greedy_ends(self, rule: AcceptanceRule) -> frozenset[int] | None:
+        """Where a rule only follows the target's most likely tokens, those that end the text; None elsewhere."""
+        return self.request.eos if rule.follows_argmax and self.request.greedy else None
 
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""
@@ -191,21 +229,21 @@ class Sequence:
         self.token_ids.extend(tokens.tolist())
         return tokens
 
-    def took(self, seconds: float) -> None:
+    def took(self, now: float) -> None:
         """A round is over; sets `finish_reason` where that was the last one there is time for.
 
         Args:
-            seconds: since the start of the prefill.
+            now: in seconds, by the clock that `start` was told of.
         """
-        self.seconds = seconds
-        if not self.over and self.request.max_seconds is not None and seconds >= self.request.max_seconds:
+        self.seconds = now - self._begun_at
+        if not self.over and self.request.max_seconds is not None and self.seconds >= self.request.max_seconds:
             self.finish_reason = "time"
 
     def _stops(self, ids: Tensor) -> bool:
         answers = [criterion(ids) for criterion in self.request.criteria]  # all are asked: some keep state
         return any(answers)
 
-    def result(self, frontend: "Frontend | None", lossless: "Lossless", prefill_seconds: float) -> Result:
+    def result(self, frontend: "Frontend | None", lossless: "Lossless") -> Result:
         """What has come out so far; `finish_reason` is "interrupted" if it is not over."""
         return Result(
             prompt_ids=self.request.ids,
@@ -214,5 +252,5 @@ class Sequence:
             finish_reason=self.finish_reason or INTERRUPTED,
             lossless=lossless,
             rounds=[*self.rounds],
-            stats=Stats.of(self.rounds, self.seconds, prefill_seconds),
+            stats=Stats.of(self.rounds, self.seconds, self.prefill_seconds),
         )

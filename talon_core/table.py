@@ -50,6 +50,10 @@ class TableTarget(Target):
     def open(self, slot: int, room: int) -> None:
         self._prefixes[slot] = []
 
+    def resume(self, slot: int, room: int, source: int, length: int) -> int:
+        self._prefixes[slot] = self._prefixes[source][:length]
+        return len(self._prefixes[slot])
+
     def close(self, slot: int) -> None:
         del self._prefixes[slot]
 

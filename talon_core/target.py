@@ -64,9 +64,6 @@ class Target(ABC):
     context_reason: str | None = None
     """Why `context_length` is less than the model's configuration says, as a clause; None if it is not."""
 
-    claim: set[int] | None = None
-    """The slots of the generation that has begun last; the decoder sets it, so that a displaced one notices."""
-
     def session(self) -> AbstractContextManager[object]:
         """Entered by the decoder while it decodes; a target may set itself up here and clean up after it.
 
@@ -83,6 +80,21 @@ class Target(ABC):
             slot: at least 0.
             room: tokens to make room for: prompt, output and a tree. A larger tree may come.
         """
+
+    def resume(self, slot: int, room: int, source: int, length: int) -> int:
+        """As `open`, for a sequence whose prompt begins with the first tokens of the text in another slot, or this one.
+
+        Args:
+            slot: as for `open`; what it holds is forgotten, but for what is taken over.
+            room: likewise.
+            source: the slot of that text, or `slot` itself. It stays as it is.
+            length: in how many tokens both begin alike.
+
+        Returns:
+            How many of them need not be read, at most `length`; 0 for a target that takes nothing over.
+        """
+        self.open(slot, room)
+        return 0
 
     @abstractmethod
     def close(self, slot: int) -> None:

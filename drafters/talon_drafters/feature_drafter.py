@@ -120,6 +120,12 @@ class FeatureDrafter(Drafter):
         self._rows[slot] = _Row(prompt, self._states[:0])
         self._cache.open(slot, room + SPARE_ROWS)
 
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        # a pair belongs to what is shared if its second token does
+        pairs = self._cache.resume(slot, room + SPARE_ROWS, source, max(length - 1, 0))
+        self._rows[slot] = _Row(prompt, self._states[:0])
+        return pairs
+
     def close(self, slot: int) -> None:
         del self._rows[slot]
         self._cache.close(slot)

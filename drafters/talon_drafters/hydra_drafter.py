@@ -72,6 +72,15 @@ class _States:
         self._unread[slot] = []
         self._last.pop(slot, None)
 
+    def resume(self, slot: int, room: int, source: int, length: int) -> int:
+        """Take states over; returns of how many tokens."""
+        length = max(length - 1, 0)  # one state must be heard of
+        if self._heads.prefix is not None:
+            length = self._cache.resume(slot, room, source, length)
+        self._unread[slot] = []
+        self._last.pop(slot, None)
+        return length
+
     def close(self, slot: int) -> None:
         self._cache.close(slot)
         self._unread.pop(slot, None)
@@ -134,6 +143,9 @@ class HydraDrafter(Drafter):
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
         self._states.open(slot, room)
+
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        return self._states.resume(slot, room, source, length)
 
     def close(self, slot: int) -> None:
         self._states.close(slot)

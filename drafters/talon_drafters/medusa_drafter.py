@@ -58,6 +58,10 @@ class MedusaDrafter(Drafter):
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
         self.close(slot)
 
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        self.close(slot)
+        return max(length - 1, 0)  # one state must be heard of
+
     def close(self, slot: int) -> None:
         self._states.pop(slot, None)
         self._best.pop(slot, None)

@@ -140,8 +140,16 @@ class ModelDrafter(Drafter):
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
         self._rows[slot] = _Row(prompt.tolist())
-        used = room if self._context is None else min(room, self._context)
-        self._runner.open(slot, used + SPARE_ROWS)
+        self._runner.open(slot, self._used(room))
+
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        taken = self._runner.resume(slot, self._used(room), source, length)
+        self._rows[slot] = _Row(prompt[taken:].tolist())
+        return taken
+
+    def _used(self, room: int) -> int:
+        """Rows of the cache for a text of so many tokens: nothing is run behind the context."""
+        return (room if self._context is None else min(room, self._context)) + SPARE_ROWS
 
     def close(self, slot: int) -> None:
         del self._rows[slot]

@@ -125,8 +125,8 @@ def rounds_after(
     limit, vocab_size = decoder.limit(before), decoder.target.vocab_size
 
     def drafted(choices: Choices) -> tuple[Sequence, TokenTree]:
-        sequence = Sequence(before, choices, limit, decoder.policy, decoder.children)
-        sequence.start(decoder.target.device, len(before.ids) + limit)
+        sequence = Sequence(before, choices, limit, decoder.children)
+        sequence.start(decoder.engine.policy, decoder.target.device, len(before.ids) + limit, 0.0)
         return sequence, _draft(decoder, sequence).tree
 
     for prob, (sequence, tree) in enumerate_outcomes(drafted):
@@ -149,14 +149,10 @@ def _logits(target: Target, ids: IntArray, tree: TokenTree) -> Tensor:
 
 
 def _draft(decoder: Decoder, sequence: Sequence) -> Drafted:
-    ids = sequence.request.ids
-    policy, drafter = sequence.policy, decoder.drafter
-    if policy is None or drafter is None:
-        root = TokenTree.root(sequence.root)
-        return Drafted(root, root)
+    drafter, ids = decoder.engine.parts.drafter, sequence.request.ids
     drafter.open(0, ids.copy(), len(ids) + sequence.limit)
     limits = sequence.limits(decoder.target.vocab_size, drafter.max_depth)
-    drafted = draft_tree(policy, drafter, sequence.root, limits, sequence.policy_choices)
+    drafted = draft_tree(sequence.policy, drafter, sequence.root, limits, sequence.policy_choices)
     drafter.close(0)
     return drafted
 

@@ -13,7 +13,6 @@ from talon_core.certify.exact import Law, ancestral_law, distance
 from talon_core.certify.worlds import World, described
 from talon_core.choices import Choices, enumerate_outcomes
 from talon_core.decoder import Decoder
-from talon_core.generation import Generation
 from talon_core.request import Request
 from talon_core.specs import spelled
 from talon_core.tree import TokenTree
@@ -160,7 +159,7 @@ def _round(decoder: Decoder, request: Request) -> list[Outcome]:
     """How the first round of a request may go; outcomes that look the same are added up."""
 
     def experiment(choices: Choices) -> tuple[TokenTree, Text]:
-        generation = Generation(decoder, request, choices)
+        generation = decoder.run(request, choices)
         round_ = next(generation)
         generation.close()
         return round_.tree, tuple(round_.tokens.tolist())

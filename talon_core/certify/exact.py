@@ -25,7 +25,7 @@ def generations(decoder: Decoder, request: Request) -> Iterator[tuple[float, Gen
     """A generation in every way in which its random choices can come out, each with its probability."""
 
     def experiment(choices: Choices) -> Generation:
-        generation = Generation(decoder, request, choices)
+        generation = decoder.run(request, choices)
         generation.finish()
         return generation
 

@@ -65,23 +65,19 @@ def read_prompts(file: str) -> list[str]:
 def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, options: Mapping[str, Any]) -> Answers:
     """Decode prompts in batches; Ctrl-C ends it and keeps what there is."""
     requests = decoder.requests(prompts, options)
-    results: list[Result] = []
-    passes, started, interrupted = 0, perf_counter(), False
+    started, interrupted = perf_counter(), False
+    batch = decoder.batch(requests, batch_size)
     with _bar() as bar:
         task = bar.add_task("decoding", total=len(requests))
-        for generation in decoder.batches(requests, batch_size):
-            try:
-                with generation.in_one_session():
-                    for _ in generation:
-                        bar.update(task, completed=len(results) + sum(one.over for one in generation.sequences))
-            except KeyboardInterrupt:
-                generation.close()
-                interrupted = True
-            results += generation.results()
-            passes += generation.target_passes
-            if interrupted:
-                break
-    return Answers(results, perf_counter() - started, passes, interrupted)
+        try:
+            with batch.in_one_session():
+                for _ in batch:
+                    bar.update(task, completed=sum(one.over for one in batch.sequences))
+        except KeyboardInterrupt:
+            batch.close()
+            interrupted = True
+    results = [result for one, result in zip(batch.sequences, batch.results(), strict=True) if one.has_begun]
+    return Answers(results, perf_counter() - started, batch.target_passes, interrupted)
 
 
 def _bar() -> Progress:

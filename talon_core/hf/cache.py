@@ -57,6 +57,22 @@ class TreeCache:
         self.lengths += [0] * grown
         self.staged += [0] * grown
 
+    def resume(self, slot: int, room: int, source: int, length: int) -> int:
+        """As `open`, taking over the first rows that another slot, or this one, has committed.
+
+        Returns:
+            How many: `length`, or as many as there are.
+        """
+        length = min(length, self.lengths[source])
+        if slot != source:
+            self.open(slot, room)
+            self.make_room(length)
+            for buffer in self.buffers():
+                buffer[slot, :, :length] = buffer[source, :, :length]
+        self._rooms[slot] = room
+        self.lengths[slot], self.staged[slot] = length, 0
+        return length
+
     def close(self, slot: int) -> None:
         """Forget a sequence."""
         self._rooms.pop(slot, None)

@@ -220,7 +220,7 @@ class TalonGenerate:
         if self._warned or generation.finish_reason != "length" or limit == generation.request.max_new_tokens:
             return
         self._warned = True
-        target = generation.decoder.target
+        target = self._decoder_for(model).target
         why = f" ({target.context_reason})" if target.context_reason else ""
         LOGGER.warning(
             "a text of %s ended after %d new tokens, where %d were asked for: the model's context holds %d tokens%s, "

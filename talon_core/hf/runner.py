@@ -137,6 +137,10 @@ class ModelRunner:
         """Let a sequence have a slot with so many rows of the cache."""
         self.cache.open(slot, room)
 
+    def resume(self, slot: int, room: int, source: int, length: int) -> int:
+        """As `open`, taking over what is cached; as `TreeCache.resume`."""
+        return self.cache.resume(slot, room, source, length)
+
     def close(self, slot: int) -> None:
         """Forget a sequence."""
         self.cache.close(slot)

@@ -88,6 +88,9 @@ class HFTarget(Target):
     def open(self, slot: int, room: int) -> None:
         self.runner.open(slot, room)
 
+    def resume(self, slot: int, room: int, source: int, length: int) -> int:
+        return self.runner.resume(slot, room, source, length)
+
     def close(self, slot: int) -> None:
         self.runner.close(slot)
 

@@ -1,0 +1,332 @@
+"""The engine: requests come in, each step gives every running sequence a round, and what is over leaves its slot."""
+
+import copy
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from threading import Lock, get_ident
+from time import perf_counter
+
+from talon_core.checked_policy import checked_budget
+from talon_core.choices import Choices, SeededChoices
+from talon_core.drafter import Drafter, DrafterSpec, Part
+from talon_core.engine.faults import Faults
+from talon_core.engine.plain import NoDrafter, RootAlone
+from talon_core.engine.slots import Slots
+from talon_core.engine.stages import Parts, Stages
+from talon_core.errors import BusyError, PluginError, blaming, is_whole, naming, one_line, written
+from talon_core.fitting import check_processors
+from talon_core.policy import TreePolicy
+from talon_core.request import Request
+from talon_core.rounds import Round
+from talon_core.rule import AcceptanceRule
+from talon_core.sequence import Sequence
+from talon_core.sessions import Sessions
+from talon_core.target import Target
+
+LOG = logging.getLogger(__name__)
+
+RESERVED_NODES = 256
+"""Nodes that a target is asked to make room for; the cache grows where a policy sends a larger tree."""
+
+PROMPT_TOKENS = 256
+"""Tokens of prompts that are read in a step, where other sequences wait for their round."""
+
+
+class Engine:
+    """Decodes any number of sequences, each in a slot of its own, with one target, drafter, policy and rule.
+
+    `submit` hands in a request, and the `Sequence` that it returns is its handle. Each `step` lets waiting sequences
+    take slots, reads a part of the new prompts, and gives every sequence that has read its own one round: a tree for
+    each, verified in one pass. A sequence that is over leaves its slot, which the next one takes in the step after.
+    Each comes out as it would alone, up to the rounding of sums: in float32 that is the same text.
+
+    An engine knows no text: prompts and answers are token ids.
+
+    Args:
+        target: whose output it is.
+        rule: the acceptance rule.
+        policy: the tree policy; None decodes one token a pass. Sequences that run at the same time get copies.
+        drafter: what drafts, opened; None drafts nothing.
+        spec: its options, which errors name.
+        children: the kind of trees that the rule was found exact for; None for what the policy says of itself.
+        slots: sequences at a time; None for as many as there are.
+        rows: rows of keys and values for all slots together, a row for each token, every slot as many as the longest:
+            a request that does not fit now waits, and one that can never fit is refused. None for no bound.
+        prompt_tokens: of prompts, read in a step where other sequences have a round in it.
+        keep: keep the keys and values of texts that are over until their slot is needed, so that the next prompt that
+            begins in the same way, as the next turn of a conversation does, is read from there on.
+        now: the clock, in seconds.
+
+    Raises:
+        ValueError: for a bound that is no whole number of at least 1.
+        PluginError: if what the policy says of its budget cannot be understood.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        rule: AcceptanceRule,
+        policy: TreePolicy | None = None,
+        drafter: Drafter | None = None,
+        spec: DrafterSpec | None = None,
+        *,
+        children: str | None = None,
+        slots: int | None = None,
+        rows: int | None = None,
+        prompt_tokens: int = PROMPT_TOKENS,
+        keep: bool = True,
+        now: Callable[[], float] = perf_counter,
+    ) -> None:
+        for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
+            if bound is not None and (not is_whole(bound) or bound < 1):
+                raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
+        self.parts = Parts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
+        self.policy = policy if policy is not None else RootAlone()
+        self.target_passes = 0
+        self._children = children
+        self._nodes = min(checked_budget(self.policy), RESERVED_NODES)
+        self._policies = [self.policy]  # that no sequence has
+        self._slots = Slots(slots, rows)
+        self._prompt_tokens = prompt_tokens
+        self._keep = keep
+        self._now = now
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[int, Sequence] = {}  # by slot
+        self._sessions = Sessions(target, self.parts.drafter, spec)
+        self._lock = Lock()  # held by the thread that is in session
+        self._holder: int | None = None
+        self._stepping = False
+
+    def submit(self, request: Request, choices: Choices | None = None) -> Sequence:
+        """Hand in a request. Nothing is decoded before the next step.
+
+        Args:
+            request: what to decode.
+            choices: the randomness of the rule and the policy; seeded from the request by default.
+
+        Returns:
+            The sequence, which tells what has come out, and is the handle for `step` and `cancel`.
+
+        Raises:
+            ValueError: if the request cannot be served, see `Request.limit`; if the rule looks ahead and a logits
+                processor remembers what it was called with; if it needs more rows than there are; or if it is being
+                decoded, or waits, already.
+        """
+        return self.enter(self.prepared(request, choices))
+
+    def prepared(self, request: Request, choices: Choices | None = None) -> Sequence:
+        """What `submit` makes of a request, checked, and not handed in yet; raises as `submit` does."""
+        check_processors(self.parts.rule, self.policy, request.sampling.processors)
+        limit = request.limit(self.parts.target)
+        given = choices if choices is not None else SeededChoices(request.seed)
+        sequence = Sequence(request, given, limit, self._children)
+        missing = self._slots.rows(self._room(sequence))
+        if missing is not None:
+            raise ValueError(
+                f"the prompt has {len(request.ids)} tokens, and {limit} new ones are asked for: {missing} rows of keys "
+                "and values more than there are; ask for fewer tokens, or give the engine more rows"
+            )
+        return sequence
+
+    def enter(self, sequence: Sequence) -> Sequence:
+        """Hand in what was prepared.
+
+        Raises:
+            ValueError: if its request is being decoded, or waits, already.
+        """
+        if any(one.request is sequence.request for one in (*self._running.values(), *self._waiting)):
+            raise ValueError("this request was submitted already, and is not over; make another one to decode it twice")
+        self._waiting.append(sequence)
+        return sequence
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a sequence early, from any thread, at any time: a round that runs is its last.
+
+        Raises:
+            ValueError: if it is over already, or is none of this engine's.
+        """
+        if sequence.over:
+            raise ValueError(f"this sequence is over ({sequence.finish_reason}); only one that is not can be cancelled")
+        if sequence not in self._waiting and sequence not in self._running.values():
+            raise ValueError("this sequence is none of this engine's; cancel it where it was submitted")
+        sequence.cancelled = True
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """While entered, target and drafter stay in session between steps, which costs least; nobody else can decode.
+
+        Raises:
+            BusyError: if the model is being decoded at this moment, by another thread perhaps.
+        """
+        if self._holder == get_ident():
+            if self._stepping:
+                raise BusyError("a step of this engine is running; it cannot be entered again from within")
+            yield
+            return
+        if not self._lock.acquire(blocking=False):
+            raise BusyError("this model is already being decoded, by another thread; ask again when it is done")
+        try:
+            self._holder = get_ident()
+            with self._sessions.entered():
+                yield
+        finally:
+            self._holder = None
+            self._lock.release()
+
+    def step(self, only: Collection[Sequence] | None = None) -> dict[Sequence, Round]:
+        """Let sequences in, read prompts, and decode one round of every sequence whose prompt is read.
+
+        Args:
+            only: the sequences that take part; all by default. The others stay as they are.
+
+        Returns:
+            What each sequence that had a round emitted. One that has failed is not among them, and is over; its `error`
+            says why.
+
+        Raises:
+            BusyError: if the model is being decoded at this moment, by another thread perhaps.
+        """
+        with self.session():
+            self._stepping = True
+            try:
+                return self._step(None if only is None else {*only})
+            except BaseException:  # Ctrl-C perhaps: nobody knows what the slots hold
+                for slot in [*self._running]:
+                    self._leave(slot, keep=False)
+                raise
+            finally:
+                self._stepping = False
+
+    def _step(self, only: set[Sequence] | None) -> dict[Sequence, Round]:
+        self._drop_cancelled()
+        faults = Faults()
+        self._admit(only, faults)
+        taking = {slot: one for slot, one in self._running.items() if only is None or one in only}
+        ready = {slot: one for slot, one in taking.items() if one.is_read}
+        self._read({slot: one for slot, one in taking.items() if not one.is_read}, faults, bool(ready))
+        ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
+        rounds: dict[int, Round] = {}
+        if ready:
+            rounds = Stages(self.parts, ready, faults, self._now).run()
+            self.target_passes += 1
+        for slot, round_ in rounds.items():
+            with faults.of([slot]), blaming("tree policy", ready[slot].policy, "observe"):
+                ready[slot].rounds.append(round_)
+                ready[slot].policy.observe(round_.copied())
+            ready[slot].took(self._now())
+        for slot, one in taking.items():
+            if slot in faults:
+                one.error = faults[slot]
+            if one.over:
+                self._leave(slot, keep=slot not in faults)
+        return {taking[slot]: round_ for slot, round_ in rounds.items() if slot not in faults}
+
+    def _drop_cancelled(self) -> None:
+        self._waiting = deque(one for one in self._waiting if not one.cancelled)
+        for slot, one in [*self._running.items()]:
+            if one.cancelled:
+                self._leave(slot, keep=one.is_read)
+
+    def _room(self, sequence: Sequence) -> int:
+        return len(sequence.request.ids) + sequence.limit + self._nodes
+
+    def _admit(self, only: set[Sequence] | None, faults: Faults) -> None:
+        """Let waiting sequences take slots, in their order, until one does not fit."""
+        for sequence in [one for one in self._waiting if only is None or one in only]:
+            ids, room = sequence.request.ids, self._room(sequence)
+            known = {slot: one.committed_ids() for slot, one in self._running.items()}
+            found = self._slots.take(ids, room, known)
+            if found is None:
+                return
+            place, given_up = found
+            self._waiting.remove(sequence)
+            self._running[place.slot] = sequence
+            for slot in given_up:
+                self._close(slot)
+            with faults.of([place.slot]):
+                sequence.start(self._policy(), self.parts.target.device, room, self._now())
+                sequence.read = self._open(place.slot, sequence, place.source, place.length)
+                with blaming("tree policy", sequence.policy, "begin"):
+                    sequence.policy.begin()
+
+    def _open(self, slot: int, sequence: Sequence, source: int, length: int) -> int:
+        """Open a slot; returns how many tokens of the prompt need not be read."""
+        target, drafter = self.parts.target, self.parts.drafter
+        ids, room = sequence.request.ids, self._room(sequence)
+        if not length:
+            target.open(slot, room)
+            with self.parts.blaming("open"):
+                drafter.open(slot, ids.copy(), room)
+            return 0
+        taken = target.resume(slot, room, source, length)
+        with self.parts.blaming("resume"):
+            told = drafter.resume(slot, ids.copy(), room, source, taken)
+        if not is_whole(told) or not 0 <= told <= taken:
+            raise PluginError(
+                f"{naming('drafter', self.parts.spec)} returned {written(told)} from resume; it must be a number of "
+                f"tokens, at most {taken}"
+            )
+        if told < taken and target.resume(slot, room, slot, int(told)) != told:
+            raise RuntimeError(f"a target that took {taken} tokens over must be able to go back to {told} of them")
+        return int(told)
+
+    def _policy(self) -> TreePolicy:
+        """One that no other sequence has: the engine's own where it is free."""
+        return self._policies.pop(0) if self._policies else _copied(self.policy)
+
+    def _read(self, new: dict[int, Sequence], faults: Faults, others: bool) -> None:
+        """Read parts of prompts: all there is, or so much that others do not wait for long."""
+        left = self._prompt_tokens if others else None
+        parts: dict[int, int] = {}
+        for slot, one in new.items():
+            count = one.unread if left is None else min(one.unread, left)
+            if slot in faults or (not count and one.unread):
+                continue
+            parts[slot] = count
+            left = None if left is None else left - count
+        if not parts:
+            return
+        with faults.of(parts):
+            start = self._now()
+            starts = {slot: new[slot].read for slot in parts}
+            ids = {slot: new[slot].request.ids[starts[slot] :][:count] for slot, count in parts.items()}
+            features = self.parts.target.read(ids)
+            told = {slot: Part(starts[slot], count, features[slot]) for slot, count in parts.items()}
+            with self.parts.blaming("read"):
+                self.parts.drafter.read(told)
+            seconds = self._now() - start
+            for slot, count in parts.items():
+                new[slot].heard(count, seconds)
+
+    def _leave(self, slot: int, keep: bool) -> None:
+        """The sequence in a slot is over, in whatever way."""
+        sequence = self._running.pop(slot)
+        sequence.cancelled |= not sequence.over
+        if sequence.has_begun:
+            self._policies.insert(0 if sequence.policy is self.policy else len(self._policies), sequence.policy)
+        if keep and self._keep:
+            self._slots.keep(slot, sequence.committed_ids())
+        else:
+            self._slots.forget(slot)
+            self._close(slot)
+
+    def _close(self, slot: int) -> None:
+        """Close a slot; what fails then is nobody's any more."""
+        try:
+            self.parts.target.close(slot)
+            with self.parts.blaming("close"):
+                self.parts.drafter.close(slot)
+        except Exception as error:
+            LOG.warning("a slot was not closed as it should be: %s", one_line(error))
+
+
+def _copied(policy: TreePolicy) -> TreePolicy:
+    with blaming("tree policy", policy, "copy.deepcopy"):
+        copied = copy.deepcopy(policy)
+    if type(copied) is not type(policy):
+        raise PluginError(
+            f"{naming('tree policy', policy)} was copied to {written(copied)}; copy.deepcopy must make one of its class"
+        )
+    return copied

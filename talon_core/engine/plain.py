@@ -1,0 +1,40 @@
+"""Plain decoding: a policy whose trees are their roots, and a drafter that drafts nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.drafter import Committed, Drafter, Frontier, Proposed
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import IntArray, TokenTree
+
+
+@attrs.frozen
+class RootAlone(TreePolicy):
+    """Verifies the root alone: one token a pass of the target."""
+
+    name = "none"
+    budget: int = attrs.field(default=1, init=False)
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(candidates.best(0))
+
+
+class NoDrafter(Drafter):
+    """Drafts no token after any root, so that it is never asked for one."""
+
+    max_depth = 0
+
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        """It needs no prompt."""
+
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        return length
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        """It remembers nothing."""

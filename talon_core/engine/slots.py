@@ -1,0 +1,109 @@
+"""Which sequence has which slot, how much memory slots take, and whose texts are kept in slots that are free."""
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from talon_core.tree import IntArray
+
+
+@attrs.frozen
+class Place:
+    """Where a sequence goes.
+
+    Attributes:
+        slot: its own.
+        source: the slot, perhaps the same one, whose text begins as the prompt does.
+        length: with so many tokens; 0 where nothing is shared.
+    """
+
+    slot: int
+    source: int
+    length: int
+
+
+class Slots:
+    """Slots that are taken or free; a free one may still hold the text of the sequence that was there before.
+
+    Targets keep the same number of rows for every slot up to the last one, so memory is the product of both.
+
+    Args:
+        most: slots at most; None for any number.
+        most_rows: rows of keys and values at most, those of all slots together; None for any number.
+    """
+
+    def __init__(self, most: int | None = None, most_rows: int | None = None) -> None:
+        self._most = most
+        self._most_rows = most_rows
+        self._rooms: dict[int, int] = {}  # of the slots that are taken, and of those whose text is kept
+        self._kept: dict[int, IntArray] = {}  # texts in free slots, the oldest first
+
+    def rows(self, room: int) -> int | None:
+        """The rows that are missing for a sequence that needs so many, if it were alone; None if it fits."""
+        return room - self._most_rows if self._most_rows is not None and room > self._most_rows else None
+
+    def take(self, prompt: IntArray, room: int, running: Mapping[int, IntArray]) -> tuple[Place, list[int]] | None:
+        """Find a slot for a sequence; None if there is none now.
+
+        Args:
+            prompt: its tokens, shape `(prompt,)`.
+            room: rows that it needs.
+            running: the texts that other slots hold at this moment, without what may still change.
+
+        Returns:
+            Where it goes, and the free slots whose texts are given up for it.
+        """
+        texts = {**running, **self._kept}
+        shared = {slot: _shared(prompt[:-1], text) for slot, text in texts.items()}
+        source = max(shared, key=lambda slot: (shared[slot], slot in self._kept), default=0)
+        length = shared.get(source, 0)
+        taken = self._rooms.keys() - self._kept.keys()
+        free = [slot for slot in range(len(taken) + len(self._kept) + 1) if slot not in taken]
+        empty = [slot for slot in free if slot not in self._kept]
+        slot = source if length and source in self._kept else (empty or [next(iter(self._kept))])[0]
+        if self._most is not None and slot >= self._most:
+            slot = next(iter(self._kept), self._most)
+            if slot >= self._most:
+                return None
+        given_up: list[int] = []
+        while self._too_large(slot, room, given_up):
+            others = [kept for kept in self._kept if kept not in (slot, *given_up)]
+            if not others:
+                return None
+            given_up.append(others[0])
+        if source in given_up:
+            length = 0
+        for other in given_up:
+            self.forget(other)
+        self._kept.pop(slot, None)
+        self._rooms[slot] = room
+        return Place(slot, source, length), given_up
+
+    def _too_large(self, slot: int, room: int, without: list[int]) -> bool:
+        if self._most_rows is None:
+            return False
+        rooms = {**self._rooms, slot: room}
+        left = {one: rows for one, rows in rooms.items() if one not in without}
+        return (max(left) + 1) * max(left.values()) > self._most_rows
+
+    def keep(self, slot: int, text: IntArray) -> None:
+        """The sequence has left its slot; its text stays there until the slot is needed."""
+        self._kept[slot] = text
+
+    def forget(self, slot: int) -> None:
+        """The slot holds nothing."""
+        self._rooms.pop(slot, None)
+        self._kept.pop(slot, None)
+
+    @property
+    def kept(self) -> list[int]:
+        """The free slots that hold a text, the oldest first."""
+        return [*self._kept]
+
+
+def _shared(prompt: IntArray, text: IntArray) -> int:
+    """How many tokens two texts begin with alike."""
+    length = min(len(prompt), len(text))
+    differ = np.flatnonzero(prompt[:length] != text[:length])
+    return int(differ[0]) if len(differ) else length
