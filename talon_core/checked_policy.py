@@ -2,7 +2,7 @@
 
 from talon_core.drawn import KINDS, ChildrenKind
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
-from talon_core.policy import TreePolicy
+from talon_core.policy import SequenceInfo, TreePolicy
 
 MOST_NODES = 65_536
 """The largest budget: far beyond what pays, and small enough to compute with."""
@@ -27,6 +27,22 @@ def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
             f"{naming('tree policy', policy)} has a {which} of {budget} nodes; it must be at most {MOST_NODES}"
         )
     return int(budget)
+
+
+def begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
+    """The policy that serves a sequence.
+
+    Raises:
+        PluginError: if what `begin` returns is none of its kind; the message names the policy.
+    """
+    with blaming("tree policy", policy, "begin"):
+        own = policy.begin(sequence)
+    if not isinstance(own, TreePolicy):
+        raise PluginError(
+            f"{naming('tree policy', policy)} returned {written(own)} from begin; it must return the policy that "
+            "serves the sequence, as attrs.evolve(self)"
+        )
+    return own
 
 
 def checked_kind(policy: TreePolicy) -> ChildrenKind:

@@ -130,11 +130,11 @@ class Drafter(ABC):
             length: in how many tokens both begin alike, less than the prompt has.
 
         Returns:
-            From which token on it has to be told what the target has read, at most `length`; 0 for a drafter that takes
-            nothing over.
+            From which token on it has to be told what the target has read, at most `length`. By default that is
+            `length` for a drafter that does not listen, as `read` is not its own, and 0 for others.
         """
         self.open(slot, prompt, room)
-        return 0
+        return length if type(self).read is Drafter.read else 0
 
     def read(self, parts: Mapping[int, Part]) -> None:  # noqa: B027 - a drafter of texts has read the prompt already
         """The target has read these parts of prompts, by slot; each begins where the slot's last one ended."""

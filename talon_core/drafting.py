@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from talon_core.candidates import Candidates
 from talon_core.checked_drafter import checked_proposal
 from talon_core.choices import Choices
+from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Drafter, Frontier
 from talon_core.drawn import fault
 from talon_core.engine.faults import Faults
@@ -162,13 +163,21 @@ def _slack(logp: FloatArray) -> FloatArray:
     return 0.01 * (1.0 + np.abs(logp))
 
 
-def draft_trees(wanted: Sequence[Wanted], drafter: Drafter, faults: Faults) -> dict[int, Drafted]:
+def draft_trees(
+    wanted: Sequence[Wanted],
+    drafter: Drafter,
+    faults: Faults,
+    measured: MeasuredCosts,
+    now: Callable[[], float] = perf_counter,
+) -> dict[int, Drafted]:
     """Draft one tree for each of some sequences, layer by layer, together.
 
     Args:
         wanted: each of another slot.
         drafter: has been told everything committed so far.
         faults: gets what fails: an error of a policy, or in what the drafter offers it, ends its own tree alone.
+        measured: is told what layers take.
+        now: the clock, in seconds.
 
     Returns:
         The finished trees, by slot.
@@ -188,10 +197,12 @@ def draft_trees(wanted: Sequence[Wanted], drafter: Drafter, faults: Faults) -> d
         if not frontiers:
             break
         with faults.of([one.slot for one in frontiers]):
-            started = perf_counter()
+            started = now()
             with blaming("drafter", drafter, "propose"):
                 proposed = drafter.propose([*frontiers])
-            seconds += perf_counter() - started
+            took = now() - started
+            seconds += took
+            measured.drafted(sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers), took)
             offered, count = checked_proposal(drafter, proposed, len(frontiers))
             passes += count
             for one, candidates in zip(frontiers, offered, strict=True):
@@ -213,7 +224,7 @@ def draft_tree(policy: TreePolicy, drafter: Drafter, root: int, limits: DraftLim
         PluginError: if the policy or the drafter breaks its contract; the message names it.
     """
     faults = Faults()
-    drafted = draft_trees([Wanted(0, policy, root, limits, choices)], drafter, faults)
+    drafted = draft_trees([Wanted(0, policy, root, limits, choices)], drafter, faults, MeasuredCosts())
     if faults:
         raise faults[0]
     return drafted[0]

@@ -1,13 +1,15 @@
 """The interface of tree policies: which candidates join the draft tree."""
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drawn import Drawn
 from talon_core.tree import IntArray, TokenTree
 
@@ -36,6 +38,31 @@ class Growth:
     drawn: Mapping[int, Drawn] = attrs.field(factory=dict)
 
 
+@attrs.frozen(eq=False)
+class SequenceInfo:
+    """What a policy is told of the sequence that it is to serve.
+
+    Attributes:
+        prompt_length: tokens of the prompt.
+        max_new_tokens: most tokens that will be emitted.
+        temperature: of the request; 0 where it is greedy.
+        costs: what this machine takes for passes; it may know nothing yet.
+        machine: a place for what policies learn of the machine, not of the text: one for all sequences of a decoder, at
+            the same time and after each other. What is kept of a text goes into the policy that `begin` returns.
+    """
+
+    prompt_length: int
+    max_new_tokens: int
+    temperature: float
+    costs: Costs = attrs.field(factory=MeasuredCosts)
+    machine: MutableMapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether each token is the most likely one."""
+        return self.temperature == 0
+
+
 class TreePolicy(ABC):
     """Decides the shape of one draft tree; the decoder calls `width` and `grow` once per layer, then `finish`.
 
@@ -43,7 +70,8 @@ class TreePolicy(ABC):
     the drafter propose that many next tokens for each frontier node, and hands them to `grow`, which says which of
     them join the tree and which nodes are drafted from next; and so on, until `grow` chooses nothing, the frontier
     is empty, the tree has `draft_budget` nodes, or no deeper token could be used. `finish` then says what is sent to
-    the target. Between rounds `observe` tells what became of it. `begin` opens a new sequence.
+    the target. Between rounds `observe` tells what became of it. Each sequence is served by a policy of its own, which
+    `begin` makes.
 
     A policy sees small NumPy arrays, never a model. It cannot change what is decoded, only how fast: the decoder
     checks every answer and refuses a wrong one with an error that names the policy. One thing it cannot see: whether a
@@ -51,7 +79,7 @@ class TreePolicy(ABC):
 
     Subclasses are `attrs.frozen` classes whose fields are their options; they set `name` and say their `budget`. What a
     policy remembers from round to round is in an object of its own, in a field with `init=False, eq=False` and a
-    `factory`. One policy object serves one sequence at a time; the sequences of a batch get copies (`copy.deepcopy`).
+    `factory`, which is made anew for each sequence.
     """
 
     name: ClassVar[str]
@@ -94,8 +122,17 @@ class TreePolicy(ABC):
         """The tree to verify, at most `budget` nodes: by default everything that was drafted."""
         return tree
 
-    def begin(self) -> None:  # noqa: B027 - a policy without memory has nothing to do
-        """Called before the first round of a sequence; what was remembered of an earlier one must be forgotten."""
+    def begin(self, sequence: SequenceInfo) -> "TreePolicy":
+        """The policy that serves one sequence: by default one of equal options, with nothing remembered.
+
+        Override it to choose options by the sequence, as `return attrs.evolve(self, temperature=...)`.
+
+        Args:
+            sequence: what is known of it.
+        """
+        one: Any = self
+        fresh: TreePolicy = attrs.evolve(one) if attrs.has(type(self)) else copy.deepcopy(self)
+        return fresh
 
     def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise
         """Called after each round with its tree, what was accepted and what the parts took, in seconds; a copy."""

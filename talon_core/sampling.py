@@ -25,10 +25,12 @@ class Sampling:
         do_sample: draw from the law; False takes the most likely token (temperature 0).
         processors: applied in this order, each to the scores of the one before; temperature, top-k, top-p and the
             like are processors too.
+        temperature: what the processors make of it, for who wants to know.
     """
 
     do_sample: bool = False
     processors: tuple[Processor, ...] = ()
+    temperature: float = 1.0
 
 
 class TokenBuffer:
@@ -155,4 +157,4 @@ def temperature_sampling(temperature: float, processors: Sequence[Processor] = (
         raise ValueError(f"temperature is {temperature}; {fault}")
     if temperature == 0:
         return Sampling(False, tuple(processors))
-    return Sampling(True, (*processors, lambda _ids, scores: scores / temperature))
+    return Sampling(True, (*processors, lambda _ids, scores: scores / temperature), temperature)

@@ -148,6 +148,11 @@ class Sequence:
         self.has_begun = True
 
     @property
+    def length(self) -> int:
+        """Tokens of the text, the prompt's among them."""
+        return len(self.request.ids) + len(self.token_ids)
+
+    @property
     def unread(self) -> int:
         """Tokens of the prompt that are still to be read."""
         return len(self.request.ids) - 1 - self.read

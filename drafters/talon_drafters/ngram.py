@@ -153,10 +153,6 @@ class NgramDrafter(Drafter):
         self._texts[slot] = _Text(SuffixAutomaton(self._options.max_match), self._vocab_size)
         self._texts[slot].append(prompt)
 
-    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
-        self.open(slot, prompt, room)
-        return length
-
     def commit(self, committed: Mapping[int, Committed]) -> None:
         for slot, new in committed.items():
             self._texts[slot].append(new.tokens)

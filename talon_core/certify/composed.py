@@ -31,7 +31,7 @@ def is_memoryless(part: object) -> bool:
     enumerates whole generations, in some of its worlds.
     """
     cls: Any = type(part)
-    if isinstance(part, TreePolicy) and (cls.observe, cls.begin) != (TreePolicy.observe, TreePolicy.begin):
+    if isinstance(part, TreePolicy) and cls.observe is not TreePolicy.observe:
         return False
     if not attrs.has(cls) or not is_frozen(part):
         return False
@@ -123,10 +123,11 @@ def rounds_after(
         max_new_tokens=request.max_new_tokens - len(text),
     )
     limit, vocab_size = decoder.limit(before), decoder.target.vocab_size
+    policy = decoder.engine.policy_for(request)
 
     def drafted(choices: Choices) -> tuple[Sequence, TokenTree]:
         sequence = Sequence(before, choices, limit, decoder.children)
-        sequence.start(decoder.engine.policy, decoder.target.device, len(before.ids) + limit, 0.0)
+        sequence.start(policy, decoder.target.device, len(before.ids) + limit, 0.0)
         return sequence, _draft(decoder, sequence).tree
 
     for prob, (sequence, tree) in enumerate_outcomes(drafted):

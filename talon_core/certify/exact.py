@@ -25,6 +25,7 @@ def generations(decoder: Decoder, request: Request) -> Iterator[tuple[float, Gen
     """A generation in every way in which its random choices can come out, each with its probability."""
 
     def experiment(choices: Choices) -> Generation:
+        decoder.engine.forget()  # what a policy has learnt of the machine; outcomes must not know each other
         generation = decoder.run(request, choices)
         generation.finish()
         return generation

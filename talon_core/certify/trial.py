@@ -39,7 +39,7 @@ from talon_core.request import Request
 from talon_core.rule import AcceptanceRule
 from talon_core.specs import spelled
 
-MOST_OUTCOMES = 1000
+MOST_OUTCOMES = 500
 """A world with more outcomes than this is left out, and another one is tried."""
 
 WHOLE = 40

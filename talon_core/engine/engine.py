@@ -1,15 +1,16 @@
 """The engine: requests come in, each step gives every running sequence a round, and what is over leaves its slot."""
 
-import copy
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from threading import Lock, get_ident
 from time import perf_counter
+from typing import Any
 
-from talon_core.checked_policy import checked_budget
+from talon_core.checked_policy import begun, checked_budget
 from talon_core.choices import Choices, SeededChoices
+from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
 from talon_core.engine.faults import Faults
 from talon_core.engine.plain import NoDrafter, RootAlone
@@ -17,7 +18,7 @@ from talon_core.engine.slots import Slots
 from talon_core.engine.stages import Parts, Stages
 from talon_core.errors import BusyError, PluginError, blaming, is_whole, naming, one_line, written
 from talon_core.fitting import check_processors
-from talon_core.policy import TreePolicy
+from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule
@@ -47,7 +48,7 @@ class Engine:
     Args:
         target: whose output it is.
         rule: the acceptance rule.
-        policy: the tree policy; None decodes one token a pass. Sequences that run at the same time get copies.
+        policy: the tree policy; None decodes one token a pass. Each sequence is served by one that its `begin` makes.
         drafter: what drafts, opened; None drafts nothing.
         spec: its options, which errors name.
         children: the kind of trees that the rule was found exact for; None for what the policy says of itself.
@@ -57,6 +58,7 @@ class Engine:
         prompt_tokens: of prompts, read in a step where other sequences have a round in it.
         keep: keep the keys and values of texts that are over until their slot is needed, so that the next prompt that
             begins in the same way, as the next turn of a conversation does, is read from there on.
+        costs: what passes take on this machine; measured while it decodes by default.
         now: the clock, in seconds.
 
     Raises:
@@ -77,6 +79,7 @@ class Engine:
         rows: int | None = None,
         prompt_tokens: int = PROMPT_TOKENS,
         keep: bool = True,
+        costs: Costs | None = None,
         now: Callable[[], float] = perf_counter,
     ) -> None:
         for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
@@ -87,7 +90,9 @@ class Engine:
         self.target_passes = 0
         self._children = children
         self._nodes = min(checked_budget(self.policy), RESERVED_NODES)
-        self._policies = [self.policy]  # that no sequence has
+        self._measured = MeasuredCosts()
+        self.costs = costs if costs is not None else self._measured
+        self._machine: dict[str, Any] = {}
         self._slots = Slots(slots, rows)
         self._prompt_tokens = prompt_tokens
         self._keep = keep
@@ -98,6 +103,18 @@ class Engine:
         self._lock = Lock()  # held by the thread that is in session
         self._holder: int | None = None
         self._stepping = False
+
+    def forget(self) -> None:
+        """Give up the texts that are kept, and what policies have learnt of the machine.
+
+        Raises:
+            BusyError: if the model is being decoded at this moment.
+        """
+        with self.session():
+            for slot in self._slots.kept:
+                self._slots.forget(slot)
+                self._close(slot)
+            self._machine.clear()
 
     def submit(self, request: Request, choices: Choices | None = None) -> Sequence:
         """Hand in a request. Nothing is decoded before the next step.
@@ -209,7 +226,7 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            rounds = Stages(self.parts, ready, faults, self._now).run()
+            rounds = Stages(self.parts, ready, faults, self._measured, self._now).run()
             self.target_passes += 1
         for slot, round_ in rounds.items():
             with faults.of([slot]), blaming("tree policy", ready[slot].policy, "observe"):
@@ -246,10 +263,18 @@ class Engine:
             for slot in given_up:
                 self._close(slot)
             with faults.of([place.slot]):
-                sequence.start(self._policy(), self.parts.target.device, room, self._now())
+                sequence.start(self.policy_for(sequence.request), self.parts.target.device, room, self._now())
                 sequence.read = self._open(place.slot, sequence, place.source, place.length)
-                with blaming("tree policy", sequence.policy, "begin"):
-                    sequence.policy.begin()
+
+    def policy_for(self, request: Request) -> TreePolicy:
+        """The policy that serves a request.
+
+        Raises:
+            PluginError: if the policy fails to make one; the message names it.
+        """
+        sampling, limit = request.sampling, request.limit(self.parts.target)
+        temperature = sampling.temperature if sampling.do_sample else 0.0
+        return begun(self.policy, SequenceInfo(len(request.ids), limit, temperature, self.costs, self._machine))
 
     def _open(self, slot: int, sequence: Sequence, source: int, length: int) -> int:
         """Open a slot; returns how many tokens of the prompt need not be read."""
@@ -271,10 +296,6 @@ class Engine:
         if told < taken and target.resume(slot, room, slot, int(told)) != told:
             raise RuntimeError(f"a target that took {taken} tokens over must be able to go back to {told} of them")
         return int(told)
-
-    def _policy(self) -> TreePolicy:
-        """One that no other sequence has: the engine's own where it is free."""
-        return self._policies.pop(0) if self._policies else _copied(self.policy)
 
     def _read(self, new: dict[int, Sequence], faults: Faults, others: bool) -> None:
         """Read parts of prompts: all there is, or so much that others do not wait for long."""
@@ -304,8 +325,6 @@ class Engine:
         """The sequence in a slot is over, in whatever way."""
         sequence = self._running.pop(slot)
         sequence.cancelled |= not sequence.over
-        if sequence.has_begun:
-            self._policies.insert(0 if sequence.policy is self.policy else len(self._policies), sequence.policy)
         if keep and self._keep:
             self._slots.keep(slot, sequence.committed_ids())
         else:
@@ -320,13 +339,3 @@ class Engine:
                 self.parts.drafter.close(slot)
         except Exception as error:
             LOG.warning("a slot was not closed as it should be: %s", one_line(error))
-
-
-def _copied(policy: TreePolicy) -> TreePolicy:
-    with blaming("tree policy", policy, "copy.deepcopy"):
-        copied = copy.deepcopy(policy)
-    if type(copied) is not type(policy):
-        raise PluginError(
-            f"{naming('tree policy', policy)} was copied to {written(copied)}; copy.deepcopy must make one of its class"
-        )
-    return copied

@@ -30,9 +30,6 @@ class NoDrafter(Drafter):
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
         """It needs no prompt."""
 
-    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
-        return length
-
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
 

@@ -54,31 +54,39 @@ class Slots:
         Returns:
             Where it goes, and the free slots whose texts are given up for it.
         """
-        texts = {**running, **self._kept}
-        shared = {slot: _shared(prompt[:-1], text) for slot, text in texts.items()}
+        shared = {slot: _shared(prompt[:-1], text) for slot, text in {**running, **self._kept}.items()}
         source = max(shared, key=lambda slot: (shared[slot], slot in self._kept), default=0)
         length = shared.get(source, 0)
+        for slot in self._candidates(source if length else None):
+            given_up = self._given_up(slot, room)
+            if given_up is None:
+                continue
+            for other in given_up:
+                self.forget(other)
+            self._kept.pop(slot, None)
+            self._rooms[slot] = room
+            if not length or source in given_up:
+                return Place(slot, slot, 0), given_up
+            return Place(slot, source, length), given_up
+        return None
+
+    def _candidates(self, source: int | None) -> list[int]:
+        """Slots that could be taken, the best first: where the text is, then empty ones, then the oldest texts."""
         taken = self._rooms.keys() - self._kept.keys()
-        free = [slot for slot in range(len(taken) + len(self._kept) + 1) if slot not in taken]
-        empty = [slot for slot in free if slot not in self._kept]
-        slot = source if length and source in self._kept else (empty or [next(iter(self._kept))])[0]
-        if self._most is not None and slot >= self._most:
-            slot = next(iter(self._kept), self._most)
-            if slot >= self._most:
-                return None
+        most = len(self._rooms) + 1 if self._most is None else self._most
+        empty = [slot for slot in range(most) if slot not in self._rooms]
+        ordered = [*([source] if source in self._kept else []), *empty[:1], *self._kept]
+        return [slot for slot in dict.fromkeys(ordered) if slot is not None and slot not in taken]
+
+    def _given_up(self, slot: int, room: int) -> list[int] | None:
+        """The texts that must be given up for a sequence in a slot, the oldest first; None if that does not help."""
         given_up: list[int] = []
+        others = [kept for kept in self._kept if kept != slot]
         while self._too_large(slot, room, given_up):
-            others = [kept for kept in self._kept if kept not in (slot, *given_up)]
-            if not others:
+            if len(given_up) == len(others):
                 return None
-            given_up.append(others[0])
-        if source in given_up:
-            length = 0
-        for other in given_up:
-            self.forget(other)
-        self._kept.pop(slot, None)
-        self._rooms[slot] = room
-        return Place(slot, source, length), given_up
+            given_up.append(others[len(given_up)])
+        return given_up
 
     def _too_large(self, slot: int, room: int, without: list[int]) -> bool:
         if self._most_rows is None:
@@ -91,15 +99,15 @@ class Slots:
         """The sequence has left its slot; its text stays there until the slot is needed."""
         self._kept[slot] = text
 
-    def forget(self, slot: int) -> None:
-        """The slot holds nothing."""
-        self._rooms.pop(slot, None)
-        self._kept.pop(slot, None)
-
     @property
     def kept(self) -> list[int]:
         """The free slots that hold a text, the oldest first."""
         return [*self._kept]
+
+    def forget(self, slot: int) -> None:
+        """The slot holds nothing."""
+        self._rooms.pop(slot, None)
+        self._kept.pop(slot, None)
 
 
 def _shared(prompt: IntArray, text: IntArray) -> int:

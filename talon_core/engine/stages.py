@@ -7,6 +7,7 @@ import attrs
 import torch
 
 from talon_core.checked_drafter import checked_depth
+from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
@@ -46,6 +47,7 @@ class Stages:
         parts: what decodes.
         sequences: who takes part, by slot.
         faults: what fails.
+        measured: is told what passes take.
         now: the clock, in seconds.
     """
 
@@ -54,11 +56,13 @@ class Stages:
         parts: Parts,
         sequences: Mapping[int, Sequence],
         faults: Faults,
+        measured: MeasuredCosts,
         now: Callable[[], float] = perf_counter,
     ) -> None:
         self._parts = parts
         self._sequences = sequences
         self._faults = faults
+        self._measured = measured
         self._now = now
         self._last = now()
 
@@ -108,7 +112,7 @@ class Stages:
             for slot, one in self._sequences.items():
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices))
-        return draft_trees(wanted, parts.drafter, self._faults)
+        return draft_trees(wanted, parts.drafter, self._faults, self._measured, self._now)
 
     def _verify(self, drafted: Mapping[int, Drafted]) -> tuple[dict[int, Accepted], set[int], float, float]:
         """What was accepted, by slot; the slots that are committed already; seconds of the target and of the rule."""
@@ -121,6 +125,8 @@ class Stages:
         with self._faults.of(trees):
             verified = parts.target.verify(trees, greedy)
             verify_seconds = self._lap()
+            nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in trees)
+            self._measured.verified(nodes, context, len(trees), verify_seconds)
             accepted |= verified.accepted
             for slot, outputs in verified.outputs.items():
                 with self._faults.of([slot]):

@@ -253,7 +253,7 @@ def prepared_request(input_ids: Tensor, prepared: Mapping[str, Any], seed: int |
     return Request(
         ids=input_ids[0].cpu().numpy().astype(np.int64),
         max_new_tokens=_max_new_tokens(criteria, config, input_ids.shape[1]),
-        sampling=Sampling(bool(config.do_sample), tuple(processors)),
+        sampling=Sampling(bool(config.do_sample), tuple(processors), config.temperature or 1.0),
         eos=_eos(criteria),
         criteria=tuple(_as_criterion(one) for one in own),
         seed=seed,

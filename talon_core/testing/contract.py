@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core.checked_policy import checked_budget, checked_kind
+from talon_core.checked_policy import begun, checked_budget, checked_kind
 from talon_core.choices import SeededChoices
 from talon_core.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.drawn import Drawn
 from talon_core.errors import blaming
-from talon_core.policy import TreePolicy
+from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.testing.claims import check_class, is_name, made, require, steady
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
@@ -125,9 +125,7 @@ def _check_sequence(
     seed: int,
 ) -> None:
     """Draft a sequence of trees, telling the policy in between what became of each."""
-    twin = make()
-    _begin(policy)
-    _begin(twin)
+    policy, twin = _begun(policy), _begun(make())
     other_seed = seed + 1 if policy.children == "deterministic" else seed
     for told in rounds:
         drafted = draft_tree(policy, drafter, told.root, limits, SeededChoices(seed))
@@ -155,9 +153,7 @@ def _check_memory(
     seed: int,
 ) -> None:
     """Draft another sequence with a policy that has seen one, and with one that has not."""
-    alone = make()
-    _begin(policy)
-    _begin(alone)
+    policy, alone = _begun(policy), _begun(make())
     for told in rounds:
         drafted, own = (draft_tree(one, drafter, told.root, limits, SeededChoices(seed)) for one in (policy, alone))
         _require(
@@ -169,9 +165,9 @@ def _check_memory(
             _observe(one, told.of(own))
 
 
-def _begin(policy: TreePolicy) -> None:
-    with blaming("tree policy", policy, "begin"):
-        policy.begin()
+def _begun(policy: TreePolicy) -> TreePolicy:
+    """The policy of a further sequence; what was learnt of the machine starts anew, so that trees can be compared."""
+    return begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=1.0))
 
 
 def _observe(policy: TreePolicy, round_: Round) -> None:

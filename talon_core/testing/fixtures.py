@@ -84,16 +84,18 @@ def talon_draft() -> Callable[..., "TokenTree"]:
     `laws` is a table as of `TableDrafter`, or one: a single row is the law of the next token whatever came before.
     Nothing is drafted deeper than `max_depth`, nor after the tokens `ends`. The seed is for policies that draw.
     """
+    from talon_core.checked_policy import begun
     from talon_core.choices import SeededChoices
     from talon_core.drafting import DraftLimits, draft_tree
+    from talon_core.policy import SequenceInfo
 
     def draft(
         policy: "TreePolicy", laws: Any, *, root: int = 0, max_depth: int = 10, ends: Iterable[int] = (), seed: int = 0
     ) -> "TokenTree":
         drafter = _table(laws)
         limits = DraftLimits(drafter.vocab_size, max_depth, frozenset(ends))
-        policy.begin()
-        return draft_tree(policy, drafter, root, limits, SeededChoices(seed)).tree
+        own = begun(policy, SequenceInfo(prompt_length=1, max_new_tokens=max_depth + 1, temperature=1.0))
+        return draft_tree(own, drafter, root, limits, SeededChoices(seed)).tree
 
     return draft
 

@@ -140,9 +140,6 @@ class Remembers(TreePolicy):
     budget: int = 4
     memory: Memory = attrs.field(init=False, eq=False, factory=Memory)
 
-    def begin(self):
-        self.memory.accepted, self.memory.seconds = 0, 0.0
-
     def observe(self, round_):
         self.memory.accepted += round_.accepted
         self.memory.seconds += round_.verify_seconds

@@ -58,9 +58,11 @@ class Observes(Talon):
 
 
 @attrs.frozen
-class Begins(Talon):
-    def begin(self):
-        pass
+class Follows(Talon):
+    """Chooses its options by the sequence, and remembers nothing after that."""
+
+    def begin(self, sequence):
+        return attrs.evolve(self, top_k=1 if sequence.greedy else 2)
 
 
 @attrs.define
@@ -71,9 +73,14 @@ class CanBeSet(AcceptanceRule):
         return descend(tree, laws, lambda node: laws.draw(node, choices))
 
 
-@pytest.mark.parametrize("part", [KeepsNotes(), Observes(), Begins(), CanBeSet()], ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("part", [KeepsNotes(), Observes(), CanBeSet()], ids=lambda part: type(part).__name__)
 def test_whoever_could_remember_a_round_is_not_composed(part):
     assert not is_memoryless(part)
+
+
+def test_a_policy_that_follows_the_request_is_composed():
+    assert is_memoryless(Follows())
+    assert certify(Follows(), worlds=WHOLE + 1).certified
 
 
 @pytest.mark.parametrize("kind", ["tree policy", "rule"])
@@ -115,9 +122,6 @@ class DrawsOnceAfterAnother(TreePolicy):
     suits = "rrsw"
     budget: int = 3
     notes: Notes = attrs.field(init=False, eq=False, factory=Notes)
-
-    def begin(self):
-        self.notes.rounds = 0
 
     def observe(self, round_):
         self.notes.rounds += 1

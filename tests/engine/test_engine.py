@@ -1,0 +1,373 @@
+"""The engine's slots: who waits, who is refused, what is kept, and what fails alone."""
+
+import re
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TreePolicy
+from talon_core.choices import SeededChoices
+from talon_core.engine.slots import Place, Slots
+from talon_core.sampling import Sampling
+from talon_core.testing import TableDrafter
+from talon_strategies import Chain, Match, Talon
+
+VOCAB = 4
+TABLE = np.random.default_rng(0).normal(size=(VOCAB,) * 3) * 2
+LAWS = np.random.default_rng(1).dirichlet(np.ones(VOCAB), size=5)
+
+
+class Noted(TableTarget):
+    """Notes what it is asked to read, and which slots are verified together."""
+
+    def __init__(self):
+        super().__init__(TABLE)
+        self.reads, self.verified = [], []
+
+    def read(self, parts):
+        self.reads.append({slot: len(tokens) for slot, tokens in parts.items()})
+        return super().read(parts)
+
+    def verify(self, trees, greedy=()):
+        self.verified.append(sorted(trees))
+        return super().verify(trees, greedy)
+
+
+def engine(policy=Talon(budget=4, top_k=2), target=None, drafter=None, rule=Match(), **how):  # noqa: B008 - frozen
+    return Engine(target or TableTarget(TABLE), rule, policy, drafter or TableDrafter(LAWS), **how)
+
+
+def request(length=6, prompt=(0, 1, 2), **how):
+    return Request(np.array(prompt), length, **how)
+
+
+def run(engine, *sequences):
+    for _ in range(500):
+        if all(one.over for one in sequences):
+            return [one.token_ids for one in sequences]
+        engine.step()
+    raise AssertionError("nobody comes to an end")
+
+
+def alone(one, **how):
+    own = engine(**how)
+    return run(own, own.submit(attrs.evolve(one)))[0]
+
+
+def test_a_step_gives_every_running_sequence_a_round_and_the_next_takes_a_free_slot():
+    target = Noted()
+    own = engine(None, target, slots=2)
+    lengths = [2, 5, 3]
+    sequences = [own.submit(request(length)) for length in lengths]
+    rounds = [own.step() for _ in range(5)]
+    assert [len(of) for of in rounds] == [2, 2, 2, 2, 2]
+    assert [one.over for one in sequences] == [True, True, True]
+    assert [len(one.token_ids) for one in sequences] == lengths
+    assert target.verified == [[0, 1]] * 5  # the third took the slot of the first in the step after
+    assert own.step() == {}
+
+
+def test_only_those_that_are_named_take_part():
+    own = engine()
+    first, second = own.submit(request()), own.submit(request())
+    own.step([second])
+    assert (first.has_begun, len(second.rounds)) == (False, 1)
+    own.step()
+    assert (len(first.rounds), len(second.rounds)) == (1, 2)
+
+
+def test_prompts_are_read_in_parts_while_others_go_on():
+    target = Noted()
+    own = engine(None, target, prompt_tokens=3)
+    long = request(3, prompt=[1, 2, 3] * 4)
+    runs = own.submit(request(6))
+    own.step()
+    assert target.reads == [{0: 2}]
+    joins = own.submit(long)
+    while not joins.rounds:
+        before = len(runs.rounds)
+        own.step()
+        assert len(runs.rounds) == before + 1 or runs.over
+    assert target.reads[1:] == [{1: 3}, {1: 3}, {1: 3}, {1: 2}]
+    assert run(own, runs, joins) == [alone(runs.request, policy=None), alone(long, policy=None)]
+
+
+def test_a_prompt_that_nobody_waits_for_is_read_at_once():
+    target = Noted()
+    own = engine(None, target, prompt_tokens=3)
+    own.submit(request(3, prompt=[1, 2, 3] * 4))
+    own.step()
+    assert target.reads == [{0: 11}]
+
+
+@pytest.mark.parametrize("policy", [None, Talon(budget=4, top_k=2)])
+def test_the_next_turn_of_a_conversation_is_read_from_where_the_last_one_ended(policy):
+    target = Noted()
+    own = engine(policy, target)
+    first = own.submit(request(5))
+    run(own, first)
+    text = [*first.request.ids.tolist(), *first.token_ids, 3, 1]
+    second = own.submit(request(5, prompt=text))
+    target.reads.clear()
+    assert run(own, second) == [alone(second.request, policy=policy)]
+    assert target.reads == [{0: 2}]  # of ten tokens: the last answer's last, and the new one before the root
+
+
+def test_a_text_that_runs_is_shared_and_stays_as_it_is():
+    target = Noted()
+    own = engine(None, target)
+    first = own.submit(request(6, prompt=[2, 1, 0, 3, 1]))
+    own.step()
+    target.reads.clear()
+    second = own.submit(request(6, prompt=[2, 1, 0, 3, 2, 2]))
+    assert run(own, first, second) == [alone(first.request, policy=None), alone(second.request, policy=None)]
+    assert target.reads == [{1: 1}]
+
+
+def test_without_keep_everything_is_read_again():
+    target = Noted()
+    own = engine(None, target, keep=False)
+    run(own, own.submit(request(3)))
+    run(own, own.submit(request(3)))
+    assert target.reads == [{0: 2}, {0: 2}]
+
+
+def test_what_does_not_fit_waits_and_what_never_fits_is_refused():
+    own = engine(None, rows=20)
+    first, second = own.submit(request(6)), own.submit(request(6))  # 10 rows each, two slots of 10
+    third = own.submit(request(6))
+    own.step()
+    assert [one.has_begun for one in (first, second, third)] == [True, True, False]
+    run(own, first, second, third)
+    with pytest.raises(ValueError, match=r"the prompt has 3 tokens, and 40 new ones are asked for: 24 rows of keys"):
+        own.submit(request(40))
+
+
+def test_a_long_text_waits_until_short_ones_have_left_enough():
+    own = engine(None, rows=24, keep=False)
+    short = [own.submit(request(2)) for _ in range(3)]  # 6 rows each
+    long = own.submit(request(16))  # 20 rows: alone
+    own.step()
+    assert [one.has_begun for one in (*short, long)] == [True, True, True, False]
+    run(own, *short, long)
+    assert long.token_ids == alone(long.request, policy=None)
+
+
+@attrs.frozen
+class FailsAfter(TreePolicy):
+    """Fails in its second round for texts that begin with token 3."""
+
+    name = "fails-after"
+    budget: int = 3
+
+    def grow(self, tree, candidates, choices):
+        if tree.tokens[0] == 3:
+            raise RuntimeError("no threes")
+        return Growth(candidates.best(1))
+
+
+@attrs.frozen
+class NoThrees(AcceptanceRule):
+    """As sample-and-match, and fails where a tree's root is token 3."""
+
+    name = "no-threes"
+    exact_for = frozenset({"any"})
+
+    def walk(self, tree, laws, choices):
+        if tree.tokens[0] == 3:
+            raise RuntimeError("no threes")
+        return Match().walk(tree, laws, choices)
+
+
+class FailsForOne(TableDrafter):
+    """Offers nonsense after token 3."""
+
+    def offer(self, tree, frontier, width):
+        found = super().offer(tree, frontier, width)
+        return attrs.evolve(found, frontier=found.frontier + 1) if tree.tokens[0] == 3 else found
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ({"policy": FailsAfter()}, r"tree policy 'fails-after' .* raised RuntimeError in grow: no threes"),
+        ({"rule": NoThrees()}, r"rule 'no-threes' .* raised RuntimeError in walk: no threes"),
+        ({"drafter": FailsForOne(LAWS)}, r"FailsForOne.* returned candidates for other nodes than the frontier's"),
+    ],
+)
+def test_what_fails_for_one_sequence_ends_that_one_and_the_others_come_out_right(parts, complaint):
+    own = engine(**parts)
+    fine = [own.submit(request(1, prompt=[0, 1])), own.submit(request(1, prompt=[2]))]
+    broken = own.submit(request(4, prompt=[1, 3]))
+    run(own, *fine, broken)
+    assert [one.error for one in fine] == [None, None]
+    assert [one.token_ids for one in fine] == [alone(one.request, policy=Chain(length=1)) for one in fine]
+    assert isinstance(broken.error, PluginError)
+    assert re.search(complaint, str(broken.error))
+    after = own.submit(request(1, prompt=[2, 2]))  # the slot is free again
+    assert run(own, after) == [alone(after.request, policy=Chain(length=1))]
+
+
+class FailsInTheMiddle(TableDrafter):
+    """Fails in its third commit."""
+
+    def commit(self, committed):
+        COMMITS.append(committed)
+        if len(COMMITS) == 3:
+            raise RuntimeError("in the middle")
+
+
+COMMITS = []
+
+
+def test_a_drafter_that_fails_ends_those_that_it_was_told_of():
+    COMMITS.clear()
+    own = engine(Chain(length=1), drafter=FailsInTheMiddle(LAWS))
+    sequences = [own.submit(request(20)), own.submit(request(20))]
+    run(own, *sequences)
+    assert all("in the middle" in str(one.error) for one in sequences)
+    later = own.submit(request(5))
+    assert run(own, later) == [alone(later.request)]
+
+
+def test_ctrl_c_in_a_step_ends_what_runs_and_the_engine_goes_on():
+    class Interrupted(TableTarget):
+        def verify(self, trees, greedy=()):
+            if self.presses:
+                self.presses -= 1
+                raise KeyboardInterrupt
+            return super().verify(trees, greedy)
+
+    target = Interrupted(TABLE)
+    target.presses = 1
+    own = engine(target=target)
+    stopped = own.submit(request())
+    with pytest.raises(KeyboardInterrupt):
+        own.step()
+    assert stopped.over
+    assert stopped.finish_reason is None
+    later = own.submit(request())
+    assert run(own, later) == [alone(later.request)]
+
+
+def test_bad_input_is_refused_in_words():
+    own = engine()
+    with pytest.raises(ValueError, match="slots is 0; it must be a whole number and at least 1"):
+        engine(slots=0)
+    with pytest.raises(ValueError, match="prompt_tokens is 'many'; it must be a whole number and at least 1"):
+        engine(prompt_tokens="many")
+    twice = request()
+    sequence = own.submit(twice)
+    with pytest.raises(ValueError, match="this request was submitted already, and is not over"):
+        own.submit(twice)
+    with pytest.raises(ValueError, match="this sequence is none of this engine's"):
+        own.cancel(engine().submit(request()))
+    run(own, sequence)
+    with pytest.raises(ValueError, match=r"this sequence is over \(length\); only one that is not can be cancelled"):
+        own.cancel(sequence)
+    again = own.submit(twice)  # it is over
+    assert run(own, again) == [alone(twice)]
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        own.submit(request(prompt=()))
+
+
+def test_a_slot_that_is_not_open_is_an_error_of_the_target():
+    with pytest.raises(KeyError):
+        TableTarget(TABLE).read({0: np.array([1])})
+
+
+def test_what_is_cancelled_while_it_waits_never_begins():
+    own = engine(slots=1)
+    first, second = own.submit(request()), own.submit(request())
+    own.step()
+    own.cancel(second)
+    run(own, first)
+    assert own.step() == {}
+    assert (second.over, second.has_begun) == (True, False)
+
+
+@attrs.frozen
+class Noting(Talon):
+    """Notes what it is told, of the text in itself and of the machine where all can see it."""
+
+    told: object = None
+    rounds: list = attrs.field(init=False, eq=False, factory=list)
+
+    def begin(self, sequence):
+        sequence.machine.setdefault("begun", []).append(sequence)
+        return attrs.evolve(self, told=sequence)
+
+    def observe(self, round_):
+        self.rounds.append(round_)
+        self.told.machine["rounds"] = self.told.machine.get("rounds", 0) + 1
+
+
+def test_each_sequence_has_a_policy_of_its_own_and_the_machine_is_for_all():
+    policy = Noting(budget=3)
+    own = engine(policy)
+    sampled = Sampling(do_sample=True, temperature=0.7)
+    first, second = own.submit(request(3)), own.submit(request(5, prompt=[1], sampling=sampled, seed=1))
+    run(own, first, second)
+    third = own.submit(request(2))
+    run(own, third)
+    assert policy.rounds == []
+    told = [one.policy.told for one in (first, second, third)]
+    assert [(one.prompt_length, one.max_new_tokens, one.temperature, one.greedy) for one in told] == [
+        (3, 3, 0.0, True),
+        (1, 5, 0.7, False),
+        (3, 2, 0.0, True),
+    ]
+    assert [len(one.policy.rounds) for one in (first, second, third)] == [
+        len(one.rounds) for one in (first, second, third)
+    ]
+    machine = told[0].machine
+    assert (machine["begun"], machine["rounds"]) == (told, sum(len(one.rounds) for one in (first, second, third)))
+    assert told[0].costs.verify(nodes=3, context=3) is not None
+    own.forget()
+    assert machine == {}
+
+
+def test_what_begin_returns_must_be_a_policy():
+    @attrs.frozen
+    class ReturnsNothing(Talon):
+        def begin(self, sequence):
+            pass
+
+    own = engine(ReturnsNothing(budget=3))
+    broken = own.submit(request())
+    run(own, broken)
+    assert re.search(r"returned None from begin; it must return the policy that serves", str(broken.error))
+
+
+def test_sampled_texts_do_not_depend_on_their_neighbours():
+    sampling = Sampling(do_sample=True)
+    own = engine()
+    sequences = [own.submit(request(8, sampling=sampling, seed=seed)) for seed in range(4)]
+    run(own, *sequences)
+    for seed, one in enumerate(sequences):
+        other = engine()
+        expected = other.submit(request(8, sampling=sampling), SeededChoices(seed))
+        assert run(other, expected) == [one.token_ids]
+
+
+def test_slots_share_the_longest_beginning():
+    slots = Slots(most=3)
+    text = np.array([1, 2, 3, 4, 5])
+    assert slots.take(text, 10, {}) == (Place(0, 0, 0), [])
+    assert slots.take(text[:4], 10, {0: text[:2]}) == (Place(1, 0, 2), [])
+    slots.keep(1, text[:3])
+    assert slots.take(np.array([1, 2, 3, 9]), 10, {0: text[:2]}) == (Place(1, 1, 3), [])
+    assert slots.take(np.array([7]), 10, {0: text, 1: text}) == (Place(2, 2, 0), [])
+    assert slots.take(np.array([7]), 10, {0: text, 1: text, 2: text}) is None
+
+
+def test_a_kept_text_is_given_up_where_there_is_no_room_beside_it():
+    slots = Slots(most_rows=20)
+    text = np.array([1, 2, 3])
+    slots.take(text, 10, {})
+    slots.take(text, 10, {0: text})
+    slots.keep(1, text)
+    assert slots.take(np.array([5, 5]), 20, {}) is None  # slot 0 is taken, and two slots of 20 are too many
+    slots.keep(0, text)
+    assert slots.take(np.array([5, 5]), 20, {}) == (Place(0, 0, 0), [1])

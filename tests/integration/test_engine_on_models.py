@@ -1,0 +1,86 @@
+"""On SmolLM2, in float32: sequences that join, leave and are cancelled beside each other come out as they do alone."""
+
+import random
+from typing import Any
+
+import attrs
+import pytest
+
+from talon_core.decoder import Decoder
+from talon_core.loading import Parts, decoder_for_model
+from talon_core.request import Request
+from talon_core.sequence import Sequence
+
+pytestmark = [pytest.mark.models, pytest.mark.slow]
+
+PROMPTS = [
+    "The capital of France is",
+    "Write a list of three fruits:",
+    "def add(a, b):",
+    "Once upon a time there was a dragon who",
+    "Question: what is seven times eight? Answer:",
+]
+OPTIONS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 1.0, "seed": 3, "top_k": 20},
+    {"temperature": 0, "repetition_penalty": 1.3},
+    {"temperature": 0.7, "seed": 5},
+    {"temperature": 0, "no_repeat_ngram_size": 3},
+]
+
+
+def alone(decoder: Decoder, request: Request) -> list[int]:
+    generation = decoder.run(attrs.evolve(request))
+    generation.finish()
+    return generation.token_ids
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "ngram", "medusa"])
+def test_sequences_come_out_as_alone_whatever_joins_leaves_or_is_cancelled(smollm: Any, drafter: str) -> None:
+    decoder = decoder_for_model(*smollm, Parts(drafter))
+    requests = [
+        decoder.frontend.request(prompt, {"raw": True, "max_new_tokens": 8 + 4 * at, **options})
+        for at, (prompt, options) in enumerate(zip(PROMPTS, OPTIONS, strict=True))
+    ]
+    expected = [alone(decoder_for_model(*smollm, Parts(drafter)), request) for request in requests]
+    dice = random.Random(0)
+    waiting, running = [*enumerate(requests)] * 2, {}
+    dice.shuffle(waiting)
+    engine, cancelled = decoder.engine, []
+    with engine.session():
+        while waiting or running:
+            if waiting and dice.random() < 0.4 and len(running) < 4:
+                at, request = waiting.pop()
+                running[engine.submit(attrs.evolve(request))] = at
+            engine.step(None if dice.random() < 0.7 else dice.sample([*running], k=len(running) // 2))
+            if running and dice.random() < 0.04:
+                cancelled.append(dice.choice([*running]))
+                engine.cancel(cancelled[-1])
+            for one in [one for one in running if one.over]:
+                _check(one, expected[running.pop(one)])
+    assert 1 <= len(cancelled) <= 5
+
+
+def _check(one: Sequence, expected: list[int]) -> None:
+    assert one.error is None
+    if one.finish_reason is None:
+        assert one.cancelled
+        assert one.token_ids == expected[: len(one.token_ids)]
+    else:
+        assert one.token_ids == expected
+
+
+def test_the_next_turn_reads_only_what_is_new_and_says_the_same(smollm: Any) -> None:
+    decoder = decoder_for_model(*smollm, Parts("eagle3"))
+    target = decoder.target
+    read: list[int] = []
+    before = target.read
+    target.read = lambda parts: (read.extend(map(len, parts.values())), before(parts))[1]  # type: ignore[method-assign]
+    chat = [{"role": "user", "content": "Name a colour."}]
+    for said in ("And another?", "Which is warmer?", "Why?"):
+        result = decoder.generate(chat, temperature=0, max_new_tokens=16)
+        fresh = decoder_for_model(*smollm, Parts("eagle3")).generate(chat, temperature=0, max_new_tokens=16)
+        assert result.token_ids == fresh.token_ids
+        chat = [*chat, {"role": "assistant", "content": result.text}, {"role": "user", "content": said}]
+    assert read[0] > 20  # the first turn is read whole
+    assert max(read[1:]) < 20  # of the others the end of the answer and what was said then
