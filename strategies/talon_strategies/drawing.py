@@ -1,8 +1,10 @@
 """What policies that draw have in common."""
 
+import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
+from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.tree import FloatArray, IntArray
 
 NOTHING: IntArray = np.empty(0, dtype=np.int64)
@@ -24,3 +26,22 @@ def sharpened(law: FloatArray, temperature: float) -> FloatArray:
     sharp: FloatArray = np.zeros_like(law)
     sharp[some] = powers / powers.sum()
     return sharp
+
+
+class FollowsTheRequest(TreePolicy):
+    """A policy whose draws are made at a temperature that follows the request's.
+
+    Attributes:
+        temperature: tokens are drawn from the drafter's law at this temperature, more than 0.
+        follows: that is times the request's, where it samples; False takes it as it is.
+    """
+
+    temperature: float
+    follows: bool
+
+    def begin(self, sequence: SequenceInfo) -> TreePolicy:
+        one = super().begin(sequence)
+        if not self.follows or sequence.greedy:
+            return one
+        drawn_at = self.temperature * sequence.temperature
+        return attrs.evolve(one, temperature=drawn_at, follows=False)  # type: ignore[misc]  # subclasses are attrs'

@@ -5,19 +5,19 @@ from bisect import bisect_left
 
 import attrs
 import numpy as np
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, instance_of
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
-from talon_core.policy import Growth, TreePolicy
+from talon_core.policy import Growth
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.drawing import NOTHING, known_rows, sharpened
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, whole_number
 
 
 @attrs.frozen
-class DySpec(TreePolicy):
+class DySpec(FollowsTheRequest):
     """Draws the next child wherever the tree is likeliest to be tested (DySpec, arXiv 2410.11744, algorithm 1).
 
     A place where a child may be drawn has a value: the estimated probability that verification comes to test it. If y
@@ -32,7 +32,8 @@ class DySpec(TreePolicy):
     Attributes:
         budget: nodes of the tree, the root included, at least 2.
         depth: most layers, at least 1; one draft pass each.
-        temperature: tokens are drawn from the drafter's law at this temperature, more than 0; best near the request's.
+        temperature: tokens are drawn from the drafter's law at so many times the request's temperature, more than 0.
+        follows: False draws at `temperature` itself, whatever the request's is.
     """
 
     name = "dyspec"
@@ -41,6 +42,7 @@ class DySpec(TreePolicy):
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=10, validator=[whole_number, ge(1)])
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    follows: bool = attrs.field(default=True, validator=instance_of(bool))
 
     @property
     def draft_budget(self) -> int:

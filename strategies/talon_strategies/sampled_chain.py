@@ -1,23 +1,24 @@
 """Chains whose tokens are drawn."""
 
 import attrs
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, instance_of
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.policy import Growth
 from talon_core.tree import TokenTree
-from talon_strategies.drawing import NOTHING, sharpened
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, sharpened
 from talon_strategies.options import number, plus_one, whole_number
 
 
 @attrs.frozen
-class SampledChain(TreePolicy):
+class SampledChain(FollowsTheRequest):
     """Draws `length` tokens one after the other from the drafter's laws (Leviathan et al., arXiv 2211.17192).
 
     Attributes:
         length: drafted tokens, at least 1; one draft pass each. Their gamma.
-        temperature: tokens are drawn from the drafter's law at this temperature, more than 0; best near the request's.
+        temperature: tokens are drawn from the drafter's law at so many times the request's temperature, more than 0.
+        follows: False draws at `temperature` itself, whatever the request's is.
     """
 
     name = "sampled-chain"
@@ -25,6 +26,7 @@ class SampledChain(TreePolicy):
     suits = "block"
     length: int = attrs.field(default=5, validator=[whole_number, ge(1)])
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    follows: bool = attrs.field(default=True, validator=instance_of(bool))
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
 
     def width(self, tree: TokenTree) -> int:

@@ -6,13 +6,13 @@ from typing import Any
 
 import attrs
 import numpy as np
-from attrs.validators import ge, gt, le
+from attrs.validators import ge, gt, instance_of, le
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.policy import Growth
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.drawing import NOTHING, known_rows, sharpened
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, numbers_of, whole_number
 
 Shape = tuple["Shape", ...]
@@ -35,7 +35,7 @@ def _probabilities(_: object, __: object, acceptance: Any) -> None:
 
 
 @attrs.frozen
-class Sequoia(TreePolicy):
+class Sequoia(FollowsTheRequest):
     """Draws children without replacement into the shape that promises most (Sequoia, arXiv 2402.12374, section 4.1).
 
     The shape is found once, by dynamic programming, from the probability that the b-th child of a node is the one that
@@ -55,7 +55,8 @@ class Sequoia(TreePolicy):
             with draws at 0.8, as `tests/benchmarks/drawn_agreement.py --drawn-at 0.8` shows it.
         draft_cost: a draft pass in passes of the target over a single node, at least 0.
         node_cost: each further node of a target pass, in the same unit, at least 0.
-        temperature: tokens are drawn from the drafter's law at this temperature, more than 0; best near the request's.
+        temperature: tokens are drawn from the drafter's law at so many times the request's temperature, more than 0.
+        follows: False draws at `temperature` itself, whatever the request's is.
     """
 
     name = "sequoia"
@@ -67,6 +68,7 @@ class Sequoia(TreePolicy):
     draft_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
     node_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
     temperature: float = attrs.field(default=0.8, validator=[number, gt(0)])
+    follows: bool = attrs.field(default=True, validator=instance_of(bool))
 
     @cached_property
     def shape(self) -> Shape:

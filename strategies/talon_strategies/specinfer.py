@@ -5,13 +5,13 @@ from numbers import Integral
 from typing import Any
 
 import attrs
-from attrs.validators import gt
+from attrs.validators import gt, instance_of
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.policy import Growth
 from talon_core.tree import IntArray, TokenTree
-from talon_strategies.drawing import NOTHING, known_rows, sharpened
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, numbers_of
 
 THREE_THEN_ONE: Any = "3;1;1;1"  # text, as users write it and `talon list` shows it; the converter makes it numbers
@@ -38,7 +38,7 @@ def _nodes(widths: Any) -> int:
 
 
 @attrs.frozen
-class SpecInfer(TreePolicy):
+class SpecInfer(FollowsTheRequest):
     """Draws a fixed number of independent children for each node of a layer (SpecInfer, arXiv 2305.09781, section 3).
 
     A token that is drawn twice under one node is one node.
@@ -46,7 +46,8 @@ class SpecInfer(TreePolicy):
     Attributes:
         widths: draws under each node, layer by layer from the first; their expansion configuration. As text, numbers
             with `;` between them.
-        temperature: tokens are drawn from the drafter's law at this temperature, more than 0; best near the request's.
+        temperature: tokens are drawn from the drafter's law at so many times the request's temperature, more than 0.
+        follows: False draws at `temperature` itself, whatever the request's is.
     """
 
     name = "specinfer"
@@ -54,6 +55,7 @@ class SpecInfer(TreePolicy):
     suits = "rrs"
     widths: tuple[int, ...] = attrs.field(default=THREE_THEN_ONE, converter=_widths, validator=_positive)
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    follows: bool = attrs.field(default=True, validator=instance_of(bool))
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: _nodes(self.widths), takes_self=True))
 
     def width(self, tree: TokenTree) -> int:

@@ -4,14 +4,14 @@ import math
 
 import attrs
 import numpy as np
-from attrs.validators import ge, gt, le, lt
+from attrs.validators import ge, gt, instance_of, le, lt
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
-from talon_core.policy import Growth, TreePolicy
+from talon_core.policy import Growth
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_strategies.drawing import known_rows, sharpened
+from talon_strategies.drawing import FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, whole_number
 
 AGREEMENT = (0.1, 0.8)
@@ -23,7 +23,7 @@ LEAST_REST = 1e-6
 
 
 @attrs.frozen
-class TalonSampled(TreePolicy):
+class TalonSampled(FollowsTheRequest):
     """TALON's gate over fixed children and one drawn child in each group of siblings.
 
     After every node that is drafted from, one child may be drawn from the drafter's law, and the best tokens may join
@@ -45,8 +45,9 @@ class TalonSampled(TreePolicy):
         top_k: places in the first layer, at least 1.
         mu: the gate, in (0, 1]; the larger, the deeper and narrower the tree.
         least: the smallest worth of a place, in [0, 1); the tree ends where nothing reaches it, budget or not.
-        temperature: children are drawn from the drafter's law at this temperature, more than 0; best a little below
-            the request's.
+        temperature: children are drawn from the drafter's law at so many times the request's temperature, more than 0;
+            best a little below it.
+        follows: False draws at `temperature` itself, whatever the request's is.
     """
 
     name = "talon-sampled"
@@ -57,6 +58,7 @@ class TalonSampled(TreePolicy):
     mu: float = attrs.field(default=0.1, validator=[number, gt(0), le(1)])
     least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)])
     temperature: float = attrs.field(default=0.8, validator=[number, gt(0)])
+    follows: bool = attrs.field(default=True, validator=instance_of(bool))
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         rows = np.array(known_rows(candidates))
