@@ -1,7 +1,7 @@
 """The loop: draft, verify, accept, commit, for a batch of sequences, until a stop condition holds for each."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
@@ -43,8 +43,8 @@ class BatchGeneration(Iterator[list[Round | None]]):
     Args:
         decoder: what to decode with.
         requests: what to decode, at least one.
-        choices: for each sequence the randomness of the rule, the policy and the drafter, see `Choices.apart`; seeded
-            from the requests by default.
+        choices: for each sequence the randomness of the rule and the policy, see `Choices.apart`; seeded from the
+            requests by default.
         cancelled: asked before each round, also from `finish`; where it says True there are no more.
 
     Attributes:
@@ -168,23 +168,28 @@ class BatchGeneration(Iterator[list[Round | None]]):
                 with blaming("tree policy", sequence.policy, "observe"):
                     sequence.policy.observe(round_.copied())
             sequence.took(perf_counter() - self._started)
+        over = [row for row in active if self.sequences[row].over]
+        self._close_in_target(over, self._claim)
+        self._close_in_drafter(over)
         return rounds
 
     def _prefill(self) -> None:
         target, drafter, policy = self.decoder.target, self.decoder.drafter, self.decoder.policy
         nodes = min(checked_budget(policy), RESERVED_NODES) if policy is not None else 1
-        if target.claim is not None:  # whose generation this is cannot go on
-            for slot in [*target.claim]:
-                self._close(slot, target.claim)
+        # whose generations these are cannot go on: on the target another decoder's perhaps, with a drafter of its own
+        if target.claim is not None:
+            self._close_in_target(target.claim, target.claim)
+        self._close_in_drafter(self.decoder.drafter_slots)
         target.claim = self._claim
         for slot, sequence in enumerate(self.sequences):
             ids = sequence.request.ids
             room = len(ids) + sequence.limit
-            self._claim.add(slot)
             target.open(slot, room + nodes)
+            self._claim.add(slot)
             if drafter is not None:
                 with blaming("drafter", self.decoder.drafter_spec, "open"):
                     drafter.open(slot, ids.copy(), room)
+                self.decoder.drafter_slots.add(slot)
             sequence.start(target.device, room + nodes)
         features = target.read({slot: one.request.ids[:-1] for slot, one in enumerate(self.sequences)})
         if drafter is not None:
@@ -196,12 +201,18 @@ class BatchGeneration(Iterator[list[Round | None]]):
                 with blaming("tree policy", sequence.policy, "begin"):
                     sequence.policy.begin()
 
-    def _close(self, slot: int, claim: set[int]) -> None:
-        claim.discard(slot)
-        self.decoder.target.close(slot)
-        if self.decoder.drafter is not None:
+    def _close_in_target(self, slots: Iterable[int], claim: set[int]) -> None:
+        for slot in sorted(claim.intersection(slots)):
+            claim.remove(slot)
+            self.decoder.target.close(slot)
+
+    def _close_in_drafter(self, slots: Iterable[int]) -> None:
+        drafter, opened = self.decoder.drafter, self.decoder.drafter_slots
+        for slot in sorted(opened.intersection(slots)):
+            opened.remove(slot)
+            assert drafter is not None
             with blaming("drafter", self.decoder.drafter_spec, "close"):
-                self.decoder.drafter.close(slot)
+                drafter.close(slot)
 
     def _round(self, active: list[int]) -> list[Round | None]:
         decoder = self.decoder
@@ -236,8 +247,6 @@ class BatchGeneration(Iterator[list[Round | None]]):
                 commit_seconds=commit_seconds,
             )
             self.sequences[slot].rounds.append(round_)
-            if self.sequences[slot].over:
-                self._close(slot, self._claim)
         return rounds
 
     def _draft(self, active: list[int]) -> dict[int, Drafted]:
@@ -302,7 +311,7 @@ class Generation(Iterator[Round]):
     Args:
         decoder: what to decode with.
         request: what to decode.
-        choices: the randomness of the rule, the policy and the drafter; seeded from the request by default.
+        choices: the randomness of the rule and the policy; seeded from the request by default.
         cancelled: as for `BatchGeneration`.
 
     Raises:

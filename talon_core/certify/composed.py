@@ -11,6 +11,7 @@ from torch import Tensor
 from talon_core.certify.exact import Law
 from talon_core.choices import Choices, enumerate_outcomes
 from talon_core.decoder import Decoder
+from talon_core.drafter import Part
 from talon_core.drafting import Drafted, draft_tree
 from talon_core.laws import Laws, check_node
 from talon_core.policy import TreePolicy
@@ -155,6 +156,7 @@ def _draft(decoder: Decoder, sequence: Sequence) -> Drafted:
         root = TokenTree.root(sequence.root)
         return Drafted(root, root)
     drafter.open(0, ids.copy(), len(ids) + sequence.limit)
+    drafter.read({0: Part(0, len(ids) - 1)})
     limits = sequence.limits(decoder.target.vocab_size, drafter.max_depth)
     drafted = draft_tree(policy, drafter, sequence.root, limits, sequence.policy_choices)
     drafter.close(0)
