@@ -127,6 +127,7 @@ def checked_proposal(drafter: Drafter, given: object, frontiers: int) -> tuple[l
         )
     if not is_whole(passes) or passes < 0:
         raise PluginError(
-            f"{naming('drafter', drafter)} says that it took {written(passes)} passes; it must be a whole number"
+            f"{naming('drafter', drafter)} says that it took {written(passes)} passes; it must be a whole number of at "
+            "least 0"
         )
     return list(candidates), int(passes)

@@ -73,6 +73,7 @@ class Decoder:
         self.policy = policy
         self.drafter_spec = drafter if policy is not None else None
         self.drafter: Drafter | None = None
+        self.drafter_slots: set[int] = set()  # those that are open in it
         if self.drafter_spec is not None:
             self.drafter = opened(self.drafter_spec, target)
         self._frontend = frontend

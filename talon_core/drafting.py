@@ -14,7 +14,7 @@ from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Drafter, Frontier
 from talon_core.drawn import fault
 from talon_core.engine.faults import Faults
-from talon_core.errors import PluginError, blaming, naming
+from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.growing import DraftLimits, Growing
 from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -107,6 +107,8 @@ def _checked(given: Candidates, growing: Growing, width: int, drafter: Drafter) 
     _check_rows(tokens, logp, fail)
 
     def law(row: int) -> FloatArray:
+        if not is_whole(row) or not 0 <= row < rows:
+            raise ValueError(f"there is no frontier row {written(row)}; there are rows 0 to {rows - 1}")
         with blaming("drafter", drafter, "law"):
             own = law_of(row)
         if not isinstance(own, np.ndarray) or own.dtype.kind != "f" or own.shape != (vocab_size,):

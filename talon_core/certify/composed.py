@@ -11,6 +11,7 @@ from torch import Tensor
 from talon_core.certify.exact import Law
 from talon_core.choices import Choices, enumerate_outcomes
 from talon_core.decoder import Decoder
+from talon_core.drafter import Part
 from talon_core.drafting import Drafted, draft_tree
 from talon_core.laws import Laws, check_node
 from talon_core.policy import TreePolicy
@@ -152,6 +153,7 @@ def _logits(target: Target, ids: IntArray, tree: TokenTree) -> Tensor:
 def _draft(decoder: Decoder, sequence: Sequence) -> Drafted:
     drafter, ids = decoder.engine.parts.drafter, sequence.request.ids
     drafter.open(0, ids.copy(), len(ids) + sequence.limit)
+    drafter.read({0: Part(0, len(ids) - 1)})
     limits = sequence.limits(decoder.target.vocab_size, drafter.max_depth)
     drafted = draft_tree(sequence.policy, drafter, sequence.root, limits, sequence.policy_choices)
     drafter.close(0)

@@ -34,6 +34,7 @@ class TreeCache:
         self.staged: list[int] = []
         self.generation = 0
         self._rooms: dict[int, int] = {}  # of the slots that are open
+        self._needed = (0, 0)  # most slots and rows since all were closed
         self._slots = 0  # of the buffers
         self._capacity = 0
         self._keys: dict[int, Tensor] = {}
@@ -43,16 +44,19 @@ class TreeCache:
     def open(self, slot: int, room: int) -> None:
         """Let a sequence have a slot, with so many rows, committed and staged together; more are made where needed.
 
-        Buffers that are much too large, or have slots that nobody needs, are given up while all others are closed.
+        Buffers in which nothing is kept are given up where they are too small, or were much too large for all that
+        came between the last two times that every slot was closed.
         """
         self.close(slot)
-        if not self._rooms and (self._capacity > 4 * self._rounded(room) or self._slots > 2 * (slot + 1)):
-            self._keys.clear()
-            self._values.clear()
-            self._slots = self._capacity = 0
-            self.lengths, self.staged = [], []
-            self.generation += 1
+        if not self._rooms:
+            slots, rows = self._needed
+            if self._slots > 2 * slots or self._capacity > 4 * self._rounded(rows):
+                self._give_up()
+            self._needed = (0, 0)
+        self._needed = max(self._needed[0], slot + 1), max(self._needed[1], room)
         self._rooms[slot] = room
+        if room > self._capacity and not self._keeps:
+            self._give_up()
         grown = max(0, slot + 1 - len(self.lengths))
         self.lengths += [0] * grown
         self.staged += [0] * grown
@@ -70,8 +74,23 @@ class TreeCache:
             for buffer in self.buffers():
                 buffer[slot, :, :length] = buffer[source, :, :length]
         self._rooms[slot] = room
+        self._needed = max(self._needed[0], slot + 1), max(self._needed[1], room)
         self.lengths[slot], self.staged[slot] = length, 0
         return length
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether anything is kept for any slot."""
+        return any(self.lengths) or any(self.staged)
+
+    def _give_up(self) -> None:
+        """Have no buffers, and no slots behind the last one that is open."""
+        self._keys.clear()
+        self._values.clear()
+        self._slots = self._capacity = 0
+        self.lengths = [0] * (max(self._rooms, default=-1) + 1)
+        self.staged = [0] * len(self.lengths)
+        self.generation += 1
 
     def close(self, slot: int) -> None:
         """Forget a sequence."""
@@ -121,11 +140,17 @@ class TreeCache:
     def make_room(self, capacity: int) -> None:
         """Let each slot have at least `capacity` rows, committed and staged together; nothing is lost."""
         asked = max([capacity, *self._rooms.values()])
-        if asked <= self._capacity and len(self.lengths) <= self._slots:
+        self._needed = self._needed[0], max(self._needed[1], asked)
+        slots = len(self.lengths)
+        if asked <= self._capacity and slots <= self._slots:
             return
-        if capacity > self._capacity and self._keys:  # a text is longer than was thought: do not come back soon
+        if not self._keeps:
+            self._keys.clear()
+            self._values.clear()
+            self._capacity = 0
+        elif capacity > self._capacity:  # a text is longer than was thought: do not come back soon
             asked = max(asked, self._capacity + self._capacity // 2)
-        rows, slots = max(self._rounded(asked), self._capacity), max(len(self.lengths), self._slots)
+        rows = max(self._rounded(asked), self._capacity)
         for buffers in (self._keys, self._values):
             for layer, old in buffers.items():
                 new = old.new_empty((slots, old.shape[1], rows, old.shape[3]))

@@ -79,9 +79,8 @@ def candidates(vocab_size: int | None = None) -> st.SearchStrategy[Met]:
     """A tree and the candidates for its next layer, `(tree, candidates)`, as `TreePolicy.grow` gets them.
 
     A `TableDrafter` has really drafted them, in the decoder's way and through its checks. So scores, frontier, padding
-    and laws fit together, the arrays are read only, and `choices` draws from a seeded generator. There are
-    one or many columns and rows, with and without padding, at the root and further down, and nodes that were passed
-    over before.
+    and laws fit together, and the arrays are read only. There are one or many columns and rows, with and without
+    padding, at the root and further down, and nodes that were passed over before.
 
     Args:
         vocab_size: tokens are 0 to `vocab_size - 1`; by default 2 to 6 of them.

@@ -7,12 +7,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core import AcceptanceRule, Accepted, Growth, PluginError, Request, Stats, TableTarget, TreePolicy
+from talon_core import (
+    AcceptanceRule,
+    Accepted,
+    Candidates,
+    Growth,
+    PluginError,
+    Request,
+    Stats,
+    TableTarget,
+    TreePolicy,
+)
 from talon_core.certify.exact import Given
 from talon_core.decoder import Decoder
 from talon_core.generation import Generation
 from talon_core.sampling import Sampling
-from talon_core.testing import TableDrafter
+from talon_core.table import Memoryless
 from talon_strategies.chain import Chain
 from talon_strategies.rules.match import Match
 
@@ -21,27 +31,34 @@ COUNTING = TableTarget(np.roll(np.eye(VOCAB), 1, axis=1) * 9)
 """After token t comes t + 1, and after the last comes 0; when sampled, almost surely."""
 
 
-class Knows(TableDrafter):
+class Knows(Memoryless):
     """A drafter that knows how COUNTING goes on, and remembers what it is told."""
 
     def __init__(self):
-        super().__init__(np.eye(1, VOCAB))
-        object.__setattr__(self, "calls", [])
+        self.calls = []
 
-    def law_after(self, path):
-        law = np.full(VOCAB, 1e-3)
-        law[(list(path)[-1] + 1) % VOCAB] = 1 - 1e-3 * (VOCAB - 1)
-        return law
+    def offer(self, tree, frontier, width):
+        laws = np.full((len(frontier), VOCAB), 1e-3)
+        laws[np.arange(len(frontier)), (tree.tokens[frontier] + 1) % VOCAB] = 1 - 1e-3 * (VOCAB - 1)
+        return Candidates.from_logits(tree, frontier, np.log(laws), width)
 
-    def begin(self, prompts):
-        self.calls.append(("begin", [prompt.ids.tolist() for prompt in prompts]))
+    def open(self, slot, prompt, room):
+        self.calls.append(("open", slot, prompt.tolist(), room))
 
-    def propose(self, trees, frontiers, widths, choices):
-        self.calls.append(("propose", [len(tree) for tree in trees]))
-        return super().propose(trees, frontiers, widths, choices)
+    def read(self, parts):
+        self.calls.append(("read", {slot: (part.start, part.count, part.features) for slot, part in parts.items()}))
+
+    def propose(self, frontiers):
+        self.calls.append(("propose", {one.slot: len(one.tree) for one in frontiers}))
+        return super().propose(frontiers)
 
     def commit(self, committed):
-        self.calls.append(("commit", [(one.tokens.tolist(), one.nodes.tolist()) for one in committed]))
+        self.calls.append(
+            ("commit", {slot: (one.tokens.tolist(), one.nodes.tolist()) for slot, one in committed.items()})
+        )
+
+    def close(self, slot):
+        self.calls.append(("close", slot))
 
 
 def decode(prompt=(0,), policy=None, target=COUNTING, rule=None, drafter=None, choices=None, **request):
@@ -194,9 +211,9 @@ def test_a_target_whose_context_is_shortened_says_why():
 
 def test_a_target_makes_room_for_a_modest_tree_only():
     class Roomy(TableTarget):
-        def prefill(self, prompts, max_lengths):
-            told.extend(max_lengths)
-            return super().prefill(prompts, max_lengths)
+        def open(self, slot, room):
+            told.append(room)
+            super().open(slot, room)
 
     told = []
     for length in (3, 60_000):
@@ -276,13 +293,15 @@ def test_a_drafter_hears_of_every_token_but_those_of_the_last_round():
     done = decode((4, 5), chain(2), drafter=drafter, max_new_tokens=7)
     assert done.token_ids == [0, 1, 2, 3, 4, 5, 0]
     assert drafter.calls == [
-        ("begin", [[4, 5]]),
-        ("propose", [1]),
-        ("propose", [2]),
-        ("commit", [([0, 1, 2], [0, 1, 2])]),
-        ("propose", [1]),
-        ("propose", [2]),
-        ("commit", [([3, 4, 5], [0, 1, 2])]),
+        ("open", 0, [4, 5], 2 + 7),
+        ("read", {0: (0, 1, None)}),
+        ("propose", {0: 1}),
+        ("propose", {0: 2}),
+        ("commit", {0: ([0, 1, 2], [0, 1, 2])}),
+        ("propose", {0: 1}),
+        ("propose", {0: 2}),
+        ("commit", {0: ([3, 4, 5], [0, 1, 2])}),
+        ("close", 0),
     ]
 
 
@@ -303,7 +322,7 @@ def test_a_drafter_is_told_where_in_its_own_tree_the_accepted_tokens_stand():
 
     drafter = Knows()
     decode((0,), Reversing(), drafter=drafter, max_new_tokens=3)
-    assert drafter.calls[2] == ("commit", [([1, 2], [0, 3])])
+    assert drafter.calls[3] == ("commit", {0: ([1, 2], [0, 3])})
 
 
 @pytest.mark.parametrize("path", [[0], np.array([0.0]), np.array([[0]]), np.array([0, -1]), np.array([True]), None])

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from talon_core.candidates import Candidates
 from talon_core.checked_policy import checked_budget
 from talon_core.choices import SeededChoices
-from talon_core.drafting import DraftLimits, draft_tree, draft_trees
+from talon_core.drafter import Proposed
+from talon_core.drafting import DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.drawn import Drawn, without
 from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy
@@ -64,6 +64,10 @@ def draft(policy, drafter=DRAFTER, limits=LIMITS, root=0):
     return draft_tree(policy, drafter, root, limits, SeededChoices(0))
 
 
+def wanted(slot, policy, root=0, limits=LIMITS):
+    return Wanted(slot, policy, root, limits, SeededChoices(0))
+
+
 def raising(error):
     def method(*_):
         raise error
@@ -95,6 +99,10 @@ def tree_of(tokens, parents, path_logp=None):
     return lambda tree: TokenTree(
         tokens=tokens, parents=parents, path_logp=[0.0] * len(tokens) if path_logp is None else path_logp
     )
+
+
+def law_of(row):
+    return lambda tree, candidates: Growth(np.flatnonzero(candidates.law(row)[:1]))
 
 
 def overwrite(tree, candidates):
@@ -142,6 +150,9 @@ HOSTILE_POLICIES = {
         Policy(budget=2, grows=lambda tree, candidates: Growth(candidates.best(2))),
         "grew its tree to 3 nodes, the root included; its draft_budget is 2",
     ),
+    "law of a row past the frontier": (Policy(grows=law_of(1)), "ValueError in grow: there is no frontier row 1; there"),
+    "law of a row below 0": (Policy(grows=law_of(-1)), "ValueError in grow: there is no frontier row -1; there are rows"),
+    "law of no row": (Policy(grows=law_of("0")), "ValueError in grow: there is no frontier row '0'; there are rows 0 to 0"),
     "overwrites what was checked": (Policy(grows=overwrite), "raised ValueError in grow: .*read-only"),
     "overwrites the tree": (
         Policy(grows=lambda tree, candidates: tree.tokens.fill(0)),
@@ -465,11 +476,59 @@ def test_a_node_that_was_passed_over_can_still_be_drafted_from_later():
 
 def test_a_batch_gives_each_sequence_the_tree_it_would_get_alone():
     policies = [Policy(budget=5), Policy(budget=3), Policy(budget=7)]
-    many = draft_trees(policies, Patient(), [0, 1, 2], [LIMITS] * 3, [SeededChoices(0)] * 3)
-    for policy, root, drafted in zip(policies, [0, 1, 2], many, strict=True):
+    asked = Asked(DRAFTER.laws)
+    many = draft_trees([wanted(9 - root, policy, root) for root, policy in enumerate(policies)], asked)
+    for root, (policy, drafted) in enumerate(zip(policies, many, strict=True)):
         alone = draft(policy, root=root)
         assert drafted.tree.tokens.tolist() == alone.tree.tokens.tolist()
         assert drafted.tree.parents.tolist() == alone.tree.parents.tolist()
+    assert {len(tree) for tree in (one.tree for one in many)} == {3, 5, 7}
+    assert (asked.slots[0], asked.slots[-1]) == ([9, 8, 7], [7])
+
+
+def test_nobody_is_asked_for_trees_that_must_not_grow():
+    asked = Asked(DRAFTER.laws)
+    (one,) = draft_trees([wanted(3, Policy(), limits=DraftLimits(VOCAB, max_depth=0))], asked)
+    assert (len(one.tree), asked.slots) == (1, [])
+    assert draft_trees([], asked) == []
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_the_passes_of_a_draft_model_are_counted_over_all_layers_for_each_tree(kind):
+    layers = iter([1, 0, np.int64(2)])
+    counts = Lying(lambda proposed: Proposed(kind(proposed.candidates), next(layers)))
+    drafted = draft_trees([wanted(4, Policy(budget=3)), wanted(1, Policy(budget=7))], counts)
+    assert next(layers, None) is None
+    assert [one.draft_passes for one in drafted] == [3, 3]
+
+
+def test_a_drafter_may_not_answer_a_slot_with_what_is_anothers():
+    """Roots are all node 0: only deeper frontiers can be told apart by their nodes."""
+    policies = [Policy(grows=first_alone(one)) for one in (1, 2)]
+
+    def swap(proposed):
+        return Proposed(proposed.candidates[::-1])
+
+    with pytest.raises(PluginError, match=r"^drafter 'Lying' .* returned candidates for other nodes than the frontier"):
+        draft_trees([wanted(5, policies[0]), wanted(2, policies[1])], Lying(swap))
+
+
+def first_alone(child):
+    """Drafts from one child of the root alone, and no further."""
+
+    def grow(tree, candidates):
+        return Growth(candidates.best(2), frontier=[child] if len(tree) == 1 else [])
+
+    return grow
+
+
+@pytest.mark.parametrize(("given", "said"), [(0, "0 items"), (1, "1 items"), (3, "3 items")])
+def test_a_drafter_answers_each_slot_once(given, said):
+    some = Lying(lambda proposed: Proposed((proposed.candidates * 2)[:given]))
+    with pytest.raises(
+        PluginError, match=rf"^drafter 'Lying' .* proposed {said}; it must propose a list of 2 Candidates, one per fro"
+    ):
+        draft_trees([wanted(0, Policy()), wanted(1, Policy())], some)
 
 
 def test_the_policy_at_fault_is_the_one_that_is_named():
@@ -478,21 +537,19 @@ def test_the_policy_at_fault_is_the_one_that_is_named():
         name = "guilty"
 
     with pytest.raises(PluginError, match="'guilty'"):
-        draft_trees([Policy(), Guilty(grows=lambda *_: None)], Patient(), [0, 1], [LIMITS] * 2, [SeededChoices(0)] * 2)
+        draft_trees([wanted(0, Policy()), wanted(1, Guilty(grows=lambda *_: None), root=1)], DRAFTER)
 
 
-class Patient(TableDrafter):
-    """DRAFTER, for batches in which some sequences are done already: their frontier is empty."""
+@attrs.frozen(eq=False)
+class Asked(TableDrafter):
+    """Writes down which slots it is asked for, one list for each layer."""
 
-    def __init__(self):
-        super().__init__(DRAFTER.laws)
+    slots: list = attrs.field(factory=list)
 
-    def propose(self, trees, frontiers, widths, choices):
-        done = Candidates(
-            np.zeros(0, np.int64), np.zeros((0, 1), np.int64), np.zeros((0, 1)), np.zeros((0, 1)), choices
-        )
-        each = zip(trees, frontiers, widths, choices, strict=True)
-        return [super(Patient, self).propose(*([one] for one in of))[0] if len(of[1]) else done for of in each]
+    def propose(self, frontiers):
+        self.slots.append([one.slot for one in frontiers])
+        assert all(len(one.nodes) for one in frontiers)
+        return super().propose(frontiers)
 
 
 class Lying(TableDrafter):
@@ -502,18 +559,29 @@ class Lying(TableDrafter):
         super().__init__(DRAFTER.laws)
         object.__setattr__(self, "change", change)
 
-    def propose(self, trees, frontiers, widths, choices):
-        return self.change(super().propose(trees, frontiers, widths, choices))
+    def propose(self, frontiers):
+        return self.change(super().propose(frontiers))
 
 
 def change(**arrays):
     """Replaces fields of the candidates, each by a function of what was there."""
 
     def changed(proposed):
-        (one,) = proposed
-        return [attrs.evolve(one, **{field: of(np.array(getattr(one, field))) for field, of in arrays.items()})]
+        (one,) = proposed.candidates
+        own = {field: of(np.array(getattr(one, field))) for field, of in arrays.items()}
+        return Proposed([attrs.evolve(one, **own)])
 
     return changed
+
+
+def taking(passes):
+    """Says that the answer took so many passes."""
+    return lambda proposed: attrs.evolve(proposed, passes=passes)
+
+
+def candidates_as(change):
+    """Replaces the candidates of an answer."""
+    return lambda proposed: attrs.evolve(proposed, candidates=change(proposed.candidates))
 
 
 def put(value):
@@ -528,10 +596,21 @@ def put(value):
 
 HOSTILE_DRAFTERS = {
     "raises": (raising(MemoryError("no room")), "raised MemoryError in propose: no room"),
-    "returns nothing": (lambda proposed: None, "returned NoneType from propose; it must return a list of 1 Candidates"),
-    "returns too few": (lambda proposed: [], "returned 0 items from propose"),
-    "returns too many": (lambda proposed: proposed * 2, "returned 2 items from propose"),
-    "returns arrays": (lambda proposed: [proposed[0].tokens], "returned ndarray from propose"),
+    "returns nothing": (lambda proposed: None, "returned NoneType from propose; it must return a Proposed"),
+    "returns a list": (lambda proposed: proposed.candidates, "returned list from propose; it must return a Proposed"),
+    "too few": (candidates_as(lambda given: []), "proposed 0 items; it must propose a list of 1 Candidates, one per f"),
+    "too many": (candidates_as(lambda given: given * 2), "proposed 2 items; it must propose a list of 1 Candidates"),
+    "no list": (candidates_as(lambda given: given[0]), "proposed Candidates; it must propose a list of 1 Candidates"),
+    "a generator": (candidates_as(iter), "proposed list_iterator; it must propose a list of 1 Candidates"),
+    "arrays": (
+        candidates_as(lambda given: [given[0].tokens]),
+        "returned ndarray from propose; it must propose one Candidates per frontier",
+    ),
+    "passes below 0": (taking(-1), "says that it took -1 passes; it must be a whole number of at least 0"),
+    "passes in parts": (taking(0.5), "says that it took 0.5 passes; it must be a whole number"),
+    "passes in words": (taking("many"), "says that it took 'many' passes; it must be a whole number"),
+    "passes that are none": (taking(None), "says that it took None passes; it must be a whole number"),
+    "passes that are true": (taking(True), "says that it took True passes; it must be a whole number"),
     "lists for arrays": (change(tokens=lambda tokens: tokens.tolist()), "returned tokens of type list"),
     "tokens as floats": (change(tokens=lambda tokens: tokens * 1.0), "returned tokens of type float64"),
     "log-probabilities as integers": (
@@ -617,7 +696,7 @@ def test_a_hostile_drafter_is_named_with_what_it_did(case):
 )
 def test_a_drafter_whose_law_is_none_is_named_whatever_the_policy_makes_of_it(law, complaint):
     def lie(proposed):
-        return [attrs.evolve(one, law=lambda row: law) for one in proposed]
+        return Proposed([attrs.evolve(one, law=lambda row: law) for one in proposed.candidates])
 
     for policy in (SpecInfer(widths=(2,), temperature=1.0), SpecInfer(widths=(2,), temperature=0.5)):
         with pytest.raises(PluginError, match=rf"^drafter 'Lying' \({__name__}\.Lying\) {complaint}"):

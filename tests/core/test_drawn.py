@@ -86,9 +86,9 @@ def test_without_some_tokens_a_law_keeps_the_proportions_of_the_others(law, toke
     assert rest.sum() == pytest.approx(1 if law[others].any() else 0)
 
 
-def candidates(choices, law):
+def candidates(law):
     empty = np.empty((1, 0))
-    return Candidates(np.zeros(1, np.int64), empty.astype(np.int64), empty, empty, choices, law=lambda row: law)
+    return Candidates(np.zeros(1, np.int64), empty.astype(np.int64), empty, empty, law=lambda row: law)
 
 
 @settings(max_examples=50)
@@ -96,7 +96,7 @@ def candidates(choices, law):
 def test_draws_are_of_the_law_one_after_the_other(law, count, replacement):
     total = 0.0
     for prob, drawn in enumerate_outcomes(
-        lambda choices: candidates(choices, law).draw(0, count, replacement=replacement)
+        lambda choices: candidates(law).draw(choices, 0, count, replacement=replacement)
     ):
         expected, rest = 1.0, law
         for token in drawn.tokens.tolist():
@@ -111,7 +111,7 @@ def test_draws_are_of_the_law_one_after_the_other(law, count, replacement):
 
 def test_a_law_of_ones_own_and_scores_can_be_given():
     (only,) = enumerate_outcomes(
-        lambda choices: candidates(choices, np.array(LAW)).draw(0, law=np.eye(4)[2], logp=np.array([-7.0]))
+        lambda choices: candidates(np.array(LAW)).draw(choices, 0, law=np.eye(4)[2], logp=np.array([-7.0]))
     )
     assert (only[1].tokens.tolist(), only[1].logp.tolist()) == ([2], [-7.0])
 

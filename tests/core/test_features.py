@@ -10,7 +10,7 @@ import torch
 
 from talon_core import DrafterSpec
 from talon_core.candidates import Candidates
-from talon_core.drafter import FINAL_STATE, Drafter
+from talon_core.drafter import FINAL_STATE, Drafter, Proposed
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.testing.tiny_models import ARCHITECTURES, tiny_model
 
@@ -24,30 +24,33 @@ class Recorder(Drafter):
         self.truth = truth
         self.ids, self.features, self.calls = [], [], []
 
-    def begin(self, prompts):
-        (prompt,) = prompts
-        self.ids = prompt.ids.tolist()
-        self.calls.append(("begin", prompt))
-        self.features = [prompt.features]
+    def open(self, slot, prompt, room):
+        self.ids = prompt.tolist()
+        self.features = []
 
-    def propose(self, trees, frontiers, widths, choices):
-        (tree,), (frontier,) = trees, frontiers
+    def read(self, parts):
+        (part,) = parts.values()
+        self.calls.append(("read", part))
+        self.features.append(part.features)
+
+    def propose(self, frontiers):
+        (one,) = frontiers
         tokens = []
-        for node in frontier.tolist():
-            ids = [*self.ids, *tree.tokens[tree.path(node)[1:]].tolist()]
+        for node in one.nodes.tolist():
+            ids = [*self.ids, *one.tree.tokens[one.tree.path(node)[1:]].tolist()]
             best = self.oracle(ids)
             wrong = len(ids) % 7 < 3
             tokens.append([(best + 1) % 97, (best + 2) % 97] if wrong else [best, (best + 1) % 97])
         logp = np.tile(np.log([0.6, 0.3]), (len(tokens), 1))
-        path_logp = tree.path_logp[frontier][:, None] + logp
-        width = min(2, *widths)
-        return [Candidates(frontier, np.array(tokens)[:, :width], logp[:, :width], path_logp[:, :width], choices[0])]
+        path_logp = one.tree.path_logp[one.nodes][:, None] + logp
+        width = min(2, one.width)
+        return Proposed([Candidates(one.nodes, np.array(tokens)[:, :width], logp[:, :width], path_logp[:, :width])])
 
     def oracle(self, ids):
         return self.truth[len(ids)] if ids == self.truth[: len(ids)] else 5
 
     def commit(self, committed):
-        (one,) = committed
+        (one,) = committed.values()
         self.calls.append(("commit", one))
         self.ids += one.tokens.tolist()
         self.features.append(one.features)
@@ -123,10 +126,10 @@ def run(architecture, wanted, policy="chain:length=3", prompt_length=9, tokens=2
 def test_features_are_the_hidden_states_of_every_committed_token(architecture, wanted, policy):
     model, spec, recorder, result = run(architecture, wanted, policy)
     assert spec.layers_told == [4]
-    (begun, prompt), *commits = recorder.calls
-    assert begun == "begin"
-    assert prompt.features.shape == (len(prompt.ids) - 1, len(wanted) * HIDDEN)
-    assert prompt.features.dtype == torch.float32
+    (first, part), *commits = recorder.calls
+    assert (first, part.start, part.count, part.end) == ("read", 0, 9 - 1, 9 - 1)
+    assert part.features.shape == (part.count, len(wanted) * HIDDEN)
+    assert part.features.dtype == torch.float32
     for _, one in commits:
         assert one.features.shape == (len(one.tokens), len(wanted) * HIDDEN)
     assert len(commits) == result.stats.rounds - 1

@@ -106,7 +106,7 @@ def test_hostile_candidates_have_laws_too_where_something_is_known(met):
 @given(candidates(vocab_size=5))
 def test_draws_from_candidates_are_of_the_law(met):
     _, offered = met
-    drawn = offered.draw(0, 2, replacement=True)
+    drawn = offered.draw(SeededChoices(0), 0, 2, replacement=True)
     assert (offered.law(0)[drawn.tokens] > 0).all()
     assert len(offered.law(0)) == 5
 

@@ -17,6 +17,7 @@ from talon_core import Chunk, Request, Result, TableTarget
 from talon_core.decoder import Decoder
 from talon_core.errors import BusyError
 from talon_core.request import FINISH_REASONS, Criterion
+from talon_core.target import NOT_GREEDY
 from talon_core.testing.tiny_models import tiny_model
 from talon_strategies.rules.match import Match
 
@@ -186,10 +187,10 @@ class Slow(TableTarget):
         self.sessions += 1
         yield
 
-    def verify(self, trees: Any) -> Any:
+    def verify(self, trees: Any, greedy: Any = NOT_GREEDY) -> Any:
         self.inside.release()
         assert self.go_on.acquire(timeout=20)
-        return super().verify(trees)
+        return super().verify(trees, greedy)
 
 
 @attrs.frozen
@@ -279,9 +280,9 @@ class Late(TableTarget):
     def __init__(self) -> None:
         super().__init__(np.roll(np.eye(9), 1, axis=1) * 9)
 
-    def verify(self, trees: Any) -> Any:
+    def verify(self, trees: Any, greedy: Any = NOT_GREEDY) -> Any:
         clock.now += 1.0
-        return super().verify(trees)
+        return super().verify(trees, greedy)
 
 
 class clock:

@@ -7,7 +7,17 @@ import attrs
 import numpy as np
 import pytest
 
-from talon_core import Accepted, Candidates, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
+from talon_core import (
+    Accepted,
+    Candidates,
+    Growth,
+    PluginError,
+    Proposed,
+    Request,
+    TableTarget,
+    TokenTree,
+    TreePolicy,
+)
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.checked_drafter import described
 from talon_core.decoder import Decoder
@@ -15,6 +25,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.drawn import Drawn
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
+from talon_strategies import RecursiveRejection, SampledChain
 from talon_strategies.rules.match import Match
 from talon_strategies.rules.traversal import Traversal
 
@@ -113,25 +124,30 @@ class Spoils(Good):
 class SpoilsAndDrafts(TableDrafter):
     """Proposes what the table says, and spoils the trees and frontiers it was given, its prompts and its news."""
 
-    def begin(self, prompts):
-        for prompt in prompts:
-            spoil(prompt)
-            prompt.ids[:] = 0
+    def open(self, slot, prompt, room):
+        prompt[:] = 0
 
-    def propose(self, trees, frontiers, widths, choices):
-        proposed = super().propose(trees, frontiers, widths, choices)
-        for tree, frontier in zip(trees, frontiers, strict=True):
-            spoil(tree)
-            for one in unlocked(frontier):
-                one[...] = 0
-        for given in (trees, frontiers, widths, choices):
-            given.clear()
+    def read(self, parts):
+        for part in parts.values():
+            spoil(part)
+        parts.clear()
+
+    def propose(self, frontiers):
+        proposed = super().propose(frontiers)
+        for one in frontiers:
+            spoil(one.tree)
+            for nodes in unlocked(one.nodes):
+                nodes[...] = 0
+            spoil(one)
+        frontiers.clear()
         return proposed
 
     def commit(self, committed):
-        for one in committed:
+        for one in committed.values():
             one.tokens[:] = 0
             one.nodes[:] = 0
+            spoil(one)
+        committed.clear()
 
 
 @attrs.frozen
@@ -286,18 +302,18 @@ class Reuses(TableDrafter):
         super().__init__(TABLE[0])
         object.__setattr__(self, "kept", [])
 
-    def propose(self, *args):
+    def propose(self, frontiers):
         for array in self.kept:
             array[...] = 10**6
         proposed = []
-        for one in super().propose(*args):
+        for one in super().propose(frontiers).candidates:
             arrays = [np.array(array) for array in (one.tokens, one.logp, one.path_logp)]
             self.kept.extend(arrays)
-            proposed.append(Wide(one.frontier, *arrays, one.choices, one.law))
-        return proposed
+            proposed.append(Wide(one.frontier, *arrays, one.law))
+        return Proposed(proposed)
 
     def commit(self, committed):
-        self.propose([], [], [], [])
+        self.propose([])
 
 
 def test_of_candidates_the_arrays_count_as_they_were_when_they_were_checked():
@@ -306,20 +322,36 @@ def test_of_candidates_the_arrays_count_as_they_were_when_they_were_checked():
     assert [len(round_.tree) for round_ in rounds] == [len(round_.tree) for round_ in run(Good())[1]]
 
 
-class OwnDice(TableDrafter):
-    """Hands on other choices than it was given."""
+class Loaded(Candidates):
+    """Candidates that draw as their drafter likes."""
 
-    def propose(self, trees, frontiers, widths, choices):
-        return [attrs.evolve(one, choices=None) for one in super().propose(trees, frontiers, widths, choices)]
+    def draw(self, choices, row, count=1, **options):
+        return Drawn([int(self.law(row).argmin())], self.law(row))
+
+    def detached(self, *, laws=False):
+        return self
+
+    def copied(self):
+        return self
+
+
+class OwnDice(TableDrafter):
+    """Hands out candidates that draw by themselves."""
+
+    def propose(self, frontiers):
+        return Proposed([
+            Loaded(one.frontier, one.tokens, one.logp, one.path_logp, one.law)
+            for one in super().propose(frontiers).candidates
+        ])  # fmt: skip
 
 
 def test_a_policy_draws_from_the_rounds_choices_whatever_the_drafter_hands_on():
-    @attrs.frozen
-    class Tosses(Good):
-        def grow(self, tree, candidates, choices):
-            return Growth(candidates.best(int(choices.coin(0.5))) if len(tree) < 3 else [])
-
-    assert run(Tosses(), OwnDice(TABLE[0]))[0].token_ids == plain()
+    trees, request = [], attrs.evolve(SAMPLED, seed=1)
+    for drafter in (OwnDice(TABLE[0]), TableDrafter(TABLE[0])):
+        generation, rounds = run(SampledChain(length=2), drafter, RecursiveRejection(), request)
+        trees.append([generation.token_ids, *(round_.tree.tokens.tolist() for round_ in rounds)])
+    assert trees[0] == trees[1]
+    assert any(len(tree) > 1 for tree in trees[0][1:])
 
 
 def drawn_by(law, **changes):
@@ -551,8 +583,6 @@ def test_a_session_that_is_none_is_named(returned):
         ({"max_depth": "x"}, "has a max_depth of 'x'; it must be a whole number of at least 0, or None"),
         ({"max_depth": -1}, "has a max_depth of -1; it must be"),
         ({"max_depth": 2.5}, "has a max_depth of 2.5; it must be"),
-        ({"passes": "x"}, "has passes = 'x'; it must be a whole number"),
-        ({"passes": None}, "has passes = None; it must be a whole number"),
     ],
 )
 def test_what_a_drafter_says_of_itself_is_refused_in_words(said, complaint):
@@ -563,11 +593,32 @@ def test_what_a_drafter_says_of_itself_is_refused_in_words(said, complaint):
 
 def test_a_drafter_that_counts_passes_in_words_later_is_named():
     class Later(TableDrafter):
-        def commit(self, committed):
-            type(self).passes = "many"
+        many = 1
 
-    with pytest.raises(PluginError, match=r"^drafter 'given' \(.*\) has passes = 'many'"):
+        def propose(self, frontiers):
+            return attrs.evolve(super().propose(frontiers), passes=self.many)
+
+        def commit(self, committed):
+            type(self).many = "many"
+
+    with pytest.raises(PluginError, match=r"^drafter 'Later' \(.*\) says that it took 'many' passes; it must be a whole"):
         run(Good(), Later(TABLE[0]))
+
+
+@pytest.mark.parametrize("where", ["candidates", "passes"])
+def test_a_drafter_whose_answer_fails_when_it_is_read_is_named(where):
+    class Fails(Proposed):
+        def __getattribute__(self, name):
+            if name == where:
+                raise RuntimeError("on purpose")
+            return super().__getattribute__(name)
+
+    class Answers(TableDrafter):
+        def propose(self, frontiers):
+            return Fails(super().propose(frontiers).candidates)
+
+    with pytest.raises(PluginError, match=r"^drafter 'Answers' .* raised RuntimeError in propose: on purpose"):
+        run(Good(), Answers(TABLE[0]))
 
 
 def test_a_policy_that_cannot_be_copied_decodes_nothing_in_silence():

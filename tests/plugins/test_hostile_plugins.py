@@ -12,6 +12,7 @@ from talon_core import (
     Accepted,
     Growth,
     PluginError,
+    Proposed,
     Request,
     TableTarget,
     TokenTree,
@@ -277,19 +278,18 @@ class Spelling:
 class Scribbling(TableDrafter):
     """Writes zeros into everything it is given that holds tokens or nodes."""
 
-    def begin(self, prompts):
-        for prompt in prompts:
-            prompt.ids[:] = 0
+    def open(self, slot, prompt, room):
+        prompt[:] = 0
 
-    def propose(self, trees, frontiers, widths, choices):
-        proposed = super().propose(trees, frontiers, widths, choices)
-        for array in (*frontiers, *(tree.tokens for tree in trees), *(tree.parents for tree in trees)):
+    def propose(self, frontiers):
+        proposed = super().propose(frontiers)
+        for array in (of for one in frontiers for of in (one.nodes, one.tree.tokens, one.tree.parents)):
             with pytest.raises(ValueError, match="read-only"):
                 array[:] = 0
         return proposed
 
     def commit(self, committed):
-        for one in committed:
+        for one in committed.values():
             one.tokens[:] = 0
             one.nodes[:] = 0
 
@@ -310,25 +310,34 @@ class Moody(TableDrafter):
         object.__setattr__(self, "where", where)
         object.__setattr__(self, "calls", [])
 
-    def begin(self, prompts):
-        if self.where == "begin":
-            raise RuntimeError("on purpose")
+    def open(self, slot, prompt, room):
+        self.fail("open")
 
-    def propose(self, *args):
+    def read(self, parts):
+        self.fail("read")
+
+    def propose(self, frontiers):
         self.calls.append(1)
-        if self.where == "propose" and len(self.calls) > 2:
-            raise RuntimeError("on purpose")
-        proposed = super().propose(*args)
-        if self.where == "shapes" and len(self.calls) > 2:
-            proposed = [attrs.evolve(one, tokens=one.tokens[:, :-1]) for one in proposed]
-        return proposed
+        if len(self.calls) <= 2:
+            return super().propose(frontiers)
+        self.fail("propose")
+        proposed = super().propose(frontiers)
+        if self.where == "shapes":
+            return Proposed([attrs.evolve(one, tokens=one.tokens[:, :-1]) for one in proposed.candidates])
+        return Proposed([]) if self.where == "nobody" else proposed
 
     def commit(self, committed):
-        if self.where == "commit":
+        self.fail("commit")
+
+    def close(self, slot):
+        self.fail("close")
+
+    def fail(self, where):
+        if self.where == where:
             raise RuntimeError("on purpose")
 
 
-@pytest.mark.parametrize("where", ["propose", "shapes", "begin", "commit"])
+@pytest.mark.parametrize("where", ["propose", "shapes", "nobody", "open", "read", "commit", "close"])
 def test_a_hostile_drafter_is_named_and_what_came_out_before_is_right(where):
     generation = Decoder(target(), rule(), Good(), Given(Moody(where))).run(GREEDY)
     with pytest.raises(PluginError, match=r"^drafter '(Moody|given)'"):
