@@ -10,6 +10,9 @@ from safetensors.torch import save_file
 
 from talon_core import TokenTree
 from talon_core.drafter import Committed, Frontier, Part
+from talon_core.hf.target import HFTarget
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
 
 
 @attrs.frozen(eq=False)
@@ -356,6 +359,13 @@ class Recording:
         self.drafter.commit(committed)
 
 
+def recorded(spec, model):
+    """The drafter that a spec opens for a model whose passes are recorded and repeated, as they are on a device."""
+    layers = model.config.get_text_config().num_hidden_layers
+    backend = TapedBackend(PlainDevice())
+    return spec.open(HFTarget(model, backend, None, spec.features(layers), graphs=TapeRecorder))
+
+
 class Shared:
     """All of this, for the tests: they cannot import it."""
 
@@ -370,6 +380,7 @@ class Shared:
     tell = staticmethod(tell)
     draft = staticmethod(draft)
     check_turns = staticmethod(check_turns)
+    recorded = staticmethod(recorded)
 
 
 @pytest.fixture(scope="session")

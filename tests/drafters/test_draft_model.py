@@ -16,6 +16,8 @@ from talon_core.drafter import Frontier
 from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.loading import Parts, decoder_for_model
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.draft_model import DraftModel
 from talon_drafters.model_drafter import ModelDrafter, without_layers
@@ -46,8 +48,10 @@ def saved(folder, model, its_tokenizer):
     return str(folder)
 
 
-def drafter_of(model):
-    """A drafter that runs the model itself."""
+def drafter_of(model, recorded=False):
+    """A drafter that runs the model itself; recorded and repeated, as on a device, or not."""
+    if recorded:
+        return ModelDrafter(ModelRunner(model, TapedBackend(PlainDevice()), recorder=TapeRecorder()), VOCAB)
     return ModelDrafter(ModelRunner(model, target_of(model).attention), VOCAB)
 
 
@@ -211,9 +215,10 @@ def test_where_its_context_ends_a_drafter_knows_nothing_and_decoding_goes_on(arc
 # Batches
 
 
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(architecture, shared):
-    drafter = drafter_of(tiny_model(architecture))
+def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(architecture, recorded, shared):
+    drafter = drafter_of(tiny_model(architecture), recorded)
     with drafter.session():
         shared.check_turns(drafter, lambda ids: None, VOCAB)
 

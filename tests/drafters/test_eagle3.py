@@ -415,10 +415,12 @@ def test_a_batch_gives_each_row_the_laws_it_gets_alone(name, shared, tmp_path):
                 np.testing.assert_allclose(round_, its, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", ["native", "three layers of the speculators"])
-def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(name, shared, tmp_path):
-    decoder = decoder_of(written_case(shared, tmp_path, CASES[name]))
-    shared.check_turns(decoder.drafter, lambda ids: shared.states_of(target_model(), ids, STATES), VOCAB)
+def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(name, recorded, shared, tmp_path):
+    path = written_case(shared, tmp_path, CASES[name])
+    drafter = shared.recorded(Eagle3(path), target_model()) if recorded else decoder_of(path).drafter
+    shared.check_turns(drafter, lambda ids: shared.states_of(target_model(), ids, STATES), VOCAB)
 
 
 def test_nothing_of_an_earlier_text_is_left(shared, tmp_path):

@@ -331,13 +331,12 @@ def test_a_batch_gives_each_row_the_candidates_it_gets_alone(name, tmp_path, sha
                 np.testing.assert_allclose(all_of_them[row].logp, alone[row].logp, rtol=1e-4)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "prefix-mlp", "prefix-mlp, another layer"])
-def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(name, tmp_path, shared):
-    decoder = decoder_of(written_layout(tmp_path, LAYOUTS[name]))
-    with decoder.target.session(), decoder.drafter.session():
-        shared.check_turns(
-            decoder.drafter, lambda ids: states(np.random.default_rng(int(ids.sum())), len(ids)), VOCAB
-        )
+def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(name, recorded, tmp_path, shared):
+    path = written_layout(tmp_path, LAYOUTS[name])
+    drafter = shared.recorded(Hydra(path), tiny_model("llama")) if recorded else decoder_of(path).drafter
+    shared.check_turns(drafter, lambda ids: states(np.random.default_rng(int(ids.sum())), len(ids)), VOCAB)
 
 
 def test_a_long_prompt_is_read_in_parts(tmp_path, monkeypatch, shared):

@@ -225,8 +225,10 @@ def test_a_prompt_of_one_token_has_no_state_and_gets_no_guess(tmp_path, shared):
     assert (candidates.tokens >= 0).all()
 
 
-def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(tmp_path, shared):
-    drafter = decoder_of(written_layout(tmp_path, LAYOUTS["original"])).drafter
+@pytest.mark.parametrize("recorded", [False, True])
+def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(recorded, tmp_path, shared):
+    path = written_layout(tmp_path, LAYOUTS["original"])
+    drafter = shared.recorded(Medusa(path), tiny_model("llama")) if recorded else decoder_of(path).drafter
     shared.check_turns(drafter, lambda ids: states(np.random.default_rng(int(ids.sum())), len(ids)), VOCAB)
 
 
