@@ -43,8 +43,8 @@ class BatchGeneration(Iterator[list[Round | None]]):
     Args:
         decoder: what to decode with.
         requests: what to decode, at least one.
-        choices: for each sequence the randomness of the rule, the policy and the drafter, see `Choices.apart`; seeded
-            from the requests by default.
+        choices: for each sequence the randomness of the rule and the policy, see `Choices.apart`; seeded from the
+            requests by default.
         cancelled: asked before each round, also from `finish`; where it says True there are no more.
 
     Attributes:
@@ -302,7 +302,7 @@ class Generation(Iterator[Round]):
     Args:
         decoder: what to decode with.
         request: what to decode.
-        choices: the randomness of the rule, the policy and the drafter; seeded from the request by default.
+        choices: the randomness of the rule and the policy; seeded from the request by default.
         cancelled: as for `BatchGeneration`.
 
     Raises:
