@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from talon_core import TableTarget, TokenTree
-from talon_core.drafter import FINAL_STATE, Committed, Frontier
+from talon_core.drafter import FINAL_STATE, Frontier
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.testing.on_device import check_on_device
 from talon_core.testing.tiny_models import tiny_model

@@ -109,6 +109,7 @@ class ReadOnce:
         self._kept: list[torch.Tensor] = []
         self._features: torch.Tensor | None = None
 
+    @torch.inference_mode()
     def __call__(self, parts: Any) -> Any:
         (count,) = {len(tokens) for tokens in parts.values()}
         slots = [*parts]
