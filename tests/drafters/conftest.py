@@ -306,6 +306,16 @@ def check_turns(drafter, states_of, vocab, rtol=1e-4, atol=1e-6, full=True):
             np.testing.assert_allclose(round_, own, rtol=rtol, atol=atol)
 
 
+def check_any_order(drafter, states_of, vocab):
+    """A node has the law that it has in layers if its tree is drafted branch by branch, each from the root to its end."""
+    one = Rounds.random(1, vocab, sizes=(12,))
+    states, (tree,) = states_of(one.ids), one.trees
+    ((laws,),) = draft(drafter, [one], [states], vocab)
+    start(drafter, one.prompt, states[: len(one.prompt) - 1] if states is not None else None)
+    for node in sorted(range(len(tree)), key=lambda node: tree.path(node).tolist()):
+        np.testing.assert_allclose(ask(drafter, tree, [node]).law(0), laws[node], rtol=1e-4, atol=1e-6)
+
+
 def _of_round(one, round_, states):
     path, tokens = one.accepted[round_]
     return Committed(tokens, path, states[slice(*_new(one, round_))] if states is not None else None)
@@ -380,6 +390,7 @@ class Shared:
     tell = staticmethod(tell)
     draft = staticmethod(draft)
     check_turns = staticmethod(check_turns)
+    check_any_order = staticmethod(check_any_order)
     recorded = staticmethod(recorded)
 
 

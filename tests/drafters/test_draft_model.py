@@ -223,6 +223,13 @@ def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(archit
         shared.check_turns(drafter, lambda ids: None, VOCAB)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_nodes_that_were_passed_over_may_be_drafted_from_later(recorded, shared):
+    drafter = drafter_of(tiny_model("llama"), recorded)
+    with drafter.session():
+        shared.check_any_order(drafter, lambda ids: None, VOCAB)
+
+
 def test_a_sequence_that_is_not_drafted_for_in_a_round_catches_up_in_the_next(shared):
     model = tiny_model("llama")
     drafter = drafter_of(model)
