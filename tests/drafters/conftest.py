@@ -307,7 +307,7 @@ def check_turns(drafter, states_of, vocab, rtol=1e-4, atol=1e-6, full=True):
 
 
 def check_any_order(drafter, states_of, vocab):
-    """A node has the law that it has in layers if its tree is drafted branch by branch, each from the root to its end."""
+    """A node has the law that it has in its layer, too, if the tree is drafted branch by branch."""
     one = Rounds.random(1, vocab, sizes=(12,))
     states, (tree,) = states_of(one.ids), one.trees
     ((laws,),) = draft(drafter, [one], [states], vocab)
