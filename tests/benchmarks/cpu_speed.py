@@ -146,16 +146,17 @@ def _verify(decoder: Decoder, repetitions: int) -> dict[str, Any]:
     target: Any = decoder.target
     times: dict[int, list[float]] = {nodes: [] for nodes in NODES}
     with target.session():
-        target.prefill([rng.integers(0, target.vocab_size, CONTEXT + 1)], [CONTEXT + 64])
+        target.open(0, CONTEXT + 65)
+        target.read({0: rng.integers(0, target.vocab_size, CONTEXT)})
         for repetition in range(repetitions + 2):
             for nodes in NODES:
                 parents = np.array([-1, *(rng.integers(0, max(1, node), 1)[0] for node in range(1, nodes))])
                 tree = TokenTree(rng.integers(0, target.vocab_size, nodes), parents, np.zeros(nodes))
                 started = time.perf_counter()
-                target.verify([tree])
+                target.verify({0: tree})
                 if repetition >= 2:
                     times[nodes].append(1e3 * (time.perf_counter() - started))
-                target.runner.cache.staged = [0]  # nothing is committed: the next tree starts where this one did
+                target.runner.cache.committed({0: 0})  # nothing is committed: the next tree starts where this one did
     medians = {nodes: statistics.median(values) for nodes, values in times.items()}
     ratios = {
         nodes: statistics.median(a / b for a, b in zip(values, times[1], strict=True))

@@ -36,9 +36,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core.attention import TreeLayout
 from talon_core.bench.environment import describe_environment, describe_session
-from talon_core.choices import SeededChoices
 from talon_core.decoder import Decoder
-from talon_core.drafter import Prompt
+from talon_core.drafter import Frontier, Part
 from talon_core.hf.device import CudaGraphs
 from talon_core.hf.target import HFTarget
 from talon_core.loading import Parts, decoder_for_model, load_model
@@ -243,20 +242,21 @@ class Bench:
         drafter = FeatureDrafter(head, embed, target.vocab_size, attention, recorder=target.recorder())
         prompt = self.rng.integers(0, target.vocab_size, self.sizes.prefix + 1)
         trees = {"step": TokenTree.root(1), "verify": random_tree(self.rng, self.sizes.nodes, target.vocab_size)}
-        choices = [SeededChoices(0)]
         with target.session(), drafter.session():
-            (features,) = target.prefill([prompt], [len(prompt) + 256])
-            drafter.begin([Prompt(prompt, features)])
-            drafter.propose([trees["step"]], [np.array([0])], [8], choices)  # the prompt's last pair
+            target.open(0, len(prompt) + 256)
+            drafter.open(0, prompt, len(prompt) + 256)
+            features = target.read({0: prompt[:-1]})
+            drafter.read({0: Part(0, len(prompt) - 1, features[0])})
+            drafter.propose([Frontier(0, trees["step"], np.array([0]), 8)])  # the prompt's last pair
             chain = [trees["step"]]
 
             def verify(tree: TokenTree) -> None:
-                target.verify([tree])
-                target.runner.cache.staged = [0]
+                target.verify({0: tree})
+                target.runner.cache.committed({0: 0})
 
             def draft() -> None:
                 chain.append(chain[-1].extend(np.array([1]), np.array([len(chain) - 1]), np.zeros(1)))
-                drafter.propose([chain[-1]], [np.array([len(chain) - 1])], [8], choices)
+                drafter.propose([Frontier(0, chain[-1], np.array([len(chain) - 1]), 8)])
 
             functions = {name: lambda tree=tree: verify(tree) for name, tree in trees.items()}
             times = self.seconds({**functions, "draft": draft})

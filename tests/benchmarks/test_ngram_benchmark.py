@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from talon_core.choices import SeededChoices
-from talon_core.drafter import Committed, Prompt
+from talon_core.drafter import Committed, Frontier
 from talon_core.tree import TokenTree
 from talon_drafters.ngram import Ngram, NgramDrafter
 
@@ -36,18 +35,17 @@ def text_of(kind, length):
 
 def opened(text):
     drafter = NgramDrafter(Ngram(), VOCAB)
-    drafter.begin([Prompt(text)])
+    drafter.open(0, text, 2 * len(text))
     return drafter
 
 
 def propose(drafter, tree, frontier):
-    (candidates,) = drafter.propose([tree], [frontier], [10], [SeededChoices(0)])
-    return candidates
+    return drafter.propose([Frontier(0, tree, frontier, 10)]).candidates[0]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("kind", TEXTS)
-def test_begin(benchmark, kind, length):
+def test_open(benchmark, kind, length):
     text = text_of(kind, length)
     benchmark.pedantic(opened, args=(text,), rounds=7, warmup_rounds=1)
     benchmark.extra_info.update(tokens=length)
@@ -59,7 +57,7 @@ def test_commit_of_one_token(benchmark, kind, length):
     text = text_of(kind, length + ROUNDS)
     drafter = opened(text[:length])
     tokens = itertools.cycle([Committed(text[i : i + 1], np.array([0])) for i in range(length, len(text))])
-    benchmark.pedantic(lambda: drafter.commit([next(tokens)]), rounds=ROUNDS)
+    benchmark.pedantic(lambda: drafter.commit({0: next(tokens)}), rounds=ROUNDS)
     benchmark.extra_info.update(tokens=length)
 
 
@@ -76,7 +74,7 @@ def test_propose_of_one_layer(benchmark, kind, length):
         best = ()
         while not len(best):  # go on in the text until something matches
             token = next(rest)
-            drafter.commit([Committed(np.array([token]), np.array([0]))])
+            drafter.commit({0: Committed(np.array([token]), np.array([0]))})
             tree = TokenTree.root(token)
             first = propose(drafter, tree, np.array([0]))
             best = first.best(10)

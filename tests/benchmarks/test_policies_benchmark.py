@@ -81,7 +81,8 @@ def one_round(policy, drafter):
 def test_grow(benchmark, drafter, policy, which):
     asked, _ = one_round(policy, drafter)
     tree, candidates = asked[-1] if which == "last" else max(asked, key=lambda layer: layer[1].tokens.size)
-    growth = benchmark.pedantic(policy.grow, args=(tree, candidates), rounds=200, iterations=5, warmup_rounds=5)
+    asked_for = (tree, candidates, SeededChoices(0))
+    growth = benchmark.pedantic(policy.grow, args=asked_for, rounds=200, iterations=5, warmup_rounds=5)
     assert isinstance(growth, Growth)
     benchmark.extra_info.update(nodes=len(tree), candidates=candidates.tokens.size)
 

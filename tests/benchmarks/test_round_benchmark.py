@@ -18,11 +18,12 @@ def test_verify(benchmark: Any, nodes: int) -> None:
     rng = np.random.default_rng(0)
     tree = TokenTree(rng.integers(0, 97, nodes), np.arange(-1, nodes - 1) // 2, np.zeros(nodes))
     with target.session():
-        target.prefill([rng.integers(0, 97, 128)], [256])
+        target.open(0, 256)
+        target.read({0: rng.integers(0, 97, 127)})
 
         def verify() -> Any:
-            (outputs,) = target.verify([tree])
-            target.runner.cache.staged = [0]
+            outputs = target.verify({0: tree}).outputs[0]
+            target.runner.cache.committed({0: 0})
             return outputs
 
         outputs = benchmark(verify)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from talon_core import SeededChoices, TokenTree
-from talon_core.drafter import Committed, Prompt
-
-CHOICES = SeededChoices(0)
+from talon_core import TokenTree
+from talon_core.drafter import Committed, Frontier, Part
+from talon_core.hf.target import HFTarget
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
 
 
 @attrs.frozen(eq=False)
@@ -198,43 +199,126 @@ class Rounds:
         return np.concatenate([self.prompt, *(tokens for _, tokens in self.accepted[:round_])])
 
 
-def draft(drafter, sequences, states, vocab, widths=(4, 3, 5)):
-    """Draft some sequences at once, all of the same number of rounds.
+def start(drafter, prompt, features=None, slot=0, at_once=None, more=50):
+    """A sequence takes a slot, and its prompt is read, so many tokens at once; all of them by default.
+
+    Args:
+        drafter: where its session is needed, inside it.
+        prompt: token ids.
+        features: the target's at all of them but the last; None for a drafter that wants none.
+        slot: of the sequence.
+        at_once: tokens in a part.
+        more: tokens that may come after the prompt.
+    """
+    prompt = np.array(prompt, dtype=np.int64)
+    count = len(prompt) - 1
+    drafter.open(slot, prompt, len(prompt) + more)
+    for begin in range(0, max(count, 1), at_once or max(count, 1)):
+        size = min(count - begin, at_once or count)
+        own = features[begin : begin + size] if features is not None else None
+        drafter.read({slot: Part(begin, size, own)})
+
+
+def ask(drafter, tree, nodes=(0,), width=4, slot=0):
+    """The candidates of one frontier."""
+    return drafter.propose([Frontier(slot, tree, np.array(nodes, dtype=np.int64), width)]).candidates[0]
+
+
+def tell(drafter, tokens, nodes=(0,), features=None, slot=0):
+    """One sequence's text goes on."""
+    drafter.commit({slot: Committed(np.array(tokens), np.array(nodes), features)})
+
+
+def draft(drafter, sequences, states, vocab, widths=(4, 3, 5), slots=(2, 0, 5), steps=None, at_once=None, full=True):
+    """Draft some sequences at once.
+
+    A sequence takes its slot before its first round, and leaves it after drafting in its last one. Two may have the
+    same slot, one after the other.
 
     Args:
         drafter: where its session is needed, inside it.
         sequences: the `Rounds`.
-        states: for each its whole text's features.
+        states: for each its whole text's features, or None for a drafter that wants none.
         vocab: tokens of the target.
         widths: for each sequence how many candidates it wants.
+        slots: for each sequence its slot.
+        steps: for each sequence when its rounds are; at the others' steps between them it waits. All begin at once and
+            none ever waits by default.
+        at_once: tokens of a prompt that are read at once; all by default.
+        full: whether it offers all that are wanted and possible.
 
     Returns:
         For each sequence, for each round, the law at each node, shape `(nodes, vocab)`; NaN where none was given.
     """
-    widths = widths[: len(sequences)]
-    drafter.begin([Prompt(one.prompt, its[: len(one.prompt) - 1]) for one, its in zip(sequences, states, strict=True)])
+    steps = steps or [[*range(len(one.trees))] for one in sequences]
     laws = [[np.full((len(tree), vocab), np.nan) for tree in one.trees] for one in sequences]
-    for round_ in range(len(sequences[0].trees)):
-        trees = [one.trees[round_] for one in sequences]
-        drafts = [one.drafts[round_] for one in sequences]
-        deepest = max([int(tree.depths.max()) for tree, does in zip(trees, drafts, strict=True) if does], default=-1)
+    for step in range(max(map(max, steps)) + 1):
+        taking = {row: own.index(step) for row, own in enumerate(steps) if step in own}  # the round of each
+        for row, round_ in taking.items():
+            if round_ == 0:
+                start(drafter, sequences[row].prompt, states[row], slots[row], at_once)
+        drafting = {row: round_ for row, round_ in taking.items() if sequences[row].drafts[round_]}
+        deepest = max([int(sequences[row].trees[round_].depths.max()) for row, round_ in drafting.items()], default=-1)
+        deepest = min(deepest, drafter.max_depth - 1) if drafter.max_depth is not None else deepest
         for depth in range(deepest + 1):
-            grown, frontiers = map(list, zip(*(part(tree, depth) for tree in trees), strict=True))
-            frontiers = [frontier if does else frontier[:0] for frontier, does in zip(frontiers, drafts, strict=True)]
-            proposed = drafter.propose(grown, frontiers, widths, [CHOICES] * len(trees))
-            for row, (frontier, candidates, width) in enumerate(zip(frontiers, proposed, widths, strict=True)):
-                for place, node in enumerate(frontier):
+            parts = {row: part(sequences[row].trees[round_], depth) for row, round_ in drafting.items()}
+            rows = [row for row, (_, nodes) in parts.items() if len(nodes)]
+            frontiers = [Frontier(slots[row], *parts[row], widths[row]) for row in rows]
+            for row, one, candidates in zip(rows, frontiers, drafter.propose(frontiers).candidates, strict=True):
+                for place, node in enumerate(one.nodes):
                     if (candidates.tokens[place] < 0).all():
                         continue
-                    law = laws[row][round_][node] = candidates.law(place)
-                    check_candidates(candidates, place, law, trees[row].path_logp[node], width)
-        drafter.commit(
-            [
-                Committed(one.accepted[round_][1], one.accepted[round_][0], its[slice(*_new(one, round_))])
-                for one, its in zip(sequences, states, strict=True)
-            ]
-        )
+                    law = laws[row][taking[row]][node] = candidates.law(place)
+                    if full:
+                        check_candidates(candidates, place, law, one.tree.path_logp[node], widths[row])
+        ending = {row for row in taking if step == steps[row][-1]}
+        committed = {slots[row]: _of_round(sequences[row], taking[row], states[row]) for row in taking.keys() - ending}
+        if committed:
+            drafter.commit(committed)
+        for row in ending:
+            drafter.close(slots[row])
     return laws
+
+
+def check_turns(drafter, states_of, vocab, rtol=1e-4, atol=1e-6, full=True):
+    """Sequences in slots of any number that join, wait, leave and follow each other get the laws that they get alone.
+
+    Prompts are read in parts, and in one where a sequence is alone.
+
+    Args:
+        drafter: where its session is needed, inside it.
+        states_of: from a whole text to its features, or None for a drafter that wants none.
+        vocab: tokens of the target.
+        rtol: of the laws.
+        atol: likewise.
+        full: as for `draft`.
+    """
+    prompts, sizes = (9, 1, 14, 3), ((9, 1, 6, 4), (3, 5, 0, 6), (2, 9, 7, 1), (5, 0, 4, 8))
+    sequences = [Rounds.random(seed, vocab, *of) for seed, of in enumerate(zip(prompts, sizes, strict=True))]
+    states = [states_of(one.ids) for one in sequences]
+    widths, slots = (4, 3, 5, 2), (4, 0, 2, 4)  # the last one follows the first in its slot
+    steps = [0, 1, 2, 3], [1, 2, 4, 5], [0, 2, 3, 5], [4, 5, 6, 7]
+    together = draft(drafter, sequences, states, vocab, widths, slots, steps, 4, full)
+    for one, its, width, laws in zip(sequences, states, widths, together, strict=True):
+        (alone,) = draft(drafter, [one], [its], vocab, (width,), (0,), full=full)
+        assert np.isfinite(alone[3]).any()
+        for round_, own in zip(laws, alone, strict=True):
+            np.testing.assert_allclose(round_, own, rtol=rtol, atol=atol)
+
+
+def check_any_order(drafter, states_of, vocab):
+    """A node has the law that it has in its layer, too, if the tree is drafted branch by branch."""
+    one = Rounds.random(1, vocab, sizes=(12,))
+    states, (tree,) = states_of(one.ids), one.trees
+    ((laws,),) = draft(drafter, [one], [states], vocab)
+    start(drafter, one.prompt, states[: len(one.prompt) - 1] if states is not None else None)
+    for node in sorted(range(len(tree)), key=lambda node: tree.path(node).tolist()):
+        np.testing.assert_allclose(ask(drafter, tree, [node]).law(0), laws[node], rtol=1e-4, atol=1e-6)
+
+
+def _of_round(one, round_, states):
+    path, tokens = one.accepted[round_]
+    return Committed(tokens, path, states[slice(*_new(one, round_))] if states is not None else None)
 
 
 def _new(one, round_):
@@ -257,7 +341,7 @@ def check_candidates(candidates, place, law, path_logp, width):
 
 
 class Recording:
-    """A drafter that notes every law it is asked for, with the text and the path it is for."""
+    """A drafter that notes every law it is asked for, with the text and the path it is for; for one sequence."""
 
     def __init__(self, drafter):
         self.drafter, self.max_depth, self.laws = drafter, drafter.max_depth, []
@@ -265,21 +349,31 @@ class Recording:
     def __getattr__(self, name):
         return getattr(self.drafter, name)
 
-    def begin(self, prompts):
-        self.ids = prompts[0].ids.tolist()
-        self.drafter.begin(prompts)
+    def open(self, slot, prompt, room):
+        self.ids = prompt.tolist()
+        self.drafter.open(slot, prompt, room)
 
-    def propose(self, trees, frontiers, widths, choices):
-        (proposed,) = self.drafter.propose(trees, frontiers, widths, choices)
-        if (proposed.tokens >= 0).any():
-            for row, node in enumerate(frontiers[0]):
-                path = trees[0].tokens[trees[0].path(int(node))[1:]].tolist()
-                self.laws.append((list(self.ids), path, proposed.law(row)))
-        return [proposed]
+    def propose(self, frontiers):
+        (one,) = frontiers
+        proposed = self.drafter.propose(frontiers)
+        (candidates,) = proposed.candidates
+        if (candidates.tokens >= 0).any():
+            for row, node in enumerate(one.nodes):
+                path = one.tree.tokens[one.tree.path(int(node))[1:]].tolist()
+                self.laws.append((list(self.ids), path, candidates.law(row)))
+        return proposed
 
     def commit(self, committed):
-        self.ids += committed[0].tokens.tolist()
+        (one,) = committed.values()
+        self.ids += one.tokens.tolist()
         self.drafter.commit(committed)
+
+
+def recorded(spec, model):
+    """The drafter that a spec opens for a model whose passes are recorded and repeated, as they are on a device."""
+    layers = model.config.get_text_config().num_hidden_layers
+    backend = TapedBackend(PlainDevice())
+    return spec.open(HFTarget(model, backend, None, spec.features(layers), graphs=TapeRecorder))
 
 
 class Shared:
@@ -291,7 +385,13 @@ class Shared:
     states_of = staticmethod(states_of)
     random_tree = staticmethod(random_tree)
     part = staticmethod(part)
+    start = staticmethod(start)
+    ask = staticmethod(ask)
+    tell = staticmethod(tell)
     draft = staticmethod(draft)
+    check_turns = staticmethod(check_turns)
+    check_any_order = staticmethod(check_any_order)
+    recorded = staticmethod(recorded)
 
 
 @pytest.fixture(scope="session")

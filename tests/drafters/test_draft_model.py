@@ -11,11 +11,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
-from talon_core import SeededChoices, TableTarget, TokenTree
-from talon_core.drafter import Committed, Prompt
+from talon_core import TableTarget, TokenTree
+from talon_core.drafter import Frontier
 from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.loading import Parts, decoder_for_model
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.draft_model import DraftModel
 from talon_drafters.model_drafter import ModelDrafter, without_layers
@@ -46,29 +48,11 @@ def saved(folder, model, its_tokenizer):
     return str(folder)
 
 
-def drafter_of(model):
-    """A drafter that runs the model itself."""
+def drafter_of(model, recorded=False):
+    """A drafter that runs the model itself; recorded and repeated, as on a device, or not."""
+    if recorded:
+        return ModelDrafter(ModelRunner(model, TapedBackend(PlainDevice()), recorder=TapeRecorder()), VOCAB)
     return ModelDrafter(ModelRunner(model, target_of(model).attention), VOCAB)
-
-
-def drafted_laws(shared, drafter, trees):
-    """For each tree the law at each node, shape `(nodes, vocab)`: all trees are drafted at once, layer by layer."""
-    laws = [np.full((len(tree), VOCAB), np.nan) for tree in trees]
-    for depth in range(max(int(tree.depths.max()) for tree in trees) + 1):
-        grown, frontiers = zip(*(shared.part(tree, depth) for tree in trees), strict=True)
-        proposed = drafter.propose(grown, frontiers, [3] * len(trees), [SeededChoices(0)] * len(trees))
-        for law, frontier, candidates in zip(laws, frontiers, proposed, strict=True):
-            assert candidates.tokens.shape == candidates.path_logp.shape == (len(frontier), 3)
-            for row, node in enumerate(frontier):
-                law[node] = candidates.law(row)
-                best = np.argsort(-law[node], kind="stable")[:3]
-                assert candidates.tokens[row].tolist() == best.tolist()
-                np.testing.assert_allclose(candidates.logp[row], np.log(law[node][best]), rtol=1e-5, atol=1e-6)
-    return laws
-
-
-def random_path(rng, tree):
-    return tree.path(int(rng.integers(0, len(tree))))
 
 
 def plain_laws(model, prefix, tree):
@@ -80,6 +64,11 @@ def plain_laws(model, prefix, tree):
             logits = model(input_ids=torch.as_tensor(ids)[None], use_cache=False).logits[0, -1]
             laws.append(torch.softmax(logits.double(), dim=-1).numpy())
     return np.stack(laws)
+
+
+def with_prefixes(one, laws):
+    """For each round of a sequence in which something was drafted: the tokens up to its root, the tree and its laws."""
+    return [(one.committed(at), tree, laws[at]) for at, tree in enumerate(one.trees) if one.drafts[at]]
 
 
 def check_laws(model, drafted):
@@ -124,19 +113,10 @@ def with_fewer_layers(model, skip):
 def test_laws_are_the_plain_models_at_every_node_over_several_rounds(architecture, shared):
     model = tiny_model(architecture)
     drafter = drafter_of(model)
-    rng = np.random.default_rng(3)
-    prefix, drafted = PROMPT, []
+    one = shared.Rounds.random(3, VOCAB, len(PROMPT), (9, 1, 6, 12))
     with drafter.session():
-        drafter.begin([Prompt(prefix)])
-        for nodes in (9, 1, 6, 12):
-            tree = shared.random_tree(rng, int(prefix[-1]), nodes, VOCAB)
-            (laws,) = drafted_laws(shared, drafter, [tree])
-            path = random_path(rng, tree)
-            tokens = np.append(tree.tokens[path[1:]], rng.integers(0, VOCAB))
-            drafter.commit([Committed(tokens, path)])
-            drafted.append((prefix, tree, laws))
-            prefix = np.concatenate([prefix, tokens])
-    check_laws(model, drafted)  # outside the session the model is plain again
+        (laws,) = shared.draft(drafter, [one], [None], VOCAB)
+    check_laws(model, with_prefixes(one, laws))  # outside the session the model is plain again
 
 
 @pytest.mark.parametrize("skip", [(2,), (0, 3), (1, 2)])
@@ -156,11 +136,10 @@ def test_drafting_without_layers_has_the_laws_of_the_model_built_without_them(ar
     model = tiny_model(architecture)
     target = target_of(model)
     drafter = DraftModel(skip="0+3").open(target)
-    tree = shared.random_tree(np.random.default_rng(5), int(PROMPT[-1]), 9, VOCAB)
+    one = shared.Rounds.random(5, VOCAB, len(PROMPT), (9,))
     with target.session(), drafter.session():
-        drafter.begin([Prompt(PROMPT)])
-        (laws,) = drafted_laws(shared, drafter, [tree])
-    check_laws(with_fewer_layers(model, (0, 3)), [(PROMPT, tree, laws)])
+        (laws,) = shared.draft(drafter, [one], [None], VOCAB)
+    check_laws(with_fewer_layers(model, (0, 3)), with_prefixes(one, laws))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -236,64 +215,50 @@ def test_where_its_context_ends_a_drafter_knows_nothing_and_decoding_goes_on(arc
 # Batches
 
 
-def batch_rounds(shared):
-    """Two prompts, and for some rounds two trees and two paths through them."""
-    rng = np.random.default_rng(11)
-    prompts = [rng.integers(3, VOCAB, 17), rng.integers(3, VOCAB, 5)]
-    roots = [int(prompt[-1]) for prompt in prompts]
-    rounds = []
-    for sizes in ((7, 3), (2, 9), (1, 6), (5, 5)):
-        trees = [shared.random_tree(rng, root, nodes, VOCAB) for root, nodes in zip(roots, sizes, strict=True)]
-        paths = [random_path(rng, tree) for tree in trees]
-        committed = [
-            Committed(np.append(tree.tokens[path[1:]], rng.integers(0, VOCAB)), path)
-            for tree, path in zip(trees, paths, strict=True)
-        ]
-        roots = [int(one.tokens[-1]) for one in committed]
-        rounds.append((trees, committed))
-    return prompts, rounds
-
-
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_batch_gives_each_row_the_laws_it_gets_alone(architecture, shared):
-    model = tiny_model(architecture)
-    prompts, rounds = batch_rounds(shared)
-    together = []
-    drafter = drafter_of(model)
+def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(architecture, recorded, shared):
+    drafter = drafter_of(tiny_model(architecture), recorded)
     with drafter.session():
-        drafter.begin([Prompt(ids) for ids in prompts])
-        for trees, committed in rounds:  # their depths differ: a row that is done has an empty frontier
-            together.append(drafted_laws(shared, drafter, trees))
-            drafter.commit(committed)
-    for row in range(2):
-        with drafter.session():
-            drafter.begin([Prompt(prompts[row])])
-            for (trees, committed), laws in zip(rounds, together, strict=True):
-                (alone,) = drafted_laws(shared, drafter, [trees[row]])
-                np.testing.assert_allclose(laws[row], alone, rtol=1e-4, atol=1e-6)
-                drafter.commit([committed[row]])
+        shared.check_turns(drafter, lambda ids: None, VOCAB)
 
 
-def test_a_row_that_is_not_drafted_for_in_a_round_catches_up_in_the_next(shared):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_nodes_that_were_passed_over_may_be_drafted_from_later(recorded, shared):
+    drafter = drafter_of(tiny_model("llama"), recorded)
+    with drafter.session():
+        shared.check_any_order(drafter, lambda ids: None, VOCAB)
+
+
+def test_a_sequence_that_is_not_drafted_for_in_a_round_catches_up_in_the_next(shared):
     model = tiny_model("llama")
-    rng = np.random.default_rng(4)
     drafter = drafter_of(model)
-    none = np.empty(0, dtype=np.int64)
-    prefixes = [PROMPT, PROMPT[:7]]
+    both = [shared.Rounds.random(4, VOCAB, 18, (3, 0, 5)), shared.Rounds.random(5, VOCAB, 7, (0, 0, 5))]
     with drafter.session():
-        drafter.begin([Prompt(ids) for ids in prefixes])
-        roots = [TokenTree.root(int(ids[-1])) for ids in prefixes]
-        only_first = drafter.propose(roots, [np.array([0]), none], [3, 1], [SeededChoices(0)] * 2)
-        assert (len(only_first[0].tokens), len(only_first[1].tokens)) == (1, 0)
-        tokens = [np.array([8]), np.array([9])]
-        drafter.commit([Committed(one, np.array([0])) for one in tokens])
-        prefixes = [np.concatenate(both) for both in zip(prefixes, tokens, strict=True)]
-        tokens = [np.array([10]), np.array([11])]  # nobody is drafted for at all
-        drafter.commit([Committed(one, np.array([0])) for one in tokens])
-        prefixes = [np.concatenate(both) for both in zip(prefixes, tokens, strict=True)]
-        trees = [shared.random_tree(rng, int(ids[-1]), 5, VOCAB) for ids in prefixes]
-        laws = drafted_laws(shared, drafter, trees)
-    check_laws(model, list(zip(prefixes, trees, laws, strict=True)))
+        drafted = shared.draft(drafter, both, [None, None], VOCAB)
+    assert np.isnan(drafted[1][0]).all()
+    assert np.isnan(drafted[0][1]).all()  # nobody is drafted for at all
+    check_laws(model, [law for one, laws in zip(both, drafted, strict=True) for law in with_prefixes(one, laws)])
+
+
+def test_a_pass_is_counted_once_for_all_that_take_part(shared):
+    drafter = drafter_of(tiny_model("llama"))
+    with drafter.session():
+        for slot in (6, 1):
+            shared.start(drafter, PROMPT[: 5 + slot], slot=slot)
+        roots = [Frontier(slot, TokenTree.root(int(PROMPT[4 + slot])), np.array([0]), 3) for slot in (6, 1)]
+        assert drafter.propose(roots).passes == 1
+
+
+def test_a_prompt_may_be_longer_than_the_context_of_one_sequence_of_several(shared):
+    model = tiny_model("llama")
+    drafter = drafter_of(model)
+    drafter._context = 20
+    both = [shared.Rounds.random(6, VOCAB, 25, (4, 2)), shared.Rounds.random(7, VOCAB, 9, (4, 2))]
+    with drafter.session():
+        long, short = shared.draft(drafter, both, [None, None], VOCAB, at_once=6)
+    assert all(np.isnan(laws).all() for laws in long)
+    check_laws(model, with_prefixes(both[1], short))
 
 
 # What is refused
@@ -363,14 +328,14 @@ def test_without_the_targets_tokenizer_the_numbers_of_ids_must_be_the_same(tmp_p
 
 
 @pytest.mark.parametrize("size", [VOCAB + 7, VOCAB - 7])
-def test_a_vocabulary_padded_to_another_size_is_fine_where_the_tokenizers_agree(size, tmp_path):
+def test_a_vocabulary_padded_to_another_size_is_fine_where_the_tokenizers_agree(size, shared, tmp_path):
     words = tokenizer(min(size, VOCAB))
     folder = saved(tmp_path, of_size(size), words)
     target = target_of(tiny_model("llama"), words)
     drafter = DraftModel(model=folder).open(target)
     with drafter.session():
-        drafter.begin([Prompt(np.array([5, 6, 7]))])
-        (candidates,) = drafter.propose([TokenTree.root(7)], [np.array([0])], [VOCAB], [SeededChoices(0)])
+        shared.start(drafter, [5, 6, 7])
+        candidates = shared.ask(drafter, TokenTree.root(7), width=VOCAB)
     assert candidates.tokens.shape == (1, min(size, VOCAB))
     assert candidates.tokens.max() < VOCAB
     assert candidates.law(0).shape == (VOCAB,)

@@ -173,6 +173,20 @@ def test_a_batch_gives_each_row_the_laws_it_gets_alone(shared, tmp_path):
             np.testing.assert_allclose(round_, its, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(recorded, shared, tmp_path):
+    path, model = written_case(shared, tmp_path, CASES["the authors'"]), tiny_model("llama")
+    drafter = shared.recorded(Eagle(path), model) if recorded else decoder_of(path, model=model).drafter
+    shared.check_turns(drafter, lambda ids: shared.states_of(model, ids, (-1,)), VOCAB)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_nodes_that_were_passed_over_may_be_drafted_from_later(recorded, shared, tmp_path):
+    path, model = written_case(shared, tmp_path, CASES["the authors'"]), tiny_model("llama")
+    drafter = shared.recorded(Eagle(path), model) if recorded else decoder_of(path, model=model).drafter
+    shared.check_any_order(drafter, lambda ids: shared.states_of(model, ids, (-1,)), VOCAB)
+
+
 @pytest.mark.parametrize("policy", ["chain:length=4", "static", "talon:budget=60,top_k=30,mu=0.001"])
 def test_while_decoding_the_laws_are_the_formulas(policy, shared, tmp_path):
     case = CASES["the authors'"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from talon_core import SeededChoices, TableTarget, TokenTree
-from talon_core.drafter import FINAL_STATE, Committed, Prompt
+from talon_core import TableTarget, TokenTree
+from talon_core.drafter import FINAL_STATE, Committed, Frontier
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.testing.on_device import check_on_device
 from talon_core.testing.tiny_models import tiny_model
@@ -21,7 +21,6 @@ from talon_drafters.hydra import Hydra
 
 VOCAB, HIDDEN, HEADS, INNER = 97, 48, 3, 56
 DRAFT_IDS = np.array([3, 4, 9, 20, 21, 22, 40, 77, 90, 96])
-CHOICES = SeededChoices(0)
 OTHER_PREFIX = {
     "num_attention_heads": 3,
     "num_key_value_heads": 3,
@@ -241,7 +240,7 @@ def along(heads, states, embeddings, output=None):
 @pytest.mark.parametrize("accelerate", [True, False])
 @pytest.mark.parametrize("order", FRONTIERS)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_law_at_every_node_is_the_formulas(name, order, accelerate, tmp_path):
+def test_the_law_at_every_node_is_the_formulas(name, order, accelerate, tmp_path, shared):
     layout = LAYOUTS[name]
     tensors = tensors_of(layout)
     decoder = decoder_of(written_layout(tmp_path, layout), accelerate=accelerate)
@@ -250,11 +249,11 @@ def test_the_law_at_every_node_is_the_formulas(name, order, accelerate, tmp_path
     rng = np.random.default_rng(1)
     known = states(rng, 6)
     with decoder.target.session(), drafter.session():
-        drafter.begin([Prompt(np.array([3, 4, 5, 6, 7, 8, 5]), known)])
+        shared.start(drafter, [3, 4, 5, 6, 7, 8, 5], known)
         for new in (3, 1, 0):
             for nodes, frontier in FRONTIERS[order]:
                 tree = TREE.keep(np.arange(nodes))
-                (candidates,) = drafter.propose([tree], [np.array(frontier)], [4], [CHOICES])
+                candidates = shared.ask(drafter, tree, frontier, width=4)
                 for row, node in enumerate(frontier):
                     truth = plain_law(layout, tensors, model, known, TREE.tokens[TREE.path(node)].tolist())
                     best = np.argsort(-truth, kind="stable")[:4]
@@ -267,22 +266,21 @@ def test_the_law_at_every_node_is_the_formulas(name, order, accelerate, tmp_path
             added = states(rng, new)
             known = torch.cat([known, added])
             if new:
-                drafter.commit([Committed(np.array([9, 3, 5][-new:]), np.array([0]), added)])
+                shared.tell(drafter, [9, 3, 5][-new:], [0], added)
 
 
-def test_one_pass_is_counted_for_each_layer(tmp_path):
+def test_one_pass_is_counted_for_each_layer(tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS["prefix-mlp"])).drafter
-    drafter.begin([Prompt(np.array([3, 5]), torch.ones(1, HIDDEN))])
-    for passes, (nodes, frontier) in enumerate(FRONTIERS["layer by layer"], start=1):
-        drafter.propose([TREE.keep(np.arange(nodes))], [np.array(frontier)], [2], [CHOICES])
-        assert drafter.passes == passes
+    shared.start(drafter, [3, 5], torch.ones(1, HIDDEN))
+    for nodes, frontier in FRONTIERS["layer by layer"]:
+        assert drafter.propose([Frontier(0, TREE.keep(np.arange(nodes)), np.array(frontier), 2)]).passes == 1
 
 
-def test_a_law_depends_on_the_path(tmp_path):
+def test_a_law_depends_on_the_path(tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS["mlp"])).drafter
-    drafter.begin([Prompt(np.array([3, 5]), torch.ones(1, HIDDEN))])
-    drafter.propose([TREE.keep([0])], [np.array([0])], [2], [CHOICES])
-    (candidates,) = drafter.propose([TREE.keep([0, 1, 2])], [np.array([1, 2])], [2], [CHOICES])
+    shared.start(drafter, [3, 5], torch.ones(1, HIDDEN))
+    shared.ask(drafter, TREE.keep([0]), width=2)
+    candidates = shared.ask(drafter, TREE.keep([0, 1, 2]), [1, 2], width=2)
     assert np.abs(candidates.law(0) - candidates.law(1)).max() > 0.01
 
 
@@ -290,52 +288,64 @@ def test_a_law_depends_on_the_path(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mlp", "prefix-mlp"])
-def test_a_prompt_of_one_token_has_no_state_and_gets_no_guess(name, tmp_path):
+def test_a_prompt_of_one_token_has_no_state_and_gets_no_guess(name, tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS[name])).drafter
-    drafter.begin([Prompt(np.array([5]), torch.empty(0, HIDDEN))])
-    (candidates,) = drafter.propose([TokenTree.root(5)], [np.array([0])], [4], [CHOICES])
-    assert (candidates.tokens == -1).all()
-    assert drafter.passes == 0
-    drafter.commit([Committed(np.array([7]), np.array([0]), torch.ones(1, HIDDEN))])
-    (candidates,) = drafter.propose([TokenTree.root(7)], [np.array([0])], [4], [CHOICES])
+    shared.start(drafter, [5], torch.empty(0, HIDDEN))
+    proposed = drafter.propose([Frontier(0, TokenTree.root(5), np.array([0]), 4)])
+    assert (proposed.candidates[0].tokens == -1).all()
+    assert proposed.passes == 0
+    shared.tell(drafter, [7], features=torch.ones(1, HIDDEN))
+    candidates = shared.ask(drafter, TokenTree.root(7), width=4)
     assert (candidates.tokens >= 0).all()
 
 
 @pytest.mark.parametrize("name", ["mlp", "mlp, not grounded", "prefix-mlp", "prefix-mlp, another layer"])
-def test_a_batch_gives_each_row_the_candidates_it_gets_alone(name, tmp_path):
+def test_a_batch_gives_each_row_the_candidates_it_gets_alone(name, tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS[name])).drafter
     rng = np.random.default_rng(5)
     counts = [0, 3, 9, 1]
-    prompts = [Prompt(np.full(count + 1, 5), states(rng, count)) for count in counts]
+    known = [states(rng, count) for count in counts]
     new = ([1, 2, 3, 1], [2, 1, 1, 4])  # by round and row
     commits = [[Committed(np.full(count, 5), np.array([0]), states(rng, count)) for count in row] for row in new]
+    slots = (1, 7, 0, 4)
 
     def run(rows):
-        drafter.begin([prompts[row] for row in rows])
+        for row in rows:
+            shared.start(drafter, np.full(counts[row] + 1, 5), known[row], slots[row])
         for committed in [None, *commits]:
             if committed:
-                drafter.commit([committed[row] for row in rows])
+                drafter.commit({slots[row]: committed[row] for row in rows})
             for nodes, frontier in FRONTIERS["node by node"]:
-                tree = TREE.keep(np.arange(nodes))
                 # the third of the batch is done after its first layer
-                frontiers = [np.array(frontier if row != 2 or nodes == 1 else [], dtype=np.int64) for row in rows]
-                yield drafter.propose([tree] * len(rows), frontiers, [3 + row for row in rows], [CHOICES] * len(rows))
+                taking = [row for row in rows if row != 2 or nodes == 1]
+                tree = TREE.keep(np.arange(nodes))
+                asked = [Frontier(slots[row], tree, np.array(frontier), 3 + row) for row in taking]
+                yield dict(zip(taking, drafter.propose(asked).candidates, strict=True)) if asked else {}
 
     together = list(run(range(4)))
     for row in range(4):
-        for all_of_them, (alone,) in zip(together, run([row]), strict=True):
-            if len(alone.frontier):
-                np.testing.assert_array_equal(all_of_them[row].tokens, alone.tokens)
-                np.testing.assert_allclose(all_of_them[row].logp, alone.logp, rtol=1e-4)
+        for all_of_them, alone in zip(together, run([row]), strict=True):
+            assert (row in all_of_them) == (row in alone)
+            if row in alone:
+                np.testing.assert_array_equal(all_of_them[row].tokens, alone[row].tokens)
+                np.testing.assert_allclose(all_of_them[row].logp, alone[row].logp, rtol=1e-4)
 
 
-def test_a_long_prompt_is_read_in_parts(tmp_path, monkeypatch):
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "prefix-mlp", "prefix-mlp, another layer"])
+def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(name, recorded, tmp_path, shared):
+    path = written_layout(tmp_path, LAYOUTS[name])
+    drafter = shared.recorded(Hydra(path), tiny_model("llama")) if recorded else decoder_of(path).drafter
+    shared.check_turns(drafter, lambda ids: states(np.random.default_rng(int(ids.sum())), len(ids)), VOCAB)
+
+
+def test_a_long_prompt_is_read_in_parts(tmp_path, monkeypatch, shared):
     monkeypatch.setattr("talon_drafters.hydra_drafter.PREFILL_CHUNK", 7)
     layout = LAYOUTS["prefix-mlp"]
     decoder = decoder_of(written_layout(tmp_path, layout))
     known = states(np.random.default_rng(2), 30)
-    decoder.drafter.begin([Prompt(np.full(31, 5), known)])
-    (candidates,) = decoder.drafter.propose([TokenTree.root(5)], [np.array([0])], [4], [CHOICES])
+    shared.start(decoder.drafter, np.full(31, 5), known)
+    candidates = shared.ask(decoder.drafter, TokenTree.root(5), width=4)
     truth = plain_law(layout, tensors_of(layout), decoder.target.model, known, [5])
     np.testing.assert_allclose(candidates.law(0), truth, rtol=1e-5, atol=1e-5)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from talon_core import SeededChoices, TableTarget, TokenTree
-from talon_core.drafter import FINAL_STATE, Committed, Prompt
+from talon_core import TableTarget, TokenTree
+from talon_core.drafter import FINAL_STATE, Frontier
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.testing.on_device import check_on_device
 from talon_core.testing.tiny_models import tiny_model
@@ -25,7 +25,6 @@ from talon_drafters.medusa import Medusa
 VOCAB, HIDDEN, HEADS = 97, 48, 3
 DRAFT_IDS = np.array([3, 4, 9, 20, 21, 22, 40, 77, 90, 96])
 """A small vocabulary of the drafter's own."""
-CHOICES = SeededChoices(0)
 
 
 @attrs.frozen(eq=False)
@@ -151,7 +150,7 @@ def layers_of(tree):
 
 @pytest.mark.parametrize("accelerate", [True, False])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_law_at_every_node_is_the_formulas(name, accelerate, tmp_path):
+def test_the_law_at_every_node_is_the_formulas(name, accelerate, tmp_path, shared):
     layout = LAYOUTS[name]
     decoder = decoder_of(written_layout(tmp_path, layout), accelerate=accelerate)
     drafter, lm_head = decoder.drafter, decoder.target.model.get_output_embeddings()
@@ -159,10 +158,10 @@ def test_the_law_at_every_node_is_the_formulas(name, accelerate, tmp_path):
     rng = np.random.default_rng(1)
     given = states(rng, 4)
     with decoder.target.session(), drafter.session():
-        drafter.begin([Prompt(np.array([3, 4, 5, 6, 5]), given)])
+        shared.start(drafter, [3, 4, 5, 6, 5], given)
         for _ in range(2):
             for depth, tree, frontier in layers_of(TREE):
-                (candidates,) = drafter.propose([tree], [frontier], [4], [CHOICES])
+                candidates = shared.ask(drafter, tree, frontier, width=4)
                 truth = plain_law(layout, tensors_of(layout), lm_head, given[-1], depth)
                 best = np.argsort(-truth, kind="stable")[:4]
                 for row in range(len(frontier)):
@@ -171,24 +170,24 @@ def test_the_law_at_every_node_is_the_formulas(name, accelerate, tmp_path):
                     np.testing.assert_allclose(candidates.logp[row], np.log(truth[best]), rtol=1e-5, atol=1e-5)
                 np.testing.assert_array_equal(candidates.path_logp, tree.path_logp[frontier][:, None] + candidates.logp)
             given = states(rng, 2)
-            drafter.commit([Committed(np.array([9, 5]), np.array([0, 1]), given)])
+            shared.tell(drafter, [9, 5], [0, 1], given)
 
 
-def test_all_heads_run_once_a_round(tmp_path):
+def test_all_heads_run_once_a_round(tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS["original"])).drafter
-    drafter.begin([Prompt(np.array([3, 5]), torch.ones(1, HIDDEN))])
-    for passes in (1, 2):
+    shared.start(drafter, [3, 5], torch.ones(1, HIDDEN))
+    for _ in range(2):
         for width, (_, tree, frontier) in zip((2, 5, 1), layers_of(TREE), strict=True):  # a later layer may be wider
-            (candidates,) = drafter.propose([tree], [frontier], [width], [CHOICES])
-            assert candidates.tokens.shape == (len(frontier), width)
-            assert drafter.passes == passes
-        drafter.commit([Committed(np.array([5]), np.array([0]), torch.ones(1, HIDDEN))])
+            proposed = drafter.propose([Frontier(0, tree, frontier, width)])
+            assert proposed.candidates[0].tokens.shape == (len(frontier), width)
+            assert proposed.passes == (len(tree) == 1)
+        shared.tell(drafter, [5], features=torch.ones(1, HIDDEN))
 
 
-def test_a_vocabulary_of_its_own_gives_no_more_candidates_than_it_has(tmp_path):
+def test_a_vocabulary_of_its_own_gives_no_more_candidates_than_it_has(tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS["sharing, own vocabulary"])).drafter
-    drafter.begin([Prompt(np.array([3, 5]), torch.ones(1, HIDDEN))])
-    (candidates,) = drafter.propose([TokenTree.root(5)], [np.array([0])], [VOCAB], [CHOICES])
+    shared.start(drafter, [3, 5], torch.ones(1, HIDDEN))
+    candidates = shared.ask(drafter, TokenTree.root(5), width=VOCAB)
     assert sorted(candidates.tokens[0].tolist()) == DRAFT_IDS.tolist()
     law = candidates.law(0)
     assert law.sum() == pytest.approx(1)
@@ -201,13 +200,13 @@ def test_heads_that_share_the_whole_lm_head_copy_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["sharing", "sharing, own vocabulary"])
-def test_the_bias_of_a_shared_lm_head_is_shared(name, tmp_path):
+def test_the_bias_of_a_shared_lm_head_is_shared(name, tmp_path, shared):
     model = tiny_model("phi")
     torch.nn.init.normal_(model.get_output_embeddings().bias)
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS[name]), model=model).drafter
     given = states(np.random.default_rng(2), 1)
-    drafter.begin([Prompt(np.array([3, 5]), given)])
-    (candidates,) = drafter.propose([TokenTree.root(5)], [np.array([0])], [3], [CHOICES])
+    shared.start(drafter, [3, 5], given)
+    candidates = shared.ask(drafter, TokenTree.root(5), width=3)
     truth = plain_law(LAYOUTS[name], tensors_of(LAYOUTS[name]), model.get_output_embeddings(), given[0], 0)
     np.testing.assert_allclose(candidates.law(0), truth, rtol=1e-5, atol=1e-5)
 
@@ -215,38 +214,32 @@ def test_the_bias_of_a_shared_lm_head_is_shared(name, tmp_path):
 # Sequences
 
 
-def test_a_prompt_of_one_token_has_no_state_and_gets_no_guess(tmp_path):
+def test_a_prompt_of_one_token_has_no_state_and_gets_no_guess(tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS["original"])).drafter
-    drafter.begin([Prompt(np.array([5]), torch.empty(0, HIDDEN))])
-    (candidates,) = drafter.propose([TokenTree.root(5)], [np.array([0])], [4], [CHOICES])
-    assert (candidates.tokens == -1).all()
-    assert drafter.passes == 0
-    drafter.commit([Committed(np.array([7]), np.array([0]), torch.ones(1, HIDDEN))])
-    (candidates,) = drafter.propose([TokenTree.root(7)], [np.array([0])], [4], [CHOICES])
+    shared.start(drafter, [5], torch.empty(0, HIDDEN))
+    proposed = drafter.propose([Frontier(0, TokenTree.root(5), np.array([0]), 4)])
+    assert (proposed.candidates[0].tokens == -1).all()
+    assert proposed.passes == 0
+    shared.tell(drafter, [7], features=torch.ones(1, HIDDEN))
+    candidates = shared.ask(drafter, TokenTree.root(7), width=4)
     assert (candidates.tokens >= 0).all()
 
 
-def test_a_batch_gives_each_row_the_candidates_it_gets_alone(tmp_path):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(recorded, tmp_path, shared):
+    path = written_layout(tmp_path, LAYOUTS["original"])
+    drafter = shared.recorded(Medusa(path), tiny_model("llama")) if recorded else decoder_of(path).drafter
+    shared.check_turns(drafter, lambda ids: states(np.random.default_rng(int(ids.sum())), len(ids)), VOCAB)
+
+
+def test_the_heads_run_once_for_all_that_join_in_a_layer_and_once_more_for_who_joins_later(tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS["original"])).drafter
-    rng = np.random.default_rng(5)
-    prompts = [Prompt(np.array([5]), torch.empty(0, HIDDEN)), *(Prompt(np.array([1, 5]), states(rng, 1)) for _ in "ab")]
-    commits = [Committed(np.array([5]), np.array([0]), states(rng, 1)) for _ in prompts]
-
-    def run(rows):
-        drafter.begin([prompts[row] for row in rows])
-        for _ in range(2):
-            for _, tree, frontier in layers_of(TREE):
-                # the second of the batch is done after its first layer
-                frontiers = [frontier[:0] if row == 1 and len(tree) > 1 else frontier for row in rows]
-                widths = [3 + row for row in rows]
-                yield drafter.propose([tree] * len(rows), frontiers, widths, [CHOICES] * len(rows))
-            drafter.commit([commits[row] for row in rows])
-
-    together = list(run(range(3)))
-    for row in range(3):
-        for all_of_them, (alone,) in zip(together, run([row]), strict=True):
-            np.testing.assert_array_equal(all_of_them[row].tokens, alone.tokens)
-            np.testing.assert_allclose(all_of_them[row].logp, alone.logp, rtol=1e-5)
+    for slot in (3, 0, 8):
+        shared.start(drafter, [3, 5], torch.ones(1, HIDDEN), slot)
+    first, second, third = (Frontier(slot, TokenTree.root(5), np.array([0]), 4) for slot in (3, 0, 8))
+    assert [drafter.propose(asked).passes for asked in ([first, second], [second, first], [third])] == [1, 0, 1]
+    shared.tell(drafter, [5], features=torch.ones(1, HIDDEN), slot=0)
+    assert [drafter.propose([one]).passes for one in (first, second, third)] == [0, 1, 0]
 
 
 def test_while_decoding_the_state_is_that_of_the_token_before_the_root(tmp_path, shared):

@@ -19,9 +19,8 @@ from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
-from talon_core.choices import SeededChoices
 from talon_core.cli import main
-from talon_core.drafter import Committed, Prompt
+from talon_core.drafter import Committed, Frontier, Part
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.recipe import TrainingJob
 from talon_core.testing.tiny_models import tiny_model
@@ -135,15 +134,16 @@ def drafted_states(training: Eagle3Training, head: Any, model: Any, text: Text, 
     drafter = FeatureDrafter(head, shared_embedding(model), VOCAB, ReferenceAttention())
     ids = np.array(text.ids, dtype=np.int64)
     features, _ = TargetStates(model, default_states(4))(torch.as_tensor(ids)[None])
-    drafter.begin([Prompt(ids[: start + 2], features[0, : start + 1])])
+    drafter.open(0, ids[: start + 2], len(ids))
+    drafter.read({0: Part(0, start + 1, features[0, : start + 1])})
     tree, laws = TokenTree.root(int(ids[start + 1])), []
     for step in range(training.options.steps):
-        (candidates,) = drafter.propose([tree], [np.array([step])], [1], [SeededChoices(0)])
+        (candidates,) = drafter.propose([Frontier(0, tree, np.array([step]), 1)]).candidates
         laws.append(candidates.law(0))
         if start + 2 + step >= len(ids):
             break
         tree = tree.extend(ids[[start + 2 + step]], np.array([step]), np.zeros(1))
-    drafter.commit([Committed(ids[:1], np.zeros(1, dtype=np.int64), features[0, :1])])
+    drafter.commit({0: Committed(ids[:1], np.zeros(1, dtype=np.int64), features[0, :1])})
     return laws
 
 
@@ -202,10 +202,11 @@ def test_a_head_is_trained_on_what_it_reads_when_it_drafts(
     weight = TargetLaw.of(model, torch.arange(VOCAB)).weight
     for place, start in list(enumerate(batch["starts"][0].tolist()))[:4]:
         with decoder.target.session(), decoder.drafter.session(), torch.no_grad():
-            decoder.drafter.begin([Prompt(ids[: start + 2], last[0, : start + 1])])
+            decoder.drafter.open(0, ids[: start + 2], len(ids))
+            decoder.drafter.read({0: Part(0, start + 1, last[0, : start + 1])})
             tree = TokenTree.root(int(ids[start + 1]))
             for step in range(3):
-                (candidates,) = decoder.drafter.propose([tree], [np.array([step])], [1], [SeededChoices(0)])
+                (candidates,) = decoder.drafter.propose([Frontier(0, tree, np.array([step]), 1)]).candidates
                 trained = torch.softmax(hidden[step][0, place] @ weight.T, -1)
                 np.testing.assert_allclose(candidates.law(0), trained.detach(), atol=2e-5)
                 tree = tree.extend(ids[[start + 2 + step]], np.array([step]), np.zeros(1))

@@ -17,7 +17,7 @@ from talon_core.hf.target import HFTarget
 from talon_core.loading import Parts, decoder_for_model, load_model
 from talon_core.rule import Accepted
 from talon_core.sampling import Sampling
-from talon_core.target import NodeOutputs, Walked
+from talon_core.target import NOT_GREEDY, Verified
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_core.testing.tiny_models import ARCHITECTURES, tiny_model
@@ -49,12 +49,12 @@ def disturb(decoder: Decoder, monkeypatch: pytest.MonkeyPatch, change: Change) -
     """Let the target say something else than its model does."""
     verify = decoder.target.verify
 
-    def disturbed(trees: Any) -> list[NodeOutputs]:
-        outputs = [attrs.evolve(one, logits=one.logits.clone()) for one in verify(trees)]
-        for tree, one in zip(trees, outputs, strict=True):
-            if tree is not None:
-                change(tree, one.logits)
-        return outputs
+    def disturbed(trees: Any, greedy: Any = NOT_GREEDY) -> Verified:
+        verified = verify(trees, greedy)
+        outputs = {slot: attrs.evolve(one, logits=one.logits.clone()) for slot, one in verified.outputs.items()}
+        for slot, one in outputs.items():
+            change(trees[slot], one.logits)
+        return Verified(outputs, verified.accepted)
 
     monkeypatch.setattr(decoder.target, "verify", disturbed)
 
@@ -269,17 +269,15 @@ def test_what_a_device_walks_by_itself_is_checked_too(monkeypatch: pytest.Monkey
     usual = tiny(model)
     target = HFTarget(model, TapedBackend(PlainDevice()), graphs=TapeRecorder)
     decoder = Decoder(target, usual.rule, usual.policy, usual.drafter_spec, usual.frontend)
-    assert target.walks
     assert check_greedy(decoder, model, PROMPTS, 12).passed
-    walk = target.verify_greedily
+    verify = target.verify
 
-    def wrong(trees: Any, ends: frozenset[int]) -> list[Walked]:
-        return [
-            attrs.evolve(one, accepted=Accepted(one.accepted.path, (one.accepted.token + 1) % 97))
-            for one in walk(trees, ends)
-        ]
+    def wrong(trees: Any, greedy: Any = NOT_GREEDY) -> Verified:
+        accepted = verify(trees, greedy).accepted
+        assert accepted.keys() == trees.keys()  # all are walked
+        return Verified(accepted={slot: Accepted(one.path, (one.token + 1) % 97) for slot, one in accepted.items()})
 
-    monkeypatch.setattr(target, "verify_greedily", wrong)
+    monkeypatch.setattr(target, "verify", wrong)
     check = check_greedy(decoder, model, PROMPTS, 12)
     assert [one.verdict for one in check.divergences] == ["error"] * 3
 

@@ -101,27 +101,30 @@ def surprise(counts: Texts, law: Texts) -> float:
     return TOKENS * min(g_test(firsts(counts, length), firsts(law, length)) for length in range(1, TOKENS + 1))
 
 
-class PrefilledOnce:
-    """A target's `prefill` that runs a prompt once: batches of the same prompt get copies of the cache's rows."""
+class ReadOnce:
+    """A target's `read` that runs a prompt once: batches of the same prompt get copies of the cache's rows."""
 
     def __init__(self, target: HFTarget) -> None:
-        self._cache, self._prefill = target.runner.cache, target.prefill
+        self._cache, self._read = target.runner.cache, target.read
         self._kept: list[torch.Tensor] = []
         self._features: torch.Tensor | None = None
 
-    def __call__(self, prompts: Any, max_lengths: Any) -> Any:
-        count = len(prompts[0]) - 1
+    @torch.inference_mode()
+    def __call__(self, parts: Any) -> Any:
+        (count,) = {len(tokens) for tokens in parts.values()}
+        slots = [*parts]
         if not self._kept:
-            (self._features,) = self._prefill(prompts[:1], max_lengths[:1])
-            self._kept = [rows[:1, :, :count].clone() for rows in self._cache.buffers()]
-        self._cache.reset(len(prompts), max(max_lengths))
-        self._cache.stage_prompts(range(len(prompts)), count)
+            first = slots[0]
+            self._features = self._read({first: parts[first]})[first]
+            self._kept = [rows[first : first + 1, :, :count].clone() for rows in self._cache.buffers()]
+            self._cache.lengths[first] = 0
+        self._cache.stage_prompts(slots, count)
         layers = len(self._kept) // 2
         for layer in range(layers):
             pair = (self._kept[layer], self._kept[layers + layer])
-            self._cache.update(*(rows.expand(len(prompts), -1, -1, -1) for rows in pair), layer)
-        self._cache.lengths = [count] * len(prompts)
-        return [self._features] * len(prompts)
+            self._cache.update(*(rows.expand(len(slots), -1, -1, -1) for rows in pair), layer)
+        self._cache.committed(dict.fromkeys(slots, count))
+        return dict.fromkeys(slots, self._features)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +146,7 @@ def sampled(
     """How often each text came out, and how many drafted tokens were accepted for each."""
     decoder = decoder_for_model(*smollm, Parts("eagle3", policy, rule, graphs=False))
     assert isinstance(decoder.target, HFTarget)
-    decoder.target.prefill = PrefilledOnce(decoder.target)  # type: ignore[method-assign]
+    decoder.target.read = ReadOnce(decoder.target)  # type: ignore[method-assign]
     options = {"temperature": 1.0, "top_k": TOP_K, "max_new_tokens": TOKENS}
     request = decoder.frontend.request(np.array(ids), options)
     requests = [attrs.evolve(request, seed=seed) for seed in range(samples)]

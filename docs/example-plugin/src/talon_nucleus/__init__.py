@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 from attrs.validators import ge, gt, le
 
-from talon_core import Candidates, Growth, TokenTree, TreePolicy, hookimpl
+from talon_core import Candidates, Choices, Growth, TokenTree, TreePolicy, hookimpl
 
 
 @attrs.frozen
