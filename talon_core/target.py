@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import attrs
@@ -63,6 +64,11 @@ class Target(ABC):
 
     context_reason: str | None = None
     """Why `context_length` is less than the model's configuration says, as a clause; None if it is not."""
+
+    @cached_property
+    def occupied(self) -> set[int]:
+        """Slots that somebody has opened and not closed; engines that share a target keep out of each other's way."""
+        return set()
 
     def session(self) -> AbstractContextManager[object]:
         """Entered by the decoder while it decodes; a target may set itself up here and clean up after it.

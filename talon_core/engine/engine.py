@@ -1,6 +1,7 @@
 """The engine: requests come in, each step gives every running sequence a round, and what is over leaves its slot."""
 
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -93,7 +94,8 @@ class Engine:
         self._measured = MeasuredCosts()
         self.costs = costs if costs is not None else self._measured
         self._machine: dict[str, Any] = {}
-        self._slots = Slots(slots, rows)
+        self._slots = Slots(slots, rows, target.occupied)
+        weakref.finalize(self, _give_back, target, self._slots)
         self._prompt_tokens = prompt_tokens
         self._keep = keep
         self._now = now
@@ -339,3 +341,10 @@ class Engine:
                 self.parts.drafter.close(slot)
         except Exception as error:
             LOG.warning("a slot was not closed as it should be: %s", one_line(error))
+
+
+def _give_back(target: Target, slots: Slots) -> None:
+    """Close the slots of an engine that nobody has any more."""
+    for slot in slots.taken:
+        slots.forget(slot)
+        target.close(slot)

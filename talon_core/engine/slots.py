@@ -1,6 +1,7 @@
 """Which sequence has which slot, how much memory slots take, and whose texts are kept in slots that are free."""
 
 from collections.abc import Mapping
+from itertools import count
 
 import attrs
 import numpy as np
@@ -31,11 +32,13 @@ class Slots:
     Args:
         most: slots at most; None for any number.
         most_rows: rows of keys and values at most, those of all slots together; None for any number.
+        occupied: slots of the target that are taken, by whomever; grows and shrinks with these.
     """
 
-    def __init__(self, most: int | None = None, most_rows: int | None = None) -> None:
+    def __init__(self, most: int | None = None, most_rows: int | None = None, occupied: set[int] | None = None) -> None:
         self._most = most
         self._most_rows = most_rows
+        self._occupied = occupied if occupied is not None else set()
         self._rooms: dict[int, int] = {}  # of the slots that are taken, and of those whose text is kept
         self._kept: dict[int, IntArray] = {}  # texts in free slots, the oldest first
 
@@ -65,6 +68,7 @@ class Slots:
                 self.forget(other)
             self._kept.pop(slot, None)
             self._rooms[slot] = room
+            self._occupied.add(slot)
             if not length or source in given_up:
                 return Place(slot, slot, 0), given_up
             return Place(slot, source, length), given_up
@@ -73,9 +77,9 @@ class Slots:
     def _candidates(self, source: int | None) -> list[int]:
         """Slots that could be taken, the best first: where the text is, then empty ones, then the oldest texts."""
         taken = self._rooms.keys() - self._kept.keys()
-        most = len(self._rooms) + 1 if self._most is None else self._most
-        empty = [slot for slot in range(most) if slot not in self._rooms]
-        ordered = [*([source] if source in self._kept else []), *empty[:1], *self._kept]
+        empty = next(slot for slot in count() if slot not in self._occupied)
+        more = self._most is None or len(self._rooms) < self._most
+        ordered = [*([source] if source in self._kept else []), *([empty] if more else []), *self._kept]
         return [slot for slot in dict.fromkeys(ordered) if slot is not None and slot not in taken]
 
     def _given_up(self, slot: int, room: int) -> list[int] | None:
@@ -100,6 +104,11 @@ class Slots:
         self._kept[slot] = text
 
     @property
+    def taken(self) -> list[int]:
+        """The slots of sequences and of texts."""
+        return [*self._rooms]
+
+    @property
     def kept(self) -> list[int]:
         """The free slots that hold a text, the oldest first."""
         return [*self._kept]
@@ -108,6 +117,7 @@ class Slots:
         """The slot holds nothing."""
         self._rooms.pop(slot, None)
         self._kept.pop(slot, None)
+        self._occupied.discard(slot)
 
 
 def _shared(prompt: IntArray, text: IntArray) -> int:
