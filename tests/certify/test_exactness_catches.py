@@ -10,7 +10,6 @@ from talon_core import Request, TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.choices import enumerate_outcomes
 from talon_core.decoder import Decoder
-from talon_core.generation import Generation
 from talon_core.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.specs import describe_options
@@ -64,7 +63,7 @@ def accepted_law(policy):
     law = defaultdict(float)
 
     def experiment(choices):
-        generation = Generation(Decoder(TARGET, Match(), policy, Given(DRAFTER)), SAMPLED, choices)
+        generation = Decoder(TARGET, Match(), policy, Given(DRAFTER)).run(SAMPLED, choices)
         return sum(round_.accepted for round_ in generation)
 
     for prob, accepted in enumerate_outcomes(experiment):

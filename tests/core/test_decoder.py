@@ -20,7 +20,6 @@ from talon_core import (
 )
 from talon_core.certify.exact import Given
 from talon_core.decoder import Decoder
-from talon_core.generation import Generation
 from talon_core.sampling import Sampling
 from talon_core.table import Memoryless
 from talon_strategies.chain import Chain
@@ -65,7 +64,7 @@ def decode(prompt=(0,), policy=None, target=COUNTING, rule=None, drafter=None, c
     """Run to the end; the generation, not only its result."""
     made = Request(ids=np.array(prompt, dtype=np.int64), **{"max_new_tokens": 7, **request})
     decoder = Decoder(target, rule or Match(), policy, Given(drafter or Knows()) if policy else None)
-    generation = Generation(decoder, made, choices)
+    generation = decoder.run(made, choices)
     for _ in generation:
         pass
     return generation
