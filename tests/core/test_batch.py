@@ -94,9 +94,7 @@ def test_a_sequence_that_is_over_is_not_verified_any_more(monkeypatch):
     decoder = load(tiny_model("llama"), policy=None)
     seen = []
     verify = decoder.target.verify
-    monkeypatch.setattr(
-        decoder.target, "verify", lambda trees, greedy: seen.append([*trees]) or verify(trees, greedy)
-    )
+    monkeypatch.setattr(decoder.target, "verify", lambda trees, greedy: seen.append([*trees]) or verify(trees, greedy))
     requests = [Request(np.array([3, 4]), 1), Request(np.array([5]), 3)]
     results = decoder.run_all(requests)
     assert [len(result.token_ids) for result in results] == [1, 3]

@@ -601,7 +601,9 @@ def test_a_drafter_that_counts_passes_in_words_later_is_named():
         def commit(self, committed):
             type(self).many = "many"
 
-    with pytest.raises(PluginError, match=r"^drafter 'Later' \(.*\) says that it took 'many' passes; it must be a whole"):
+    with pytest.raises(
+        PluginError, match=r"^drafter 'Later' \(.*\) says that it took 'many' passes; it must be a whole"
+    ):
         run(Good(), Later(TABLE[0]))
 
 
