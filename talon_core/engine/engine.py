@@ -88,6 +88,7 @@ class Engine:
                 raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
         self.parts = Parts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
+        self._given = policy
         self.target_passes = 0
         self._children = children
         self._nodes = min(checked_budget(self.policy), RESERVED_NODES)
@@ -137,7 +138,7 @@ class Engine:
 
     def prepared(self, request: Request, choices: Choices | None = None) -> Sequence:
         """What `submit` makes of a request, checked, and not handed in yet; raises as `submit` does."""
-        check_processors(self.parts.rule, self.policy, request.sampling.processors)
+        check_processors(self.parts.rule, self._given, request.sampling.processors)
         limit = request.limit(self.parts.target)
         given = choices if choices is not None else SeededChoices(request.seed)
         sequence = Sequence(request, given, limit, self._children)
@@ -282,14 +283,15 @@ class Engine:
         """Open a slot; returns how many tokens of the prompt need not be read."""
         target, drafter = self.parts.target, self.parts.drafter
         ids, room = sequence.request.ids, self._room(sequence)
+        tokens = len(ids) + sequence.limit
         if not length:
             target.open(slot, room)
             with self.parts.blaming("open"):
-                drafter.open(slot, ids.copy(), room)
+                drafter.open(slot, ids.copy(), tokens)
             return 0
         taken = target.resume(slot, room, source, length)
         with self.parts.blaming("resume"):
-            told = drafter.resume(slot, ids.copy(), room, source, taken)
+            told = drafter.resume(slot, ids.copy(), tokens, source, taken)
         if not is_whole(told) or not 0 <= told <= taken:
             raise PluginError(
                 f"{naming('drafter', self.parts.spec)} returned {written(told)} from resume; it must be a number of "
