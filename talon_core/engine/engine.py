@@ -96,7 +96,8 @@ class Engine:
         self.costs = costs if costs is not None else self._measured
         self._machine: dict[str, Any] = {}
         self._slots = Slots(slots, rows, target.occupied)
-        weakref.finalize(self, _give_back, target, self._slots)
+        self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
+        weakref.finalize(self, _give_back, target, self._slots, self._opened[0])
         self._prompt_tokens = prompt_tokens
         self._keep = keep
         self._now = now
@@ -156,7 +157,8 @@ class Engine:
         Raises:
             ValueError: if its request is being decoded, or waits, already.
         """
-        if any(one.request is sequence.request for one in (*self._running.values(), *self._waiting)):
+        known = (*self._running.values(), *self._waiting)
+        if any(one.request is sequence.request and not one.over for one in known):
             raise ValueError("this request was submitted already, and is not over; make another one to decode it twice")
         self._waiting.append(sequence)
         return sequence
@@ -286,12 +288,16 @@ class Engine:
         tokens = len(ids) + sequence.limit
         if not length:
             target.open(slot, room)
+            self._opened[0].add(slot)
             with self.parts.blaming("open"):
                 drafter.open(slot, ids.copy(), tokens)
+            self._opened[1].add(slot)
             return 0
         taken = target.resume(slot, room, source, length)
+        self._opened[0].add(slot)
         with self.parts.blaming("resume"):
             told = drafter.resume(slot, ids.copy(), tokens, source, taken)
+        self._opened[1].add(slot)
         if not is_whole(told) or not 0 <= told <= taken:
             raise PluginError(
                 f"{naming('drafter', self.parts.spec)} returned {written(told)} from resume; it must be a number of "
@@ -337,16 +343,18 @@ class Engine:
 
     def _close(self, slot: int) -> None:
         """Close a slot; what fails then is nobody's any more."""
-        try:
-            self.parts.target.close(slot)
-            with self.parts.blaming("close"):
-                self.parts.drafter.close(slot)
-        except Exception as error:
-            LOG.warning("a slot was not closed as it should be: %s", one_line(error))
+        for close, opened in zip((self.parts.target.close, self.parts.drafter.close), self._opened, strict=True):
+            if slot in opened:
+                opened.remove(slot)
+                try:
+                    close(slot)
+                except Exception as error:
+                    LOG.warning("a slot was not closed as it should be: %s", one_line(error))
 
 
-def _give_back(target: Target, slots: Slots) -> None:
+def _give_back(target: Target, slots: Slots, opened: set[int]) -> None:
     """Close the slots of an engine that nobody has any more."""
     for slot in slots.taken:
         slots.forget(slot)
+    for slot in opened:
         target.close(slot)
