@@ -46,7 +46,7 @@ class Decoder:
         target: the model whose output is wanted.
         rule: the acceptance rule.
         policy: the tree policy; None decodes one token per pass, without drafting.
-        drafter: the drafter's options; needed with a policy.
+        drafter: the drafter's options, or one that is opened for this target; needed with a policy.
         frontend: turns prompts and options into requests, and tokens into text.
         lossy: allow a rule that changes the law of the output.
 
@@ -60,7 +60,7 @@ class Decoder:
         target: Target,
         rule: AcceptanceRule,
         policy: TreePolicy | None = None,
-        drafter: DrafterSpec | None = None,
+        drafter: DrafterSpec | Drafter | None = None,
         frontend: "Frontend | None" = None,
         *,
         lossy: bool = False,
@@ -71,11 +71,14 @@ class Decoder:
         self.target = target
         self.rule = rule
         self.policy = policy
-        self.drafter_spec = drafter if policy is not None else None
+        self.drafter_spec: DrafterSpec | None = None
         self.drafter: Drafter | None = None
-        self.drafter_slots: set[int] = set()  # those that are open in it
-        if self.drafter_spec is not None:
-            self.drafter = opened(self.drafter_spec, target)
+        if policy is not None and drafter is not None:
+            if isinstance(drafter, Drafter):
+                self.drafter = drafter
+            else:
+                self.drafter_spec = drafter
+                self.drafter = opened(drafter, target)
         self._frontend = frontend
         self.engine = Engine(target, rule, policy, self.drafter, self.drafter_spec, children=self.children)
 
