@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 import numpy as np
@@ -49,6 +50,7 @@ class Decoder:
         drafter: the drafter's options, or one that is opened for this target; needed with a policy.
         frontend: turns prompts and options into requests, and tokens into text.
         lossy: allow a rule that changes the law of the output.
+        now: the clock, in seconds.
 
     Raises:
         ValueError: if there is a policy but no drafter, the drafter does not fit the target, or the rule is not
@@ -64,6 +66,7 @@ class Decoder:
         frontend: "Frontend | None" = None,
         *,
         lossy: bool = False,
+        now: Callable[[], float] = perf_counter,
     ) -> None:
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
@@ -80,7 +83,7 @@ class Decoder:
                 self.drafter_spec = drafter
                 self.drafter = opened(drafter, target)
         self._frontend = frontend
-        self.engine = Engine(target, rule, policy, self.drafter, self.drafter_spec, children=self.children)
+        self.engine = Engine(target, rule, policy, self.drafter, self.drafter_spec, children=self.children, now=now)
 
     @cached_property
     def lossless(self) -> Lossless:

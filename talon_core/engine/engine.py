@@ -100,7 +100,7 @@ class Engine:
         weakref.finalize(self, _give_back, target, self._slots, self._opened[0])
         self._prompt_tokens = prompt_tokens
         self._keep = keep
-        self._now = now
+        self.now = now
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}  # by slot
         self._sessions = Sessions(target, self.parts.drafter, spec)
@@ -231,13 +231,13 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            rounds = Stages(self.parts, ready, faults, self._measured, self._now).run()
+            rounds = Stages(self.parts, ready, faults, self._measured, self.now).run()
             self.target_passes += 1
         for slot, round_ in rounds.items():
             with faults.of([slot]), blaming("tree policy", ready[slot].policy, "observe"):
                 ready[slot].rounds.append(round_)
                 ready[slot].policy.observe(round_.copied())
-            ready[slot].took(self._now())
+            ready[slot].took(self.now())
         for slot, one in taking.items():
             if slot in faults:
                 one.error = faults[slot]
@@ -268,7 +268,7 @@ class Engine:
             for slot in given_up:
                 self._close(slot)
             with faults.of([place.slot]):
-                sequence.start(self.policy_for(sequence.request), self.parts.target.device, room, self._now())
+                sequence.start(self.policy_for(sequence.request), self.parts.target.device, room, self.now())
                 sequence.read = self._open(place.slot, sequence, place.source, place.length)
 
     def policy_for(self, request: Request) -> TreePolicy:
@@ -320,14 +320,14 @@ class Engine:
         if not parts:
             return
         with faults.of(parts):
-            start = self._now()
+            start = self.now()
             starts = {slot: new[slot].read for slot in parts}
             ids = {slot: new[slot].request.ids[starts[slot] :][:count] for slot, count in parts.items()}
             features = self.parts.target.read(ids)
             told = {slot: Part(starts[slot], count, features[slot]) for slot, count in parts.items()}
             with self.parts.blaming("read"):
                 self.parts.drafter.read(told)
-            seconds = self._now() - start
+            seconds = self.now() - start
             for slot, count in parts.items():
                 new[slot].heard(count, seconds)
 
