@@ -364,7 +364,7 @@ def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatc
 
     def wrong(self: Generation) -> object:
         found = inner(self)
-        if self.decoder.policy is not None:
+        if self.sequence.policy.name != "none":
             found.token_ids[3] += 1
         return found
 
