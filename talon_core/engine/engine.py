@@ -181,6 +181,12 @@ class Engine:
         Raises:
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
+        with self._in_session(again=False):
+            yield
+
+    @contextmanager
+    def _in_session(self, again: bool) -> Iterator[None]:
+        """As `session`; `again` if nothing is begun, so that what was found out of the model is not looked at anew."""
         if self._holder == get_ident():
             if self._stepping:
                 raise BusyError(f"{DECODED}, and this was asked from within; ask again when the round is over")
@@ -189,7 +195,7 @@ class Engine:
         if not self._lock.acquire(blocking=False):
             raise BusyError(f"{DECODED}, by another thread perhaps; ask again when it is done")
         try:
-            with self._sessions.entered():
+            with self._sessions.entered(again):
                 self._holder = get_ident()
                 try:
                     yield
@@ -211,7 +217,7 @@ class Engine:
         Raises:
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
-        with self.session():
+        with self._in_session(again=not self._waiting):
             self._stepping = True
             try:
                 return self._step(None if only is None else {*only})

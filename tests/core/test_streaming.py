@@ -448,7 +448,7 @@ def test_who_begins_while_another_enters_the_model_is_refused(
         return entered(self)
 
     monkeypatch.setattr(type(runner), "session", meanwhile)
-    decoder.engine._sessions._known.clear()
+    decoder.engine._sessions._known.clear()  # so that sessions are asked for anew
     list(stream)
     assert stream.result().token_ids == plain(model, 12)
 
