@@ -157,7 +157,8 @@ class Engine:
         Raises:
             ValueError: if its request is being decoded, or waits, already.
         """
-        if any(one.request is sequence.request for one in (*self._running.values(), *self._waiting)):
+        known = (*self._running.values(), *self._waiting)
+        if any(one.request is sequence.request and not one.over for one in known):
             raise ValueError("this request was submitted already, and is not over; make another one to decode it twice")
         self._waiting.append(sequence)
         return sequence
