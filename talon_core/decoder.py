@@ -40,8 +40,8 @@ class Decoder:
     """Decodes with a target, a drafter, a tree policy and an acceptance rule; the output is the target's own.
 
     A decoder is made by `talon_core.load`. Any number of streams may be at different places of their texts at the same
-    time. With a lossy rule the output is not the target's, and every result
-    says so. With a plugin's parts it may be no more than claimed, see `lossless`.
+    time. With a lossy rule the output is not the target's, and every result says so. With a plugin's parts it may be no
+    more than claimed, see `lossless`.
 
     Args:
         target: the model whose output is wanted.

@@ -35,6 +35,8 @@ RESERVED_NODES = 256
 PROMPT_TOKENS = 256
 """Tokens of prompts that are read in a step, where other sequences wait for their round."""
 
+DECODED = "this model is already being decoded"
+
 
 class Engine:
     """Decodes any number of sequences, each in a slot of its own, with one target, drafter, policy and rule.
@@ -182,19 +184,27 @@ class Engine:
         Raises:
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
+        with self._in_session(again=False):
+            yield
+
+    @contextmanager
+    def _in_session(self, again: bool) -> Iterator[None]:
+        """As `session`; `again` if nothing is begun, so that what was found out of the model is not looked at anew."""
         if self._holder == get_ident():
             if self._stepping:
-                raise BusyError("a step of this engine is running; it cannot be entered again from within")
+                raise BusyError(f"{DECODED}, and this was asked from within; ask again when the round is over")
             yield
             return
         if not self._lock.acquire(blocking=False):
-            raise BusyError("this model is already being decoded, by another thread; ask again when it is done")
+            raise BusyError(f"{DECODED}, by another thread perhaps; ask again when it is done")
         try:
-            self._holder = get_ident()
-            with self._sessions.entered():
-                yield
+            with self._sessions.entered(again):
+                self._holder = get_ident()
+                try:
+                    yield
+                finally:
+                    self._holder = None
         finally:
-            self._holder = None
             self._lock.release()
 
     def step(self, only: Collection[Sequence] | None = None) -> dict[Sequence, Round]:
@@ -210,7 +220,7 @@ class Engine:
         Raises:
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
-        with self.session():
+        with self._in_session(again=not self._waiting):
             self._stepping = True
             try:
                 return self._step(None if only is None else {*only})
@@ -243,7 +253,9 @@ class Engine:
                 one.error = faults[slot]
             if one.over:
                 self._leave(slot, keep=slot not in faults)
-        return {taking[slot]: round_ for slot, round_ in rounds.items() if slot not in faults}
+        emitted = {taking[slot]: round_ for slot, round_ in rounds.items() if slot not in faults}
+        faults.clear()  # the errors' tracebacks know them, which would keep both until Python collects garbage
+        return emitted
 
     def _drop_cancelled(self) -> None:
         self._waiting = deque(one for one in self._waiting if not one.cancelled)
