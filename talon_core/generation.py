@@ -69,9 +69,9 @@ class Batch(Iterator[dict[Sequence, Round]]):
         """
         if self.over:
             raise StopIteration
-        while self._left and len(self._running) < self._size:
-            self._running.append(self._engine.enter(self._left.popleft()))
         try:
+            while self._left and len(self._running) < self._size:
+                self._running.append(self._engine.enter(self._left.popleft()))
             rounds = self._engine.step(self._running)
         except BusyError:
             raise

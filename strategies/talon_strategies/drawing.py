@@ -7,6 +7,8 @@ from talon_core.candidates import Candidates
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.tree import FloatArray, IntArray
 
+FINITE = np.finfo(np.float64)
+
 NOTHING: IntArray = np.empty(0, dtype=np.int64)
 """No fixed candidates."""
 
@@ -43,5 +45,5 @@ class FollowsTheRequest(TreePolicy):
         one = super().begin(sequence)
         if not self.follows or sequence.greedy:
             return one
-        drawn_at = self.temperature * sequence.temperature
+        drawn_at = float(np.clip(self.temperature * sequence.temperature, FINITE.tiny, FINITE.max))
         return attrs.evolve(one, temperature=drawn_at, follows=False)  # type: ignore[misc]  # subclasses are attrs'

@@ -5,7 +5,7 @@ from bisect import bisect_left
 
 import attrs
 import numpy as np
-from attrs.validators import ge, gt, instance_of
+from attrs.validators import ge, gt
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
@@ -13,7 +13,7 @@ from talon_core.drawn import Drawn, without
 from talon_core.policy import Growth
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
-from talon_strategies.options import number, whole_number
+from talon_strategies.options import number, whole_number, yes_or_no
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ class DySpec(FollowsTheRequest):
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=10, validator=[whole_number, ge(1)])
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
-    follows: bool = attrs.field(default=True, validator=instance_of(bool))
+    follows: bool = attrs.field(default=True, validator=yes_or_no)
 
     @property
     def draft_budget(self) -> int:

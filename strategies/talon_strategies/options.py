@@ -22,6 +22,12 @@ def number(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
         raise ValueError(f"{option.name} is {value!r}; it must be a finite number")
 
 
+def yes_or_no(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{option.name} is {value!r}; it must be True or False")  # noqa: TRY004 - as for every option
+
+
 def plus_one(number: object) -> int:
     """One node more than a number of drafted tokens: the root; 1 for what is no number, which is refused after this."""
     return 1 + int(number) if isinstance(number, Integral) else 1

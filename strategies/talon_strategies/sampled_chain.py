@@ -1,14 +1,14 @@
 """Chains whose tokens are drawn."""
 
 import attrs
-from attrs.validators import ge, gt, instance_of
+from attrs.validators import ge, gt
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth
 from talon_core.tree import TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, sharpened
-from talon_strategies.options import number, plus_one, whole_number
+from talon_strategies.options import number, plus_one, whole_number, yes_or_no
 
 
 @attrs.frozen
@@ -26,7 +26,7 @@ class SampledChain(FollowsTheRequest):
     suits = "block"
     length: int = attrs.field(default=5, validator=[whole_number, ge(1)])
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
-    follows: bool = attrs.field(default=True, validator=instance_of(bool))
+    follows: bool = attrs.field(default=True, validator=yes_or_no)
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
 
     def width(self, tree: TokenTree) -> int:

@@ -6,14 +6,14 @@ from typing import Any
 
 import attrs
 import numpy as np
-from attrs.validators import ge, gt, instance_of, le
+from attrs.validators import ge, gt, le
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
-from talon_strategies.options import number, numbers_of, whole_number
+from talon_strategies.options import number, numbers_of, whole_number, yes_or_no
 
 Shape = tuple["Shape", ...]
 """A node by its children's shapes, in the order of their draws; `()` is a leaf."""
@@ -68,7 +68,7 @@ class Sequoia(FollowsTheRequest):
     draft_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
     node_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
     temperature: float = attrs.field(default=0.8, validator=[number, gt(0)])
-    follows: bool = attrs.field(default=True, validator=instance_of(bool))
+    follows: bool = attrs.field(default=True, validator=yes_or_no)
 
     @cached_property
     def shape(self) -> Shape:

@@ -5,14 +5,14 @@ from numbers import Integral
 from typing import Any
 
 import attrs
-from attrs.validators import gt, instance_of
+from attrs.validators import gt
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
-from talon_strategies.options import number, numbers_of
+from talon_strategies.options import number, numbers_of, yes_or_no
 
 THREE_THEN_ONE: Any = "3;1;1;1"  # text, as users write it and `talon list` shows it; the converter makes it numbers
 
@@ -55,7 +55,7 @@ class SpecInfer(FollowsTheRequest):
     suits = "rrs"
     widths: tuple[int, ...] = attrs.field(default=THREE_THEN_ONE, converter=_widths, validator=_positive)
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
-    follows: bool = attrs.field(default=True, validator=instance_of(bool))
+    follows: bool = attrs.field(default=True, validator=yes_or_no)
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: _nodes(self.widths), takes_self=True))
 
     def width(self, tree: TokenTree) -> int:

@@ -4,7 +4,7 @@ import math
 
 import attrs
 import numpy as np
-from attrs.validators import ge, gt, instance_of, le, lt
+from attrs.validators import ge, gt, le, lt
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
@@ -12,7 +12,7 @@ from talon_core.drawn import Drawn, without
 from talon_core.policy import Growth
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.drawing import FollowsTheRequest, known_rows, sharpened
-from talon_strategies.options import number, whole_number
+from talon_strategies.options import number, whole_number, yes_or_no
 
 AGREEMENT = (0.1, 0.8)
 """How likely a drawn child is accepted, if all other tokens are its rivals: 0.1 + 0.8 q(best). An assumption about a
@@ -58,7 +58,7 @@ class TalonSampled(FollowsTheRequest):
     mu: float = attrs.field(default=0.1, validator=[number, gt(0), le(1)])
     least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)])
     temperature: float = attrs.field(default=0.8, validator=[number, gt(0)])
-    follows: bool = attrs.field(default=True, validator=instance_of(bool))
+    follows: bool = attrs.field(default=True, validator=yes_or_no)
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         rows = np.array(known_rows(candidates))

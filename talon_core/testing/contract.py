@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from talon_core.checked_policy import begun, checked_budget, checked_kind
 from talon_core.choices import SeededChoices
+from talon_core.costs import MeasuredCosts
 from talon_core.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.drawn import Drawn
 from talon_core.errors import blaming
@@ -65,6 +67,26 @@ _PLACES = st.sampled_from([-1, 0]) | st.integers(0, 60)
 _TOLD = st.builds(Told, st.integers(0, 1), _PLACES, st.integers(0, 1), _SECONDS, _SECONDS)
 
 
+def _costs(known: bool) -> MeasuredCosts:
+    """What passes take, where that is known: a root alone, a tree of 60 nodes, and two layers of a drafter."""
+    costs = MeasuredCosts()
+    if known:
+        costs.verified(1, 100, 1, 0.01)
+        costs.verified(60, 100, 1, 0.02)
+        costs.drafted(1, 10, 0.001)
+        costs.drafted(10, 10, 0.002)
+    return costs
+
+
+_SEQUENCES = st.builds(
+    SequenceInfo,
+    prompt_length=st.sampled_from([5, 1, 4000]),
+    max_new_tokens=st.sampled_from([64, 1, 4000]),
+    temperature=st.sampled_from([1.0, 0.0, 0.3, 2.0]),
+    costs=st.booleans().map(_costs),
+)
+
+
 def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100) -> None:
     """Check that a policy keeps the contract of `TreePolicy`.
 
@@ -73,7 +95,9 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     candidates or none, rounding, tokens that end the text, limits of any depth. In between the policy is told of rounds
     in which nothing, something or all was accepted, in times of any size. Each tree must keep the budgets, be a part of
     what was drafted, and come out the same when it is drafted again with the same choices, what is said of its draws
-    included. And a second sequence must get the trees that it gets of a policy that has seen no other: `begin` forgets.
+    included. A sequence after others, and beside others, must get the trees that it gets alone: what a policy remembers
+    of a text is in what `begin` returns, where each field with a factory is made anew. That is a policy of the same
+    `children`, for prompts of any length and any temperature, whether or not it is known what passes cost.
 
     Args:
         make: the policy's class, or a function that makes a new policy with the options to be checked.
@@ -91,15 +115,26 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
 def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[AnyDrafter], max_examples: int) -> None:
     @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False)
     @given(
-        st.data(), drafters, st.lists(_TOLD, min_size=1, max_size=3), st.lists(_TOLD, max_size=2), st.integers(0, 2**16)
+        st.data(),
+        drafters,
+        _SEQUENCES,
+        st.lists(_TOLD, min_size=1, max_size=3),
+        st.lists(_TOLD, max_size=2),
+        st.integers(0, 2**16),
     )
     def every_round_keeps_the_contract(
-        data: st.DataObject, drafter: AnyDrafter, first: list[Told], second: list[Told], seed: int
+        data: st.DataObject,
+        drafter: AnyDrafter,
+        sequence: SequenceInfo,
+        first: list[Told],
+        second: list[Told],
+        seed: int,
     ) -> None:
         limits = data.draw(draft_limits(drafter.vocab_size), label="limits")
         policy = make()
-        _check_sequence(make, policy, drafter, first, limits, seed)
-        _check_memory(make, policy, drafter, second, limits, seed)
+        served = [_begun(one, sequence) for one in (policy, make())]
+        _check_sequence(*served, drafter, first, limits, seed)
+        _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
     with steady("tree policy", make(), "choices"):
         every_round_keeps_the_contract()
@@ -115,18 +150,13 @@ def _check_claims(policy: TreePolicy) -> None:
     _require(is_name(policy.suits), policy, f"suits {policy.suits!r}; it must be the name of a rule, as 'match'")
     for which in ("budget", "draft_budget"):
         checked_budget(policy, which)
+    _begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=1.0))
 
 
 def _check_sequence(
-    make: Callable[[], TreePolicy],
-    policy: TreePolicy,
-    drafter: AnyDrafter,
-    rounds: list[Told],
-    limits: DraftLimits,
-    seed: int,
+    policy: TreePolicy, twin: TreePolicy, drafter: AnyDrafter, rounds: list[Told], limits: DraftLimits, seed: int
 ) -> None:
-    """Draft a sequence of trees, telling the policy in between what became of each."""
-    policy, twin = _begun(policy), _begun(make())
+    """Draft a sequence of trees with two equal policies, telling them in between what became of each."""
     other_seed = seed + 1 if policy.children == "deterministic" else seed
     for told in rounds:
         drafted = draft_tree(policy, drafter, told.root, limits, SeededChoices(seed))
@@ -146,29 +176,54 @@ def _check_sequence(
 
 
 def _check_memory(
-    make: Callable[[], TreePolicy],
+    begun: Callable[[TreePolicy], TreePolicy],
     policy: TreePolicy,
+    unseen: TreePolicy,
     drafter: AnyDrafter,
     rounds: list[Told],
     limits: DraftLimits,
     seed: int,
 ) -> None:
-    """Draft another sequence with a policy that has seen one, and with one that has not."""
-    policy, alone = _begun(policy), _begun(make())
+    """Draft a sequence after and beside others of the same policy, and one of a policy that serves no other."""
+    own, alone = begun(policy), begun(unseen)
     for told in rounds:
-        drafted, own = (draft_tree(one, drafter, told.root, limits, SeededChoices(seed)) for one in (policy, alone))
+        beside = begun(policy)
+        _observe(beside, told.of(draft_tree(beside, drafter, told.root, limits, SeededChoices(seed))))
+        drafted, expected = (draft_tree(one, drafter, told.root, limits, SeededChoices(seed)) for one in (own, alone))
         _require(
-            _same(drafted, own),
+            _same(drafted, expected),
             policy,
-            "drafts other trees for a second sequence than for the same one alone; begin must forget what was seen",
+            "drafts other trees for a sequence after and beside others than for the same one alone; what it remembers "
+            "of a text must be made anew in what begin returns",
         )
-        for one in (policy, alone):
-            _observe(one, told.of(own))
+        for one in (own, alone):
+            _observe(one, told.of(expected))
 
 
-def _begun(policy: TreePolicy) -> TreePolicy:
+def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
     """The policy of a further sequence; what was learnt of the machine starts anew, so that trees can be compared."""
-    return begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=1.0))
+    own = begun(policy, attrs.evolve(sequence, machine={}))
+    _require(
+        own.children == policy.children,
+        policy,
+        f"returned a policy from begin whose children are {own.children}; they must be {policy.children}, as its own",
+    )
+    kept = [name for name in _made_anew(policy) if getattr(own, name, None) is getattr(policy, name, None)]
+    _require(
+        not kept,
+        policy,
+        f"returned a policy from begin that shares {', '.join(kept)} with it; a field with a factory is made anew for "
+        "each sequence, as attrs.evolve(self) does",
+    )
+    return own
+
+
+def _made_anew(policy: TreePolicy) -> list[str]:
+    """The fields in which a policy remembers, `init=False, eq=False`, as far as their factory makes another each."""
+    one: Any = policy
+    other: TreePolicy = attrs.evolve(one)
+    fields = (field.name for field in attrs.fields(type(one)) if not field.init and not field.eq)
+    return [name for name in fields if getattr(other, name, None) is not getattr(policy, name, None)]
 
 
 def _observe(policy: TreePolicy, round_: Round) -> None:

@@ -11,8 +11,11 @@ from talon_core.bench.measurement import acceptance_by_depth
 from talon_core.bench.results import MANIFEST, RESULTS
 from talon_core.bench.rounds import ROUNDS, read_rounds
 from talon_core.bench.schedule import Unit
+from talon_core.decoder import Decoder
 from talon_core.generation import Generation
+from talon_core.request import Result
 from talon_core.rounds import Stats
+from talon_core.sequence import Sequence
 
 SENTENCE = "hi-🙂é~\n"
 METHODS = ["none", "ngram", "ngram/chain:length=3", "generate"]
@@ -360,15 +363,15 @@ def test_a_claimed_method_is_marked_and_its_differences_are_a_failure(bench, tal
 
 
 def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatch):
-    inner = Generation.result
+    result = Decoder._result
 
-    def wrong(self: Generation) -> object:
-        found = inner(self)
-        if self.sequence.policy.name != "none":
+    def wrong(self: Decoder, sequence: Sequence) -> Result:
+        found = result(self, sequence)
+        if self.policy is not None:
             found.token_ids[3] += 1
         return found
 
-    monkeypatch.setattr(Generation, "result", wrong)
+    monkeypatch.setattr(Decoder, "_result", wrong)
     ran, lines = bench("--limit", "1", "--json", specs=["ngram"])
     assert ran.status == 0
     assert ran.answer["differing"] == {"none": 0, "ngram": 2}

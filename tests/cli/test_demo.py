@@ -3,7 +3,9 @@
 import pytest
 
 from talon_core.cli import demo
-from talon_core.generation import Generation
+from talon_core.decoder import Decoder
+from talon_core.request import Result
+from talon_core.sequence import Sequence
 
 SENTENCE = "hi-🙂é~\n"
 
@@ -36,15 +38,15 @@ def test_json_holds_both_runs(talon, model):
 
 
 def test_a_difference_is_a_failure(talon, model, monkeypatch):
-    result = Generation.result
+    result = Decoder._result
 
-    def wrong(self: Generation) -> object:
-        found = result(self)
-        if self.decoder.policy is not None:
+    def wrong(self: Decoder, sequence: Sequence) -> Result:
+        found = result(self, sequence)
+        if self.policy is not None:
             found.token_ids[3] += 1
         return found
 
-    monkeypatch.setattr(Generation, "result", wrong)
+    monkeypatch.setattr(Decoder, "_result", wrong)
     ran = talon("demo", "--model", model, "--max-new-tokens", "12")
     assert ran.status == 1
     assert "identical output: no, from token 3 on" in ran.out

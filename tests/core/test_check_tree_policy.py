@@ -106,17 +106,12 @@ class Memory:
 
 @attrs.frozen
 class Remembers(TreePolicy):
-    """Makes its trees smaller by what it has been told, and forgets what it is told to forget."""
+    """Makes its trees smaller by what it has been told."""
 
     name = "remembers"
     budget: int = 6
     by: str = "seen"
-    forgets: bool = True
     memory: Memory = attrs.field(init=False, eq=False, factory=Memory)
-
-    def begin(self):
-        if self.forgets:
-            self.memory.__init__()
 
     def observe(self, round_):
         self.memory.seen += 1
@@ -138,17 +133,156 @@ REASONS = ["seen", "accepted", "nothing accepted", "slow", "fast"]
 
 
 @pytest.mark.parametrize("by", REASONS)
-def test_a_policy_that_remembers_and_forgets_passes(by):
+def test_a_policy_that_remembers_and_is_made_anew_passes(by):
     check_tree_policy(lambda: Remembers(by=by), max_examples=20)
 
 
+@attrs.frozen
+class TakesItsMemoryAlong(Remembers):
+    """Its memory is an option, so that equal policies share it."""
+
+    memory: Memory = attrs.field(eq=False, factory=Memory)
+
+
+@attrs.frozen
+class TakesAnEmptiedMemoryAlong(TakesItsMemoryAlong):
+    """As above, and it is emptied for each sequence: right after others, and wrong beside them."""
+
+    def begin(self, sequence):
+        self.memory.__init__()
+        return attrs.evolve(self)
+
+
 @pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize("make", [TakesItsMemoryAlong, TakesAnEmptiedMemoryAlong])
 @pytest.mark.parametrize("by", REASONS)
-def test_a_policy_whose_begin_forgets_nothing_is_refused(by):
+def test_a_policy_that_remembers_other_sequences_is_refused(by, make):
     with pytest.raises(
-        AssertionError, match=r"^tree policy 'remembers' .* for a second sequence than .* begin must for"
+        AssertionError, match=r"^tree policy 'remembers' .* for a sequence after and beside others than for the same"
     ):
-        check_tree_policy(lambda: Remembers(by=by, forgets=False))
+        check_tree_policy(lambda: make(by=by))
+
+
+@attrs.frozen
+class ReturnsItself(Remembers):
+    def begin(self, sequence):
+        return self
+
+
+@attrs.frozen
+class EmptiesItself(Remembers):
+    def begin(self, sequence):
+        self.memory.__init__()
+        return self
+
+
+@attrs.frozen
+class SharesItsMemory(Remembers):
+    def begin(self, sequence):
+        one = attrs.evolve(self)
+        object.__setattr__(one, "memory", self.memory)
+        return one
+
+
+@pytest.mark.parametrize("make", [ReturnsItself, EmptiesItself, SharesItsMemory])
+def test_a_field_in_which_a_policy_remembers_must_be_made_anew_even_if_no_tree_shows_it(make):
+    with pytest.raises(
+        AssertionError, match=r"^tree policy 'remembers' .* returned a policy from begin that shares memory with it; a f"
+    ):
+        check_tree_policy(lambda: make(by="fast", budget=2), max_examples=1)
+
+
+@attrs.frozen
+class BeginsAs(Draws):
+    """Is served by another policy."""
+
+    name = "begins-as"
+    by: type[TreePolicy] = Draws
+
+    def begin(self, sequence):
+        return self.by()
+
+
+def test_a_policy_may_be_served_by_another_of_the_same_children():
+    check_tree_policy(BeginsAs, max_examples=10)
+
+
+@pytest.mark.parametrize(
+    ("by", "complaint"),
+    [
+        (Remembers, "returned a policy from begin whose children are deterministic; they must be without-replacement"),
+        (int, "returned 0 from begin; it must return the policy that serves the sequence"),
+    ],
+)
+def test_what_begin_returns_is_a_policy_of_the_same_children(by, complaint):
+    with pytest.raises((AssertionError, PluginError), match=rf"^tree policy 'begins-as' .* {complaint}"):
+        check_tree_policy(lambda: BeginsAs(by=by), max_examples=10)
+
+
+@attrs.frozen
+class ItselfWithoutMemory(Draws):
+    """Has nothing to make anew, but for what follows from its options."""
+
+    half: list = attrs.field(init=False, default=attrs.Factory(lambda self: [self.budget // 2], takes_self=True))
+
+    def begin(self, sequence):
+        return self
+
+
+def test_a_policy_that_remembers_nothing_may_serve_every_sequence_itself():
+    check_tree_policy(ItselfWithoutMemory, max_examples=10)
+
+
+@attrs.frozen
+class FailsFor(Draws):
+    """Cannot serve some sequence."""
+
+    fails: object = None
+
+    def begin(self, sequence):
+        if self.fails(sequence):
+            raise ArithmeticError("not this one")
+        return attrs.evolve(self)
+
+
+@pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize(
+    "fails",
+    [
+        lambda of: of.greedy,
+        lambda of: of.temperature > 1,
+        lambda of: 0 < of.temperature < 1,
+        lambda of: of.prompt_length == 1,
+        lambda of: of.prompt_length > 1000,
+        lambda of: of.max_new_tokens == 1,
+        lambda of: of.costs.verify(1, 1) is None,
+        lambda of: of.costs.draft(4, 10) is not None and of.costs.verify(30, 100) is not None,
+        lambda of: of.machine == {},
+    ],
+)
+def test_sequences_of_all_sorts_are_tried(fails):
+    with pytest.raises(PluginError, match="raised ArithmeticError in begin: not this one"):
+        check_tree_policy(lambda: FailsFor(fails=fails))
+
+
+@attrs.frozen
+class LearnsOfTheMachine(Draws):
+    """What it learns of the machine is for all sequences of a decoder, which this is no error of."""
+
+    told: object = None
+
+    def begin(self, sequence):
+        return attrs.evolve(self, told=sequence)
+
+    def observe(self, round_):
+        self.told.machine["rounds"] = self.told.machine.get("rounds", 0) + 1
+
+    def grow(self, tree, candidates, choices):
+        return Growth(NOTHING) if self.told.machine.get("rounds") else super().grow(tree, candidates, choices)
+
+
+def test_a_policy_may_learn_of_the_machine():
+    check_tree_policy(LearnsOfTheMachine, max_examples=10)
 
 
 @attrs.frozen

@@ -9,9 +9,11 @@ import torch
 
 from talon_core.checked_policy import checked_budget
 from talon_core.choices import SeededChoices
+from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Proposed
 from talon_core.drafting import DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.drawn import Drawn, without
+from talon_core.engine.faults import Faults
 from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import TableDrafter
@@ -66,6 +68,15 @@ def draft(policy, drafter=DRAFTER, limits=LIMITS, root=0):
 
 def wanted(slot, policy, root=0, limits=LIMITS):
     return Wanted(slot, policy, root, limits, SeededChoices(0))
+
+
+def draft_all(wanted, drafter):
+    """The trees in the order of what was wanted; raises what fails."""
+    faults = Faults()
+    drafted = draft_trees(wanted, drafter, faults, MeasuredCosts())
+    for error in faults.values():
+        raise error
+    return [drafted[one.slot] for one in wanted]
 
 
 def raising(error):
@@ -477,7 +488,7 @@ def test_a_node_that_was_passed_over_can_still_be_drafted_from_later():
 def test_a_batch_gives_each_sequence_the_tree_it_would_get_alone():
     policies = [Policy(budget=5), Policy(budget=3), Policy(budget=7)]
     asked = Asked(DRAFTER.laws)
-    many = draft_trees([wanted(9 - root, policy, root) for root, policy in enumerate(policies)], asked)
+    many = draft_all([wanted(9 - root, policy, root) for root, policy in enumerate(policies)], asked)
     for root, (policy, drafted) in enumerate(zip(policies, many, strict=True)):
         alone = draft(policy, root=root)
         assert drafted.tree.tokens.tolist() == alone.tree.tokens.tolist()
@@ -488,16 +499,16 @@ def test_a_batch_gives_each_sequence_the_tree_it_would_get_alone():
 
 def test_nobody_is_asked_for_trees_that_must_not_grow():
     asked = Asked(DRAFTER.laws)
-    (one,) = draft_trees([wanted(3, Policy(), limits=DraftLimits(VOCAB, max_depth=0))], asked)
+    (one,) = draft_all([wanted(3, Policy(), limits=DraftLimits(VOCAB, max_depth=0))], asked)
     assert (len(one.tree), asked.slots) == (1, [])
-    assert draft_trees([], asked) == []
+    assert draft_all([], asked) == []
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_the_passes_of_a_draft_model_are_counted_over_all_layers_for_each_tree(kind):
     layers = iter([1, 0, np.int64(2)])
     counts = Lying(lambda proposed: Proposed(kind(proposed.candidates), next(layers)))
-    drafted = draft_trees([wanted(4, Policy(budget=3)), wanted(1, Policy(budget=7))], counts)
+    drafted = draft_all([wanted(4, Policy(budget=3)), wanted(1, Policy(budget=7))], counts)
     assert next(layers, None) is None
     assert [one.draft_passes for one in drafted] == [3, 3]
 
@@ -510,7 +521,7 @@ def test_a_drafter_may_not_answer_a_slot_with_what_is_anothers():
         return Proposed(proposed.candidates[::-1])
 
     with pytest.raises(PluginError, match=r"^drafter 'Lying' .* returned candidates for other nodes than the frontier"):
-        draft_trees([wanted(5, policies[0]), wanted(2, policies[1])], Lying(swap))
+        draft_all([wanted(5, policies[0]), wanted(2, policies[1])], Lying(swap))
 
 
 def first_alone(child):
@@ -528,16 +539,97 @@ def test_a_drafter_answers_each_slot_once(given, said):
     with pytest.raises(
         PluginError, match=rf"^drafter 'Lying' .* proposed {said}; it must propose a list of 2 Candidates, one per fro"
     ):
-        draft_trees([wanted(0, Policy()), wanted(1, Policy())], some)
+        draft_all([wanted(0, Policy()), wanted(1, Policy())], some)
+
+
+@attrs.frozen
+class Guilty(Policy):
+    name = "guilty"
 
 
 def test_the_policy_at_fault_is_the_one_that_is_named():
-    @attrs.frozen
-    class Guilty(Policy):
-        name = "guilty"
-
     with pytest.raises(PluginError, match="'guilty'"):
-        draft_trees([wanted(0, Policy()), wanted(1, Guilty(grows=lambda *_: None), root=1)], DRAFTER)
+        draft_all([wanted(0, Policy()), wanted(1, Guilty(grows=lambda *_: None), root=1)], DRAFTER)
+
+
+FAULTY = {
+    "budget": Guilty(budget="7"),
+    "width": Guilty(wide=raising(KeyError("w"))),
+    "grow": Guilty(grows=lambda *_: None),
+    "finish": Guilty(finishes=lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("where", FAULTY)
+def test_a_policy_at_fault_ends_its_own_tree_alone(where):
+    faults = Faults()
+    policies = {4: Policy(budget=5), 2: FAULTY[where], 7: Policy()}
+    drafted = draft_trees([wanted(slot, one) for slot, one in policies.items()], DRAFTER, faults, MeasuredCosts())
+    assert [*faults] == [2]
+    assert "'guilty'" in str(faults[2])
+    assert [*drafted] == [4, 7]
+    for slot, one in drafted.items():
+        assert one.tree.tokens.tolist() == draft(policies[slot]).tree.tokens.tolist()
+
+
+def test_what_a_drafter_offers_one_slot_is_a_fault_of_that_slot_alone():
+    def lie(proposed):
+        good, bad = proposed.candidates
+        return Proposed([good, attrs.evolve(bad, frontier=bad.frontier + 1)])
+
+    faults = Faults()
+    one_layer_each = [wanted(5, Policy(budget=3)), wanted(2, Policy(budget=3))]
+    drafted = draft_trees(one_layer_each, Lying(lie), faults, MeasuredCosts())
+    assert [*faults] == [2]
+    assert len(drafted[5].tree) == 3
+
+
+def test_a_drafter_that_fails_is_a_fault_of_those_that_it_was_asked_for():
+    """The others are finished by then, or nothing was to be drafted for them."""
+    calls = iter(range(9))
+
+    def fails_later(proposed):
+        if next(calls):
+            raise RuntimeError("later")
+        return proposed
+
+    faults = Faults()
+    none = DraftLimits(VOCAB, max_depth=0)
+    drafted = draft_trees(
+        [wanted(0, Policy(budget=3)), wanted(1, Policy(budget=7)), wanted(2, Policy(), limits=none)],
+        Lying(fails_later),
+        faults,
+        MeasuredCosts(),
+    )
+    assert [*faults] == [1]
+    assert "raised RuntimeError in propose: later" in str(faults[1])
+    assert {slot: len(one.tree) for slot, one in drafted.items()} == {0: 3, 2: 1}
+
+
+def test_a_slot_that_has_failed_before_is_not_drafted_for():
+    asked, faults = Asked(DRAFTER.laws), Faults({3: RuntimeError("before")})
+    drafted = draft_trees([wanted(3, Policy()), wanted(4, Policy())], asked, faults, MeasuredCosts())
+    assert [*drafted] == [4]
+    assert {slot for layer in asked.slots for slot in layer} == {4}
+
+
+class Told(MeasuredCosts):
+    """Writes down what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = []
+
+    def drafted(self, rows, width, seconds):
+        self.layers.append((rows, width, seconds))
+
+
+def test_each_layer_is_measured_once_for_all_rows_by_the_clock_that_is_given():
+    told, clock = Told(), iter(range(0, 100, 5))
+    trees = [wanted(0, Policy(budget=3)), wanted(1, Policy(budget=7, wide=lambda tree: 3))]
+    drafted = draft_trees(trees, DRAFTER, Faults(), told, now=lambda: next(clock))
+    assert told.layers == [(2, 3, 5), (2, 3, 5), (2, 3, 5)]  # the first tree is full after one layer
+    assert {one.draft_seconds for one in drafted.values()} == {15}
 
 
 @attrs.frozen(eq=False)

@@ -9,6 +9,7 @@ import pytest
 from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TreePolicy
 from talon_core.choices import SeededChoices
 from talon_core.engine.slots import Place, Slots
+from talon_core.generation import Batch
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_strategies import Chain, Match, Talon
@@ -285,6 +286,28 @@ def test_what_is_cancelled_while_it_waits_never_begins():
     run(own, first)
     assert own.step() == {}
     assert (second.over, second.has_begun) == (True, False)
+
+
+def test_a_request_whose_sequence_was_ended_early_may_be_submitted_again_at_once():
+    own = engine()
+    for steps in (0, 1):
+        again = own.submit(request())
+        for _ in range(steps):
+            own.step()
+        own.cancel(again)
+        later = own.submit(again.request)
+        assert run(own, later) == [alone(later.request)]
+
+
+def test_a_batch_that_cannot_go_on_leaves_nothing_in_the_engine():
+    own, twice = engine(), request()
+    batch = Batch(own, [twice, twice], 2, made=lambda one: one.result(None, False))
+    with pytest.raises(ValueError, match="this request was submitted already, and is not over"):
+        next(batch)
+    assert [one.over for one in batch.sequences] == [True, True]
+    later = own.submit(twice)
+    assert run(own, later) == [alone(twice)]
+    assert len(later.rounds) == own.target_passes  # nobody else had a round
 
 
 @attrs.frozen

@@ -409,8 +409,9 @@ def test_what_a_policy_says_its_children_are_must_stay_as_it_is():
         said = ["deterministic"]  # noqa: RUF012 - it is to change
         children = property(lambda self: self.said[-1])
 
-        def begin(self):
+        def begin(self, sequence):
             self.said.append("iid")
+            return super().begin(sequence)
 
     with pytest.raises(PluginError, match="says that its children are iid, and said deterministic when its rule was"):
         run(Turns())
@@ -454,8 +455,9 @@ class Leaves(Good):
         if where == self.where:
             raise self.error(0)
 
-    def begin(self):
+    def begin(self, sequence):
         self._at("begin")
+        return super().begin(sequence)
 
     def width(self, tree):
         self._at("width")
@@ -533,18 +535,29 @@ def with_session(returned, base=TableDrafter, **changes):
     return made(TABLE[0]) if base is TableDrafter else made(np.log(TABLE))
 
 
+def interrupted(decoder):
+    """What comes out of a generation whose policy is interrupted by Ctrl-C."""
+    with pytest.raises(KeyboardInterrupt) as caught:
+        list(decoder.run(GREEDY))
+    return getattr(caught.value, "__notes__", [])
+
+
 def test_a_drafters_session_cannot_make_an_error_disappear():
-    with pytest.raises(PluginError, match=r"^tree policy 'leaves' .* raised SystemExit in grow") as caught:
+    with pytest.raises(PluginError, match=r"^tree policy 'leaves' .* raised SystemExit in grow"):
         run(Leaves(), with_session(Swallows))
-    (note,) = caught.value.__notes__
+    drafter = Given(with_session(Swallows))
+    (note,) = interrupted(Decoder(TableTarget(np.log(TABLE)), Match(), Leaves(error=KeyboardInterrupt), drafter))
     assert note.startswith("drafter 'given' (")
     assert note.endswith("would have suppressed this error in its session")
 
 
 def test_nor_can_a_targets():
-    target = with_session(Swallows, TableTarget)
+    target, drafter = with_session(Swallows, TableTarget), Given(TableDrafter(TABLE[0]))
     with pytest.raises(PluginError, match=r"^tree policy 'leaves' .* raised SystemExit in grow"):
-        list(Decoder(target, Match(), Leaves(), Given(TableDrafter(TABLE[0]))).run(GREEDY))
+        list(Decoder(target, Match(), Leaves(), drafter).run(GREEDY))
+    (note,) = interrupted(Decoder(target, Match(), Leaves(error=KeyboardInterrupt), drafter))
+    assert note.startswith("target 'Sitting' (")
+    assert note.endswith("would have suppressed this error in its session")
 
 
 def test_a_session_that_suppresses_all_lets_a_generation_be_closed_and_finished():
@@ -623,15 +636,83 @@ def test_a_drafter_whose_answer_fails_when_it_is_read_is_named(where):
         run(Good(), Answers(TABLE[0]))
 
 
-def test_a_policy_that_cannot_be_copied_decodes_nothing_in_silence():
-    @attrs.frozen
-    class Uncopied(Good):
-        def __deepcopy__(self, memo):
-            return None
+class Uncopied(TreePolicy):
+    """No attrs class, so that `begin` copies it."""
 
-    decoder = Decoder(TableTarget(np.log(TABLE)), Match(), Uncopied(), Given(TableDrafter(TABLE[0])))
-    with pytest.raises(PluginError, match=r"was copied to None; copy.deepcopy must make one of its class"):
-        decoder.run_all([GREEDY, GREEDY])
+    name = "uncopied"
+    budget = 5
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best(min(2, self.budget - len(tree))))
+
+    def __deepcopy__(self, memo):
+        return None
+
+
+@attrs.frozen
+class Unmade(Good):
+    """Its options cannot be given again."""
+
+    name = "unmade"
+    budget: int = attrs.field(default=5, init=False)
+    told: int = 0
+
+    def __attrs_post_init__(self):
+        TOLD.append(self.told)
+        if len(TOLD) > 1:
+            raise RuntimeError("there is one of me")
+
+
+TOLD = []
+
+
+def test_a_policy_that_cannot_be_copied_decodes_nothing_in_silence():
+    TOLD.clear()
+    for policy, complaint in [
+        (Uncopied(), r"^tree policy 'uncopied' .* returned None from begin; it must return the policy that serves"),
+        (Unmade(), r"^tree policy 'unmade' .* raised RuntimeError in begin: there is one of me$"),
+    ]:
+        decoder = Decoder(TableTarget(np.log(TABLE)), Match(), policy, Given(TableDrafter(TABLE[0])))
+        batch = decoder.batch([attrs.evolve(GREEDY), attrs.evolve(GREEDY)], 2)
+        with pytest.raises(PluginError, match=complaint):
+            batch.finish()
+        assert [one.token_ids for one in batch.sequences] == [[], []]
+
+
+@pytest.mark.parametrize("returned", [None, 7, Good, "good"])
+def test_what_serves_a_sequence_must_be_a_policy(returned):
+    @attrs.frozen
+    class Begins(Good):
+        def begin(self, sequence):
+            return returned
+
+    with pytest.raises(PluginError, match=r"^tree policy 'good' \(.*\) returned .* from begin; it must return the"):
+        run(Begins())
+
+
+def test_what_serves_a_sequence_must_make_trees_of_the_kind_that_the_rule_was_checked_for():
+    @attrs.frozen
+    class Begins(Good):
+        def begin(self, sequence):
+            return SampledChain(length=2)
+
+    with pytest.raises(PluginError, match=r"says that its children are sampled-chain, and said deterministic when its"):
+        run(Begins())
+
+
+def test_what_serves_a_sequence_may_be_another_policy_and_is_the_one_that_is_named():
+    @attrs.frozen
+    class Begins(Good):
+        error: type[BaseException] | None = None
+
+        def begin(self, sequence):
+            return Good(budget=3) if self.error is None else Leaves(error=self.error)
+
+    generation, rounds = run(Begins())
+    assert generation.token_ids == plain()
+    assert max(len(round_.tree) for round_ in rounds) == 3
+    with pytest.raises(PluginError, match=r"^tree policy 'leaves' .* raised RuntimeError in grow"):
+        run(Begins(error=RuntimeError))
 
 
 # Rules

@@ -10,6 +10,7 @@ import pytest
 from talon_core import (
     AcceptanceRule,
     Accepted,
+    Engine,
     Growth,
     PluginError,
     Proposed,
@@ -76,7 +77,7 @@ class RaisesInFinish(Hostile):
 
 @attrs.frozen
 class RaisesInBegin(Hostile):
-    def begin(self):
+    def begin(self, sequence):
         raise RuntimeError("on purpose")
 
 
@@ -148,7 +149,7 @@ class OverwritesTheTree(Hostile):
 HOSTILE = [
     *(RaisesInGrow, RaisesInTheSecondLayer, RaisesInWidth, RaisesInFinish, Overspends, Overwrites, Scores),
     *(InventsTokens, ChangesTheRoot),
-    *(RaisesInBegin, RaisesInObserve, WrongBudget),
+    *(RaisesInBegin, RaisesInObserve),
     *(OverwritesTheRoundsTokens, OverwritesTheRoundsPath, OverwritesTheTree),
 ]
 
@@ -182,6 +183,11 @@ class Asks(Good):
     def grow(self, tree, candidates, choices):
         tosses = [choices.coin(0.5) for _ in range(2)]
         return Growth(candidates.best(sum(tosses)) if len(tree) < 3 else [])
+
+
+def test_a_policy_of_no_budget_is_named_before_anything_is_decoded():
+    with pytest.raises(PluginError, match=r"^tree policy 'hostile' .* has a budget of 'many'; it must be a whole"):
+        Decoder(target(), rule(), WrongBudget(), Given(DRAFTER))
 
 
 ODD = [ChoosesNothing, SendsOnlyTheRoot, InventsNodes, Asks]
@@ -337,13 +343,28 @@ class Moody(TableDrafter):
             raise RuntimeError("on purpose")
 
 
-@pytest.mark.parametrize("where", ["propose", "shapes", "nobody", "open", "read", "commit", "close"])
+@pytest.mark.parametrize("where", ["propose", "shapes", "nobody", "open", "read", "commit"])
 def test_a_hostile_drafter_is_named_and_what_came_out_before_is_right(where):
     generation = Decoder(target(), rule(), Good(), Given(Moody(where))).run(GREEDY)
     with pytest.raises(PluginError, match=r"^drafter '(Moody|given)'"):
         for _ in generation:
             pass
     assert generation.token_ids == plain()[: len(generation.token_ids)]
+
+
+def test_a_drafter_that_fails_at_closing_is_named_in_the_log_and_the_text_is_there(caplog):
+    """By then the sequence has left: what fails is nobody's error any more, and its slot can be taken again."""
+    drafter, shared = Moody("close"), target()
+    engine = Engine(shared, rule(), Good(), drafter, Given(drafter), keep=False)
+    for _ in range(2):
+        sequence = engine.submit(attrs.evolve(GREEDY))
+        while not sequence.over:
+            engine.step()
+        assert (sequence.token_ids, sequence.error) == (plain(), None)
+    assert shared.occupied == set()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert all("drafter 'given' (" in one and "raised RuntimeError in close: on purpose" in one for one in said)
 
 
 @attrs.frozen

@@ -13,7 +13,13 @@ OPTIONS = [
     pytest.param(cls, field.alias, type(field.default), id=f"{cls.name}-{field.alias}")
     for cls in talon_policies()
     for field in attrs.fields(cls)
-    if field.init and isinstance(field.default, int | float)
+    if field.init and isinstance(field.default, int | float) and not isinstance(field.default, bool)
+]
+SWITCHES = [
+    pytest.param(cls, field.alias, id=f"{cls.name}-{field.alias}")
+    for cls in talon_policies()
+    for field in attrs.fields(cls)
+    if field.init and isinstance(field.default, bool)
 ]
 
 
@@ -25,6 +31,14 @@ def test_a_value_of_another_type_gets_a_sentence(policy, option, kind, value):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence stands before what attrs adds
         policy(**{option: value})
     assert re.search(sentence, caught.value.args[0])
+
+
+@pytest.mark.parametrize(("policy", "option"), SWITCHES)
+@pytest.mark.parametrize("value", ["true", None, [True], 1, -2.5, float("nan")])
+def test_a_switch_is_true_or_false(policy, option, value):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence stands before what attrs adds
+        policy(**{option: value})
+    assert caught.value.args[0] == f"{option} is {value!r}; it must be True or False"
 
 
 def test_numbers_of_numpy_are_numbers():
