@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 import numpy as np
@@ -39,16 +40,17 @@ class Decoder:
     """Decodes with a target, a drafter, a tree policy and an acceptance rule; the output is the target's own.
 
     A decoder is made by `talon_core.load`. Any number of streams may be at different places of their texts at the same
-    time. With a lossy rule the output is not the target's, and every result
-    says so. With a plugin's parts it may be no more than claimed, see `lossless`.
+    time. With a lossy rule the output is not the target's, and every result says so. With a plugin's parts it may be no
+    more than claimed, see `lossless`.
 
     Args:
         target: the model whose output is wanted.
         rule: the acceptance rule.
         policy: the tree policy; None decodes one token per pass, without drafting.
-        drafter: the drafter's options; needed with a policy.
+        drafter: the drafter's options, or one that is opened for this target; needed with a policy.
         frontend: turns prompts and options into requests, and tokens into text.
         lossy: allow a rule that changes the law of the output.
+        now: the clock, in seconds.
 
     Raises:
         ValueError: if there is a policy but no drafter, the drafter does not fit the target, or the rule is not
@@ -60,10 +62,11 @@ class Decoder:
         target: Target,
         rule: AcceptanceRule,
         policy: TreePolicy | None = None,
-        drafter: DrafterSpec | None = None,
+        drafter: DrafterSpec | Drafter | None = None,
         frontend: "Frontend | None" = None,
         *,
         lossy: bool = False,
+        now: Callable[[], float] = perf_counter,
     ) -> None:
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
@@ -71,13 +74,16 @@ class Decoder:
         self.target = target
         self.rule = rule
         self.policy = policy
-        self.drafter_spec = drafter if policy is not None else None
+        self.drafter_spec: DrafterSpec | None = None
         self.drafter: Drafter | None = None
-        self.drafter_slots: set[int] = set()  # those that are open in it
-        if self.drafter_spec is not None:
-            self.drafter = opened(self.drafter_spec, target)
+        if policy is not None and drafter is not None:
+            if isinstance(drafter, Drafter):
+                self.drafter = drafter
+            else:
+                self.drafter_spec = drafter
+                self.drafter = opened(drafter, target)
         self._frontend = frontend
-        self.engine = Engine(target, rule, policy, self.drafter, self.drafter_spec, children=self.children)
+        self.engine = Engine(target, rule, policy, self.drafter, self.drafter_spec, children=self.children, now=now)
 
     @cached_property
     def lossless(self) -> Lossless:

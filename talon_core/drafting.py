@@ -17,6 +17,7 @@ from talon_core.engine.faults import Faults
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.growing import DraftLimits, Growing
 from talon_core.policy import TreePolicy
+from talon_core.rounds import Span
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import floats, ints
 
@@ -35,15 +36,13 @@ class Drafted:
         tree: what is sent to the target.
         drafted: the tree as it was drafted, before `TreePolicy.finish` selected from it.
         draft_passes: forward passes of a draft model, shared by all that were drafted with it.
-        draft_seconds: time in the drafter, likewise.
-        policy_seconds: time in this sequence's policy, the checks included.
+        spans: of the drafter, likewise, and of this sequence's policy, the checks included.
     """
 
     tree: TokenTree
     drafted: TokenTree
     draft_passes: int = 0
-    draft_seconds: float = 0.0
-    policy_seconds: float = 0.0
+    spans: tuple[Span, ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -187,9 +186,10 @@ def draft_trees(
     growing: dict[int, Growing] = {}
     for tree in wanted:
         with faults.of([tree.slot]):
-            growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits)
+            growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits, now)
     choices = {tree.slot: tree.choices for tree in wanted}
-    passes, seconds = 0, 0.0
+    passes = 0
+    layers: dict[int, list[Span]] = {slot: [] for slot in growing}  # of the drafter
     while True:
         frontiers: list[Frontier] = []
         for slot, own in growing.items():
@@ -202,9 +202,11 @@ def draft_trees(
             started = now()
             with blaming("drafter", drafter, "propose"):
                 proposed = drafter.propose([*frontiers])
-            took = now() - started
-            seconds += took
-            measured.drafted(sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers), took)
+            layer = Span("draft", started, now())
+            for one in frontiers:
+                layers[one.slot].append(layer)
+            rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
+            measured.drafted(rows, width, layer.seconds)
             offered, count = checked_proposal(drafter, proposed, len(frontiers))
             passes += count
             for one, candidates in zip(frontiers, offered, strict=True):
@@ -215,7 +217,8 @@ def draft_trees(
     for slot, own in growing.items():
         with faults.of([slot]):
             if slot not in faults:
-                drafted[slot] = Drafted(own.finish(), own.tree, passes, seconds, own.seconds)
+                finished = own.finish()
+                drafted[slot] = Drafted(finished, own.tree, passes, (*layers[slot], *own.spans))
     return drafted
 
 

@@ -33,7 +33,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
         cancelled: asked before each step, also from `finish`; where it says True there are no more.
 
     Attributes:
-        sequences: those that were let in so far, in the order of the requests.
+        sequences: one for each request, in their order; where one fails, the error is raised and not kept in it.
 
     Raises:
         ValueError: if a request cannot be served, see `Engine.submit`; nothing is decoded then.
@@ -75,16 +75,12 @@ class Batch(Iterator[dict[Sequence, Round]]):
             rounds = self._engine.step(self._running)
         except BusyError:
             raise
-        except StopIteration as error:  # whoever iterates would take it for the end
-            self.close()
-            raise RuntimeError(f"StopIteration was raised in a round: {error}") from error
         except BaseException:
             self.close()
             raise
-        for one in self._running:
-            if one.error is not None:
-                self.close()
-                raise one.error
+        if any(one.error is not None for one in self._running):
+            self.close()
+            raise _released(self._running)
         self._running = [one for one in self._running if not one.over]
         return rounds
 
@@ -130,6 +126,19 @@ def _abandon(sequences: SequenceOf[Sequence]) -> None:
     for one in sequences:
         if not one.over:
             one.cancelled = True
+
+
+def _released(sequences: SequenceOf[Sequence]) -> Exception:
+    """The first error of sequences, which do not keep theirs: its traceback will hold whoever iterates, and them."""
+    errors = [one.error for one in sequences if one.error is not None]
+    for one in sequences:
+        if one.error is not None:
+            one.cancelled, one.error = True, None
+    if isinstance(errors[0], StopIteration):  # whoever iterates would take it for the end
+        made = RuntimeError(f"StopIteration was raised in a round: {errors[0]}")
+        made.__cause__ = errors[0]
+        return made
+    return errors[0]
 
 
 class Generation(Iterator[Round]):

@@ -1,6 +1,6 @@
 """One draft tree while it grows: asks the policy, and checks what it answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +14,7 @@ from talon_core.choices import Choices
 from talon_core.drawn import KINDS, Drawn, fault
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
+from talon_core.rounds import Span
 from talon_core.tree import IntArray, TokenTree
 from talon_core.tree_arrays import ints
 
@@ -41,13 +42,16 @@ class Growing:
     The policy never sees what is kept here. It is shown copies, and what it answers is read once, copied and checked.
     """
 
-    def __init__(self, policy: TreePolicy, root: int, limits: DraftLimits) -> None:
+    def __init__(
+        self, policy: TreePolicy, root: int, limits: DraftLimits, now: Callable[[], float] = perf_counter
+    ) -> None:
         self.policy = policy
         self.limits = limits
         self.tree = TokenTree.root(root)
         self.frontier = self._usable(np.zeros(1, dtype=np.int64))
         self.drafted_from = np.zeros(1, dtype=bool)
-        self.seconds = 0.0
+        self.spans: list[Span] = []  # of the policy
+        self._now = now
         self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
         self.children = checked_children(policy)
         self.kind = KINDS[self.children]
@@ -71,14 +75,14 @@ class Growing:
 
     def width(self) -> int:
         """Candidates wanted per frontier node: at least 1, at most the vocabulary."""
-        started = perf_counter()
+        started = self._now()
         with blaming("tree policy", self.policy, "width"):
             given: Any = self.policy.width(self.shown)
         try:
             width = int(given)
         except Exception:  # whatever is no number
             raise self.fail(f"returned {written(given)} from width; it must be a number of candidates") from None
-        self.seconds += perf_counter() - started
+        self.spans.append(Span("policy", started, self._now()))
         return min(max(width, 1), self.limits.vocab_size)
 
     def grow(self, candidates: Candidates, choices: Choices) -> None:
@@ -92,7 +96,7 @@ class Growing:
         if not (candidates.tokens >= 0).any():
             self.frontier = self.frontier[:0]
             return
-        started = perf_counter()
+        started = self._now()
         with blaming("tree policy", self.policy, "grow"):
             growth = self.policy.grow(self.shown, candidates.copied(), choices)
             if not isinstance(growth, Growth):
@@ -110,14 +114,14 @@ class Growing:
             )
         if not count:
             self.frontier = self.frontier[:0]
-            self.seconds += perf_counter() - started
+            self.spans.append(Span("policy", started, self._now()))
             return
         self._take(candidates, chosen, own)
         if old + count >= self.budgets[1]:
             self.frontier = self.frontier[:0]
         else:
             self.frontier = self._usable(self._checked_frontier(frontier, old))
-        self.seconds += perf_counter() - started
+        self.spans.append(Span("policy", started, self._now()))
 
     def _take(self, candidates: Candidates, chosen: IntArray, drawn: Mapping[int, Drawn]) -> None:
         tokens, parents = [candidates.tokens.ravel()[chosen]], [candidates.parents(chosen)]
@@ -211,7 +215,7 @@ class Growing:
 
     def finish(self) -> TokenTree:
         """Let the policy select, and check what it sends to the target."""
-        started = perf_counter()
+        started = self._now()
         with blaming("tree policy", self.policy, "finish"):
             given = self.policy.finish(self.shown)
             if not isinstance(given, TokenTree):
@@ -221,7 +225,7 @@ class Growing:
             raise self.fail(f"finished a tree of {len(tree)} nodes, the root included; its budget is {self.budgets[0]}")
         if tree is not self.tree:
             self._check_finished(tree)
-        self.seconds += perf_counter() - started
+        self.spans.append(Span("policy", started, self._now()))
         return tree
 
     def _check_finished(self, tree: TokenTree) -> None:

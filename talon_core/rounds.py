@@ -9,38 +9,120 @@ from talon_core import records
 from talon_core.tree import IntArray, TokenTree
 from talon_core.tree_arrays import ints
 
+PARTS = ("draft", "policy", "verify", "accept", "commit")
+"""What spans of a round are of: the drafter, the policy with the checks of its answers, the target's pass, the
+acceptance rule, and the target's cache with the bookkeeping."""
+
+
+@attrs.frozen
+class Span:
+    """A stretch of time, in seconds by the decoder's clock.
+
+    Attributes:
+        part: whose it is, one of `PARTS`. Each layer of the drafter has a span of its own, and so has its `commit`.
+        start: when it began.
+        end: when it was over.
+    """
+
+    part: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.start
+
+    def as_dict(self) -> dict[str, Any]:
+        """The span as plain data."""
+        return records.fields_as_plain(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Span":
+        """What `as_dict` gave.
+
+        Raises:
+            ValueError: if it is no span; the sentence names the field and the value.
+        """
+        found: Span = records.make(cls, data, SPAN_READERS)
+        if found.end < found.start:
+            raise ValueError(f"no Span: 'end' is {found.end}; it must be no less than 'start', {found.start}")
+        return found
+
+
+SPAN_READERS: Mapping[str, records.Reader] = {
+    "part": records.one_of(*PARTS),
+    "start": records.amount,
+    "end": records.amount,
+}
+
 
 @attrs.frozen(eq=False)
 class Round:
-    """One round of one sequence. Times are in seconds; the arrays are read only.
+    """One round of one sequence. The arrays are read only.
 
     Attributes:
         tree: the tree the target verified; the laws of its draws are forgotten (`TokenTree.without_laws`).
         path: its accepted nodes, root first, shape `(path,)`, int64.
         tokens: the tokens the round emitted, after cutting at a stop condition, shape `(new,)`, int64.
-        drafted_nodes: nodes of the tree while it was drafted, the root included.
-        draft_passes: forward passes of a draft model.
-        draft_seconds: time in the drafter, its `commit` included.
-        policy_seconds: time in the policy and in the checks of its answers.
-        verify_seconds: time in the target's forward pass.
-        accept_seconds: time in the acceptance rule.
-        commit_seconds: time in the target's cache commit and the bookkeeping.
+        drafted: the tree as it was drafted, where the policy has selected `tree` from it; None where it is the same.
+        draft_passes: forward passes of a draft model, shared by the sequences that were drafted together.
+        spans: what took time, in the order in which it began. The drafter and the target serve all sequences of a round
+            at once; the policy and the rule of another sequence are not among them.
+        context: tokens of the text before the round.
+        sequences: that had a round in the same pass of the target.
+        nodes: of all their trees together.
     """
 
     tree: TokenTree
     path: IntArray
     tokens: IntArray
-    drafted_nodes: int
-    draft_passes: int
-    draft_seconds: float
-    policy_seconds: float
-    verify_seconds: float
-    accept_seconds: float
-    commit_seconds: float
+    drafted: TokenTree | None = None
+    draft_passes: int = 0
+    spans: tuple[Span, ...] = ()
+    context: int = 1
+    sequences: int = 1
+    nodes: int = attrs.field(default=attrs.Factory(lambda self: len(self.tree), takes_self=True))
+
+    def _seconds(self, part: str) -> float:
+        return sum((span.seconds for span in self.spans if span.part == part), 0.0)
+
+    @property
+    def drafted_nodes(self) -> int:
+        """Nodes of the tree while it was drafted, the root included."""
+        return len(self.tree if self.drafted is None else self.drafted)
+
+    @property
+    def draft_seconds(self) -> float:
+        """Time in the drafter, its `commit` included."""
+        return self._seconds("draft")
+
+    @property
+    def policy_seconds(self) -> float:
+        """Time in the policy and in the checks of its answers."""
+        return self._seconds("policy")
+
+    @property
+    def verify_seconds(self) -> float:
+        """Time in the target's forward pass."""
+        return self._seconds("verify")
+
+    @property
+    def accept_seconds(self) -> float:
+        """Time in the acceptance rule."""
+        return self._seconds("accept")
+
+    @property
+    def commit_seconds(self) -> float:
+        """Time in the target's cache commit and the bookkeeping."""
+        return self._seconds("commit")
 
     def copied(self) -> "Round":
         """The same round as an object of its own: whatever is done to it, this one stays as it is."""
-        return attrs.evolve(self, tree=self.tree.copied(), path=ints(self.path), tokens=ints(self.tokens))
+        drafted = None if self.drafted is None else self.drafted.copied()
+        return attrs.evolve(
+            self, tree=self.tree.copied(), drafted=drafted, path=ints(self.path), tokens=ints(self.tokens)
+        )
 
     @property
     def accepted(self) -> int:
@@ -140,6 +222,8 @@ def _readers(cls: type, **others: records.Reader) -> dict[str, records.Reader]:
 ROUND_READERS = _readers(
     Round,
     tree=records.one(TokenTree.from_dict),
+    drafted=records.maybe(records.one(TokenTree.from_dict)),
+    spans=lambda value: tuple(records.several(Span.from_dict)(value)),
     path=lambda value: ints(records.wholes(value)),
     tokens=lambda value: ints(records.wholes(value)),
 )

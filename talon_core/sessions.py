@@ -74,7 +74,7 @@ class Session(AbstractContextManager[None]):
 
 
 class Sessions:
-    """The sessions of a generation's target and drafter, entered together as often as need be.
+    """The sessions of an engine's target and drafter, entered together as often as need be.
 
     Args:
         target: its session comes first.
@@ -89,8 +89,11 @@ class Sessions:
         self._known: dict[str, object] = {}
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self, again: bool = False) -> Iterator[None]:
         """Both in session; an error inside comes out, whatever a session does with it.
+
+        Args:
+            again: nothing is begun, only what was goes on: what can be entered again is not set up anew.
 
         Raises:
             BusyError: if a model is being decoded at this moment.
@@ -98,12 +101,12 @@ class Sessions:
         """
         with ExitStack() as stack:
             for kind, owner, part in self._parts:
-                stack.enter_context(Session(kind, owner, partial(self._of, kind, part)))
+                stack.enter_context(Session(kind, owner, partial(self._of, kind, part, again)))
             yield
 
-    def _of(self, kind: str, part: "Target | Drafter") -> object:
+    def _of(self, kind: str, part: "Target | Drafter", again: bool) -> object:
         known = self._known.get(kind)
-        if isinstance(known, RepeatableSession):
+        if again and isinstance(known, RepeatableSession):
             return known.again()
         made = self._known[kind] = part.session()
         return made

@@ -16,8 +16,8 @@ class StreamedGeneration(Iterator[Chunk]):
     """A running generation as text: an iterator of `Chunk`s; `result()` when it is exhausted.
 
     Between chunks the model is free: it may be used for something else, or the stream may be left, by `break` or by an
-    exception, without more ado. Only another decode with the same decoder ends it. The texts of all chunks joined are
-    the result's `text`. As a context manager it is closed at the end of the block.
+    exception, without more ado; other streams of the same decoder may go on. The texts of all chunks joined are the
+    result's `text`. As a context manager it is closed at the end of the block.
 
     Args:
         generation: what is streamed; nothing of it has been decoded.
@@ -35,8 +35,8 @@ class StreamedGeneration(Iterator[Chunk]):
 
         Raises:
             StopIteration: if the generation is over, or was closed, cancelled or has failed.
-            RuntimeError: if another decode with the same decoder has begun since; or if the model is being decoded by
-                another thread at this moment, which does the stream no harm: ask again later.
+            BusyError: if the model is being decoded at this moment, by another thread perhaps, which does the stream no
+                harm: ask again later.
         """
         round_ = next(self.generation)
         text = None

@@ -25,7 +25,8 @@ PAGES = (
         (
             *("talon_core.loading", "talon_core:as_generate", "talon_core.decoder", "talon_core.request"),
             *("talon_core.streaming:StreamedGeneration", "talon_core.generation:Generation"),
-            *("talon_core.generation:BatchGeneration", "talon_core.rounds", "talon_core.sampling:Sampling"),
+            *("talon_core.generation:Batch", "talon_core.engine.engine", "talon_core.sequence:Sequence"),
+            *("talon_core.rounds", "talon_core.sampling:Sampling"),
             *("talon_core.sampling:temperature_sampling", "talon_core.frontend:Frontend"),
             *("talon_core.hf.generate:TalonGenerate", "talon_core.errors", "talon_core.frontend:TextStream"),
             *("talon_core.picture:picture_of", "talon_core.render:render_tree"),
@@ -36,7 +37,7 @@ PAGES = (
         "Tree policies",
         "What a policy is, what it sees, and what it answers. [Writing a policy](../writing-a-policy.md) makes one.",
         (
-            *("talon_core.policy", "talon_core.tree", "talon_core.candidates", "talon_core.drawn:Drawn"),
+            *("talon_core.policy", "talon_core.policy:SequenceInfo", "talon_core.costs:Costs", "talon_core.tree", "talon_core.candidates", "talon_core.drawn:Drawn"),
             *("talon_core.choices", "talon_core.drafting:DraftLimits", "talon_core.drafting:draft_tree"),
         ),
     ),

@@ -1,6 +1,7 @@
 """Opening EAGLE's heads for a target."""
 
 from collections.abc import Callable, Mapping
+from itertools import count
 
 import attrs
 import numpy as np
@@ -149,17 +150,18 @@ def greedy_text(target: HFTarget) -> KnownText:
         longest = min(longest, target.context_length)
     ids = ids[: max(longest // 2, 1)]
     prompt = len(ids)
+    slot = next(slot for slot in count() if slot not in target.occupied)
     with target.session():
-        target.open(0, longest + 1)
-        target.read({0: np.array(ids[:-1], dtype=np.int64)})
+        target.open(slot, longest + 1)
+        target.read({slot: np.array(ids[:-1], dtype=np.int64)})
         while len(ids) < longest:
-            outputs = target.verify({0: TokenTree.root(ids[-1])}).outputs[0]
-            target.commit({0: np.zeros(1, dtype=np.int64)})
+            outputs = target.verify({slot: TokenTree.root(ids[-1])}).outputs[slot]
+            target.commit({slot: np.zeros(1, dtype=np.int64)})
             ids.append(int(outputs.logits[0].argmax()))
         text = np.array(ids, dtype=np.int64)
-        target.open(0, len(text))
-        features = target.read({0: text[:-1]})[0]
-        target.close(0)
+        target.open(slot, len(text))
+        features = target.read({slot: text[:-1]})[slot]
+        target.close(slot)
     assert features is not None
     return KnownText(prompt, text, features)
 

@@ -7,6 +7,7 @@ import attrs
 import numpy as np
 import torch
 
+from talon_core.certify.ticks import Ticks
 from talon_core.choices import Choices, enumerate_outcomes
 from talon_core.decoder import Decoder
 from talon_core.drafter import Drafter, DrafterSpec
@@ -26,6 +27,8 @@ def generations(decoder: Decoder, request: Request) -> Iterator[tuple[float, Gen
 
     def experiment(choices: Choices) -> Generation:
         decoder.engine.forget()  # what a policy has learnt of the machine; outcomes must not know each other
+        if isinstance(decoder.engine.now, Ticks):
+            decoder.engine.now.restart()
         generation = decoder.run(request, choices)
         generation.finish()
         return generation

@@ -25,7 +25,7 @@ from talon_core.certify.exact import Given, Law, ancestral_law, distance, genera
 from talon_core.certify.standing import is_proved
 from talon_core.certify.store import RANDOM, TOLERANCE, WORLDS
 from talon_core.certify.subject import Subject
-from talon_core.certify.timeless import timeless
+from talon_core.certify.ticks import Ticks
 from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
 from talon_core.checked_policy import checked_kind
 from talon_core.decoder import Decoder
@@ -305,8 +305,8 @@ class _Trial:
     def decoder(self, world: World) -> Decoder:
         """The decoder of a world."""
         drafter = self.drafter if self.drafter is not None else Given(world.make_drafter())
-        policy = timeless(world.varied(self.policy)) if self.policy is not None else None
-        return Decoder(world.make_target(), self.rule, policy, drafter, lossy=self.rule.lossy)
+        policy = world.varied(self.policy) if self.policy is not None else None
+        return Decoder(world.make_target(), self.rule, policy, drafter, lossy=self.rule.lossy, now=Ticks())
 
     def examine(self, world: World, whole: bool) -> Examined | None:
         """Compute both laws; None where the processors forbid every token somewhere, so that there is none.

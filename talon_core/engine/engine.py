@@ -35,6 +35,8 @@ RESERVED_NODES = 256
 PROMPT_TOKENS = 256
 """Tokens of prompts that are read in a step, where other sequences wait for their round."""
 
+DECODED = "this model is already being decoded"
+
 
 class Engine:
     """Decodes any number of sequences, each in a slot of its own, with one target, drafter, policy and rule.
@@ -88,6 +90,7 @@ class Engine:
                 raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
         self.parts = Parts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
+        self._given = policy
         self.target_passes = 0
         self._children = children
         self._nodes = min(checked_budget(self.policy), RESERVED_NODES)
@@ -95,10 +98,11 @@ class Engine:
         self.costs = costs if costs is not None else self._measured
         self._machine: dict[str, Any] = {}
         self._slots = Slots(slots, rows, target.occupied)
-        weakref.finalize(self, _give_back, target, self._slots)
+        self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
+        weakref.finalize(self, _give_back, target, self._slots, self._opened[0])
         self._prompt_tokens = prompt_tokens
         self._keep = keep
-        self._now = now
+        self.now = now
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}  # by slot
         self._sessions = Sessions(target, self.parts.drafter, spec)
@@ -137,7 +141,7 @@ class Engine:
 
     def prepared(self, request: Request, choices: Choices | None = None) -> Sequence:
         """What `submit` makes of a request, checked, and not handed in yet; raises as `submit` does."""
-        check_processors(self.parts.rule, self.policy, request.sampling.processors)
+        check_processors(self.parts.rule, self._given, request.sampling.processors)
         limit = request.limit(self.parts.target)
         given = choices if choices is not None else SeededChoices(request.seed)
         sequence = Sequence(request, given, limit, self._children)
@@ -180,19 +184,27 @@ class Engine:
         Raises:
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
+        with self._in_session(again=False):
+            yield
+
+    @contextmanager
+    def _in_session(self, again: bool) -> Iterator[None]:
+        """As `session`; `again` if nothing is begun, so that what was found out of the model is not looked at anew."""
         if self._holder == get_ident():
             if self._stepping:
-                raise BusyError("a step of this engine is running; it cannot be entered again from within")
+                raise BusyError(f"{DECODED}, and this was asked from within; ask again when the round is over")
             yield
             return
         if not self._lock.acquire(blocking=False):
-            raise BusyError("this model is already being decoded, by another thread; ask again when it is done")
+            raise BusyError(f"{DECODED}, by another thread perhaps; ask again when it is done")
         try:
-            self._holder = get_ident()
-            with self._sessions.entered():
-                yield
+            with self._sessions.entered(again):
+                self._holder = get_ident()
+                try:
+                    yield
+                finally:
+                    self._holder = None
         finally:
-            self._holder = None
             self._lock.release()
 
     def step(self, only: Collection[Sequence] | None = None) -> dict[Sequence, Round]:
@@ -208,7 +220,7 @@ class Engine:
         Raises:
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
-        with self.session():
+        with self._in_session(again=not self._waiting):
             self._stepping = True
             try:
                 return self._step(None if only is None else {*only})
@@ -229,19 +241,21 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            rounds = Stages(self.parts, ready, faults, self._measured, self._now).run()
+            rounds = Stages(self.parts, ready, faults, self._measured, self.now).run()
             self.target_passes += 1
         for slot, round_ in rounds.items():
             with faults.of([slot]), blaming("tree policy", ready[slot].policy, "observe"):
                 ready[slot].rounds.append(round_)
                 ready[slot].policy.observe(round_.copied())
-            ready[slot].took(self._now())
+            ready[slot].took(self.now())
         for slot, one in taking.items():
             if slot in faults:
                 one.error = faults[slot]
             if one.over:
                 self._leave(slot, keep=slot not in faults)
-        return {taking[slot]: round_ for slot, round_ in rounds.items() if slot not in faults}
+        emitted = {taking[slot]: round_ for slot, round_ in rounds.items() if slot not in faults}
+        faults.clear()  # the errors' tracebacks know them, which would keep both until Python collects garbage
+        return emitted
 
     def _drop_cancelled(self) -> None:
         self._waiting = deque(one for one in self._waiting if not one.cancelled)
@@ -266,7 +280,7 @@ class Engine:
             for slot in given_up:
                 self._close(slot)
             with faults.of([place.slot]):
-                sequence.start(self.policy_for(sequence.request), self.parts.target.device, room, self._now())
+                sequence.start(self.policy_for(sequence.request), self.parts.target.device, room, self.now())
                 sequence.read = self._open(place.slot, sequence, place.source, place.length)
 
     def policy_for(self, request: Request) -> TreePolicy:
@@ -283,14 +297,19 @@ class Engine:
         """Open a slot; returns how many tokens of the prompt need not be read."""
         target, drafter = self.parts.target, self.parts.drafter
         ids, room = sequence.request.ids, self._room(sequence)
+        tokens = len(ids) + sequence.limit
         if not length:
             target.open(slot, room)
+            self._opened[0].add(slot)
             with self.parts.blaming("open"):
-                drafter.open(slot, ids.copy(), room)
+                drafter.open(slot, ids.copy(), tokens)
+            self._opened[1].add(slot)
             return 0
         taken = target.resume(slot, room, source, length)
+        self._opened[0].add(slot)
         with self.parts.blaming("resume"):
-            told = drafter.resume(slot, ids.copy(), room, source, taken)
+            told = drafter.resume(slot, ids.copy(), tokens, source, taken)
+        self._opened[1].add(slot)
         if not is_whole(told) or not 0 <= told <= taken:
             raise PluginError(
                 f"{naming('drafter', self.parts.spec)} returned {written(told)} from resume; it must be a number of "
@@ -313,14 +332,14 @@ class Engine:
         if not parts:
             return
         with faults.of(parts):
-            start = self._now()
+            start = self.now()
             starts = {slot: new[slot].read for slot in parts}
             ids = {slot: new[slot].request.ids[starts[slot] :][:count] for slot, count in parts.items()}
             features = self.parts.target.read(ids)
             told = {slot: Part(starts[slot], count, features[slot]) for slot, count in parts.items()}
             with self.parts.blaming("read"):
                 self.parts.drafter.read(told)
-            seconds = self._now() - start
+            seconds = self.now() - start
             for slot, count in parts.items():
                 new[slot].heard(count, seconds)
 
@@ -336,16 +355,18 @@ class Engine:
 
     def _close(self, slot: int) -> None:
         """Close a slot; what fails then is nobody's any more."""
-        try:
-            self.parts.target.close(slot)
-            with self.parts.blaming("close"):
-                self.parts.drafter.close(slot)
-        except Exception as error:
-            LOG.warning("a slot was not closed as it should be: %s", one_line(error))
+        for close, opened in zip((self.parts.target.close, self.parts.drafter.close), self._opened, strict=True):
+            if slot in opened:
+                opened.remove(slot)
+                try:
+                    close(slot)
+                except Exception as error:
+                    LOG.warning("a slot was not closed as it should be: %s", one_line(error))
 
 
-def _give_back(target: Target, slots: Slots) -> None:
+def _give_back(target: Target, slots: Slots, opened: set[int]) -> None:
     """Close the slots of an engine that nobody has any more."""
     for slot in slots.taken:
         slots.forget(slot)
+    for slot in opened:
         target.close(slot)

@@ -64,6 +64,8 @@ class Slots:
             given_up = self._given_up(slot, room)
             if given_up is None:
                 continue
+            if slot in self._kept and not (length and slot == source):
+                given_up.append(slot)
             for other in given_up:
                 self.forget(other)
             self._kept.pop(slot, None)

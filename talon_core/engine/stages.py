@@ -1,6 +1,7 @@
 """One round over some slots: draft, verify, accept, emit, commit, record. What fails for one ends that one alone."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 
 import attrs
@@ -12,7 +13,7 @@ from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.errors import blaming
-from talon_core.rounds import Round
+from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.sequence import Sequence
 from talon_core.target import Target
@@ -64,20 +65,18 @@ class Stages:
         self._faults = faults
         self._measured = measured
         self._now = now
-        self._last = now()
+        self._spans: dict[int, list[Span]] = {slot: [] for slot in sequences}
 
     def run(self) -> dict[int, Round]:
         """The round of each slot for which nothing has failed."""
+        context = {slot: one.length for slot, one in self._sequences.items()}
         drafted = self._draft()
-        self._lap()
-        accepted, committed, verify_seconds, accept_seconds = self._verify(drafted)
-        self._lap()
+        accepted, committed = self._verify(drafted)
         emitted = self._emit(drafted, accepted)
-        with self._faults.of([*emitted]):
+        with self._faults.of([*emitted]), self._span("commit", emitted):
             self._parts.target.commit({slot: accepted[slot].path for slot in emitted if slot not in committed})
-        commit_seconds = self._lap()
         self._tell(drafted, accepted, emitted)
-        draft_seconds = self._lap()
+        nodes = sum(len(drafted[slot].tree) for slot in accepted)
         rounds = {}
         for slot in self._left(emitted):
             one = drafted[slot]
@@ -85,24 +84,26 @@ class Stages:
                 tree=one.tree.without_laws(),
                 path=read_only(accepted[slot].path),
                 tokens=read_only(emitted[slot]),
-                drafted_nodes=len(one.drafted),
+                drafted=None if one.drafted is one.tree else one.drafted.without_laws(),
                 draft_passes=one.draft_passes,
-                draft_seconds=one.draft_seconds + draft_seconds,
-                policy_seconds=one.policy_seconds,
-                verify_seconds=verify_seconds,
-                accept_seconds=accept_seconds,
-                commit_seconds=commit_seconds,
+                spans=tuple(sorted((*one.spans, *self._spans[slot]), key=lambda span: span.start)),
+                context=context[slot],
+                sequences=len(accepted),
+                nodes=nodes,
             )
         return rounds
 
     def _left(self, slots: Iterable[int]) -> list[int]:
         return [slot for slot in slots if slot not in self._faults]
 
-    def _lap(self) -> float:
-        """Seconds since the last one."""
-        now = self._now()
-        seconds, self._last = now - self._last, now
-        return seconds
+    @contextmanager
+    def _span(self, part: str, slots: Iterable[int]) -> Iterator[None]:
+        """What is done inside is a part of these slots' rounds."""
+        start = self._now()
+        yield
+        span = Span(part, start, self._now())
+        for slot in slots:
+            self._spans[slot].append(span)
 
     def _draft(self) -> dict[int, Drafted]:
         parts = self._parts
@@ -114,29 +115,29 @@ class Stages:
                 wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices))
         return draft_trees(wanted, parts.drafter, self._faults, self._measured, self._now)
 
-    def _verify(self, drafted: Mapping[int, Drafted]) -> tuple[dict[int, Accepted], set[int], float, float]:
-        """What was accepted, by slot; the slots that are committed already; seconds of the target and of the rule."""
+    def _verify(self, drafted: Mapping[int, Drafted]) -> tuple[dict[int, Accepted], set[int]]:
+        """What was accepted, by slot, and the slots that are committed already."""
         parts = self._parts
         trees = {slot: drafted[slot].tree for slot in self._left(drafted)}
         accepted: dict[int, Accepted] = {}
         if not trees:
-            return accepted, set(), 0.0, 0.0
+            return accepted, set()
         greedy = {slot: ends for slot in trees if (ends := self._sequences[slot].greedy_ends(parts.rule)) is not None}
         with self._faults.of(trees):
-            verified = parts.target.verify(trees, greedy)
-            verify_seconds = self._lap()
+            with self._span("verify", trees):
+                verified = parts.target.verify(trees, greedy)
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in trees)
-            self._measured.verified(nodes, context, len(trees), verify_seconds)
+            self._measured.verified(nodes, context, len(trees), self._spans[next(iter(trees))][-1].seconds)
             accepted |= verified.accepted
             for slot, outputs in verified.outputs.items():
-                with self._faults.of([slot]):
+                with self._faults.of([slot]), self._span("accept", [slot]):
                     chosen = self._sequences[slot].accept(parts.rule, trees[slot], outputs.logits)
                     features = outputs.features
                     if features is not None:
                         features = features[torch.as_tensor(chosen.path)]
                     accepted[slot] = Accepted(chosen.path, chosen.token, features)
-            return accepted, {*verified.accepted}, verify_seconds, self._lap()
-        return accepted, set(), 0.0, 0.0
+            return accepted, {*verified.accepted}
+        return accepted, set()
 
     def _emit(self, drafted: Mapping[int, Drafted], accepted: Mapping[int, Accepted]) -> dict[int, IntArray]:
         emitted = {}
@@ -156,5 +157,5 @@ class Stages:
                 nodes = drafted[slot].drafted.follow(tokens[:-1])
                 told[slot] = Committed(tokens.copy(), nodes, accepted[slot].features)
         if told:
-            with self._faults.of(told), self._parts.blaming("commit"):
+            with self._faults.of(told), self._parts.blaming("commit"), self._span("draft", told):
                 self._parts.drafter.commit(told)

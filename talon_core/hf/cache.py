@@ -61,6 +61,7 @@ class TreeCache:
         self.lengths += [0] * grown
         self.staged += [0] * grown
 
+    @torch.inference_mode()  # as passes, in which buffers are made
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
         """As `open`, taking over the first rows that another slot, or this one, has committed.
 

@@ -1,5 +1,6 @@
-"""Which modes a model's modules are in: training, compiled; asked in each round, so at little cost."""
+"""Which modes a model's modules are in: training, compiled; asked in each round, so at little cost. And what it is."""
 
+from collections import defaultdict
 from itertools import chain
 from typing import Any
 
@@ -69,6 +70,44 @@ def recorded_parts(model: nn.Module) -> list[object]:
         own = type(tensor) in (torch.Tensor, nn.Parameter)  # others may be nowhere
         parts += [id(tensor), tensor.data_ptr() if own else 0]
     return parts
+
+
+SAMPLED = 8
+"""Places along each axis of a tensor whose numbers are looked at."""
+
+NO_ATTRIBUTES = {*vars(nn.Module())}
+"""What every module has: its parts, which are looked at one by one, and its mode."""
+
+
+def marks_of(model: nn.Module) -> list[object]:
+    """By which one knows that a model computes what it did: what `recorded_parts` are, what modules hold, and numbers.
+
+    Of each tensor some numbers are among them, spread over it, because PyTorch does not count what is written through
+    `tensor.data`. Two models with equal marks differ at most in numbers that were written in this way.
+    """
+    of_all = nn.modules.module  # hooks for whatever module is called
+    marks = [*recorded_parts(model), *of_all._global_forward_pre_hooks, *of_all._global_forward_hooks]
+    for module in model.modules():
+        marks.append(getattr(type(module), "forward", None))
+        marks += [_mark(value) for name, value in vars(module).items() if name not in NO_ATTRIBUTES]
+    numbers: dict[torch.device, list[torch.Tensor]] = defaultdict(list)
+    with torch.no_grad():
+        for tensor in chain(model.parameters(), model.buffers()):
+            marks.append(0 if tensor.is_inference() else tensor._version)
+            if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.numel() and not tensor.is_meta:
+                places = tuple(slice(None, None, -(-size // SAMPLED)) for size in tensor.shape)
+                numbers[tensor.device].append(tensor[places].reshape(-1).double())
+        marks += [torch.cat(of).cpu().numpy().tobytes() for of in numbers.values()]
+    return marks
+
+
+def _mark(value: object) -> object:
+    """A simple value as it is now, also inside of lists and mappings; of others, who it is."""
+    if isinstance(value, dict):
+        return [(key, _mark(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple | set):
+        return [*map(_mark, value)]
+    return value if value is None or isinstance(value, int | float | str) else id(value)
 
 
 def is_wrapper(cls: type) -> bool:

@@ -18,7 +18,7 @@ from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import Staged, fed, pass_inputs, prompt_passes
 from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
-from talon_core.hf.modes import Modules, recorded_parts
+from talon_core.hf.modes import Modules, marks_of, recorded_parts
 from talon_core.sessions import RepeatableSession
 from talon_core.tree import IntArray, TokenTree
 
@@ -88,6 +88,9 @@ class ModelRunner:
         self._modules = Modules(model)
         self.as_loaded = AsLoaded(model)
         self._parts: list[object] = []  # what recorded passes hold on to
+        self._marks: list[object] = []  # of the model, as it was found the last time
+        self._changes = 0  # how often it was found to be another one
+        self._opened_at: dict[int, int] = {}  # by slot, after how many changes
         self._accelerated = None
         if accelerator is not None:
             with blaming_bugs("accelerator", accelerator, "prepare"):
@@ -113,6 +116,9 @@ class ModelRunner:
             raise ValueError(changed)
         if not again or not self._modules.are_those_of_the_model():
             self._modules = Modules(self.model)
+        if not again and (marks := marks_of(self.model)) != self._marks:
+            self._marks = marks
+            self._changes += 1
         if not again and self._device_passes is not None:
             parts = recorded_parts(self.model)
             if parts != self._parts:
@@ -136,9 +142,14 @@ class ModelRunner:
     def open(self, slot: int, room: int) -> None:
         """Let a sequence have a slot with so many rows of the cache."""
         self.cache.open(slot, room)
+        self._opened_at[slot] = self._changes
 
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
-        """As `open`, taking over what is cached; as `TreeCache.resume`."""
+        """As `open`, taking over what is cached, as `TreeCache.resume`; nothing where the model has changed since."""
+        if self._opened_at.get(source) != self._changes:
+            self.open(slot, room)
+            return 0
+        self._opened_at[slot] = self._changes
         return self.cache.resume(slot, room, source, length)
 
     def close(self, slot: int) -> None:

@@ -16,7 +16,7 @@ from talon_core.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.drawn import Drawn
 from talon_core.errors import blaming
 from talon_core.policy import SequenceInfo, TreePolicy
-from talon_core.rounds import Round
+from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
 from talon_core.testing.strategies import draft_limits, table_drafters
@@ -45,17 +45,18 @@ class Told:
         """The round, for a tree that was drafted."""
         tree = drafted.tree
         path = tree.path(self.place % len(tree))
+        taking = {"draft": self.draft_seconds, "policy": 1e-4, "verify": self.verify_seconds, "accept": 1e-4}
+        spans, start = [], 0.0
+        for part, seconds in taking.items():
+            spans.append(Span(part, start, start + seconds))
+            start += seconds
         return Round(
             tree=tree,
             path=path,
             tokens=np.append(tree.tokens[path[1:]], self.bonus),
-            drafted_nodes=len(drafted.drafted),
+            drafted=None if drafted.drafted is tree else drafted.drafted,
             draft_passes=1,
-            draft_seconds=self.draft_seconds,
-            policy_seconds=1e-4,
-            verify_seconds=self.verify_seconds,
-            accept_seconds=1e-4,
-            commit_seconds=1e-4,
+            spans=tuple(spans),
         )
 
 

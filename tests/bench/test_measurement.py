@@ -19,7 +19,7 @@ TREE = TokenTree([9, 0, 2, 1], [-1, 0, 0, 0], np.zeros(4), {0: Drawn([2, 1], LAW
 
 def walked(*path):
     tokens = np.append(TREE.tokens[[*path[1:]]], 7)
-    return Round(TREE, np.array(path), tokens, len(TREE), 1, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Round(TREE, np.array(path), tokens)
 
 
 def test_acceptance_is_counted_draw_by_draw_and_a_fixed_child_is_none_of_them():

@@ -13,13 +13,13 @@ SENTENCE = "hi-🙂é~\n"
 TALON = [sys.executable, "-c", "import sys; from talon_core.cli import main; sys.exit(main())"]
 SLOW = """
 import sys, time
-from talon_core.generation import BatchGeneration
-fast = BatchGeneration.__next__
+from talon_core.generation import Batch
+fast = Batch.__next__
 def slow(self):
     rounds = fast(self)
     time.sleep(0.2)
     return rounds
-BatchGeneration.__next__ = slow
+Batch.__next__ = slow
 from talon_core.cli import main
 sys.exit(main())
 """

@@ -14,7 +14,6 @@ from talon_core import PluginError, Request, TableTarget, TreePolicy, load
 from talon_core.certify.exact import Given
 from talon_core.choices import SeededChoices
 from talon_core.decoder import Decoder, is_batch
-from talon_core.generation import BatchGeneration
 from talon_core.loading import load_registry
 from talon_core.policy import Growth
 from talon_core.sampling import Sampling
@@ -45,22 +44,28 @@ def requests(draw):
     table_drafters(VOCAB),
     st.none() | st.just(Talon(budget=6, top_k=2)) | st.builds(Erratic, seed=st.integers(0, 99), budget=st.just(6)),
     st.lists(requests(), min_size=1, max_size=5),
+    st.integers(1, 6),
 )
-def test_each_sequence_comes_out_as_it_does_alone(rows, drafter, policy, together):
+def test_each_sequence_comes_out_as_it_does_alone(rows, drafter, policy, together, size):
     with np.errstate(divide="ignore"):
         target = TableTarget(np.log(np.stack(rows)))
     decoder = Decoder(target, Match(), policy, Given(drafter))
-    generation = BatchGeneration(decoder, together, [SeededChoices(of.seed) for of in together])
-    rounds = list(generation)
-    for row, (request, result) in enumerate(zip(together, generation.results(), strict=True)):
-        alone = decoder.run_all([request])[0]
+    batch = decoder.batch(together, size, [SeededChoices(of.seed) for of in together])
+    steps = list(batch)
+    assert max(map(len, steps)) <= size
+    assert batch.target_passes == len(steps)
+    begun = []
+    for sequence, request, result in zip(batch.sequences, together, batch.results(), strict=True):
+        alone = Decoder(target, Match(), policy, Given(drafter)).run_all([request])[0]
         assert result.token_ids == alone.token_ids
         assert result.finish_reason == alone.finish_reason
-        own = [one[row] for one in rounds]
-        over = len(alone.rounds)
-        assert all(one is not None for one in own[:over])
-        assert all(one is None for one in own[over:])
+        of_own = [at for at, step in enumerate(steps) if sequence in step]
+        begun.append(of_own[0])
+        assert of_own == [*range(begun[-1], begun[-1] + len(alone.rounds))]  # none is left out once it has begun
+        assert [steps[at][sequence].tokens.tolist() for at in of_own] == [one.tokens.tolist() for one in alone.rounds]
         assert [one.tree.tokens.tolist() for one in result.rounds] == [one.tree.tokens.tolist() for one in alone.rounds]
+    assert begun == sorted(begun)
+    assert begun[:size] == [0] * len(begun[:size])
 
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
@@ -70,12 +75,14 @@ PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
 @pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1+2"])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
 def test_a_list_of_prompts_is_decoded_as_each_of_them(architecture, drafter, do_sample):
-    decoder = load(tiny_model(architecture), drafter=drafter, policy="talon:budget=8,top_k=3")
+    decoder, other = (
+        load(tiny_model(architecture), drafter=drafter, policy="talon:budget=8,top_k=3") for _ in range(2)
+    )
     options = {"max_new_tokens": 24, "do_sample": do_sample, "seed": 4}
     results = decoder.generate(PROMPTS, **options)
     assert [result.prompt_ids.tolist() for result in results] == PROMPTS
     for at, (prompt, result) in enumerate(zip(PROMPTS, results, strict=True)):
-        assert result.token_ids == decoder.generate(prompt, **{**options, "seed": 4 + at}).token_ids
+        assert result.token_ids == other.generate(prompt, **{**options, "seed": 4 + at}).token_ids
     two = decoder.generate(PROMPTS, batch_size=2, **options)
     assert [result.token_ids for result in two] == [result.token_ids for result in results]
 
@@ -101,6 +108,34 @@ def test_a_sequence_that_is_over_is_not_verified_any_more(monkeypatch):
     assert seen == [[0, 1], [1], [1]]
 
 
+def test_the_next_of_a_list_takes_the_place_of_one_that_is_over(monkeypatch):
+    decoder = load(tiny_model("llama"), policy=None)
+    seen = []
+    verify = decoder.target.verify
+    monkeypatch.setattr(decoder.target, "verify", lambda trees, greedy: seen.append(len(trees)) or verify(trees, greedy))
+    lengths = [1, 5, 2, 2]
+    batch = decoder.batch([Request(np.array([at + 3]), length) for at, length in enumerate(lengths)], 2)
+    batch.finish()
+    assert [len(result.token_ids) for result in batch.results()] == lengths
+    assert seen == [2] * 5  # 1 + 2 + 2 tokens beside the 5
+
+
+def test_one_that_fails_ends_the_batch_and_the_decoder_goes_on():
+    def fails(ids, scores):
+        raise ZeroDivisionError
+
+    decoder = load(tiny_model("llama"), drafter="ngram", policy="talon:budget=6,top_k=2")
+    options = [{"logits_processor": [fails]}, {}, {}]
+    requests = [decoder.frontend.request(PROMPTS[0], {"max_new_tokens": 9, **of}) for of in options]
+    batch = decoder.batch(requests, 2)
+    with pytest.raises(ZeroDivisionError):
+        batch.finish()
+    assert batch.over
+    assert list(batch) == []
+    assert {result.finish_reason for result in batch.results()} == {"interrupted"}
+    assert decoder.run_all(requests[1:])[0].token_ids == load(tiny_model("llama")).run_all(requests[1:])[0].token_ids
+
+
 @attrs.frozen
 class Counting(TreePolicy):
     """Chains of a length that grows by one each round: what it remembers must be of its own sequence."""
@@ -108,9 +143,6 @@ class Counting(TreePolicy):
     name = "counting"
     budget: int = 9
     _rounds: list[int] = attrs.field(factory=list, init=False, eq=False)
-
-    def begin(self):
-        self._rounds.clear()
 
     def observe(self, round_):
         self._rounds.append(len(round_.tokens))
@@ -121,12 +153,14 @@ class Counting(TreePolicy):
 
 
 def test_each_sequence_has_a_policy_of_its_own():
-    decoder = load(tiny_model("llama"), drafter="draft-model:skip=1", policy=Counting())
+    policy = Counting()
+    decoder = load(tiny_model("llama"), drafter="draft-model:skip=1", policy=policy)
     together = decoder.generate(PROMPTS, max_new_tokens=12)
     for prompt, result in zip(PROMPTS, together, strict=True):
         alone = decoder.generate(prompt, max_new_tokens=12)
         assert [len(one.tree) for one in result.rounds] == [len(one.tree) for one in alone.rounds]
         assert len({len(one.tree) for one in result.rounds}) > 1
+    assert policy._rounds == []  # it makes policies, and serves nobody itself
 
 
 def test_what_is_a_list_of_prompts():
@@ -137,7 +171,7 @@ def test_what_is_a_list_of_prompts():
 
 def test_a_bad_prompt_of_a_list_is_found_before_another_is_decoded(monkeypatch):
     decoder = load(tiny_model("llama"))
-    monkeypatch.setattr(decoder, "run_all", lambda _: pytest.fail("something was decoded"))
+    monkeypatch.setattr(decoder.engine, "step", lambda *_: pytest.fail("something was decoded"))
     for wrong, sentence in (([99], "token 99"), ([1] * 300, "300 tokens"), ([], "empty")):
         with pytest.raises(ValueError, match=sentence):
             decoder.generate([[1, 2], wrong])
@@ -178,17 +212,32 @@ def test_one_prompt_beyond_a_draft_models_context_leaves_the_others_drafted():
 
 @attrs.frozen
 class Locked(Counting):
-    """Cannot be copied."""
+    """Cannot be copied, and need not be: another lock is as good."""
 
     name = "locked"
     _lock: object = attrs.field(factory=threading.Lock, init=False, eq=False)
 
 
+class Handmade(TreePolicy):
+    """No class of attrs, so that one for each sequence is a copy; this one has none."""
+
+    name = "handmade"
+    budget = 4
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best(1))
+
+
 def test_a_policy_that_cannot_be_copied_is_named():
     decoder = load(tiny_model("llama"), policy=Locked())
-    with pytest.raises(PluginError, match="'locked'"):
-        decoder.generate(PROMPTS, max_new_tokens=4)
     assert len(decoder.generate(PROMPTS[0], max_new_tokens=4).token_ids) == 4
+    decoder = load(tiny_model("llama"), policy=Handmade())
+    for prompts in (PROMPTS, PROMPTS[0]):
+        with pytest.raises(PluginError, match=r"'handmade'.* raised TypeError in begin: cannot pickle"):
+            decoder.generate(prompts, max_new_tokens=4)
 
 
 def test_a_numpy_seed_counts_up_as_any_other():

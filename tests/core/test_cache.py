@@ -281,3 +281,24 @@ def test_an_unwritten_row_is_nan_and_not_padding():
     keys, _ = write(cache, {0: [1, 2, 3], 1: [4]})[0]
     assert keys[1, :, 1:].isnan().all()
     assert keys[2].isnan().all()
+
+
+@pytest.mark.parametrize("slot", [0, 1, 4])
+def test_a_slot_begins_with_the_rows_of_another_which_stays_as_it_is(slot):
+    cache = TreeCache()
+    cache.open(1, 8)
+    with torch.inference_mode():  # as in passes
+        write(cache, {1: [10, 11, 12, 13]})
+        cache.commit({1: np.array([0, 1, 3])})
+    assert cache.resume(slot, 9, 1, 2) == 2
+    with torch.inference_mode():
+        seen = write(cache, {slot: [20, 21]})
+    for layer in LAYERS:
+        for which in (0, 1):
+            own = seen[layer][which][slot]
+            torch.testing.assert_close(own[:, :4], content([10, 11, 20, 21], layer, which))
+            if slot != 1:
+                torch.testing.assert_close(seen[layer][which][1][:, :3], content([10, 11, 13], layer, which))
+    assert cache.lengths[slot] == 2
+    assert cache.lengths[1] == (2 if slot == 1 else 3)
+    assert cache.resume(1, 9, 1, 99) == cache.lengths[1]  # as many as there are

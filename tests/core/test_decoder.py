@@ -251,12 +251,13 @@ def test_a_decoder_without_a_frontend_says_what_it_takes():
 
 @attrs.frozen
 class Listening(Chain):
-    """A chain that writes down what it is told."""
+    """A chain that writes down what it is told, in one list for all sequences."""
 
     told: list = attrs.field(factory=list)
 
-    def begin(self):
+    def begin(self, sequence):
         self.told.append("begin")
+        return self
 
     def observe(self, round_):
         self.told.append(round_)
@@ -300,8 +301,16 @@ def test_a_drafter_hears_of_every_token_but_those_of_the_last_round():
         ("propose", {0: 1}),
         ("propose", {0: 2}),
         ("commit", {0: ([3, 4, 5], [0, 1, 2])}),
-        ("close", 0),
     ]
+
+
+def test_a_drafter_keeps_a_text_that_is_over_until_it_is_forgotten():
+    drafter = Knows()
+    decoder = Decoder(COUNTING, Match(), chain(2), Given(drafter))
+    decoder.run_all([Request(ids=np.array([4, 5]), max_new_tokens=3)])
+    assert ("close", 0) not in drafter.calls
+    decoder.engine.forget()
+    assert drafter.calls[-1] == ("close", 0)
 
 
 def test_a_drafter_is_told_where_in_its_own_tree_the_accepted_tokens_stand():
@@ -321,7 +330,7 @@ def test_a_drafter_is_told_where_in_its_own_tree_the_accepted_tokens_stand():
 
     drafter = Knows()
     decode((0,), Reversing(), drafter=drafter, max_new_tokens=3)
-    assert drafter.calls[3] == ("commit", {0: ([1, 2], [0, 3])})
+    assert drafter.calls[2] == ("commit", {0: ([1, 2], [0, 3])})
 
 
 @pytest.mark.parametrize("path", [[0], np.array([0.0]), np.array([[0]]), np.array([0, -1]), np.array([True]), None])
@@ -532,7 +541,7 @@ def test_a_processor_that_raises_a_plugin_error_keeps_it():
     ("processor", "sentence"),
     [
         (shapeless, r"processor 'shapeless' returned scores of shape \(6,\); it must return scores of shape \(1, 6\)"),
-        (forgetful, r"processor 'forgetful' returned NoneType; it must return scores of shape \(1, 6\)"),
+        (forgetful, r"processor 'forgetful' returned None; it must return scores of shape \(1, 6\)"),
     ],
 )
 @pytest.mark.parametrize("do_sample", [False, True])

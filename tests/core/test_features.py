@@ -162,9 +162,11 @@ def test_states_are_told_apart():
             assert not torch.allclose(states[one], states[other], rtol=0.1)
 
 
-def test_a_prompt_of_one_token_has_no_features_but_their_shape():
+def test_of_a_prompt_of_one_token_nothing_is_read():
     _, _, recorder, _ = run("llama", (1, 3), prompt_length=1)
-    assert recorder.calls[0][1].features.shape == (0, 2 * HIDDEN)
+    first, committed = recorder.calls[0]
+    assert first == "commit"
+    assert committed.features.shape == (len(committed.tokens), 2 * HIDDEN)
 
 
 def test_long_prompts_are_told_whole(monkeypatch):

@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def round_of(tree, path, own=None):
     tokens = tree.tokens[path[1:]].tolist() + ([] if own is None else [own])
-    return Round(tree, np.array(path), np.array(tokens), len(tree), 1, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Round(tree, np.array(path), np.array(tokens))
 
 
 def page(html):

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from talon_core.drawn import Drawn
 from talon_core.request import Result
-from talon_core.rounds import Round, Stats
+from talon_core.rounds import PARTS, Round, Span, Stats
 from talon_core.testing import draft_trees, drawn_trees
 from talon_core.tree import TokenTree
 
 TREE = TokenTree([9, 3, 2, 5], [-1, 0, 0, 1], [0.0, -0.1, -np.inf, -0.3], {0: Drawn([2], [0.0, 0.5, 0.5])})
-ROUND = Round(TREE, np.array([0, 1]), np.array([3, 7]), 5, 1, 0.1, 0.2, 0.3, 0.4, 1e-300)
+SPANS = (Span("draft", 0.1, 0.2), Span("verify", 0.3, 1e300), Span("accept", 0.0, 5e-324))
+ROUND = Round(TREE, np.array([0, 1]), np.array([3, 7]), TREE, 1, SPANS, 9, 2, 11)
 RESULT = Result(np.array([1, 9]), [3, 7], "né\n", "length", True, [ROUND], Stats.of([ROUND], 1.5, 0.25))
 
 amounts = st.floats(0.0, 1e300)
@@ -29,8 +30,11 @@ def rounds(draw: st.DrawFn) -> Round:
     tree = draw(st.sampled_from([tree, tree.without_laws()]))
     path = tree.path(draw(st.integers(0, len(tree) - 1)))
     tokens = np.append(tree.tokens[path[1:]], draw(st.integers(0, 2**40)))
-    counts = [draw(st.integers(0, 1000)) for _ in range(2)]
-    return Round(tree, path, tokens, *counts, *(draw(amounts) for _ in range(5)))
+    drafted = draw(st.none() | draft_trees())
+    times = st.tuples(amounts, amounts).map(sorted)
+    spans = [Span(part, *draw(times)) for part in draw(st.lists(st.sampled_from(PARTS), max_size=3))]
+    passes, *counts = [draw(st.integers(0, 1000)) for _ in range(4)]
+    return Round(tree, path, tokens, drafted, passes, tuple(spans), *counts)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -41,7 +45,7 @@ def same(one: Any, other: Any) -> bool:
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype == np.float64)
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
+    if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if attrs.has(type(one)):
         return all(same(getattr(one, each.name), getattr(other, each.name)) for each in attrs.fields(type(one)))
@@ -131,8 +135,10 @@ def changed(record: Any, *where: Any, to: Any) -> dict[str, Any]:
         (Round, changed(ROUND, "path", to=[0, 9]), "no Round: 'path' is [0, 9]"),
         (Round, changed(ROUND, "path", to=[]), "no Round: 'path' is []"),
         (Round, changed(ROUND, "draft_passes", to=1.0), "'draft_passes' is 1.0; it must be a whole number of at"),
-        (Round, changed(ROUND, "draft_seconds", to=-1), "'draft_seconds' is -1; it must be a finite number of at"),
-        (Round, changed(ROUND, "draft_seconds", to="NaN"), "'draft_seconds' is 'NaN'; it must be a finite number"),
+        (Round, changed(ROUND, "spans", 0, "start", to=-1), "'start' is -1; it must be a finite number of at"),
+        (Round, changed(ROUND, "spans", 0, "end", to="NaN"), "'end' is 'NaN'; it must be a finite number"),
+        (Round, changed(ROUND, "spans", 0, "end", to=0.05), "no Span: 'end' is 0.05; it must be no less than 'start'"),
+        (Round, changed(ROUND, "spans", 1, "part", to="pray"), "no Span: 'part' is 'pray'; it must be one of"),
         (Stats, changed(RESULT.stats, "rounds", to="1"), "no Stats: 'rounds' is '1'; it must be a whole number"),
         (Result, changed(RESULT, "rounds", to=3), "no Result: 'rounds' is 3; it must be a list"),
         (Result, changed(RESULT, "rounds", 0, "path", to=[0, 2, 3]), "no Result: 'rounds' has at 0 no Round: 'path'"),

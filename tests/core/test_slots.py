@@ -1,5 +1,7 @@
 """Slots of target and drafter: which sequence has one, from when to when, and who chooses its path."""
 
+import gc
+
 import attrs
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 from talon_core import AcceptanceRule, Accepted, PluginError, Request, TableTarget, TokenTree, Verified
 from talon_core.certify.exact import Given
 from talon_core.decoder import Decoder
-from talon_core.generation import BatchGeneration
+from talon_core.engine.engine import Engine
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_drafters import Ngram
@@ -89,7 +91,9 @@ class Strict(TableDrafter):
 
 
 def decoder_of(target, drafter, length=3):
-    return Decoder(target, Match(), Chain(length=length), Given(drafter))
+    decoder = Decoder(target, Match(), Chain(length=length), Given(drafter))
+    decoder.engine = Engine(target, Match(), Chain(length=length), drafter, keep=False)
+    return decoder
 
 
 def named(calls, name):
@@ -107,7 +111,7 @@ def test_each_sequence_has_a_slot_until_it_is_over():
     assert target.calls == [
         ("open", 0, 1 + 2 + 2),
         ("open", 1, 3 + 4 + 2),
-        ("read", {0: [], 1: [3, 4]}),
+        ("read", {1: [3, 4]}),
         ("verify", [0, 1], {0: frozenset(), 1: frozenset()}),
         ("commit", {0: [0, 1], 1: [0]}),
         ("close", 0),
@@ -117,7 +121,7 @@ def test_each_sequence_has_a_slot_until_it_is_over():
     assert drafter.calls == [
         ("open", 0, [2], 1 + 2),
         ("open", 1, [3, 4, 5], 3 + 4),
-        ("read", {0: (0, 0, None), 1: (0, 2, None)}),
+        ("read", {1: (0, 2, None)}),
         ("propose", [0, 1]),
         ("commit", {1: ([0], None)}),
         ("close", 0),
@@ -137,29 +141,51 @@ def test_the_last_round_that_there_is_time_for_ends_with_the_slots_closed():
     assert (target.opened, drafter.opened) == (set(), set())
 
 
-def test_slots_that_a_generation_has_left_open_are_closed_when_the_next_one_begins():
+def test_slots_that_somebody_has_left_are_closed_in_the_next_step():
     target, drafter = Noting(), Strict()
     decoder = decoder_of(target, drafter)
-    left = BatchGeneration(decoder, [Request(np.array([slot]), 20) for slot in range(3)])
+    left = decoder.batch([Request(np.array([slot]), 20) for slot in range(3)], 3)
     next(left)
     assert target.opened == drafter.opened == {0, 1, 2}
+    del left
     assert decoder.run_all([Request(np.array([0]), 5)])[0].token_ids == [1, 2, 3, 4, 5]
     assert (target.opened, drafter.opened) == (set(), set())
-    with pytest.raises(RuntimeError, match="another one has begun"):
-        next(left)
 
 
-def test_decoders_on_one_target_close_what_is_open_in_their_own_drafters_alone():
+def test_somebody_who_is_still_there_goes_on_beside_the_others():
+    target, drafter = Noting(), Strict()
+    decoder = decoder_of(target, drafter)
+    first = decoder.run(Request(np.array([0]), 12))
+    next(first)
+    assert decoder.run_all([Request(np.array([3]), 5)])[0].token_ids == [4, 5, 0, 1, 2]
+    assert target.opened == drafter.opened == {0}
+    first.finish()
+    assert first.token_ids == [1, 2, 3, 4, 5, 0] * 2
+
+
+def test_decoders_on_one_target_have_slots_of_their_own():
     target, drafters = Noting(), (Strict(), Strict())
     one, other = (decoder_of(target, drafter) for drafter in drafters)
     request = Request(np.array([0]), 20)
-    next(one.run(request))
-    next(BatchGeneration(other, [request, request]))
-    assert (target.opened, drafters[0].opened, drafters[1].opened) == ({0, 1}, {0}, {0, 1})
-    next(one.run(request))
-    assert (target.opened, drafters[0].opened, drafters[1].opened) == ({0}, {0}, {0, 1})
-    other.run_all([request])
-    assert (target.opened, drafters[0].opened, drafters[1].opened) == (set(), {0}, set())
+    first, second = one.run(request), other.batch([request, attrs.evolve(request)], 2)
+    next(first)
+    next(second)
+    assert (target.opened, drafters[0].opened, drafters[1].opened) == ({0, 1, 2}, {0}, {1, 2})
+    first.finish()
+    assert (target.opened, drafters[0].opened, drafters[1].opened) == ({1, 2}, set(), {1, 2})
+    second.finish()
+    assert target.opened == target.occupied == set()
+    assert first.token_ids == second.sequences[0].token_ids == ([1, 2, 3, 4, 5, 0] * 4)[:20]
+
+
+def test_a_decoder_that_nobody_has_gives_its_slots_back():
+    target = Noting()
+    decoder = decoder_of(target, Strict())
+    next(decoder.run(Request(np.array([0]), 20)))
+    assert target.occupied == {0}
+    del decoder
+    gc.collect()
+    assert target.opened == target.occupied == set()
 
 
 def test_a_drafter_that_keeps_texts_follows_another_decoder_on_the_same_target():

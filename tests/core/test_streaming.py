@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import talon_core
-from talon_core import Chunk, Request, Result, TableTarget
+from talon_core import Chunk, Engine, Request, Result, TableTarget
 from talon_core.decoder import Decoder
 from talon_core.errors import BusyError
 from talon_core.request import FINISH_REASONS, Criterion
@@ -98,8 +98,9 @@ def test_nothing_keeps_a_stream_that_was_left_or_has_failed(model: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         next(failed)
     kept = [weakref.ref(stream.generation._batch) for stream in (left, failed)]
+    kept.append(weakref.ref(failed.generation.sequence))  # the other one has its slot until the next step
     del left, failed
-    assert [ref() for ref in kept] == [None, None]
+    assert [ref() for ref in kept] == [None, None, None]
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1"])
@@ -131,17 +132,44 @@ def test_weights_that_change_between_two_rounds_are_the_ones_that_are_used(model
     assert set(tokens) == {0}  # of equal logits the first
 
 
-def test_a_new_decode_displaces_a_stream_of_the_same_decoder_and_it_says_so(model: Any) -> None:
+@pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1"])
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 3}], ids=["greedy", "sampled"])
+def test_streams_of_one_decoder_stand_at_different_places_and_each_comes_out_right(
+    model: Any, drafter: str, options: dict[str, Any]
+) -> None:
+    def made() -> Decoder:
+        return talon_core.load(model, policy="talon:budget=6,top_k=2", drafter=drafter)
+
+    prompts = [PROMPT[0].tolist(), [7, 8, 7, 8, 7], [*PROMPT[0].tolist(), 9]]
+    expected = [made().generate(prompt, max_new_tokens=16, **options).token_ids for prompt in prompts]
+    decoder = made()
+    first, second = (decoder.stream(prompt, max_new_tokens=16, **options) for prompt in prompts[:2])
+    for _ in range(3):
+        next(first)
+    next(second)
+    left = decoder.stream(prompts[0], max_new_tokens=16, **options)
+    next(left)
+    third = decoder.stream(prompts[2], max_new_tokens=16, **options)  # begins as the first does, which is not over
+    assert decoder.generate(prompts[1], max_new_tokens=16, **options).token_ids == expected[1]
+    for stream in (third, second, first):
+        for _ in stream:
+            break
+    del left
+    for stream in (second, first, third):
+        list(stream)
+    assert [stream.result().token_ids for stream in (first, second, third)] == expected
+    assert {stream.result().finish_reason for stream in (first, second, third)} == {"length"}
+
+
+def test_a_stream_that_nobody_has_any_more_gives_its_slot_back(model: Any) -> None:
     decoder = talon_core.load(model, **PARTS)
-    stream = decoder.stream(PROMPT, max_new_tokens=20)
-    so_far = next(stream).round.tokens.tolist()
-    expected = plain(model, 8)
-    assert decoder.generate(PROMPT, max_new_tokens=8).token_ids == expected
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"another one has begun on the same decoder .* one decoder for each st"):
-            next(stream)
-    assert (stream.result().token_ids, stream.result().finish_reason) == (so_far, "interrupted")
-    assert decoder.generate(PROMPT, max_new_tokens=8).token_ids == expected
+    for _ in range(5):
+        for _ in decoder.stream(PROMPT, max_new_tokens=20):
+            break
+    assert len(decoder.engine._running) == 1  # the last one, until the next step
+    stream = decoder.stream([1, 2, 3], max_new_tokens=8)
+    list(stream)
+    assert not decoder.engine._running
 
 
 def test_a_decode_that_runs_refuses_a_second_one(model: Any) -> None:
@@ -154,7 +182,7 @@ def test_a_decode_that_runs_refuses_a_second_one(model: Any) -> None:
             lambda: other.generate(PROMPT, max_new_tokens=5),
             lambda: talon_core.load(model, policy="none"),
         ):
-            with pytest.raises(BusyError, match="already being decoded; finish or close the running generation first"):
+            with pytest.raises(BusyError, match="this model is already being decoded"):
                 attempt()
         return scores
 
@@ -231,9 +259,11 @@ def test_a_stream_is_closed_from_another_thread_and_the_round_that_runs_is_the_l
     target.go_on.release()
     for _ in range(2):
         assert target.inside.acquire(timeout=20)
+    for busy in (stream, stream.generation):
+        with pytest.raises(BusyError, match="this model is already being decoded, by another thread"):
+            next(busy)
     stream.close()  # returns, though a round runs
-    with pytest.raises(BusyError, match="a round of this generation is running"):
-        next(stream)
+    assert list(stream) == []
     target.go_on.release()
     thread.join(timeout=20)
     assert came == [["1.", "2."]]
@@ -275,36 +305,29 @@ def test_a_run_without_a_consumer_is_one_session_and_a_stream_has_one_for_each_r
 
 
 class Late(TableTarget):
-    """Each pass takes a while; the clock of the generation says how long."""
+    """Each pass takes a second of its own clock."""
 
     def __init__(self) -> None:
         super().__init__(np.roll(np.eye(9), 1, axis=1) * 9)
+        self.now = 0.0
 
     def verify(self, trees: Any, greedy: Any = NOT_GREEDY) -> Any:
-        clock.now += 1.0
+        self.now += 1.0
         return super().verify(trees, greedy)
 
 
-class clock:
-    now = 0.0
-
-
-@pytest.fixture
-def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talon_core.generation.perf_counter", lambda: clock.now)
-
-
-@pytest.mark.usefixtures("ticking")
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [(0, ([1], "time")), (2.5, ([1, 2, 3], "time")), (7.0, ([1, 2, 3, 4, 5, 6], "length")), (None, (6, "length"))],
 )
 def test_the_round_in_which_the_time_is_over_is_the_last(seconds: float | None, expected: Any) -> None:
-    decoder = counting(Late())
+    target = Late()
+    decoder = counting(target)
+    decoder.engine = Engine(target, decoder.rule, now=lambda: target.now)
     results = [decoder.generate([0], max_seconds=seconds, max_new_tokens=6)]
     results += decoder.generate([[0], [0], [0]], batch_size=2, max_seconds=seconds, max_new_tokens=6)
     tokens, reason = expected
-    for result in results:  # each batch has its own time
+    for result in results:  # each sequence has its own time
         assert result.finish_reason == reason
         assert result.token_ids == tokens if seconds is not None else len(result.token_ids) == tokens
 
@@ -342,8 +365,9 @@ def raising(error: type[BaseException]) -> Criterion:
 def test_a_criterion_that_raises_stop_iteration_does_not_look_like_the_end() -> None:
     decoder = counting(TableTarget(np.eye(9)))
     stream = decoder.stream([0], criteria=(raising(StopIteration),))
-    with pytest.raises(RuntimeError, match="StopIteration was raised in a round"):
+    with pytest.raises(RuntimeError, match="StopIteration was raised in a round") as caught:
         list(stream)
+    assert isinstance(caught.value.__cause__, StopIteration)
     assert list(stream) == []
     with pytest.raises(RuntimeError, match="StopIteration was raised in a round"):
         decoder.generate([0], criteria=(raising(StopIteration),))
@@ -399,22 +423,34 @@ def test_half_a_character_is_in_neither_text_where_a_stream_is_closed_while_a_ro
     assert "".join(str(chunk.text) for chunk in stream) == stream.result().text == "1."
 
 
-def test_who_begins_while_another_enters_the_model_ends_the_other(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same-thread", "another-thread"])
+def test_who_begins_while_another_enters_the_model_is_refused(
+    monkeypatch: pytest.MonkeyPatch, model: Any, elsewhere: bool
+) -> None:
     """Between looking whose turn it is and taking the model nobody may come in."""
     decoder = talon_core.load(model, **PARTS)
     stream = decoder.stream(PROMPT, max_new_tokens=12)
     next(stream)
     runner, entered = decoder.target.runner, type(decoder.target.runner).session  # type: ignore[attr-defined]
 
+    def intrude() -> None:
+        with pytest.raises(BusyError, match="this model is already being decoded"):
+            decoder.generate([7, 8, 9], max_new_tokens=4)
+
     def meanwhile(self: Any) -> Any:
         monkeypatch.undo()
-        decoder.generate([7, 8, 9], max_new_tokens=4)
+        if elsewhere:
+            thread, came = in_thread(intrude)
+            thread.join(timeout=20)
+            assert came == [None]
+        else:
+            intrude()
         return entered(self)
 
     monkeypatch.setattr(type(runner), "session", meanwhile)
-    stream.generation._batch._session._known.clear()
-    with pytest.raises(RuntimeError, match="another one has begun"):
-        next(stream)
+    decoder.engine._sessions._known.clear()  # so that sessions are asked for anew
+    list(stream)
+    assert stream.result().token_ids == plain(model, 12)
 
 
 def test_a_result_taken_midway_stays_as_it_was(model: Any) -> None:

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from talon_core import TokenTree
-from talon_core.drafter import Committed, Frontier, Part
+from talon_core.decoder import Decoder
+from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.hf.target import HFTarget
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
@@ -340,14 +341,26 @@ def check_candidates(candidates, place, law, path_logp, width):
     assert law.sum() == pytest.approx(1)
 
 
-class Recording:
+def recorded_laws(decoder):
+    """The same decoder with a drafter that notes every law it is asked for, and that drafter."""
+    recording = Recording(decoder.drafter)
+    return Decoder(decoder.target, decoder.rule, decoder.policy, recording, decoder.frontend), recording
+
+
+class Recording(Drafter):
     """A drafter that notes every law it is asked for, with the text and the path it is for; for one sequence."""
 
     def __init__(self, drafter):
         self.drafter, self.max_depth, self.laws = drafter, drafter.max_depth, []
 
-    def __getattr__(self, name):
-        return getattr(self.drafter, name)
+    def session(self):
+        return self.drafter.session()
+
+    def read(self, parts):
+        self.drafter.read(parts)
+
+    def close(self, slot):
+        self.drafter.close(slot)
 
     def open(self, slot, prompt, room):
         self.ids = prompt.tolist()
@@ -379,7 +392,8 @@ def recorded(spec, model):
 class Shared:
     """All of this, for the tests: they cannot import it."""
 
-    Written, Rounds, Recording = Written, Rounds, Recording
+    Written, Rounds = Written, Rounds
+    recorded_laws = staticmethod(recorded_laws)
     random_layer = staticmethod(random_layer)
     save = staticmethod(save)
     states_of = staticmethod(states_of)

@@ -192,7 +192,7 @@ def test_while_decoding_the_laws_are_the_formulas(policy, shared, tmp_path):
     case = CASES["the authors'"]
     decoder = decoder_of(written_case(shared, tmp_path, case), policy)
     model = decoder.target.model
-    recording = decoder.drafter = shared.Recording(decoder.drafter)
+    decoder, recording = shared.recorded_laws(decoder)
     result = decoder.generate(np.array([5, 6, 7, 8]), max_new_tokens=12)
     whole = [5, 6, 7, 8, *result.token_ids]
     final, weights = shared.states_of(model, whole, (-1,)).double().numpy(), weights_of(shared, case)

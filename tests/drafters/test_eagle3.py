@@ -449,7 +449,7 @@ def test_candidates_are_no_more_than_its_vocabulary(shared, tmp_path):
 def test_while_decoding_the_laws_are_the_formulas(policy, shared, tmp_path):
     case = Case(draft_ids=None, maps=())
     decoder = decoder_of(written_case(shared, tmp_path, case), policy)
-    recording = decoder.drafter = shared.Recording(decoder.drafter)
+    decoder, recording = shared.recorded_laws(decoder)
     result = decoder.generate(np.array([5, 6, 7, 8]), max_new_tokens=10)
     whole = [5, 6, 7, 8, *result.token_ids]
     features, weights = fused(shared, case, target_model(), whole), weights_of(shared, case)

@@ -356,7 +356,7 @@ def test_while_decoding_the_states_are_those_of_the_tokens_before_the_root(name,
     tensors = tensors_of(layout)
     decoder = decoder_of(written_layout(tmp_path, layout), "talon:budget=80,top_k=30,mu=0.001")
     model = decoder.target.model
-    recording = decoder.drafter = shared.Recording(decoder.drafter)
+    decoder, recording = shared.recorded_laws(decoder)
     result = decoder.generate(np.array([5, 6, 7, 8]), max_new_tokens=12)
     assert any(len(round_.tokens) > 1 for round_ in result.rounds)
     final = model.model(input_ids=torch.tensor([[5, 6, 7, 8, *result.token_ids]])).last_hidden_state[0].detach()

@@ -246,7 +246,7 @@ def test_while_decoding_the_state_is_that_of_the_token_before_the_root(tmp_path,
     layout = LAYOUTS["sharing"]
     decoder = decoder_of(written_layout(tmp_path, layout), "talon:budget=80,top_k=30,mu=0.001")
     model = decoder.target.model
-    recording = decoder.drafter = shared.Recording(decoder.drafter)
+    decoder, recording = shared.recorded_laws(decoder)
     result = decoder.generate(np.array([5, 6, 7, 8]), max_new_tokens=12)
     final = model.model(input_ids=torch.tensor([[5, 6, 7, 8, *result.token_ids]])).last_hidden_state[0].detach()
     assert len({len(ids) for ids, _, _ in recording.laws}) == result.stats.rounds - (len(result.rounds[-1].tree) == 1)

@@ -393,4 +393,4 @@ def test_a_kept_text_is_given_up_where_there_is_no_room_beside_it():
     slots.keep(1, text)
     assert slots.take(np.array([5, 5]), 20, {}) is None  # slot 0 is taken, and two slots of 20 are too many
     slots.keep(0, text)
-    assert slots.take(np.array([5, 5]), 20, {}) == (Place(0, 0, 0), [1])
+    assert slots.take(np.array([5, 5]), 20, {}) == (Place(0, 0, 0), [1, 0])

@@ -39,8 +39,8 @@ def model() -> Any:
     return tiny_model("llama")
 
 
-def talon() -> Any:
-    return talon_core.as_generate(drafter="ngram", policy="talon:budget=10,top_k=3")
+def talon(policy: str = "talon:budget=10,top_k=3") -> Any:
+    return talon_core.as_generate(drafter="ngram", policy=policy)
 
 
 class Recorder(BaseStreamer):
@@ -319,20 +319,25 @@ def test_a_streamer_that_raises_leaves_the_model_free(model: Any) -> None:
     assert kept.tb is not None
 
 
-def test_a_call_inside_a_call_is_refused_and_does_not_disturb_it(model: Any) -> None:
-    ours, other = talon(), talon()
+def test_a_call_inside_a_call_does_not_disturb_it(model: Any) -> None:
+    """The same decoder goes on with another text; another decoder of the model is refused."""
+    ours, same, other = talon(), talon(), talon("chain:length=2")
+    plain = model.generate(PROMPT, max_new_tokens=30, **GREEDY)
+    inside: list[torch.Tensor] = []
 
     class Curious(Recorder):
         def put(self, value: torch.Tensor) -> None:
             super().put(value)
-            for inner in (ours, other):
-                if len(self.pieces) == 3:
-                    with pytest.raises(BusyError, match="already being decoded"):
-                        model.generate(PROMPT, max_new_tokens=3, custom_generate=inner, **GREEDY)
+            if len(self.pieces) == 3:
+                with pytest.raises(BusyError, match="already being decoded"):
+                    model.generate(PROMPT, max_new_tokens=3, custom_generate=other, **GREEDY)
+                for inner in (ours, same):
+                    inside.append(model.generate(PROMPT, max_new_tokens=20, custom_generate=inner, **GREEDY))
 
-    plain = model.generate(PROMPT, max_new_tokens=30, **GREEDY)
     given: dict[str, Any] = {"streamer": Curious(), "custom_generate": ours, **GREEDY}
     assert torch.equal(model.generate(PROMPT, max_new_tokens=30, **given), plain)
+    assert [torch.equal(out, plain[:, : out.shape[1]]) for out in inside] == [True, True]
+    assert len(ours.last.token_ids) == 30
 
 
 def test_a_text_that_the_context_ends_is_warned_of_once(model: Any, caplog: pytest.LogCaptureFixture) -> None:

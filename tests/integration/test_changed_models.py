@@ -422,6 +422,52 @@ def test_a_row_of_the_head_that_is_zeroed_behind_the_back_is_not_chosen_any_more
         assert decode() == answer(model, 12) != expected
 
 
+def in_place(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(-1.5)
+
+
+def behind_the_back(model: Any) -> None:
+    for linear in some(model):
+        linear.weight.data *= -1.5
+
+
+def with_another_attribute(model: Any) -> None:
+    model.model.layers[0].mlp.down_proj.scale["default"] = -2.0
+
+
+class Scaled(nn.Linear):
+    """A layer that an attribute of its own changes, as those of adapters are."""
+
+    scale: dict[str, float]
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) * self.scale["default"]
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1"])
+@pytest.mark.parametrize("change", [*CHANGES, in_place, behind_the_back, with_another_attribute])
+def test_nothing_is_taken_over_from_a_text_of_a_model_that_has_changed_since(
+    change: Callable[[Any], None], drafter: str
+) -> None:
+    model = tiny_model("llama")
+    scaled = model.model.layers[0].mlp.down_proj
+    scaled.__class__, scaled.scale = Scaled, {"default": 1.0}
+    decoder = talon_core.load(model, policy="talon:budget=6,top_k=2", drafter=drafter)
+    read: list[int] = []
+    before = decoder.target.read
+    decoder.target.read = lambda parts: (read.extend(map(len, parts.values())), before(parts))[1]  # type: ignore[method-assign]
+    for _ in range(2):
+        assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == answer(model)
+    with decoder.stream(PROMPT, max_new_tokens=20) as left:
+        next(left)
+        change(model)
+        next(left)
+    assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == answer(model)
+    assert read == [7, 7]  # of the prompt without its last token; between them it was known
+
+
 def test_a_drafters_own_weights_are_compared_before_every_generation(tmp_path: Path) -> None:
     tokens = torch.arange(20, 80)
     torch.manual_seed(0)

@@ -21,12 +21,10 @@ import pytest
 import torch
 
 from talon_core.choices import Choices
-from talon_core.generation import BatchGeneration
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.laws import Laws
 from talon_core.loading import Parts, decoder_for_model
-from talon_core.request import Result
 from talon_core.rule import AcceptanceRule, Accepted, descend
 from talon_core.testing.wrong import NoLeftover
 from talon_core.tree import TokenTree
@@ -150,15 +148,11 @@ def sampled(
     options = {"temperature": 1.0, "top_k": TOP_K, "max_new_tokens": TOKENS}
     request = decoder.frontend.request(np.array(ids), options)
     requests = [attrs.evolve(request, seed=seed) for seed in range(samples)]
-    results = [result for batch in decoder.batches(requests, BATCH) for result in finished(batch)]
+    batch = decoder.batch(requests, BATCH)
+    batch.finish()
+    results = batch.results()
     accepted = sum(round_.accepted for result in results for round_ in result.rounds)
     return Counter(tuple(result.token_ids) for result in results), accepted / samples
-
-
-def finished(batch: BatchGeneration) -> list[Result]:
-    for _ in batch:
-        pass
-    return batch.results()
 
 
 @pytest.mark.models
