@@ -53,6 +53,11 @@ class MeasuredCosts(Costs):
         """A layer of the drafter took so long; arguments as for `draft`."""
         _remember(self._drafted[_power(width)], rows, seconds)
 
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self._verified.clear()
+        self._drafted.clear()
+
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         wanted = _power(batch), _power(context)
         return _at(self._verified, nodes, key=lambda kind: [abs(a - b) for a, b in zip(kind, wanted, strict=True)])

@@ -325,13 +325,14 @@ class _Trial:
         decoder = self.decoder(world)
         examined = Examined(expected)
         try:
-            if self._composes:
+            composes = self._composes and is_memoryless(decoder.engine.policy_for(world.request))
+            if composes:
                 composed = composed_law(decoder, world.request, MOST_OUTCOMES)
                 if composed is None:
                     raise _TooLarge
                 examined = examined.with_law(composed)
                 whole &= composed.outcomes <= FEW_OUTCOMES
-            if whole or not self._composes:
+            if whole or not composes:
                 examined = examined.with_law(_whole(decoder, world.request))
         except PluginError as error:
             return attrs.evolve(examined, broke=str(error))

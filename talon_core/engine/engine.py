@@ -111,7 +111,7 @@ class Engine:
         self._stepping = False
 
     def forget(self) -> None:
-        """Give up the texts that are kept, and what policies have learnt of the machine.
+        """Give up the texts that are kept, what passes took, and what policies have learnt of the machine.
 
         Raises:
             BusyError: if the model is being decoded at this moment.
@@ -120,6 +120,7 @@ class Engine:
             for slot in self._slots.kept:
                 self._slots.forget(slot)
                 self._close(slot)
+            self._measured.forget()
             self._machine.clear()
 
     def submit(self, request: Request, choices: Choices | None = None) -> Sequence:

@@ -8,13 +8,13 @@ import pytest
 from talon_core import AcceptanceRule, Growth, TreePolicy
 from talon_core.certify.composed import composed_law, is_memoryless
 from talon_core.certify.exact import Given, distance, emitted_law
-from talon_core.certify.trial import WHOLE, CertificationError, certify
+from talon_core.certify.trial import WHOLE, CertificationError, _Trial, certify
 from talon_core.certify.worlds import random_worlds
 from talon_core.decoder import Decoder
 from talon_core.loading import build
 from talon_core.registry import load_registry
 from talon_core.rule import descend
-from talon_strategies import Talon
+from talon_strategies import SampledChain, Talon
 
 POLICIES = sorted(load_registry().entries["tree policy"])
 SPECS = {"specinfer": "specinfer:widths=2"}
@@ -81,6 +81,71 @@ def test_whoever_could_remember_a_round_is_not_composed(part):
 def test_a_policy_that_follows_the_request_is_composed():
     assert is_memoryless(Follows())
     assert certify(Follows(), worlds=WHOLE + 1).certified
+
+
+@attrs.define
+class Seen:
+    rounds: int = 0
+
+
+@attrs.frozen
+class Remembers(TreePolicy):
+    """Drafts in every second round alone."""
+
+    name = "remembers"
+    budget: int = 3
+    seen: Seen = attrs.field(init=False, eq=False, factory=Seen)
+
+    def observe(self, round_):
+        self.seen.rounds += 1
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best((self.budget - len(tree)) * (self.seen.rounds % 2)))
+
+
+@attrs.frozen
+class IsServedByOneThatRemembers(Talon):
+    def begin(self, sequence):
+        return Remembers()
+
+
+def test_who_is_served_by_one_that_remembers_is_not_composed():
+    """Nothing is ever drafted in a first round, so chained rounds would not show a single accepted token."""
+    assert is_memoryless(IsServedByOneThatRemembers())
+    trial = _Trial(IsServedByOneThatRemembers(), build("rule", "match"), None, 200, None)
+    accepting = 0
+    for world in islice(random_worlds(2), 200):
+        examined = trial.examine(world, whole=False)
+        accepting += examined is not None and examined.accepting
+    assert accepting > 0
+
+
+@attrs.frozen
+class SavesWhereCostsAreKnown(SampledChain):
+    """Draws fewer tokens where passes were measured before it began."""
+
+    def begin(self, sequence):
+        return attrs.evolve(self, length=1 if sequence.costs.verify(1, 1) is not None else self.length)
+
+
+@attrs.frozen
+class AsksForCosts(SampledChain):
+    """Draws fewer tokens in the rounds after the first."""
+
+    told: object = None
+
+    def begin(self, sequence):
+        return attrs.evolve(self, told=sequence)
+
+    def grow(self, tree, candidates, choices):
+        if len(tree) > 1 and self.told.costs.verify(1, 1) is not None:
+            return Growth([])
+        return super().grow(tree, candidates, choices)
+
+
+@pytest.mark.parametrize("policy", [SavesWhereCostsAreKnown, AsksForCosts])
+def test_outcomes_know_nothing_of_what_the_passes_of_others_took(policy):
+    assert certify(policy(length=2), worlds=WHOLE + 5).certified
 
 
 @pytest.mark.parametrize("kind", ["tree policy", "rule"])

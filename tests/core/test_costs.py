@@ -178,6 +178,17 @@ def test_reading_a_prompt_is_no_pass_over_trees():
     assert len(own.costs.passes) == len(first.rounds)
 
 
+def test_an_engine_forgets_what_passes_took_and_measures_anew():
+    own = engine()
+    submit(own, 5, 1)
+    own.step()
+    assert None not in (own.costs.verify(1, 5), own.costs.draft(1, 3))
+    own.forget()
+    assert (own.costs.verify(1, 5), own.costs.draft(1, 3)) == (None, None)
+    own.step()
+    assert own.costs.verify(1, 5) is not None
+
+
 class Fixed(Costs):
     def verify(self, nodes, context, batch=1):
         return 1.0 + nodes
