@@ -159,7 +159,8 @@ class _Sizes:
 
     def row(self) -> list[Sequence[float]]:
         """Weights of a law: the last token's is never 0, so that every row is one. Small numbers are easy to follow."""
-        return [(1.0, 2.0, 3.0, 0.0, 5.0, 9.0, TINY)] * (self.vocab_size - 1) + [(1.0, 2.0, 4.0, TINY)]
+        some: Sequence[float] = (1.0, 2.0, 3.0, 0.0, 5.0, 9.0, TINY)
+        return [*[some] * (self.vocab_size - 1), (1.0, 2.0, 4.0, TINY)]
 
     def parts(self) -> dict[str, Sequence[Any]]:
         """Fields that are one of some values."""

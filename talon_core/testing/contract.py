@@ -132,8 +132,8 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
     ) -> None:
         limits = data.draw(draft_limits(drafter.vocab_size), label="limits")
         policy = make()
-        served = [_begun(one, sequence) for one in (policy, make())]
-        _check_sequence(*served, drafter, first, limits, seed)
+        served, twin = _begun(policy, sequence), _begun(make(), sequence)
+        _check_sequence(served, twin, drafter, first, limits, seed)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
     with steady("tree policy", make(), "choices"):

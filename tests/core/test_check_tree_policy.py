@@ -187,7 +187,8 @@ class SharesItsMemory(Remembers):
 @pytest.mark.parametrize("make", [ReturnsItself, EmptiesItself, SharesItsMemory])
 def test_a_field_in_which_a_policy_remembers_must_be_made_anew_even_if_no_tree_shows_it(make):
     with pytest.raises(
-        AssertionError, match=r"^tree policy 'remembers' .* returned a policy from begin that shares memory with it; a f"
+        AssertionError,
+        match=r"^tree policy 'remembers' .* returned a policy from begin that shares memory with it; a f",
     ):
         check_tree_policy(lambda: make(by="fast", budget=2), max_examples=1)
 
