@@ -41,6 +41,7 @@ PAGES = (
                 "talon_core.policy",
                 "talon_core.policy:SequenceInfo",
                 "talon_core.costs:Costs",
+                "talon_core.costs:MeasuredCosts",
                 "talon_core.tree",
                 "talon_core.candidates",
                 "talon_core.drawn:Drawn",

@@ -4,7 +4,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
@@ -356,11 +356,13 @@ class Engine:
 
     def _close(self, slot: int) -> None:
         """Close a slot; what fails then is nobody's any more."""
-        for close, opened in zip((self.parts.target.close, self.parts.drafter.close), self._opened, strict=True):
+        ways = ((self.parts.target.close, nullcontext()), (self.parts.drafter.close, self.parts.blaming("close")))
+        for (close, way), opened in zip(ways, self._opened, strict=True):
             if slot in opened:
                 opened.remove(slot)
                 try:
-                    close(slot)
+                    with way:
+                        close(slot)
                 except Exception as error:
                     LOG.warning("a slot was not closed as it should be: %s", one_line(error))
 

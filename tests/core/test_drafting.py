@@ -1,5 +1,6 @@
 """Growing a tree: what the engine asks, what bounds it, and what it refuses from a policy or a drafter, in words."""
 
+from itertools import count
 from types import SimpleNamespace
 
 import attrs
@@ -625,11 +626,12 @@ class Told(MeasuredCosts):
 
 
 def test_each_layer_is_measured_once_for_all_rows_by_the_clock_that_is_given():
-    told, clock = Told(), iter(range(0, 100, 5))
+    told, clock = Told(), count(0, 5)
     trees = [wanted(0, Policy(budget=3)), wanted(1, Policy(budget=7, wide=lambda tree: 3))]
     drafted = draft_trees(trees, DRAFTER, Faults(), told, now=lambda: next(clock))
     assert told.layers == [(2, 3, 5), (2, 3, 5), (2, 3, 5)]  # the first tree is full after one layer
-    assert {one.draft_seconds for one in drafted.values()} == {15}
+    spans = {slot: [span for span in one.spans if span.part == "draft"] for slot, one in drafted.items()}
+    assert {slot: [span.seconds for span in own] for slot, own in spans.items()} == {0: [5], 1: [5, 5, 5]}
 
 
 @attrs.frozen(eq=False)
