@@ -4,7 +4,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
@@ -356,12 +356,13 @@ class Engine:
 
     def _close(self, slot: int) -> None:
         """Close a slot; what fails then is nobody's any more."""
-        ways = ((self.parts.target.close, nullcontext()), (self.parts.drafter.close, self.parts.blaming("close")))
-        for (close, way), opened in zip(ways, self._opened, strict=True):
+        closes = (self.parts.target.close, self.parts.drafter.close)
+        blames: tuple[AbstractContextManager[None], ...] = (nullcontext(), self.parts.blaming("close"))
+        for close, blame, opened in zip(closes, blames, self._opened, strict=True):
             if slot in opened:
                 opened.remove(slot)
                 try:
-                    with way:
+                    with blame:
                         close(slot)
                 except Exception as error:
                     LOG.warning("a slot was not closed as it should be: %s", one_line(error))
