@@ -37,16 +37,10 @@ PAGES = (
         "Tree policies",
         "What a policy is, what it sees, and what it answers. [Writing a policy](../writing-a-policy.md) makes one.",
         (
-            *(
-                "talon_core.policy",
-                "talon_core.policy:SequenceInfo",
-                "talon_core.costs:Costs",
-                "talon_core.costs:MeasuredCosts",
-                "talon_core.tree",
-                "talon_core.candidates",
-                "talon_core.drawn:Drawn",
-            ),
-            *("talon_core.choices", "talon_core.drafting:DraftLimits", "talon_core.drafting:draft_tree"),
+            *("talon_core.policy", "talon_core.policy:SequenceInfo", "talon_core.costs:Costs"),
+            *("talon_core.costs:MeasuredCosts", "talon_core.tree"),
+            *("talon_core.candidates", "talon_core.drawn:Drawn", "talon_core.choices"),
+            *("talon_core.drafting:DraftLimits", "talon_core.drafting:draft_tree"),
         ),
     ),
     Page(

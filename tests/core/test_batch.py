@@ -112,9 +112,7 @@ def test_the_next_of_a_list_takes_the_place_of_one_that_is_over(monkeypatch):
     decoder = load(tiny_model("llama"), policy=None)
     seen = []
     verify = decoder.target.verify
-    monkeypatch.setattr(
-        decoder.target, "verify", lambda trees, greedy: seen.append(len(trees)) or verify(trees, greedy)
-    )
+    monkeypatch.setattr(decoder.target, "verify", lambda trees, ends: seen.append(len(trees)) or verify(trees, ends))
     lengths = [1, 5, 2, 2]
     batch = decoder.batch([Request(np.array([at + 3]), length) for at, length in enumerate(lengths)], 2)
     batch.finish()

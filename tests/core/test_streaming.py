@@ -4,7 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import attrs
@@ -17,6 +17,7 @@ from talon_core import Chunk, Engine, Request, Result, TableTarget
 from talon_core.decoder import Decoder
 from talon_core.errors import BusyError
 from talon_core.request import FINISH_REASONS, Criterion
+from talon_core.sessions import RepeatableSession
 from talon_core.target import NOT_GREEDY
 from talon_core.testing.tiny_models import tiny_model
 from talon_strategies.rules.match import Match
@@ -302,6 +303,38 @@ def test_a_run_without_a_consumer_is_one_session_and_a_stream_has_one_for_each_r
     assert target.sessions == 2
     list(decoder.stream([0]))
     assert target.sessions == 2 + 9
+
+
+class SetUp(RepeatableSession):
+    """Says which way it was entered."""
+
+    def __init__(self, entered: list[str]) -> None:
+        self.entered = entered
+
+    def __enter__(self) -> None:
+        self.entered.append("anew")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def again(self) -> AbstractContextManager[object]:
+        self.entered.append("again")
+        return nullcontext()
+
+
+def test_a_session_is_set_up_anew_where_something_begins_and_entered_again_where_all_go_on() -> None:
+    class Target(TableTarget):
+        def session(self) -> SetUp:
+            return SetUp(entered)
+
+    entered: list[str] = []
+    decoder = counting(Target(np.roll(np.eye(9), 1, axis=1) * 9))
+    first, second = decoder.stream([0]), decoder.stream([3])
+    for stream in (first, first, second, first, second):
+        next(stream)
+    decoder.generate([0])
+    next(first)
+    assert entered == ["anew", "again", "anew", "again", "again", "anew", "again"]
 
 
 class Late(TableTarget):

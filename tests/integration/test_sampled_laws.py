@@ -22,7 +22,6 @@ import torch
 
 from talon_core.choices import Choices
 from talon_core.hf.frontend import HFFrontend
-from talon_core.hf.target import HFTarget
 from talon_core.laws import Laws
 from talon_core.loading import Parts, decoder_for_model
 from talon_core.rule import AcceptanceRule, Accepted, descend
@@ -99,32 +98,6 @@ def surprise(counts: Texts, law: Texts) -> float:
     return TOKENS * min(g_test(firsts(counts, length), firsts(law, length)) for length in range(1, TOKENS + 1))
 
 
-class ReadOnce:
-    """A target's `read` that runs a prompt once: batches of the same prompt get copies of the cache's rows."""
-
-    def __init__(self, target: HFTarget) -> None:
-        self._cache, self._read = target.runner.cache, target.read
-        self._kept: list[torch.Tensor] = []
-        self._features: torch.Tensor | None = None
-
-    @torch.inference_mode()
-    def __call__(self, parts: Any) -> Any:
-        (count,) = {len(tokens) for tokens in parts.values()}
-        slots = [*parts]
-        if not self._kept:
-            first = slots[0]
-            self._features = self._read({first: parts[first]})[first]
-            self._kept = [rows[first : first + 1, :, :count].clone() for rows in self._cache.buffers()]
-            self._cache.lengths[first] = 0
-        self._cache.stage_prompts(slots, count)
-        layers = len(self._kept) // 2
-        for layer in range(layers):
-            pair = (self._kept[layer], self._kept[layers + layer])
-            self._cache.update(*(rows.expand(len(slots), -1, -1, -1) for rows in pair), layer)
-        self._cache.committed(dict.fromkeys(slots, count))
-        return dict.fromkeys(slots, self._features)
-
-
 @pytest.fixture(scope="module")
 def ids(smollm: tuple[Any, Any]) -> list[int]:
     """The question as a chat has it, and the beginning of an answer."""
@@ -143,11 +116,10 @@ def sampled(
 ) -> tuple[Texts, float]:
     """How often each text came out, and how many drafted tokens were accepted for each."""
     decoder = decoder_for_model(*smollm, Parts("eagle3", policy, rule, graphs=False))
-    assert isinstance(decoder.target, HFTarget)
-    decoder.target.read = ReadOnce(decoder.target)  # type: ignore[method-assign]
     options = {"temperature": 1.0, "top_k": TOP_K, "max_new_tokens": TOKENS}
     request = decoder.frontend.request(np.array(ids), options)
     requests = [attrs.evolve(request, seed=seed) for seed in range(samples)]
+    decoder.run_all([attrs.evolve(request, max_new_tokens=1)])  # the prompt is read, and kept for all the others
     batch = decoder.batch(requests, BATCH)
     batch.finish()
     results = batch.results()
