@@ -109,6 +109,7 @@ class Engine:
         self._lock = Lock()  # held by the thread that is in session
         self._holder: int | None = None
         self._stepping = False
+        self._handed_in = False  # something, since the last step
 
     def forget(self) -> None:
         """Give up the texts that are kept, what passes took, and what policies have learnt of the machine.
@@ -164,6 +165,7 @@ class Engine:
         if any(one.request is sequence.request and not one.over for one in known):
             raise ValueError("this request was submitted already, and is not over; make another one to decode it twice")
         self._waiting.append(sequence)
+        self._handed_in = True
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
@@ -221,8 +223,8 @@ class Engine:
         Raises:
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
-        with self._in_session(again=not self._waiting):
-            self._stepping = True
+        with self._in_session(again=not self._handed_in):
+            self._stepping, self._handed_in = True, False
             try:
                 return self._step(None if only is None else {*only})
             except BaseException:  # Ctrl-C perhaps: nobody knows what the slots hold

@@ -337,6 +337,19 @@ def test_a_session_is_set_up_anew_where_something_begins_and_entered_again_where
     assert entered == ["anew", "again", "anew", "again", "again", "anew", "again"]
 
 
+def test_who_waits_for_a_slot_lets_no_session_be_set_up_anew_in_each_step() -> None:
+    class Target(TableTarget):
+        def session(self) -> SetUp:
+            return SetUp(entered)
+
+    entered: list[str] = []
+    engine = Engine(Target(np.roll(np.eye(9), 1, axis=1) * 9), Match(), slots=1)
+    sequences = [engine.submit(Request(np.array([start]), 3)) for start in (0, 4)]
+    while not sequences[1].over:
+        engine.step()
+    assert entered == ["anew", *["again"] * 5]
+
+
 class Late(TableTarget):
     """Each pass takes a second of its own clock."""
 
