@@ -29,6 +29,20 @@ class RepeatableSession(AbstractContextManager[object]):
         """
 
 
+class WatchfulSession(RepeatableSession):
+    """A session that compares a model's weights with what it has of them, whenever it is entered and not again.
+
+    Attributes:
+        changes: how often it has found a weight to be another one.
+    """
+
+    changes: int = 0
+
+    @abstractmethod
+    def watches(self, weight: object) -> bool:
+        """Whether it compares every number of this tensor."""
+
+
 class Session(AbstractContextManager[None]):
     """Enters what a `session` method returns and leaves it again; an error that is raised inside always gets out.
 

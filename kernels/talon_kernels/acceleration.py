@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from talon_core.sessions import RepeatableSession
+from talon_core.sessions import WatchfulSession
 from talon_kernels.narrow import Narrow
 from talon_kernels.native import load, unavailable
 from talon_kernels.replacements import Forward, linear_candidates, mlp_candidates, norm_candidates, plain
@@ -49,7 +49,7 @@ class _Place:
         return all(type(one) is cls and _forward_of(cls) is before for one, cls, before in self._classes)
 
 
-class Acceleration(RepeatableSession):
+class Acceleration(WatchfulSession):
     """Replacements for a model's layers, in force inside `with acceleration:`.
 
     Inside, the replaced modules carry an instance attribute `forward`; outside, nothing of the model is changed: not
@@ -80,8 +80,7 @@ class Acceleration(RepeatableSession):
 
     def __enter__(self) -> Acceleration:
         if self._entered == 0:
-            for narrow in self._narrow.values():
-                narrow.refresh()
+            self.changes += sum([narrow.refresh() for narrow in self._narrow.values()])
             self._trusted = [place for place in self._places if place.as_tried()]
         return self._enter()
 
@@ -104,6 +103,10 @@ class Acceleration(RepeatableSession):
                 place.own["forward"] = place.forward
         self._entered += 1
         return self
+
+    def watches(self, weight: object) -> bool:
+        narrow = self._narrow.get(weight) if isinstance(weight, Tensor) else None
+        return narrow is not None and narrow.compares
 
     def __exit__(self, *_: object) -> None:
         self._entered -= 1

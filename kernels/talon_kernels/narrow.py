@@ -28,16 +28,25 @@ class Narrow:
         self._of = _identity(weight)
         self._copy = _narrowed(library, weight.detach())
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """Compare all numbers of the copy with the weight's, and make it anew where one differs.
 
         PyTorch does not count what is written through `weight.data`, so no less is enough.
+
+        Returns:
+            Whether one did.
         """
         weight, now = self._weight.detach(), _identity(self._weight)
         if now == self._of and (self._copy is None or same_numbers_native(self._library, self._copy, weight)):
-            return  # a weight without a copy is read as it is
+            return False  # a weight without a copy is read as it is
         self._of = now
         self._copy = _narrowed(self._library, weight)
+        return True
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is a copy, so that every number is compared."""
+        return self._copy is not None
 
     def of(self, weight: Tensor) -> Tensor:
         """The copy, if there is one and it is this weight's; otherwise the weight."""

@@ -1,6 +1,7 @@
 """Which modes a model's modules are in: training, compiled; asked in each round, so at little cost. And what it is."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -72,18 +73,19 @@ def recorded_parts(model: nn.Module) -> list[object]:
     return parts
 
 
-SAMPLED = 8
-"""Places along each axis of a tensor whose numbers are looked at."""
-
 NO_ATTRIBUTES = {*vars(nn.Module())}
 """What every module has: its parts, which are looked at one by one, and its mode."""
 
 
-def marks_of(model: nn.Module) -> list[object]:
+def marks_of(model: nn.Module, watched: Callable[[torch.Tensor], bool] = lambda _: False) -> list[object]:
     """By which one knows that a model computes what it did: what `recorded_parts` are, what modules hold, and numbers.
 
-    Of each tensor some numbers are among them, spread over it, because PyTorch does not count what is written through
-    `tensor.data`. Two models with equal marks differ at most in numbers that were written in this way.
+    Of each tensor the sums of its rows are among them, because PyTorch does not count what is written through
+    `tensor.data`. Reading all of it costs about as much as a pass over one token.
+
+    Args:
+        model: the model.
+        watched: tells tensors whose numbers somebody else compares.
     """
     of_all = nn.modules.module  # hooks for whatever module is called
     marks = [*recorded_parts(model), *of_all._global_forward_pre_hooks, *of_all._global_forward_hooks]
@@ -94,9 +96,10 @@ def marks_of(model: nn.Module) -> list[object]:
     with torch.no_grad():
         for tensor in chain(model.parameters(), model.buffers()):
             marks.append(0 if tensor.is_inference() else tensor._version)
-            if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.numel() and not tensor.is_meta:
-                places = tuple(slice(None, None, -(-size // SAMPLED)) for size in tensor.shape)
-                numbers[tensor.device].append(tensor[places].reshape(-1).double())
+            plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.numel() and not tensor.is_meta
+            if plain and not watched(tensor):
+                rows = tensor.sum(-1, dtype=torch.float32 if tensor.is_floating_point() else None)
+                numbers[tensor.device].append(rows.reshape(-1).double())
         marks += [torch.cat(of).cpu().numpy().tobytes() for of in numbers.values()]
     return marks
 

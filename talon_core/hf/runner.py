@@ -19,7 +19,7 @@ from talon_core.hf.device import DevicePass, Recorder, cache_for
 from talon_core.hf.inputs import Staged, fed, pass_inputs, prompt_passes
 from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
 from talon_core.hf.modes import Modules, marks_of, recorded_parts
-from talon_core.sessions import RepeatableSession
+from talon_core.sessions import RepeatableSession, WatchfulSession
 from talon_core.tree import IntArray, TokenTree
 
 PREFILL_CHUNK = 1024
@@ -116,9 +116,12 @@ class ModelRunner:
             raise ValueError(changed)
         if not again or not self._modules.are_those_of_the_model():
             self._modules = Modules(self.model)
-        if not again and (marks := marks_of(self.model)) != self._marks:
+        watchful = self._accelerated if isinstance(self._accelerated, WatchfulSession) else None
+        watched = watchful.watches if watchful is not None else lambda _: False
+        if not again and (marks := marks_of(self.model, watched)) != self._marks:
             self._marks = marks
             self._changes += 1
+        seen = watchful.changes if watchful is not None else 0
         if not again and self._device_passes is not None:
             parts = recorded_parts(self.model)
             if parts != self._parts:
@@ -132,6 +135,8 @@ class ModelRunner:
             faster = self._accelerated
             if faster is not None:
                 stack.enter_context(faster.again() if again and isinstance(faster, RepeatableSession) else faster)
+            if watchful is not None and watchful.changes != seen:
+                self._changes += 1
             yield
 
     def _kept(self) -> Tensor | None:

@@ -190,7 +190,7 @@ class OwnDice(TreePolicy):
 
     name = "own-dice"
     budget: int = 4
-    dice: np.random.Generator = attrs.field(init=False, eq=False, factory=lambda: np.random.default_rng(1))
+    dice: np.random.Generator = attrs.field(init=False, eq=False, factory=np.random.default_rng)
 
     def grow(self, tree, candidates, choices):
         best = candidates.best(self.budget - len(tree))

@@ -433,6 +433,10 @@ def behind_the_back(model: Any) -> None:
         linear.weight.data *= -1.5
 
 
+def one_number_behind_the_back(model: Any) -> None:
+    model.model.layers[0].mlp.up_proj.weight.data[3, 5] += 40.0
+
+
 def with_another_attribute(model: Any) -> None:
     model.model.layers[0].mlp.down_proj.scale["default"] = -2.0
 
@@ -446,8 +450,19 @@ class Scaled(nn.Linear):
         return super().forward(input) * self.scale["default"]
 
 
+def test_a_number_that_is_written_behind_the_back_of_a_copy_lets_nothing_be_taken_over() -> None:
+    model = narrow_model()
+    decoder = talon_core.load(model, **PARTS)
+    assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == answer(model, 12)
+    model.model.layers[0].self_attn.v_proj.weight.data[3, 5] += 8.0
+    expected = answer(model, 12)
+    assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
+
+
 @pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1"])
-@pytest.mark.parametrize("change", [*CHANGES, in_place, behind_the_back, with_another_attribute])
+@pytest.mark.parametrize(
+    "change", [*CHANGES, in_place, behind_the_back, one_number_behind_the_back, with_another_attribute]
+)
 def test_nothing_is_taken_over_from_a_text_of_a_model_that_has_changed_since(
     change: Callable[[Any], None], drafter: str
 ) -> None:
@@ -477,7 +492,7 @@ def test_a_drafters_own_weights_are_compared_before_every_generation(tmp_path: P
     compared: list[int] = []
     session: Any = decoder.drafter.session()  # type: ignore[union-attr]
     for copy in session._narrow.values():
-        copy.refresh = lambda: compared.append(1)
+        copy.refresh = lambda: bool(compared.append(1))  # type: ignore[func-returns-value]
     for _ in range(2):
         compared.clear()
         for _piece in decoder.stream(PROMPT, max_new_tokens=12):
