@@ -321,7 +321,7 @@ def test_a_setting_that_changes_is_heeded(library, change):
     before = mlp(x)
     change(mlp)
     after = mlp(x)
-    allowed = PROBE_ERROR * float(after.abs().max())  # what a replacement may differ by
+    allowed = PROBE_ERROR / 10 * float(after.abs().max())  # far less than the changes make
     assert float((after - before).abs().max()) > 2 * allowed
     with acceleration:
         torch.testing.assert_close(mlp(x), after, rtol=0, atol=allowed)
