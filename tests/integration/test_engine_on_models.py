@@ -35,7 +35,7 @@ def alone(decoder: Decoder, request: Request) -> list[int]:
     return generation.token_ids
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "ngram", "medusa"])
+@pytest.mark.parametrize("drafter", ["eagle3", "medusa"])
 def test_sequences_come_out_as_alone_whatever_joins_leaves_or_is_cancelled(smollm: Any, drafter: str) -> None:
     decoder = decoder_for_model(*smollm, Parts(drafter))
     requests = [
@@ -53,12 +53,13 @@ def test_sequences_come_out_as_alone_whatever_joins_leaves_or_is_cancelled(smoll
                 at, request = waiting.pop()
                 running[engine.submit(attrs.evolve(request))] = at
             engine.step(None if dice.random() < 0.7 else dice.sample([*running], k=len(running) // 2))
-            if running and dice.random() < 0.04:
-                cancelled.append(dice.choice([*running]))
-                engine.cancel(cancelled[-1])
+            begun = [one for one in running if len(one.rounds) == 2]
+            if begun and len(cancelled) < 2:
+                cancelled.append(begun[-1])
+                engine.cancel(begun[-1])
             for one in [one for one in running if one.over]:
                 _check(one, expected[running.pop(one)])
-    assert 1 <= len(cancelled) <= 5
+    assert len(cancelled) == 2
 
 
 def _check(one: Sequence, expected: list[int]) -> None:
@@ -74,6 +75,7 @@ def test_the_next_turn_reads_only_what_is_new_and_says_the_same(smollm: Any) -> 
     decoder = decoder_for_model(*smollm, Parts("eagle3"))
     target = decoder.target
     read: list[int] = []
+    lengths: list[int] = []
     before = target.read
     target.read = lambda parts: (read.extend(map(len, parts.values())), before(parts))[1]  # type: ignore[method-assign]
     chat = [{"role": "user", "content": "Name a colour."}]
@@ -81,6 +83,8 @@ def test_the_next_turn_reads_only_what_is_new_and_says_the_same(smollm: Any) -> 
         result = decoder.generate(chat, temperature=0, max_new_tokens=16)
         fresh = decoder_for_model(*smollm, Parts("eagle3")).generate(chat, temperature=0, max_new_tokens=16)
         assert result.token_ids == fresh.token_ids
+        lengths.append(len(result.prompt_ids))
         chat = [*chat, {"role": "assistant", "content": result.text}, {"role": "user", "content": said}]
-    assert read[0] > 20  # the first turn is read whole
-    assert max(read[1:]) < 20  # of the others the end of the answer and what was said then
+    assert read[0] == lengths[0] - 1  # the first turn is read whole
+    for count, length in zip(read[1:], lengths[1:], strict=True):
+        assert count < length / 2  # of the others the end of the answer and what was said then
