@@ -77,8 +77,8 @@ NO_ATTRIBUTES = {*vars(nn.Module())}
 """What every module has: its parts, which are looked at one by one, and its mode."""
 
 
-def marks_of(model: nn.Module, watched: Callable[[torch.Tensor], bool] = lambda _: False) -> list[object]:
-    """By which one knows that a model computes what it did: what `recorded_parts` are, what modules hold, and numbers.
+def marks_of(model: nn.Module, watched: Callable[[torch.Tensor], bool]) -> list[object]:
+    """By what one knows, beside its `recorded_parts`, that a model is as it was: what modules hold, and numbers.
 
     Of each tensor the sums of its rows are among them, because PyTorch does not count what is written through
     `tensor.data`. Reading all of it costs about as much as a pass over one token.
@@ -88,7 +88,7 @@ def marks_of(model: nn.Module, watched: Callable[[torch.Tensor], bool] = lambda 
         watched: tells tensors whose numbers somebody else compares.
     """
     of_all = nn.modules.module  # hooks for whatever module is called
-    marks = [*recorded_parts(model), *of_all._global_forward_pre_hooks, *of_all._global_forward_hooks]
+    marks: list[object] = [*of_all._global_forward_pre_hooks, *of_all._global_forward_hooks]
     for module in model.modules():
         marks.append(getattr(type(module), "forward", None))
         marks += [_mark(value) for name, value in vars(module).items() if name not in NO_ATTRIBUTES]

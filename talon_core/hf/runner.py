@@ -117,16 +117,9 @@ class ModelRunner:
         if not again or not self._modules.are_those_of_the_model():
             self._modules = Modules(self.model)
         watchful = self._accelerated if isinstance(self._accelerated, WatchfulSession) else None
-        watched = watchful.watches if watchful is not None else lambda _: False
-        if not again and (marks := marks_of(self.model, watched)) != self._marks:
-            self._marks = marks
-            self._changes += 1
         seen = watchful.changes if watchful is not None else 0
-        if not again and self._device_passes is not None:
-            parts = recorded_parts(self.model)
-            if parts != self._parts:
-                self._device_passes.forget()
-            self._parts = parts
+        if not again:
+            self._look(watchful.watches if watchful is not None else lambda _: False)
         # streams and captures are those of the current device
         device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         with device, self._switch.switched(), evaluating(self._modules), ExitStack() as stack:
@@ -138,6 +131,19 @@ class ModelRunner:
             if watchful is not None and watchful.changes != seen:
                 self._changes += 1
             yield
+
+    def _look(self, watched: Callable[[Tensor], bool]) -> None:
+        """Notice whether the model is another one than before; then texts are not taken over, nor passes repeated.
+
+        Args:
+            watched: tells weights whose numbers the accelerator compares.
+        """
+        parts, marks = recorded_parts(self.model), marks_of(self.model, watched)
+        if parts != self._parts and self._device_passes is not None:
+            self._device_passes.forget()
+        if (parts, marks) != (self._parts, self._marks):
+            self._parts, self._marks = parts, marks
+            self._changes += 1
 
     def _kept(self) -> Tensor | None:
         if not self.features:
