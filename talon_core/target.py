@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 NOT_GREEDY: Mapping[int, frozenset[int]] = {}
+"""Nobody wants the target's most likely tokens."""
 
 
 @attrs.frozen(eq=False)

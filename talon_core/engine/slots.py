@@ -78,11 +78,10 @@ class Slots:
 
     def _candidates(self, source: int | None) -> list[int]:
         """Slots that could be taken, the best first: where the text is, then empty ones, then the oldest texts."""
-        taken = self._rooms.keys() - self._kept.keys()
         empty = next(slot for slot in count() if slot not in self._occupied)
         more = self._most is None or len(self._rooms) < self._most
-        ordered = [*([source] if source in self._kept else []), *([empty] if more else []), *self._kept]
-        return [slot for slot in dict.fromkeys(ordered) if slot is not None and slot not in taken]
+        first = [slot for slot in self._kept if slot == source]
+        return [*dict.fromkeys([*first, *([empty] if more else []), *self._kept])]
 
     def _given_up(self, slot: int, room: int) -> list[int] | None:
         """The texts that must be given up for a sequence in a slot, the oldest first; None if that does not help."""

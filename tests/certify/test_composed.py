@@ -83,24 +83,19 @@ def test_a_policy_that_follows_the_request_is_composed():
     assert certify(Follows(), worlds=WHOLE + 1).certified
 
 
-@attrs.define
-class Seen:
-    rounds: int = 0
-
-
 @attrs.frozen
 class Remembers(TreePolicy):
     """Drafts in every second round alone."""
 
     name = "remembers"
     budget: int = 3
-    seen: Seen = attrs.field(init=False, eq=False, factory=Seen)
+    notes: Notes = attrs.field(init=False, eq=False, factory=Notes)
 
     def observe(self, round_):
-        self.seen.rounds += 1
+        self.notes.rounds += 1
 
     def grow(self, tree, candidates, choices):
-        return Growth(candidates.best((self.budget - len(tree)) * (self.seen.rounds % 2)))
+        return Growth(candidates.best((self.budget - len(tree)) * (self.notes.rounds % 2)))
 
 
 @attrs.frozen
