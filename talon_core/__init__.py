@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
     from talon_core.candidates import Candidates
     from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
+    from talon_core.decoding.loading import build, load
     from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
     from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from talon_core.hf.target import HFTarget
     from talon_core.hookspecs import hookimpl
     from talon_core.laws import Laws
-    from talon_core.loading import build, load
     from talon_core.policy import Growth, TreePolicy
     from talon_core.request import Chunk, Request, Result
     from talon_core.rounds import Round, Stats
@@ -78,7 +78,7 @@ import_on_use(
         ".attention": ["Accelerator", "AttentionBackend", "TreeLayout"],
         ".candidates": ["Candidates"],
         ".choices": ["Choices", "SeededChoices", "enumerate_outcomes"],
-        ".decoder": ["Decoder"],
+        ".decoding.decoder": ["Decoder"],
         ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed"],
         ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],
@@ -86,7 +86,7 @@ import_on_use(
         ".hf.target": ["HFTarget"],
         ".hookspecs": ["hookimpl"],
         ".laws": ["Laws"],
-        ".loading": ["build", "load"],
+        ".decoding.loading": ["build", "load"],
         ".policy": ["Growth", "TreePolicy"],
         ".request": ["Chunk", "Request", "Result"],
         ".rounds": ["Round", "Stats"],

@@ -86,7 +86,7 @@ class blaming(AbstractContextManager[None]):
     the interpreter's own, and lets the StopIteration out.
 
     Args:
-        kind: a key of `talon_core.registry.KINDS`.
+        kind: a key of `talon_core.plugins.registry.KINDS`.
         plugin: whose method is called.
         method: what it is called.
         but: which errors are not the plugin's.

@@ -16,7 +16,7 @@ from talon_core.target import Target
 from talon_core.tree_arrays import IntArray, ints
 
 if TYPE_CHECKING:
-    from talon_core.certify.standing import Lossless
+    from talon_core.rule import Lossless
 
 FINISH_REASONS: Mapping[str, str] = {
     "eos": "a token that ends the text",

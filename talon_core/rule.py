@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import attrs
 import numpy as np
@@ -14,6 +14,12 @@ from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+Lossless = bool | Literal["claimed"]
+"""Whether the output has the target's law: True, False, or "claimed": a plugin says so, and nothing has shown it."""
+
+CLAIMED: Final = "claimed"
 
 
 @attrs.frozen(eq=False)

@@ -23,9 +23,14 @@ PAGES = (
         "Decoding",
         "Loading a model, decoding with it, and what comes out.",
         (
-            *("talon_core.loading", "talon_core:as_generate", "talon_core.decoder", "talon_core.request"),
-            *("talon_core.streaming:StreamedGeneration", "talon_core.generation:Generation"),
-            *("talon_core.generation:Batch", "talon_core.engine.engine", "talon_core.sequence:Sequence"),
+            *(
+                "talon_core.decoding.loading",
+                "talon_core:as_generate",
+                "talon_core.decoding.decoder",
+                "talon_core.request",
+            ),
+            *("talon_core.decoding.streaming:StreamedGeneration", "talon_core.engine.generation:Generation"),
+            *("talon_core.engine.generation:Batch", "talon_core.engine.engine", "talon_core.engine.sequence:Sequence"),
             *("talon_core.rounds", "talon_core.sampling:Sampling"),
             *("talon_core.sampling:temperature_sampling", "talon_core.frontend:Frontend"),
             *("talon_core.hf.generate:TalonGenerate", "talon_core.errors", "talon_core.frontend:TextStream"),
@@ -40,7 +45,7 @@ PAGES = (
             *("talon_core.policy", "talon_core.policy:SequenceInfo", "talon_core.costs:Costs"),
             *("talon_core.costs:MeasuredCosts", "talon_core.tree"),
             *("talon_core.candidates", "talon_core.drawn:Drawn", "talon_core.choices"),
-            *("talon_core.drafting:DraftLimits", "talon_core.drafting:draft_tree"),
+            *("talon_core.engine.drafting:DraftLimits", "talon_core.engine.drafting:draft_tree"),
         ),
     ),
     Page(
@@ -68,7 +73,7 @@ PAGES = (
         "plugins",
         "Plugins",
         "How plugins are marked, found and looked up. [Hooks](../hooks.md) has an example of each kind.",
-        ("talon_core.hookspecs", "talon_core.registry:load_registry", "talon_core.registry:Registry"),
+        ("talon_core.hookspecs", "talon_core.plugins.registry:load_registry", "talon_core.plugins.registry:Registry"),
     ),
     Page(
         "testing",
@@ -78,7 +83,7 @@ PAGES = (
         (
             *("talon_core.testing:*", "talon_core.certify.exact:Given", "talon_core.certify.exact:emitted_law"),
             *("talon_core.certify.exact:ancestral_law", "talon_core.certify.exact:distance"),
-            "talon_core.certify.store:certificates_folder",
+            "talon_core.certificates.store:certificates_folder",
         ),
     ),
     Page(

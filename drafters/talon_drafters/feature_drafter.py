@@ -11,14 +11,14 @@ from torch import Tensor
 from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.hf.attention import Pass, TreePass
-from talon_core.hf.device import DevicePass, Recorder, cache_for
-from talon_core.hf.inputs import PassInputs, fed, pass_inputs
 from talon_core.hf.runner import PREFILL_CHUNK
+from talon_core.runtime.best import Best, best_numbers, few_widths, last_rows, taken
+from talon_core.runtime.device import DevicePass, Recorder, cache_for
+from talon_core.runtime.inputs import PassInputs, fed, pass_inputs
+from talon_core.runtime.passes import Pass, TreePass
+from talon_core.runtime.staging import StagedRow
 from talon_core.tree import IntArray
-from talon_drafters.best import Best, best_numbers, few_widths, last_rows, taken
 from talon_drafters.heads.layers import FeatureHead
-from talon_drafters.staging import StagedRow
 
 SPARE_ROWS = 256
 """Rows of the cache for trees; more are made where a tree is larger."""

@@ -13,16 +13,16 @@ from talon_core.attention import AttentionBackend
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
-from talon_core.hf.cache import TreeCache
 from talon_core.hf.checks import embedding_weight, output_weight
-from talon_core.hf.device import RecordedFunctions
-from talon_core.hf.inputs import fed
 from talon_core.hf.model import set_implementation
 from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.hf.target import HFTarget
+from talon_core.runtime.best import Best, recorded_best
+from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.device import RecordedFunctions
+from talon_core.runtime.inputs import fed
 from talon_core.target import Target
 from talon_core.tree import IntArray
-from talon_drafters.best import Best, recorded_best
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.hydra import STEM, ReadHydra, hydra_of
 from talon_drafters.head_drafter import (

@@ -10,11 +10,11 @@ from torch import Tensor
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.checks import output_weight
-from talon_core.hf.device import RecordedFunctions
 from talon_core.hf.target import HFTarget
+from talon_core.runtime.best import Best, recorded_best
+from talon_core.runtime.device import RecordedFunctions
 from talon_core.target import Target
 from talon_core.tree import IntArray
-from talon_drafters.best import Best, recorded_best
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.medusa import STEM, ReadMedusa, medusa_of
 from talon_drafters.head_drafter import accelerated, checkpoint_for, shared_output, transformers_target

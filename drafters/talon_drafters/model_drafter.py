@@ -9,17 +9,17 @@ import numpy as np
 from torch import nn
 
 from talon_core.candidates import Candidates
+from talon_core.decoding.loading import load_model
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.hf.target import HFTarget
-from talon_core.loading import load_model
+from talon_core.runtime.best import Best, last_rows, taken
+from talon_core.runtime.staging import StagedRow
 from talon_core.target import Target
 from talon_core.tree import IntArray
-from talon_drafters.best import Best, last_rows, taken
 from talon_drafters.head_drafter import transformers_target
-from talon_drafters.staging import StagedRow
 
 if TYPE_CHECKING:
     from talon_drafters.draft_model import DraftModel

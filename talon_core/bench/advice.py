@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from talon_core.bench.bootstrap import Interval
 from talon_core.bench.compare import FEW, Comparison, Summary
 from talon_core.bench.methods import GENERATE, PLAIN
-from talon_core.certify.standing import CLAIMED
+from talon_core.rule import CLAIMED
 
 HOPELESS = 100
 """How many times as many prompts nobody will measure."""

@@ -13,7 +13,7 @@ from talon_core.bench.bootstrap import Interval, mean_with_interval, median_with
 from talon_core.bench.measurement import Measurement, first_difference, shares_by_depth
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
-from talon_core.certify.standing import Lossless
+from talon_core.rule import Lossless
 from talon_core.tree import FloatArray
 
 FEW = 10

@@ -8,7 +8,7 @@ import attrs
 import torch
 
 from talon_core.bench.measurement import acceptance_by_depth
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.rounds import Round, Stats
 from talon_core.tree import IntArray
 

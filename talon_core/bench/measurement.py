@@ -10,9 +10,9 @@ import numpy as np
 
 from talon_core import records
 from talon_core.bench.schedule import Unit
-from talon_core.certify.standing import CLAIMED, Lossless
 from talon_core.errors import is_whole, written
 from talon_core.rounds import Round
+from talon_core.rule import CLAIMED, Lossless
 
 COUNTS = ("offered", "parent_accepted", "tested", "accepted")
 """What `acceptance_by_depth` counts; lines from before the second and the third were counted have the others."""

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from talon_core.certify.standing import Lossless
-from talon_core.loading import (
+from talon_core.decoding.loading import (
     DEFAULT_DRAFTER,
     DEFAULT_POLICY,
     DEFAULT_RULE,
@@ -15,7 +14,8 @@ from talon_core.loading import (
     is_lossless,
     with_rule,
 )
-from talon_core.registry import Registry, load_registry
+from talon_core.plugins.registry import Registry, load_registry
+from talon_core.rule import Lossless
 
 PLAIN = "none"
 """The method every run has: one token per pass, with the same engine as all others."""
@@ -33,7 +33,7 @@ class Method:
     Attributes:
         name: as it was written, without the space around it.
         parts: what TALON's engine decodes with; None is transformers' own `generate`.
-        lossless: whether what it decodes has the target's law, see `talon_core.certify.standing`.
+        lossless: whether what it decodes has the target's law, see `talon_core.certificates.standing`.
     """
 
     name: str

@@ -10,9 +10,9 @@ import attrs
 
 from talon_core import records
 from talon_core.bench.measurement import Measurement
-from talon_core.certify.standing import CLAIMED
 from talon_core.errors import written
 from talon_core.paths import small_text, write_whole
+from talon_core.rule import CLAIMED
 
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"

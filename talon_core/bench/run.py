@@ -16,11 +16,10 @@ from talon_core.bench.prompts import Prompt
 from talon_core.bench.results import LOCK, Results, append, open_folder, read_manifest
 from talon_core.bench.rounds import KeptRounds, append_rounds, forget_rounds
 from talon_core.bench.schedule import Plan, Unit
-from talon_core.certify.standing import Lossless
-from talon_core.decoder import Decoder
-from talon_core.hf.frontend import HFFrontend
-from talon_core.loading import AUTO, Parts, choose_drafter, decoder_for_model
-from talon_core.registry import load_registry
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import AUTO, Parts, choose_drafter, decoder_for_model
+from talon_core.plugins.registry import load_registry
+from talon_core.rule import Lossless
 from talon_core.tree import IntArray
 
 WARM_UP_TOKENS = 32
@@ -46,6 +45,8 @@ class Bench:
         self.plan = plan
         self.model = model
         self.tokenizer = tokenizer
+        from talon_core.hf.frontend import HFFrontend
+
         self._frontend = HFFrontend(model, tokenizer)
         self._prompts: Mapping[str, Sequence[Prompt]] = {each.name: each.prompts for each in plan.sets}
         self._plain = self._decoder(next(method for method in plan.methods if method.name == PLAIN))

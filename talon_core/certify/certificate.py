@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import attrs
 
+from talon_core.certificates.subject import Subject
 from talon_core.certify.counterexample import Counterexample
-from talon_core.certify.subject import Subject
 
 
 class CertificationError(AssertionError):
@@ -91,7 +91,7 @@ class Certificate:
         }
 
     def record(self) -> dict[str, Any]:
-        """What is kept of a certificate, see `talon_core.certify.store.keep`.
+        """What is kept of a certificate, see `talon_core.certificates.store.keep`.
 
         Raises:
             ValueError: if it is none that can be kept.

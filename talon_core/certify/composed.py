@@ -10,15 +10,15 @@ from torch import Tensor
 
 from talon_core.certify.exact import Law
 from talon_core.choices import Choices, enumerate_outcomes
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Part
-from talon_core.drafting import Drafted, draft_tree
+from talon_core.engine.drafting import Drafted, draft_tree
+from talon_core.engine.sequence import Sequence, walked
+from talon_core.engine.warping import WarpedLaws
 from talon_core.laws import Laws, check_node
 from talon_core.policy import TreePolicy
 from talon_core.request import Request
 from talon_core.rule import Accepted
-from talon_core.sampling import WarpedLaws
-from talon_core.sequence import Sequence, walked
 from talon_core.target import Target
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 

@@ -12,9 +12,9 @@ import numpy as np
 from talon_core.certify.exact import Law, ancestral_law, distance
 from talon_core.certify.worlds import World, described
 from talon_core.choices import Choices, enumerate_outcomes
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
+from talon_core.plugins.specs import spelled
 from talon_core.request import Request
-from talon_core.specs import spelled
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import torch
 
 from talon_core.certify.ticks import Ticks
 from talon_core.choices import Choices, enumerate_outcomes
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Drafter, DrafterSpec
-from talon_core.generation import Generation
+from talon_core.engine.generation import Generation
 from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.table import TableTarget

@@ -19,7 +19,7 @@ from talon_core.tree import IntArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
     from talon_core.request import Request
 
 ROUNDED = ("bfloat16", "float16")

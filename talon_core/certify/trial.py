@@ -17,27 +17,27 @@ from hypothesis import Phase, settings
 from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
+from talon_core.certificates.code import UntoldError
+from talon_core.certificates.standing import is_proved
+from talon_core.certificates.store import RANDOM, TOLERANCE, WORLDS
+from talon_core.certificates.subject import Subject
 from talon_core.certify.certificate import Certificate, CertificationError
-from talon_core.certify.code import UntoldError
 from talon_core.certify.composed import Enumerated, composed_law, is_memoryless
 from talon_core.certify.counterexample import explain
 from talon_core.certify.exact import Given, Law, ancestral_law, distance, generations
-from talon_core.certify.standing import is_proved
-from talon_core.certify.store import RANDOM, TOLERANCE, WORLDS
-from talon_core.certify.subject import Subject
 from talon_core.certify.ticks import Ticks
 from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
-from talon_core.checked_policy import checked_kind
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import built
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.checked_policy import checked_kind
 from talon_core.errors import PluginError, is_whole, naming, written
-from talon_core.fitting import suited_rule
-from talon_core.loading import built
+from talon_core.plugins.fitting import suited_rule
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import spelled
 from talon_core.policy import TreePolicy
-from talon_core.registry import load_registry
 from talon_core.request import Request
 from talon_core.rule import AcceptanceRule
-from talon_core.specs import spelled
 
 MOST_OUTCOMES = 500
 """A world with more outcomes than this is left out, and another one is tried."""

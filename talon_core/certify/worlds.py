@@ -20,10 +20,10 @@ from transformers import (
 )
 
 from talon_core.errors import blaming_bugs
+from talon_core.plugins.specs import describe_options
 from talon_core.policy import TreePolicy
 from talon_core.request import Request
 from talon_core.sampling import temperature_sampling
-from talon_core.specs import describe_options
 from talon_core.table import TableDrafter, TableTarget
 from talon_core.tree import FloatArray
 

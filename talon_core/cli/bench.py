@@ -14,11 +14,11 @@ from talon_core.bench.prompts import read_sets
 from talon_core.bench.results import check_settings, read_manifest, read_results
 from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
-from talon_core.certify.standing import CLAIMED
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.paths import write_whole
+from talon_core.rule import CLAIMED
 
 if TYPE_CHECKING:
     from talon_core.bench.between import SideBySide

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from talon_core.certify.store import RANDOM, WORLDS, certificates_folder, keep, write
-from talon_core.certify.subject import is_own
+from talon_core.certificates.store import RANDOM, WORLDS, certificates_folder, keep, write
+from talon_core.certificates.subject import is_own
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
+from talon_core.decoding.loading import built
 from talon_core.errors import PluginError, one_line
-from talon_core.loading import built
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 
 if TYPE_CHECKING:
     from talon_core.certify.certificate import Certificate

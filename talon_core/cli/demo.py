@@ -15,11 +15,11 @@ from rich.text import Text
 from talon_core.cli import options as opts
 from talon_core.cli.generate import as_object
 from talon_core.cli.output import print_json, seconds_of, stdout
-from talon_core.loading import Parts
+from talon_core.decoding.loading import Parts
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
     from talon_core.request import Result
 
 PROMPT = "Write a Python function that says whether a word is a palindrome, and explain how it works."

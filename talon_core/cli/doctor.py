@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from talon_core.backends import choose_attention, made_and_why_not
 from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import check_drafter, drafter_rows, named_drafter
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import print_json, stdout
+from talon_core.decoding.loading import DEFAULT_MODEL, Parts, check_parts
 from talon_core.errors import PluginError
-from talon_core.loading import DEFAULT_MODEL, Parts, check_parts
-from talon_core.registry import GROUP, Registry, load_registry
+from talon_core.plugins.backends import choose_attention, made_and_why_not
+from talon_core.plugins.registry import GROUP, Registry, load_registry
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session

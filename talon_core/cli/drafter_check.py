@@ -3,12 +3,12 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from talon_core.checked_drafter import described, files_known
+from talon_core.decoding.loading import Parts
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.checked_drafter import described, files_known
 from talon_core.errors import PluginError
-from talon_core.loading import Parts
-from talon_core.registry import Registry
-from talon_core.specs import build
+from talon_core.plugins.registry import Registry
+from talon_core.plugins.specs import build
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from talon_core.certify.standing import CLAIMED
 from talon_core.cli import many
 from talon_core.cli import options as opts
 from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, stderr, summary
-from talon_core.loading import BATCH_SIZE, Parts
+from talon_core.decoding.loading import BATCH_SIZE, Parts
 from talon_core.paths import utf8, write_whole
-from talon_core.specs import spelled
+from talon_core.plugins.specs import spelled
+from talon_core.rule import CLAIMED
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
     from talon_core.request import Result
 
 MOST_BYTES = 64 << 20

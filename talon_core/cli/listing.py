@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from talon_core.certify.store import every_certificate, why_not
+from talon_core.certificates.store import every_certificate, why_not
 from talon_core.cli import options as opts
 from talon_core.cli.output import plain, print_json, stdout
 from talon_core.errors import PluginError
-from talon_core.registry import Registered, Registry, load_registry
+from talon_core.plugins.registry import Registered, Registry, load_registry
+from talon_core.plugins.specs import describe_options
 from talon_core.rule import AcceptanceRule
-from talon_core.specs import describe_options
 from talon_core.suggestions import did_you_mean
 
 KINDS: Mapping[str, str] = {
@@ -106,7 +106,7 @@ def list_registered(registry: Registry, kind: str, failures: dict[str, str]) -> 
 
     Args:
         registry: where they are looked up.
-        kind: a key of `talon_core.registry.KINDS`.
+        kind: a key of `talon_core.plugins.registry.KINDS`.
         failures: what cannot be described is added here, by plugin and name, with the reason.
     """
     described = []

@@ -13,7 +13,7 @@ from talon_core.bench.prompts import read_set
 from talon_core.cli.output import stderr
 
 if TYPE_CHECKING:
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
     from talon_core.request import Result
 
 ENDING = ".jsonl"

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from talon_core.cli.streams import JSON, current
+from talon_core.decoding.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
 from talon_core.errors import written
-from talon_core.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
 from talon_core.numerals import decimal, fault_of_temperature, whole
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 
 Model = Annotated[
     str, typer.Option("--model", help="An embedded model (talon models list), a folder, or a Hugging Face id.")

@@ -8,11 +8,11 @@ import attrs
 from rich.console import RenderableType
 
 from talon_core.cli.output import debugging, stderr
-from talon_core.loading import Parts, decoder_for_model, load_model, settled
+from talon_core.decoding.loading import Parts, decoder_for_model, load_model, settled
 from talon_core.render import render_tree, what_came_of
 
 if TYPE_CHECKING:
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
     from talon_core.request import Result
 
 

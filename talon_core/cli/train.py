@@ -10,9 +10,9 @@ import typer
 from talon_core.cli import options as opts
 from talon_core.cli.output import print_json, stdout
 from talon_core.errors import blaming_bugs
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import build
 from talon_core.recipe import Recipe, TrainingJob
-from talon_core.registry import load_registry
-from talon_core.specs import build
 
 DTYPES = ("auto", "float32", "bfloat16")
 

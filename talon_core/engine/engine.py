@@ -9,22 +9,22 @@ from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
 
-from talon_core.checked_policy import begun, checked_budget
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
+from talon_core.engine.checked_policy import begun, checked_budget
 from talon_core.engine.faults import Faults
 from talon_core.engine.plain import NoDrafter, RootAlone
+from talon_core.engine.processors import remembering, why_not
+from talon_core.engine.sequence import Sequence
+from talon_core.engine.sessions import Sessions
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import Parts, Stages
 from talon_core.errors import BusyError, PluginError, blaming, is_whole, naming, one_line, written
-from talon_core.fitting import check_processors
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule
-from talon_core.sequence import Sequence
-from talon_core.sessions import Sessions
 from talon_core.target import Target
 
 LOG = logging.getLogger(__name__)
@@ -143,7 +143,9 @@ class Engine:
 
     def prepared(self, request: Request, choices: Choices | None = None) -> Sequence:
         """What `submit` makes of a request, checked, and not handed in yet; raises as `submit` does."""
-        check_processors(self.parts.rule, self._given, request.sampling.processors)
+        processor = remembering(self.parts.rule, self._given, request.sampling.processors)
+        if processor is not None:
+            raise ValueError(f"{why_not(self.parts.rule, processor)}; take a rule that does not look ahead")
         limit = request.limit(self.parts.target)
         given = choices if choices is not None else SeededChoices(request.seed)
         sequence = Sequence(request, given, limit, self._children)

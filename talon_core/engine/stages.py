@@ -7,15 +7,15 @@ from time import perf_counter
 import attrs
 import torch
 
-from talon_core.checked_drafter import checked_depth
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
-from talon_core.drafting import Drafted, Wanted, draft_trees
+from talon_core.engine.checked_drafter import checked_depth
+from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
+from talon_core.engine.sequence import Sequence
 from talon_core.errors import blaming
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.sequence import Sequence
 from talon_core.target import Target
 from talon_core.tree import IntArray, read_only
 

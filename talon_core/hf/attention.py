@@ -1,117 +1,15 @@
 """How TALON's attention reaches an unforked transformers model: one registered function, one keyword."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
-
-from talon_core.attention import AttentionBackend, PackedLayout, TreeLayout
 
 ATTENTION_NAME = "talon"
 """The name in transformers' `AttentionInterface`. No mask function goes with it: no mask is ever made."""
 
 PASS_KEYWORD = "talon_pass"
 """The keyword of `model(...)` that carries the `Pass` to every attention layer."""
-
-
-class Pass(ABC):
-    """One forward pass through all attention layers, which know it by its keyword.
-
-    Attributes:
-        windows: the sliding window that each layer asked for, in the order of the calls.
-    """
-
-    def __init__(self) -> None:
-        self.windows: list[int | None] = []
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Attention for one layer.
-
-        Args:
-            query: shape `(rows, heads, queries, head_dim)`, as the model has it.
-            key: what the cache gave, shape `(sequences, kv_heads, capacity, head_dim)`.
-            value: likewise.
-            scale: as in `AttentionBackend.attend`, and so are the others.
-
-        Returns:
-            The query's shape, but for the values' head size.
-        """
-        self.windows.append(window)
-        return self._attend(query, key, value, scale=scale, softcap=softcap, window=window, sinks=sinks)
-
-    @abstractmethod
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        """What `attend` returns; the options are those of `AttentionBackend.attend`, all of them."""
-
-
-class TreePass(Pass):
-    """A pass over the trees of a batch: one row of the model's, in which all trees' nodes stand one after another.
-
-    Args:
-        layout: who may attend to whom.
-        compute: a backend's `attend`, or for a layout in device memory its `attend_packed`.
-    """
-
-    def __init__(self, layout: TreeLayout | PackedLayout, compute: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self._layout = layout
-        self._compute = compute
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        return self._compute(query[0], key, value, self._layout, **options)[None]
-
-
-class PromptPass(Pass):
-    """A pass over prompts, one a row, from the same position on: plain causal attention serves them best.
-
-    Args:
-        start: tokens of each that are in the cache already.
-        count: tokens of each in the pass; shorter ones are padded at the end.
-        backend: computes what plain attention cannot, each row as a chain.
-    """
-
-    def __init__(self, start: int, count: int, backend: AttentionBackend) -> None:
-        super().__init__()
-        self._start = start
-        self._chain = TreeLayout.chain(start, count)
-        self._masks: dict[int | None, Tensor] = {}
-        self._backend = backend
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        if options["softcap"] is not None or options["sinks"] is not None:
-            rows = zip(query, key, value, strict=True)
-            return torch.stack([self._backend.attend(q, k[None], v[None], self._chain, **options) for q, k, v in rows])
-        mask = self._mask(key.shape[2], options["window"], query.device)
-        grouped = key.shape[1] != query.shape[1]
-        causal = mask is None and query.shape[2] > 1
-        if mask is not None and grouped and query.is_cuda:  # of grouped heads, only plain causality has a kernel
-            group = query.shape[1] // key.shape[1]
-            key, value, grouped = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), False
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, scale=options["scale"], enable_gqa=grouped
-        )
-
-    def _mask(self, end: int, window: int | None, device: torch.device) -> Tensor | None:
-        """Which of the positions up to `end` each query sees, made once for all layers; None where causality is all."""
-        if not self._start and (window is None or window >= end):
-            return None
-        if window not in self._masks:
-            behind = torch.arange(self._start, end, device=device)[:, None] - torch.arange(end, device=device)
-            self._masks[window] = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
-        return self._masks[window]
 
 
 def _talon_attention(

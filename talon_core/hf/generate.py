@@ -15,16 +15,8 @@ from transformers import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from talon_core.attention import AttentionBackend
-from talon_core.certify.standing import Lossless
-from talon_core.decoder import Decoder
-from talon_core.drafter import DrafterSpec
-from talon_core.generation import Generation
-from talon_core.hf.arguments import ARGUMENTS, check_streamer, check_tokenizer, refuse
-from talon_core.hf.checks import vocabulary_size
-from talon_core.hf.frontend import HFFrontend, prepared_request, stop_criterion
-from talon_core.hf.target import HFTarget
-from talon_core.hf.values import check_seed, check_values
-from talon_core.loading import (
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import (
     DEFAULT_DRAFTER,
     DEFAULT_POLICY,
     DEFAULT_RULE,
@@ -33,10 +25,17 @@ from talon_core.loading import (
     decoder_for_model,
     is_lossless,
 )
+from talon_core.drafter import DrafterSpec
+from talon_core.engine.generation import Generation
+from talon_core.hf.arguments import ARGUMENTS, check_streamer, check_tokenizer, refuse
+from talon_core.hf.checks import vocabulary_size
+from talon_core.hf.frontend import HFFrontend, prepared_request, stop_criterion
+from talon_core.hf.target import HFTarget
+from talon_core.hf.values import check_seed, check_values
+from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
-from talon_core.registry import load_registry
 from talon_core.request import Request, Result
-from talon_core.rule import AcceptanceRule
+from talon_core.rule import AcceptanceRule, Lossless
 
 LOGGER = logging.getLogger(__name__)
 

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.drafter import FINAL_STATE
 from talon_core.errors import blaming, blaming_bugs
-from talon_core.hf.attention import PASS_KEYWORD, Pass, TreePass
+from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
-from talon_core.hf.device import DevicePass, Recorder, cache_for
-from talon_core.hf.inputs import Staged, fed, pass_inputs, prompt_passes
 from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
 from talon_core.hf.modes import Modules, marks_of, recorded_parts
+from talon_core.runtime.device import DevicePass, Recorder, cache_for
+from talon_core.runtime.inputs import Staged, fed, pass_inputs, prompt_passes
+from talon_core.runtime.passes import Pass, TreePass
 from talon_core.sessions import RepeatableSession, WatchfulSession
 from talon_core.tree import IntArray, TokenTree
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.errors import one_line
 from talon_core.hf.checks import check_autocast, checked_model, vocabulary_size
-from talon_core.hf.device import Recorder
 from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel, difference
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.rule import Accepted
+from talon_core.runtime.device import Recorder
 from talon_core.sessions import RepeatableSession
 from talon_core.target import NOT_GREEDY, NodeOutputs, Target, Verified
 from talon_core.tree import IntArray, TokenTree

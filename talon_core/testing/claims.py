@@ -19,7 +19,7 @@ def require(holds: bool, kind: str, plugin: object, what: str) -> None:
 
     Args:
         holds: whether it does.
-        kind: a key of `talon_core.registry.KINDS`.
+        kind: a key of `talon_core.plugins.registry.KINDS`.
         plugin: the object.
         what: what is wrong, a sentence whose subject is the object.
 
@@ -35,7 +35,7 @@ def steady(kind: str, plugin: object, source: str) -> Iterator[None]:
     """Complain about a plugin's object if Hypothesis cannot repeat what it found.
 
     Args:
-        kind: a key of `talon_core.registry.KINDS`.
+        kind: a key of `talon_core.plugins.registry.KINDS`.
         plugin: the object.
         source: where its randomness must come from.
 
@@ -71,7 +71,7 @@ def check_class(kind: str, plugin: object, interface: type) -> None:
     """Check that an object is of a class that can be registered.
 
     Args:
-        kind: a key of `talon_core.registry.KINDS`.
+        kind: a key of `talon_core.plugins.registry.KINDS`.
         plugin: the object.
         interface: what it must implement.
 

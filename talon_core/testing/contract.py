@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core.checked_policy import begun, checked_budget, checked_kind
 from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
-from talon_core.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.drawn import Drawn
+from talon_core.engine.checked_policy import begun, checked_budget, checked_kind
+from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.errors import blaming
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span

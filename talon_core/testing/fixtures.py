@@ -33,9 +33,9 @@ def _table(laws: Any) -> "TableDrafter":
 
 
 def _rule(rule: "AcceptanceRule | str | None", policy: "TreePolicy | None" = None) -> "AcceptanceRule":
-    from talon_core.fitting import suited_rule
-    from talon_core.loading import built
-    from talon_core.registry import load_registry
+    from talon_core.decoding.loading import built
+    from talon_core.plugins.fitting import suited_rule
+    from talon_core.plugins.registry import load_registry
 
     registry = load_registry()
     made: AcceptanceRule = built(registry, "rule", suited_rule(registry, policy) if rule is None else rule)
@@ -84,9 +84,9 @@ def talon_draft() -> Callable[..., "TokenTree"]:
     `laws` is a table as of `TableDrafter`, or one: a single row is the law of the next token whatever came before.
     Nothing is drafted deeper than `max_depth`, nor after the tokens `ends`. The seed is for policies that draw.
     """
-    from talon_core.checked_policy import begun
     from talon_core.choices import SeededChoices
-    from talon_core.drafting import DraftLimits, draft_tree
+    from talon_core.engine.checked_policy import begun
+    from talon_core.engine.drafting import DraftLimits, draft_tree
     from talon_core.policy import SequenceInfo
 
     def draft(
@@ -110,7 +110,7 @@ def talon_rounds() -> Callable[..., "list[Round]"]:
     import numpy as np
 
     from talon_core.certify.exact import Given
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
     from talon_core.request import Request
     from talon_core.sampling import temperature_sampling
     from talon_core.table import TableTarget

@@ -6,9 +6,9 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
-from talon_core.checked_policy import MOST_NODES
 from talon_core.choices import Choices, SeededChoices
-from talon_core.drafting import DraftLimits, draft_tree
+from talon_core.engine.checked_policy import MOST_NODES
+from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
 from talon_core.testing.strategies import table_drafters

@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from talon_core.certificates.store import TOLERANCE
 from talon_core.certify.exact import Law, completed, distance
-from talon_core.certify.store import TOLERANCE
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.drawn import KINDS, fault
+from talon_core.engine.sequence import checked_walk
 from talon_core.errors import blaming
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.sequence import checked_walk
 from talon_core.table import TableDrafter
 from talon_core.testing.claims import check_class, made, require, steady
 from talon_core.testing.drawing import Shape, draw_tree, shapes

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from talon_core.drafting import DraftLimits
+from talon_core.engine.drafting import DraftLimits
 from talon_core.table import TableDrafter
 from talon_core.tree import FloatArray, TokenTree
 

@@ -3,7 +3,7 @@
 import pytest
 
 from talon_core.bench.methods import Method, parse_method, parse_methods
-from talon_core.loading import DEFAULT_POLICY, Parts
+from talon_core.decoding.loading import DEFAULT_POLICY, Parts
 
 FOLDER = "draft-model:model=./some/folder"
 

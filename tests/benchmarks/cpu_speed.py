@@ -24,8 +24,8 @@ from rich.progress import track
 from rich.table import Table
 
 from talon_core.bench.environment import describe_environment, describe_session
-from talon_core.decoder import Decoder
-from talon_core.loading import DEFAULT_MODEL, Parts, decoder_for_model, load_model
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import DEFAULT_MODEL, Parts, decoder_for_model, load_model
 from talon_core.tree import TokenTree
 from talon_drafters.checkpoints.files import shipped_for
 

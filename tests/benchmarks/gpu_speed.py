@@ -36,11 +36,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core.attention import TreeLayout
 from talon_core.bench.environment import describe_environment, describe_session
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import Parts, decoder_for_model, load_model
 from talon_core.drafter import Frontier, Part
-from talon_core.hf.device import CudaGraphs
 from talon_core.hf.target import HFTarget
-from talon_core.loading import Parts, decoder_for_model, load_model
+from talon_core.runtime.device import CudaGraphs
 from talon_core.tree import TokenTree
 from talon_drafters.feature_drafter import FeatureDrafter
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head

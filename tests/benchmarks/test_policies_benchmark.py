@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from talon_core.choices import SeededChoices
-from talon_core.drafting import DraftLimits, draft_tree
+from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import TableDrafter
 from talon_strategies import (

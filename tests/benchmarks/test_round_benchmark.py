@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from talon_core.loading import Parts, decoder_for_model
-from talon_core.testing.tiny_models import tiny_model
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.tree import TokenTree
+from talon_tests.tiny_models import tiny_model
 
 
 @pytest.mark.parametrize("nodes", [1, 4, 8, 16, 32])

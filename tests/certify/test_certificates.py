@@ -12,16 +12,16 @@ import pytest
 
 import talon_core
 from talon_core import AcceptanceRule, TreePolicy
-from talon_core.certify import code, store
-from talon_core.certify.code import UntoldError, digest, source_file
-from talon_core.certify.standing import standing
-from talon_core.certify.store import SHIPPED, WORLDS, certificates_folder, find, keep, read, why_not, write
-from talon_core.certify.subject import Subject
+from talon_core.certificates import code, store
+from talon_core.certificates.code import UntoldError, digest, source_file
+from talon_core.certificates.standing import standing
+from talon_core.certificates.store import SHIPPED, WORLDS, certificates_folder, find, keep, read, why_not, write
+from talon_core.certificates.subject import Subject
 from talon_core.certify.trial import Certificate
 from talon_core.certify.worlds import VARIED
 from talon_core.loaded import noting_imports
-from talon_core.registry import load_registry
-from talon_core.specs import spelled
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import spelled
 from talon_core.testing import certify
 from talon_strategies import Chain, RecursiveRejection, SampledChain
 

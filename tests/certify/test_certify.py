@@ -9,15 +9,15 @@ import pytest
 from talon_core import Growth, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.certify.exact import Given, emitted_law
 from talon_core.certify.trial import TOLERANCE
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.drawn import KINDS, without
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter, certify
 from talon_core.testing.odd_policies import CoinTosser, Erratic
-from talon_core.testing.wrong import KeepsTheLikelier
 from talon_strategies import Match, Talon, TalonSampled
 from talon_strategies.rules.rrsw import RejectionWithoutReplacement
+from talon_tests.wrong import KeepsTheLikelier
 
 SPECS = {"specinfer": "specinfer:widths=2;1", "talon-sampled": "talon-sampled:mu=0.3"}
 """Where the default options would leave too little room in small worlds."""

@@ -9,10 +9,10 @@ from talon_core.certify.trial import TOLERANCE, CertificationError
 from talon_core.drawn import Drawn, without
 from talon_core.rule import descend
 from talon_core.testing import certify
-from talon_core.testing.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
 from talon_strategies import Chain, SampledChain, Sequoia, StaticTree, Talon, TalonSampled
 from talon_strategies.drawing import NOTHING
 from talon_strategies.rules.descent import leftover, ratio
+from talon_tests.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
 
 
 def children(tree, node):

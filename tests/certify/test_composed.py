@@ -10,9 +10,9 @@ from talon_core.certify.composed import composed_law, is_memoryless
 from talon_core.certify.exact import Given, distance, emitted_law
 from talon_core.certify.trial import WHOLE, CertificationError, _Trial, certify
 from talon_core.certify.worlds import random_worlds
-from talon_core.decoder import Decoder
-from talon_core.loading import build
-from talon_core.registry import load_registry
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import build
+from talon_core.plugins.registry import load_registry
 from talon_core.rule import descend
 from talon_strategies import SampledChain, Talon
 

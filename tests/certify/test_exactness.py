@@ -17,10 +17,10 @@ from transformers import (
 
 from talon_core import Request, TableTarget, TreePolicy
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
-from talon_core.decoder import Decoder
-from talon_core.registry import load_registry
+from talon_core.decoding.decoder import Decoder
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import describe_options
 from talon_core.sampling import Sampling
-from talon_core.specs import describe_options
 from talon_core.testing import laws, table_drafters
 from talon_core.testing.odd_policies import CoinTosser, Erratic
 from talon_strategies.rules.match import Match

@@ -9,10 +9,10 @@ import pytest
 from talon_core import Request, TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.choices import enumerate_outcomes
-from talon_core.decoder import Decoder
-from talon_core.registry import load_registry
+from talon_core.decoding.decoder import Decoder
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import describe_options
 from talon_core.sampling import Sampling
-from talon_core.specs import describe_options
 from talon_core.testing import TableDrafter
 from talon_core.testing.odd_policies import CoinTosser, Erratic
 from talon_strategies.chain import Chain

@@ -16,18 +16,18 @@ import pytest
 
 import talon_strategies
 from talon_core import AcceptanceRule, Accepted, PluginError, Request, TableTarget, TreePolicy
-from talon_core.certify import subject
-from talon_core.certify.code import UntoldError, patched
+from talon_core.certificates import subject
+from talon_core.certificates.code import UntoldError, patched
+from talon_core.certificates.standing import is_proved, standing
+from talon_core.certificates.subject import Subject, is_own
 from talon_core.certify.exact import Given
-from talon_core.certify.standing import is_proved, standing
-from talon_core.certify.subject import Subject, is_own
-from talon_core.decoder import Decoder
-from talon_core.loading import Parts, is_lossless
-from talon_core.registry import load_registry
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import Parts, is_lossless
+from talon_core.plugins.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_core.testing.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
 from talon_strategies import Block, Chain, Hybrid, Match, RecursiveRejection, SampledChain, Talon, TalonSampled, Typical
+from talon_tests.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
 
 TARGET = TableTarget(np.zeros((2, 2)))
 DRAFTER = Given(TableDrafter([[0.5, 0.5]]))

@@ -11,11 +11,11 @@ from talon_core.bench.measurement import acceptance_by_depth
 from talon_core.bench.results import MANIFEST, RESULTS
 from talon_core.bench.rounds import ROUNDS, read_rounds
 from talon_core.bench.schedule import Unit
-from talon_core.decoder import Decoder
-from talon_core.generation import Generation
+from talon_core.decoding.decoder import Decoder
+from talon_core.engine.generation import Generation
+from talon_core.engine.sequence import Sequence
 from talon_core.request import Result
 from talon_core.rounds import Stats
-from talon_core.sequence import Sequence
 
 SENTENCE = "hi-🙂é~\n"
 METHODS = ["none", "ngram", "ngram/chain:length=3", "generate"]

@@ -3,9 +3,9 @@
 import pytest
 
 from talon_core.cli import demo
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
+from talon_core.engine.sequence import Sequence
 from talon_core.request import Result
-from talon_core.sequence import Sequence
 
 SENTENCE = "hi-🙂é~\n"
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from talon_core.cli import doctor
 from talon_core.cli.drafter_check import drafter_of_files
 from talon_core.drafter import DrafterSpec
-from talon_core.registry import KINDS, Registered, Registry
+from talon_core.plugins.registry import KINDS, Registered, Registry
 
 
 def test_a_working_machine_is_reported_as_one(talon):

@@ -8,8 +8,8 @@ import pytest
 from talon_core.cli import listing
 from talon_core.cli.listing import WORDS, attribute_helps
 from talon_core.models import MODELS
+from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.policy import TreePolicy
-from talon_core.registry import Registered, Registry, load_registry
 
 FIELDS = {"name", "plugin", "class", "description", "options"}
 

@@ -8,9 +8,9 @@ import typer
 
 from talon_core.cli import options as opts
 from talon_core.cli.app import app
+from talon_core.plugins.registry import KINDS, load_registry
+from talon_core.plugins.specs import build, describe_options
 from talon_core.recipe import TrainingJob
-from talon_core.registry import KINDS, load_registry
-from talon_core.specs import build, describe_options
 
 WRONG = ("nan", "inf", "-inf", "1e400", "1_000", "٣", "0x10", "", "1" * 5000, "five")
 BASE = {

@@ -13,7 +13,7 @@ SENTENCE = "hi-🙂é~\n"
 TALON = [sys.executable, "-c", "import sys; from talon_core.cli import main; sys.exit(main())"]
 SLOW = """
 import sys, time
-from talon_core.generation import Batch
+from talon_core.engine.generation import Batch
 fast = Batch.__next__
 def slow(self):
     rounds = fast(self)

@@ -5,9 +5,9 @@ import logging
 import pytest
 
 import talon_core
-from talon_core.announcing import MANY_NODES
-from talon_core.loading import DEFAULT_POLICY
-from talon_core.testing.tiny_models import tiny_model
+from talon_core.decoding.announcing import MANY_NODES
+from talon_core.decoding.loading import DEFAULT_POLICY
+from talon_tests.tiny_models import tiny_model
 
 
 def told(caplog: pytest.LogCaptureFixture, level: int, policy: str | None, drafter: str = "ngram") -> list[str]:

@@ -13,15 +13,15 @@ from transformers import LogitsProcessor
 from talon_core import PluginError, Request, TableTarget, TreePolicy, load
 from talon_core.certify.exact import Given
 from talon_core.choices import SeededChoices
-from talon_core.decoder import Decoder, is_batch
-from talon_core.loading import load_registry
+from talon_core.decoding.decoder import Decoder, is_batch
+from talon_core.decoding.loading import load_registry
+from talon_core.plugins.specs import build
 from talon_core.policy import Growth
 from talon_core.sampling import Sampling
-from talon_core.specs import build
 from talon_core.testing.odd_policies import Erratic
 from talon_core.testing.strategies import laws, table_drafters
-from talon_core.testing.tiny_models import tiny_model
 from talon_strategies import Match, Talon
+from talon_tests.tiny_models import tiny_model
 
 VOCAB = 5
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core.hf.cache import TreeCache
+from talon_core.runtime.cache import TreeCache
 
 LAYERS = {0: (2, 3, 3), 3: (1, 4, 2), 7: (3, 1, 5)}
 """By the model's own number, with gaps: heads, size of the keys' heads, size of the values' heads."""

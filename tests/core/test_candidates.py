@@ -13,10 +13,10 @@ from hypothesis.extra import numpy as arrays
 from talon_core import Candidates, SeededChoices, TokenTree
 from talon_core.candidates import LawRows, NoLaws
 from talon_core.drafter import Frontier
-from talon_core.drafting import DraftLimits, draft_tree
+from talon_core.engine.drafting import DraftLimits, draft_tree
+from talon_core.runtime.best import Best
 from talon_core.table import Memoryless
 from talon_core.testing import TableDrafter
-from talon_drafters.best import Best
 from talon_strategies import Talon
 
 TREE = TokenTree(tokens=[5, 7, 8], parents=[-1, 0, 0], path_logp=[0.0, -0.5, -1.0])

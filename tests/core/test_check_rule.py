@@ -6,11 +6,11 @@ import pytest
 
 from talon_core import AcceptanceRule, Accepted
 from talon_core.errors import PluginError
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 from talon_core.rule import descend
 from talon_core.testing import check_rule
-from talon_core.testing.wrong import BonusOffByOne, NoLeftover
 from talon_strategies import RecursiveRejection
+from talon_tests.wrong import BonusOffByOne, NoLeftover
 
 RULES = {
     name: entry.cls

@@ -19,7 +19,7 @@ from talon_core import (
     TreePolicy,
 )
 from talon_core.certify.exact import Given
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.sampling import Sampling
 from talon_core.table import Memoryless
 from talon_strategies.chain import Chain

@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from talon_core import Accepted, load
-from talon_core.decoder import Decoder
-from talon_core.hf.device import bucket
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import load_registry
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
-from talon_core.loading import load_registry
-from talon_core.specs import build
+from talon_core.plugins.specs import build
+from talon_core.runtime.device import bucket
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
-from talon_core.testing.tiny_models import tiny_model
 from talon_kernels import TritonAttention
 from talon_strategies import Match
+from talon_tests.tiny_models import tiny_model
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
 DRAFTERS = {

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from talon_core.checked_policy import checked_budget
 from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Proposed
-from talon_core.drafting import DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.drawn import Drawn, without
+from talon_core.engine.checked_policy import checked_budget
+from talon_core.engine.drafting import DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy

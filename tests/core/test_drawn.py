@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from talon_core.candidates import Candidates
 from talon_core.choices import enumerate_outcomes
 from talon_core.drawn import KINDS, Drawn, without
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 from talon_core.testing import laws
 from talon_core.tree import TokenTree
 

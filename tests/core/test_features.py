@@ -10,9 +10,9 @@ import torch
 
 from talon_core import DrafterSpec
 from talon_core.candidates import Candidates
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import FINAL_STATE, Drafter, Proposed
-from talon_core.loading import Parts, decoder_for_model
-from talon_core.testing.tiny_models import ARCHITECTURES, tiny_model
+from talon_tests.tiny_models import ARCHITECTURES, tiny_model
 
 HIDDEN = 48
 

@@ -14,9 +14,10 @@ from transformers.models.higgs_audio_v2 import generation_higgs_audio_v2
 
 from talon_core import AcceptanceRule, Accepted, Request, TableTarget, TreePolicy
 from talon_core.certify.exact import Given
-from talon_core.decoder import Decoder
-from talon_core.fitting import REMEMBERING, exact_rules, suited_rule
-from talon_core.registry import KINDS, Registered, Registry, load_registry
+from talon_core.decoding.decoder import Decoder
+from talon_core.engine.processors import REMEMBERING
+from talon_core.plugins.fitting import exact_rules, suited_rule
+from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_strategies import Block, Chain, Match, RecursiveRejection, SampledChain, Traversal

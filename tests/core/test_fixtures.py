@@ -11,7 +11,7 @@ import pytest
 
 from talon_core import AcceptanceRule, Accepted, Growth, TokenTree, TreePolicy
 from talon_core.testing import CertificationError, TableDrafter, check_rule, check_tree_policy
-from talon_core.testing.wrong import KeepsTheLikelier
+from talon_tests.wrong import KeepsTheLikelier
 
 LAWS = [[0.6, 0.3, 0.1]]
 

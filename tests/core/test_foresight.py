@@ -11,7 +11,7 @@ import torch
 
 from talon_core import Candidates, Growth, Proposed, Request, SeededChoices, TableTarget, TreePolicy
 from talon_core.certify.exact import Given
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_strategies import Chain, Match, RecursiveRejection, SampledChain, TalonSampled

@@ -8,10 +8,10 @@ from tokenizers import Tokenizer, models
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 import talon_core
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import DEFAULT_MAX_NEW_TOKENS, HFFrontend
 from talon_core.request import Request
-from talon_core.testing.tiny_models import tiny_model
+from talon_tests.tiny_models import tiny_model
 
 IDS = torch.tensor([5, 9, 33, 9, 33, 41, 5, 9])
 

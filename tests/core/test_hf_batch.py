@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from talon_core import TokenTree
-from talon_core.hf.inputs import prompt_passes
 from talon_core.hf.target import HFTarget
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
+from talon_core.runtime.inputs import prompt_passes
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
-from talon_core.testing.tiny_models import tiny_model
+from talon_tests.tiny_models import tiny_model
 
 ARCHITECTURES = ["llama", "gemma3"]
 VOCAB = 97

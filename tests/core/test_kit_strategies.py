@@ -8,8 +8,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from talon_core.choices import SeededChoices
-from talon_core.drafting import DraftLimits, draft_tree
 from talon_core.drawn import KINDS, without
+from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.errors import PluginError
 from talon_core.table import TableDrafter
 from talon_core.testing import (

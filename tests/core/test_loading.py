@@ -18,10 +18,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core.attention import Accelerator, AttentionBackend
-from talon_core.backends import ATTENTION_BACKENDS, choose_accelerator, choose_attention
 from talon_core.certify.exact import Given
-from talon_core.errors import PluginError
-from talon_core.loading import (
+from talon_core.decoding.loading import (
     Parts,
     choose_drafter,
     decoder_for_model,
@@ -29,14 +27,16 @@ from talon_core.loading import (
     settled,
     with_rule,
 )
-from talon_core.registry import KINDS, Registered, Registry, load_registry
+from talon_core.errors import PluginError
+from talon_core.plugins.backends import ATTENTION_BACKENDS, choose_accelerator, choose_attention
+from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
 from talon_core.testing import TableDrafter
-from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.ngram import Ngram
 from talon_strategies.chain import Chain
 from talon_strategies.rules.match import Match
 from talon_strategies.rules.typical import Typical
 from talon_strategies.sampled_chain import SampledChain
+from talon_tests.tiny_models import tiny_model
 
 CPU = torch.device("cpu")
 
@@ -643,6 +643,6 @@ def test_plugins_are_looked_for_once_a_load(monkeypatch: pytest.MonkeyPatch) -> 
         scans.append(given)
         return entry_points(**given)
 
-    monkeypatch.setattr("talon_core.registry.entry_points", counted)
+    monkeypatch.setattr("talon_core.plugins.registry.entry_points", counted)
     talon_core.load(tiny_model("llama"))
     assert len(scans) == 1

@@ -9,12 +9,12 @@ from types import ModuleType, SimpleNamespace
 import attrs
 import pytest
 
-import talon_core.registry
+import talon_core.plugins.registry
 from talon_core.attention import AttentionBackend
 from talon_core.hookspecs import hookimpl
+from talon_core.plugins.registry import KINDS, load_registry
+from talon_core.plugins.specs import describe_options
 from talon_core.policy import Growth, TreePolicy
-from talon_core.registry import KINDS, load_registry
-from talon_core.specs import describe_options
 
 
 @attrs.frozen
@@ -53,7 +53,7 @@ def test_a_plugins_class_is_found_by_its_name_with_who_brought_it():
 
 
 def test_the_built_ins_are_found_through_entry_points_only(monkeypatch):
-    monkeypatch.setattr(talon_core.registry, "entry_points", lambda group: [])
+    monkeypatch.setattr(talon_core.plugins.registry, "entry_points", lambda group: [])
     assert not any(load_registry().entries.values())
 
 
@@ -66,7 +66,7 @@ def test_importing_the_framework_loads_no_plugin_and_nothing_heavy():
 
 def test_looking_at_the_built_ins_imports_nothing_heavy():
     code = (
-        "import sys; from talon_core.registry import load_registry; load_registry(); "
+        "import sys; from talon_core.plugins.registry import load_registry; load_registry(); "
         "print(sorted({'torch', 'transformers', 'triton'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -156,7 +156,7 @@ def installed(monkeypatch):
             module.talon_policies = plugin(*classes)().talon_policies
             monkeypatch.setitem(sys.modules, module.__name__, module)
             points.append(entry(distribution, name, module.__name__))
-        monkeypatch.setattr(talon_core.registry, "entry_points", lambda group: points)
+        monkeypatch.setattr(talon_core.plugins.registry, "entry_points", lambda group: points)
 
     return install
 

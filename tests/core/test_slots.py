@@ -9,7 +9,7 @@ import torch
 
 from talon_core import AcceptanceRule, Accepted, PluginError, Request, TableTarget, TokenTree, Verified
 from talon_core.certify.exact import Given
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.engine.engine import Engine
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter

@@ -9,9 +9,9 @@ from attrs import validators as v
 import talon_core
 from talon_core.errors import PluginError
 from talon_core.hookspecs import hookimpl
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import build, describe_options, parse_spec
 from talon_core.policy import Growth, TreePolicy
-from talon_core.registry import load_registry
-from talon_core.specs import build, describe_options, parse_spec
 from talon_strategies import Talon
 
 if TYPE_CHECKING:

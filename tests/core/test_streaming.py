@@ -14,13 +14,13 @@ import torch
 
 import talon_core
 from talon_core import Chunk, Engine, Request, Result, TableTarget
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.errors import BusyError
 from talon_core.request import FINISH_REASONS, Criterion
 from talon_core.sessions import RepeatableSession
 from talon_core.target import NOT_GREEDY
-from talon_core.testing.tiny_models import tiny_model
 from talon_strategies.rules.match import Match
+from talon_tests.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 PARTS: dict[str, Any] = {"drafter": "ngram", "policy": "talon:budget=6,top_k=2"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from talon_core.registry import load_registry
-from talon_core.specs import build
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import build
 from talon_core.suggestions import did_you_mean, nearest
 
 

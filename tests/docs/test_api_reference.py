@@ -11,7 +11,7 @@ import pytest
 
 import talon_core
 import talon_core.testing
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]

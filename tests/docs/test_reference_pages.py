@@ -10,8 +10,8 @@ import pytest
 
 from talon_core import hookspecs
 from talon_core.drawn import KINDS as TREE_KINDS
-from talon_core.registry import KINDS, load_registry
-from talon_core.specs import describe_options
+from talon_core.plugins.registry import KINDS, load_registry
+from talon_core.plugins.specs import describe_options
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from talon_core import TokenTree
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.hf.target import HFTarget
 from talon_core.testing.plain_device import PlainDevice

@@ -12,15 +12,15 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core import TableTarget, TokenTree
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import Frontier
 from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
-from talon_core.loading import Parts, decoder_for_model
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
-from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.draft_model import DraftModel
 from talon_drafters.model_drafter import ModelDrafter, without_layers
+from talon_tests.tiny_models import tiny_model
 
 VOCAB = 97
 ARCHITECTURES = ["llama", "gemma3", "mistral-window"]

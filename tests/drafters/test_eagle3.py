@@ -12,15 +12,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core import TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
-from talon_core.decoder import Decoder
-from talon_core.loading import Parts, decoder_for_model
-from talon_core.registry import load_registry
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import describe_options
 from talon_core.request import Request
 from talon_core.sampling import Sampling
-from talon_core.specs import describe_options
 from talon_core.target import NOT_GREEDY, NodeOutputs, Verified
-from talon_core.testing.on_device import check_on_device
-from talon_core.testing.tiny_models import SMALL, tiny_model
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.eagle3 import Eagle3Files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint
@@ -29,6 +27,8 @@ from talon_drafters.feature_drafter import FeatureDrafter
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 from talon_kernels.backends import ReferenceAttention
 from talon_strategies.rules.match import Match
+from talon_tests.on_device import check_on_device
+from talon_tests.tiny_models import SMALL, tiny_model
 
 VOCAB, HIDDEN, HEADS, KV_HEADS, LAYERS = 97, 48, 4, 2, 8
 STATES = (2, 4, 5)

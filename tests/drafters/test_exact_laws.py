@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from talon_core.certify.exact import ancestral_law, distance, emitted_law
-from talon_core.decoder import Decoder
-from talon_core.loading import Parts, decoder_for_model
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_drafters.heads.eagle import EagleHead
@@ -121,7 +121,7 @@ def test_something_is_accepted_and_something_is_not(model: Any, specs: dict[str,
 
 
 def test_every_built_in_drafter_is_here() -> None:
-    from talon_core.registry import load_registry
+    from talon_core.plugins.registry import load_registry
 
     entries = load_registry().entries["drafter"].values()
     ours = {entry.name for entry in entries if entry.plugin.startswith("talon-core:")}

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from talon_core import TableTarget, TokenTree
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import FINAL_STATE, Committed, Frontier
-from talon_core.loading import Parts, decoder_for_model
-from talon_core.testing.on_device import check_on_device
-from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.hydra import hydra_of, save_hydra
 from talon_drafters.heads.hydra import HydraConfig, HydraHeads
 from talon_drafters.hydra import Hydra
+from talon_tests.on_device import check_on_device
+from talon_tests.tiny_models import tiny_model
 
 VOCAB, HIDDEN, HEADS, INNER = 97, 48, 3, 56
 DRAFT_IDS = np.array([3, 4, 9, 20, 21, 22, 40, 77, 90, 96])

@@ -11,16 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from talon_core import TableTarget, TokenTree
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import FINAL_STATE, Frontier
-from talon_core.loading import Parts, decoder_for_model
-from talon_core.testing.on_device import check_on_device
-from talon_core.testing.tiny_models import tiny_model
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint, shipped_for
 from talon_drafters.checkpoints.heads import Sizes
 from talon_drafters.checkpoints.medusa import medusa_of, save_medusa
 from talon_drafters.heads.medusa import MedusaConfig, MedusaHeads
 from talon_drafters.medusa import Medusa
+from talon_tests.on_device import check_on_device
+from talon_tests.tiny_models import tiny_model
 
 VOCAB, HIDDEN, HEADS = 97, 48, 3
 DRAFT_IDS = np.array([3, 4, 9, 20, 21, 22, 40, 77, 90, 96])

@@ -20,10 +20,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
 from talon_core.cli import main
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import Committed, Frontier, Part
-from talon_core.loading import Parts, decoder_for_model
 from talon_core.recipe import TrainingJob
-from talon_core.testing.tiny_models import tiny_model
 from talon_core.tree import TokenTree
 from talon_drafters.checkpoints.eagle3 import Eagle3Files
 from talon_drafters.checkpoints.files import read_checkpoint
@@ -51,6 +50,7 @@ from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetLaw, TargetStates
 from talon_drafters.training.unrolled import StepCounter
 from talon_kernels.backends import ReferenceAttention
+from talon_tests.tiny_models import tiny_model
 
 VOCAB = 97
 TRAININGS = {

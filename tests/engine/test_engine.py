@@ -8,8 +8,8 @@ import pytest
 
 from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TreePolicy
 from talon_core.choices import SeededChoices
+from talon_core.engine.generation import Batch
 from talon_core.engine.slots import Place, Slots
-from talon_core.generation import Batch
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_strategies import Chain, Match, Talon

@@ -9,13 +9,13 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.hf.target import _context
-from talon_core.loading import Parts, decoder_for_model
-from talon_core.registry import load_registry
-from talon_core.testing.tiny_models import ARCHITECTURES, SMALL, tiny_model
+from talon_core.plugins.registry import load_registry
 from talon_drafters.training.eagle3 import Eagle3Training
 from talon_drafters.training.heads import HydraTraining, MedusaTraining
 from talon_drafters.training.recipes import Eagle3Recipe, HydraRecipe, MedusaRecipe
+from talon_tests.tiny_models import ARCHITECTURES, SMALL, tiny_model
 
 NEW_TOKENS = 200
 PROMPT = torch.randint(3, 97, (21,), generator=torch.Generator().manual_seed(5))

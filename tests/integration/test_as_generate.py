@@ -28,7 +28,7 @@ from transformers.generation.streamers import BaseStreamer
 
 import talon_core
 from talon_core.errors import BusyError
-from talon_core.testing.tiny_models import tiny_model
+from talon_tests.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 GREEDY: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(PROMPT)}

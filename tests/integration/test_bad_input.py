@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from talon_core.cli import main
-from talon_core.testing.tiny_models import tiny_model
+from talon_tests.tiny_models import tiny_model
 
 
 def saved(folder: Path, words: int = 97) -> str:

@@ -15,10 +15,10 @@ from torch.nn.utils import parametrize, prune, weight_norm
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import talon_core
-from talon_core.registry import load_registry
-from talon_core.testing.tiny_models import tiny_model
+from talon_core.plugins.registry import load_registry
 from talon_drafters.training.heads import MedusaTraining
 from talon_drafters.training.recipes import MedusaRecipe
+from talon_tests.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 PARTS: dict[str, Any] = {"policy": "talon:budget=6,top_k=2", "drafter": "ngram"}

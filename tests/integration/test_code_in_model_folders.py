@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core.cli import main
-from talon_core.testing.tiny_models import tiny_model
+from talon_tests.tiny_models import tiny_model
 
 CODE = """
 from pathlib import Path

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from talon_core.decoder import Decoder
-from talon_core.loading import Parts, choose_drafter, decoder_for_model
-from talon_core.registry import load_registry
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import Parts, choose_drafter, decoder_for_model
+from talon_core.plugins.registry import load_registry
 from talon_drafters.checkpoints.files import SHIPPED
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]

@@ -6,10 +6,10 @@ from typing import Any
 import attrs
 import pytest
 
-from talon_core.decoder import Decoder
-from talon_core.loading import Parts, decoder_for_model
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.engine.sequence import Sequence
 from talon_core.request import Request
-from talon_core.sequence import Sequence
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 

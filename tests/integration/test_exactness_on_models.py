@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from talon_core.certify.greedy import Divergence, GreedyCheck, PromptCheck, check_greedy
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import Parts, decoder_for_model, load_model
 from talon_core.hf import runner
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
-from talon_core.loading import Parts, decoder_for_model, load_model
 from talon_core.rule import Accepted
 from talon_core.sampling import Sampling
 from talon_core.target import NOT_GREEDY, Verified
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
-from talon_core.testing.tiny_models import ARCHITECTURES, tiny_model
+from talon_tests.tiny_models import ARCHITECTURES, tiny_model
 
 NEW_TOKENS = 40
 PROMPTS = [np.random.default_rng(0).integers(3, 97, length) for length in (1, 7, 33)]

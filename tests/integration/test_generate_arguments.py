@@ -15,9 +15,9 @@ from transformers import (
 from transformers.generation import GenerationMixin
 
 import talon_core
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.hf.arguments import ARGUMENTS, HARMLESS, HONOURED, INSIDE_ONLY, PASSED_ON, REFUSED
-from talon_core.testing.tiny_models import tiny_model
+from talon_tests.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 SHORT = torch.tensor([[5, 9, 33]])

@@ -9,15 +9,15 @@ import torch
 
 from talon_core import load
 from talon_core.certify.exact import Given
-from talon_core.decoder import Decoder
-from talon_core.hf.device import CudaGraphs
+from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
-from talon_core.testing.tiny_models import tiny_model
+from talon_core.runtime.device import CudaGraphs
 from talon_drafters.feature_drafter import FeatureDrafter
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 from talon_kernels import TritonAttention
 from talon_strategies import Match, Talon
+from talon_tests.tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 

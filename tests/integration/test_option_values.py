@@ -10,11 +10,11 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 import talon_core
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.hf.arguments import HONOURED
 from talon_core.hf.values import VALUES
 from talon_core.request import Request
-from talon_core.testing.tiny_models import tiny_model
+from talon_tests.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 MODEL = tiny_model("llama")

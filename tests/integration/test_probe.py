@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import talon_core
 from talon_core.hf.probe import STEPS, PlainModel
-from talon_core.testing.tiny_models import ARCHITECTURES, SMALL, tiny_model
 from talon_core.tree import TokenTree
+from talon_tests.tiny_models import ARCHITECTURES, SMALL, tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 

@@ -21,12 +21,12 @@ import pytest
 import torch
 
 from talon_core.choices import Choices
+from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.hf.frontend import HFFrontend
 from talon_core.laws import Laws
-from talon_core.loading import Parts, decoder_for_model
 from talon_core.rule import AcceptanceRule, Accepted, descend
-from talon_core.testing.wrong import NoLeftover
 from talon_core.tree import TokenTree
+from talon_tests.wrong import NoLeftover
 
 QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is painted with hues of gold"
 """Three tokens may come next, none of them with a probability above a half, and the drafter does not agree."""

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from talon_core import load
-from talon_core.backends import choose_accelerator
-from talon_core.registry import load_registry
-from talon_core.testing.tiny_models import tiny_model
+from talon_core.plugins.backends import choose_accelerator
+from talon_core.plugins.registry import load_registry
 from talon_kernels import CompileAccelerator
 from talon_kernels.compiled import compile_layers
+from talon_tests.tiny_models import tiny_model
 
 CPU = torch.device("cpu")
 

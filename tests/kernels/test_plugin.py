@@ -9,7 +9,7 @@ import torch
 
 import talon_kernels
 from talon_core.attention import TreeLayout
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 from talon_kernels.native import switch_off
 
 

@@ -19,10 +19,10 @@ from talon_core import (
     TreePolicy,
 )
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
-from talon_core.checked_drafter import described
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.drawn import Drawn
+from talon_core.engine.checked_drafter import described
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_strategies import RecursiveRejection, SampledChain

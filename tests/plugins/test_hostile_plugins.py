@@ -21,12 +21,12 @@ from talon_core import (
     hookimpl,
 )
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.streaming import StreamedGeneration
 from talon_core.drafter import DrafterSpec
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import build
 from talon_core.sampling import Sampling
-from talon_core.specs import build
-from talon_core.streaming import StreamedGeneration
 from talon_core.testing import TableDrafter
 
 VOCAB = 4

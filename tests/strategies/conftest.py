@@ -8,7 +8,7 @@ import pytest
 
 from talon_core.certify.exact import Law, completed, distance, law_of
 from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
-from talon_core.drafting import Drafted, DraftLimits, draft_tree
+from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.testing import TableDrafter, TableLaws

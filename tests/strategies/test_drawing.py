@@ -6,11 +6,11 @@ import pytest
 
 from talon_core import Request, TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import build
 from talon_core.policy import SequenceInfo
-from talon_core.registry import load_registry
 from talon_core.sampling import Sampling, temperature_sampling
-from talon_core.specs import build
 from talon_core.testing import TableDrafter
 from talon_strategies import SampledChain, Sequoia, TalonSampled, talon_policies
 from talon_strategies.drawing import FollowsTheRequest

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 from talon_strategies import Chain, Talon, talon_policies
 
 OPTIONS = [

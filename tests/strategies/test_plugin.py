@@ -1,5 +1,5 @@
 import talon_strategies
-from talon_core.registry import load_registry
+from talon_core.plugins.registry import load_registry
 
 
 def test_every_policy_and_rule_is_found_through_the_entry_point():

@@ -9,7 +9,7 @@ import numpy as np
 
 from talon_core.errors import PluginError
 from talon_core.numerals import decimal, whole
-from talon_core.registry import Registered, Registry
+from talon_core.plugins.registry import Registered, Registry
 from talon_core.suggestions import did_you_mean
 
 
@@ -37,7 +37,7 @@ def build(registry: Registry, kind: str, spec: str) -> Any:
 
     Args:
         registry: where to look the name up.
-        kind: a key of `talon_core.registry.KINDS`.
+        kind: a key of `talon_core.plugins.registry.KINDS`.
         spec: for example `talon:budget=60,mu=0.03`.
 
     Raises:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from talon_core.attention import AttentionBackend, TreeLayout
-from talon_core.hf.attention import Pass, PromptPass, TreePass
-from talon_core.hf.cache import TreeCache
+from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.passes import Pass, PromptPass, TreePass
 from talon_core.tree import IntArray, TokenTree
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.errors import PluginError, blaming, naming, of_the_machine, written
-from talon_core.registry import Registry
+from talon_core.plugins.registry import Registry
 
 if TYPE_CHECKING:
     from torch import device, dtype

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Self
 
 import attrs
 
-from talon_core.generation import Generation
+from talon_core.engine.generation import Generation
 from talon_core.request import INTERRUPTED, Chunk, Result
 
 if TYPE_CHECKING:

@@ -1,18 +1,12 @@
 """Whether the output of a policy and a rule has the target's law: proved, certified, claimed, or not."""
 
 from inspect import getattr_static
-from typing import Final, Literal
 
-from talon_core.certify.store import find
-from talon_core.certify.subject import is_own
+from talon_core.certificates.store import find
+from talon_core.certificates.subject import is_own
 from talon_core.drawn import KINDS
 from talon_core.policy import TreePolicy
-from talon_core.rule import AcceptanceRule
-
-Lossless = bool | Literal["claimed"]
-"""True, False, or "claimed": a plugin says so, and nothing has shown it yet."""
-
-CLAIMED: Final = "claimed"
+from talon_core.rule import CLAIMED, AcceptanceRule, Lossless
 
 
 def standing(rule: AcceptanceRule, policy: TreePolicy | None) -> Lossless:

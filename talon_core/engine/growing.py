@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
-from talon_core.checked_policy import checked_budget, checked_children
 from talon_core.choices import Choices
 from talon_core.drawn import KINDS, Drawn, fault
+from talon_core.engine.checked_policy import checked_budget, checked_children
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
 from talon_core.rounds import Span

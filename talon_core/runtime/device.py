@@ -14,8 +14,8 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
 from talon_core.errors import one_line
-from talon_core.hf.cache import TreeCache
-from talon_core.hf.inputs import PassInputs
+from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.inputs import PassInputs
 from talon_core.tree import IntArray
 
 T = TypeVar("T")

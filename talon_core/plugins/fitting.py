@@ -1,26 +1,17 @@
 """What goes with a rule: the trees of a policy, what the user allows, and the logits processors of a request."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-from talon_core.checked_policy import checked_children
+from talon_core.engine.checked_policy import checked_children
+from talon_core.engine.processors import remembering, why_not
 from talon_core.errors import naming
+from talon_core.plugins.registry import Registry, load_registry
 from talon_core.policy import TreePolicy
-from talon_core.registry import Registry, load_registry
 from talon_core.rule import AcceptanceRule, check_claims
 
 WITHOUT_POLICY = "match"
 """The rule to use where nothing is drafted and the user names none."""
-
-REMEMBERING = frozenset(
-    {
-        "DiaEOSDelayPatternLogitsProcessor",
-        "HiggsAudioV2DelayPatternLogitsProcessor",
-        "SynthIDTextWatermarkLogitsProcessor",
-        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
-    }
-)
-"""Logits processors of transformers, by class, whose answers depend on what they were called with before."""
 
 
 def check_rule(rule: AcceptanceRule, policy: TreePolicy | None, lossy: bool) -> str | None:
@@ -94,33 +85,22 @@ def exact_rules(registry: Registry, policy: TreePolicy, looking_ahead: bool = Tr
     return names
 
 
-def check_processors(rule: AcceptanceRule, policy: TreePolicy | None, processors: Iterable[Any]) -> None:
+def check_processors(
+    rule: AcceptanceRule, policy: TreePolicy | None, processors: Iterable[Any], registry: Registry | None = None
+) -> None:
     """Refuse logits processors that remember what they were called with, where a rule looks ahead.
 
     Args:
         rule: the acceptance rule.
         policy: the tree policy; None decodes without drafting, and there is nothing ahead then.
         processors: those of a request.
+        registry: where other rules are looked up; by default it is made of what is installed.
 
     Raises:
         ValueError: if there is one; the sentence says which rules would do.
     """
-    if policy is None or not rule.looks_ahead:
-        return
-    for processor in _flat(processors):
-        if any(cls.__name__ in REMEMBERING for cls in type(processor).__mro__):
-            others = ", ".join(exact_rules(load_registry(), policy, looking_ahead=False))
-            raise ValueError(
-                f"logits processor '{type(processor).__name__}' remembers what it was called with, and "
-                f"{naming('rule', rule)} looks at tokens that it may reject; take another rule instead: "
-                f"{others or 'none is registered'}"
-            )
-
-
-def _flat(processors: Iterable[Any]) -> Iterator[Any]:
-    """A list of processors, as transformers has it, is a processor too."""
-    for processor in processors:
-        if isinstance(processor, list):
-            yield from _flat(processor)
-        else:
-            yield processor
+    name = remembering(rule, policy, processors)
+    if name is not None and policy is not None:
+        registry = registry if registry is not None else load_registry()
+        others = ", ".join(exact_rules(registry, policy, looking_ahead=False))
+        raise ValueError(f"{why_not(rule, name)}; take another rule instead: {others or 'none is registered'}")

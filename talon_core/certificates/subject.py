@@ -11,7 +11,7 @@ import attrs
 
 import talon_core
 from talon_core import records
-from talon_core.certify.code import UntoldError, is_held, patched, running_digest, source_file
+from talon_core.certificates.code import UntoldError, is_held, patched, running_digest, source_file
 from talon_core.errors import naming, written
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
@@ -28,7 +28,7 @@ class Subject:
         policy: the policy's class and options, without those in `varied`; None without a policy.
         rule: the rule's class and options.
         varied: options of the policy that worlds set, so that any value of them is meant.
-        code: for each package that is not TALON's, the SHA-256 of its code, see `talon_core.certify.code.digest`.
+        code: for each package that is not TALON's, the SHA-256 of its code, see `talon_core.certificates.code.digest`.
         talon: TALON's version, which stands for its code.
     """
 

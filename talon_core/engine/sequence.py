@@ -7,19 +7,19 @@ import numpy as np
 from torch import Tensor, device
 
 from talon_core.choices import Choices
-from talon_core.drafting import DraftLimits
+from talon_core.engine.drafting import DraftLimits
+from talon_core.engine.warping import TokenBuffer, WarpedLaws
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.laws import Laws
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.sampling import TokenBuffer, WarpedLaws
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
-    from talon_core.certify.standing import Lossless
     from talon_core.frontend import Frontend
+    from talon_core.rule import Lossless
 
 
 def checked_walk(rule: AcceptanceRule, accepted: object, tree: TokenTree, vocab_size: int) -> Accepted:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Frontier
-from talon_core.hf.device import RecordedFunctions
+from talon_core.runtime.device import RecordedFunctions
 from talon_core.tree import FloatArray, IntArray
 
 

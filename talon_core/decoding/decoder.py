@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 import numpy as np
 from torch import Tensor
 
-from talon_core.certify.standing import Lossless, standing
-from talon_core.checked_drafter import opened
+from talon_core.certificates.standing import standing
 from talon_core.choices import Choices
+from talon_core.decoding.loading import BATCH_SIZE
+from talon_core.decoding.streaming import StreamedGeneration
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
+from talon_core.engine.generation import Batch, Generation
+from talon_core.engine.sequence import Sequence as Decoded
 from talon_core.errors import is_whole, naming
-from talon_core.fitting import check_processors, check_rule
-from talon_core.generation import Batch, Generation
-from talon_core.loading import BATCH_SIZE
+from talon_core.plugins.fitting import check_processors, check_rule
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
-from talon_core.rule import AcceptanceRule
-from talon_core.sequence import Sequence as Decoded
-from talon_core.streaming import StreamedGeneration
+from talon_core.rule import AcceptanceRule, Lossless
 from talon_core.target import Target
 from talon_core.tree import IntArray
 
@@ -206,6 +206,8 @@ class Decoder:
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Batch:
         """Prepared requests as a running generation, so many at a time; see `Batch`."""
+        for request in requests:
+            check_processors(self.rule, self.policy, request.sampling.processors)
         return Batch(self.engine, requests, size, self._result, choices, cancelled)
 
     def run(
@@ -218,6 +220,7 @@ class Decoder:
             choices: the randomness of the rule and the policy; seeded from the request by default.
             cancelled: asked before each round; where it says True there are no more.
         """
+        check_processors(self.rule, self.policy, request.sampling.processors)
         return Generation(self.engine, request, self._result, choices, cancelled)
 
     def _result(self, sequence: Decoded) -> Result:

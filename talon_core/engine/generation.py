@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 
 from talon_core.choices import Choices
 from talon_core.engine.engine import Engine
+from talon_core.engine.sequence import Sequence
 from talon_core.errors import BusyError
 from talon_core.request import Request, Result
 from talon_core.rounds import Round
-from talon_core.sequence import Sequence
 
 MakeResult = Callable[[Sequence], Result]
 """From a sequence to what is shown of it."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from talon_core.decoder import Decoder
+from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.hf.target import HFTarget
 from talon_core.testing.plain_device import PlainDevice

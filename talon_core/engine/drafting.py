@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
-from talon_core.checked_drafter import checked_proposal
 from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Drafter, Frontier
 from talon_core.drawn import fault
+from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.engine.faults import Faults
+from talon_core.engine.growing import DraftLimits, Growing
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
-from talon_core.growing import DraftLimits, Growing
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import FloatArray, IntArray, TokenTree

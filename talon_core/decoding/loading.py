@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import attrs
 
-from talon_core import specs
-from talon_core.announcing import announce
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
-from talon_core.backends import choose_accelerator, choose_attention
-from talon_core.certify.standing import Lossless, standing
-from talon_core.checked_drafter import checked_features, checked_rank
-from talon_core.checked_policy import checked_budget
+from talon_core.certificates.standing import standing
+from talon_core.decoding.announcing import announce
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.checked_drafter import checked_features, checked_rank
+from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, first_line, of_the_machine, written
-from talon_core.fitting import check_rule, suited_rule
+from talon_core.plugins import specs
+from talon_core.plugins.backends import choose_accelerator, choose_attention
+from talon_core.plugins.fitting import check_rule, suited_rule
+from talon_core.plugins.registry import KINDS, Registry, load_registry
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
-from talon_core.registry import KINDS, Registry, load_registry
-from talon_core.rule import AcceptanceRule
+from talon_core.rule import AcceptanceRule, Lossless
 from talon_core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
 
 LOGGER = logging.getLogger(__name__)
 
@@ -167,11 +167,11 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts, registry: Regist
         parts: what else the decoder is made of.
         registry: where names are looked up; by default it is made of what is installed, which takes a moment.
     """
-    from talon_core.decoder import Decoder
+    from talon_core.decoding.decoder import Decoder
     from talon_core.hf.checks import checked_model
-    from talon_core.hf.device import CudaGraphs
     from talon_core.hf.frontend import HFFrontend
     from talon_core.hf.target import BackendError, HFTarget
+    from talon_core.runtime.device import CudaGraphs
 
     model = checked_model(model)
     registry = registry if registry is not None else load_registry()
@@ -264,7 +264,7 @@ def built(registry: Registry, kind: str, given: Any) -> Any:
 
     Args:
         registry: where names are looked up.
-        kind: a key of `talon_core.registry.KINDS`.
+        kind: a key of `talon_core.plugins.registry.KINDS`.
         given: a spec or an object.
 
     Raises:

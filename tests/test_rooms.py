@@ -1,0 +1,141 @@
+"""The rooms of the code: no module imports one that imports it, and none imports a higher room."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import attrs
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "talon_core": ROOT / "talon_core",
+    "talon_strategies": ROOT / "strategies/talon_strategies",
+    "talon_drafters": ROOT / "drafters/talon_drafters",
+    "talon_kernels": ROOT / "kernels/talon_kernels",
+}
+CONTRACTS = "contracts"
+ROOMS = (
+    *(CONTRACTS, "models", "runtime", "engine", "plugins", "certificates"),
+    *("decoding", "hf", "bench", "certify", "testing", "cli"),
+)
+"""The folders of `talon_core`, each above those that it may import; the files beside them are the contracts."""
+
+
+@attrs.frozen
+class Import:
+    """One import: which module, of which, and whether it runs when the module is imported."""
+
+    module: str
+    imported: str
+    runs: bool
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            parts = [*path.relative_to(folder).with_suffix("").parts]
+            found[".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports_of(module: str, source: str) -> Iterator[Import]:
+    """Every import of one of our modules, wherever it stands; one that is for type checkers alone does not run."""
+
+    def within(node: ast.AST, runs: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            inner = runs and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                inner = False
+            if isinstance(child, ast.Import):
+                yield from (Import(module, name.name, runs) for name in child.names if name.name in MODULES)
+            elif isinstance(child, ast.ImportFrom):
+                assert not child.level, f"{module} imports relatively"
+                for name in child.names:
+                    whole = f"{child.module}.{name.name}"
+                    target = whole if whole in MODULES else child.module
+                    if target in MODULES:
+                        yield Import(module, str(target), runs)
+            else:
+                yield from within(child, inner)
+
+    yield from within(ast.parse(source), True)
+
+
+IMPORTS = [one for module, path in MODULES.items() for one in imports_of(module, path.read_text(encoding="utf-8"))]
+
+
+def room(module: str) -> str:
+    parts = module.replace("__main__", "cli").split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else CONTRACTS
+
+
+def circle(edges: dict[str, set[str]]) -> list[str] | None:
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return None
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    edges: dict[str, set[str]] = {module: set() for module in MODULES}
+    for one in IMPORTS:
+        if one.runs:
+            edges[one.module].add(one.imported)
+    assert circle(edges) is None
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) is not None
+
+
+def test_no_room_imports_a_higher_one() -> None:
+    core = [one for one in IMPORTS if one.runs and one.module.startswith("talon_core")]
+    wrong = [
+        f"{one.module} imports {one.imported}"
+        for one in core
+        if one.imported.startswith("talon_core") and ROOMS.index(room(one.imported)) > ROOMS.index(room(one.module))
+    ]
+    assert not wrong
+
+
+def test_every_folder_of_the_core_is_a_room() -> None:
+    folders = {path.name for path in (ROOT / "talon_core").iterdir() if (path / "__init__.py").exists()}
+    assert folders == {*ROOMS} - {CONTRACTS}
+
+
+def test_the_core_imports_no_strategy_drafter_or_kernel() -> None:
+    wrong = [
+        one for one in IMPORTS
+        if one.module.startswith("talon_core") and not one.imported.startswith("talon_core")
+    ]  # fmt: skip
+    assert not wrong
+
+
+def test_the_adapter_to_transformers_is_imported_by_nothing_at_module_level() -> None:
+    wrong = [
+        f"{one.module} imports {one.imported}"
+        for one in IMPORTS
+        if one.runs
+        and one.module.startswith("talon_core")
+        and room(one.imported) == "hf"
+        and one.imported.startswith("talon_core.")
+        and room(one.module) != "hf"
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", ["runtime", "engine", "plugins", "certificates"])
+def test_no_transformers_below_the_adapter(module: str) -> None:
+    for name, path in MODULES.items():
+        if room(name) == module and name.startswith("talon_core."):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+                assert not any(one.split(".")[0] == "transformers" for one in names), f"{name} imports transformers"
