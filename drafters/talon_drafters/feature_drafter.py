@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend, DeviceBackend
+from talon_core.attention import AttentionBackend
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.hf.runner import PREFILL_CHUNK
-from talon_core.runtime.best import Best, best_numbers, few_widths, last_rows, taken
-from talon_core.runtime.device import DevicePass, Recorder, cache_for
-from talon_core.runtime.inputs import PassInputs, fed, pass_inputs
-from talon_core.runtime.passes import Pass, TreePass
+from talon_core.runtime.best import Best, Vocabulary, best_numbers, few_widths, last_rows
+from talon_core.runtime.device import executor_for
+from talon_core.runtime.executor import Numbers, TreeView
+from talon_core.runtime.inputs import PassInputs
+from talon_core.runtime.passes import Pass
+from talon_core.runtime.recording import Recorder
 from talon_core.runtime.staging import StagedRow
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import FeatureHead
@@ -92,8 +93,6 @@ class FeatureDrafter(Drafter):
     ) -> None:
         self.head = head.eval().requires_grad_(False)
         self._embed = embed
-        self._vocab_size = vocab_size
-        self._attention = attention
         self._session: AbstractContextManager[object] = session if session is not None else nullcontext()
         self._select = select
         self._described = described or {}
@@ -102,16 +101,13 @@ class FeatureDrafter(Drafter):
         # of the round's pending pairs, and of what was made in it; `_Row` says where
         self._states = torch.empty((0, 0), dtype=head.dtype, device=self._device)
         self._filled = 0
-        self._cache, self._passes = cache_for(attention, self._device, recorder)
-        self._vocabulary: IntArray | None = head.target_ids.cpu().numpy() if head.target_ids is not None else None
+        self.executor = executor_for(attention, self._device, recorder)
+        self._cache = self.executor.cache
+        ids = head.target_ids.cpu().numpy() if head.target_ids is not None else None
+        self._vocabulary = Vocabulary(vocab_size, ids)
 
     def describe(self) -> Mapping[str, object]:
         return self._described
-
-    @property
-    def not_recorded(self) -> str | None:
-        """Why passes are not recorded any more, if recording one has failed."""
-        return self._passes.failure if self._passes is not None else None
 
     def session(self) -> AbstractContextManager[object]:
         return self._session
@@ -138,8 +134,8 @@ class FeatureDrafter(Drafter):
             tokens = [*row.pending, *row.prompt[part.start + 1 : part.end + 1].tolist()]
             states = _joined(row.states, self._fuse(part.features))  # (pairs, hidden)
             last = max(len(tokens) - 1, 0)  # the last pair waits for what comes next: its answer is wanted
-            for start in range(0, last, PREFILL_CHUNK):
-                end = min(last, start + PREFILL_CHUNK)
+            for start in range(0, last, self.executor.prompt_tokens):
+                end = min(last, start + self.executor.prompt_tokens)
                 self._prefill(slot, tokens[start:end], states[start:end])
             row.restart(tokens[last:])
             row.states = states[last:]
@@ -151,14 +147,13 @@ class FeatureDrafter(Drafter):
             grown = self._states.new_empty((max(2 * need, 256), self._states.shape[1]))
             grown[: self._filled] = self._states[: self._filled]
             self._states = grown
-            if self._passes is not None:
-                self._passes.forget()
+            self.executor.forget()
 
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
 
     def _prefill(self, slot: int, tokens: list[int], states: Tensor) -> None:
-        with fed(self._cache, [slot], [len(tokens)], self._attention) as (positions, this_pass):
+        with self.executor.reading([slot], [len(tokens)]) as (positions, this_pass):
             self._forward(torch.tensor(tokens)[None], states[None], positions, this_pass)
 
     def _forward(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
@@ -183,7 +178,7 @@ class FeatureDrafter(Drafter):
             if row.staged is None:
                 row.places = self._keep(row.states)
             staged[one.slot] = row.stage(one.tree, one.nodes)
-        inputs = pass_inputs(staged, self._cache.lengths)
+        inputs = self.executor.inputs(staged)
         # before a frontier's rows, pairs that were only pending
         places, first = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
         best = self._run(inputs, [*staged], places, max(one.width for one in known))
@@ -209,35 +204,21 @@ class FeatureDrafter(Drafter):
         for slot, row in zip(slots, rows, strict=True):
             row.note(made[starts[slot] : starts[slot + 1]])
         self._filled += counts
-        if self._passes is not None:
-            width = few_widths(width)
-            asked = np.zeros(counts, dtype=np.int64)
-            asked[: len(ends)] = ends
-            more = {"sources": sources, "made": made, "ends": asked}
-            fill = {"sources": 0, "made": len(self._states) - 1, "ends": 0}
-            found = self._passes.run(inputs, partial(self._drafted, width), width, more, fill)
-            self._cache.staged_now(inputs.counts)
-            return Best.recorded(found, len(ends), self._vocabulary, self._vocab_size)
-        self._cache.stage(inputs.counts)
-        states = self._states.index_select(0, torch.from_numpy(sources).to(self._device))
-        this_pass = TreePass(inputs.layout, self._attention.attend)
-        states, hidden = self._forward(inputs.ids[None], states[None], inputs.positions[None], this_pass)
-        self._cache.staged_now(inputs.counts)
-        self._states[made[0] : made[0] + counts] = states[0]
-        scores = self.head.logits(taken(hidden[0], ends))
-        return Best.of(scores, width, self._vocabulary, self._vocab_size)
+        width = few_widths(width)
+        more = {
+            "sources": Numbers(sources),
+            "made": Numbers(made, len(self._states) - 1),
+            "ends": Numbers(ends),
+        }
+        found = self.executor.run(inputs, partial(self._drafted, width), width, more)
+        return Best.lasting(self.executor, found, len(ends), self._vocabulary)
 
-    def _drafted(self, width: int, device_pass: DevicePass) -> tuple[Tensor, Tensor]:
-        """The same on the device: what `best_numbers` gives, and the scores; rows behind the `ends` are padding."""
-        assert isinstance(self._attention, DeviceBackend)
-        more = {name: numbers.long() for name, numbers in device_pass.more.items()}
-        states = self._states.index_select(0, more["sources"])
-        this_pass = TreePass(device_pass.layout, self._attention.attend_packed)
-        states, hidden = self._forward(
-            device_pass.ids.long()[None], states[None], device_pass.positions.long()[None], this_pass
-        )
-        self._states.index_copy_(0, more["made"], states[0])
-        scores = self.head.logits(hidden[0].index_select(0, more["ends"])).float()
+    def _drafted(self, width: int, view: TreeView) -> tuple[Tensor, Tensor]:
+        """One pass: what `best_numbers` finds behind the `ends`, and the scores there."""
+        states = self._states.index_select(0, view.more["sources"])
+        made, hidden = self._forward(view.ids[None], states[None], view.positions[None], view.attention)
+        self._states.index_copy_(0, view.more["made"], made[0])
+        scores = self.head.logits(hidden[0].index_select(0, view.more["ends"])).float()
         return best_numbers(scores, width), scores
 
     @torch.inference_mode()
@@ -256,7 +237,7 @@ class FeatureDrafter(Drafter):
             paths[slot] = np.arange(len(row.pending))  # of these the features were true; the tree's were guesses
             row.restart(one.tokens.tolist())
             row.states = states
-        self._cache.commit(paths)
+        self.executor.commit(paths)
 
 
 def _features(committed: Committed) -> Tensor:

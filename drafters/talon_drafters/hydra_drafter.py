@@ -9,18 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
 from talon_core.hf.checks import embedding_weight, output_weight
 from talon_core.hf.model import set_implementation
-from talon_core.hf.runner import PREFILL_CHUNK
 from talon_core.hf.target import HFTarget
-from talon_core.runtime.best import Best, recorded_best
-from talon_core.runtime.cache import TreeCache
-from talon_core.runtime.device import RecordedFunctions
-from talon_core.runtime.inputs import fed
+from talon_core.runtime.best import Best, Vocabulary, best_by
+from talon_core.runtime.device import executor_for
+from talon_core.runtime.executor import Executor
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.heads import Sizes
@@ -58,10 +55,10 @@ def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
 class _States:
     """What the heads read of each slot's states: that of the token before the root, through the prefix layer."""
 
-    def __init__(self, heads: HydraHeads, attention: AttentionBackend) -> None:
+    def __init__(self, heads: HydraHeads, executor: Executor) -> None:
         self._heads = heads
-        self._attention = attention
-        self._cache = TreeCache()
+        self._executor = executor
+        self._cache = executor.cache
         self._unread: dict[int, list[Tensor]] = {}  # by slot: states that came since the last one was asked for
         self._last: dict[int, Tensor] = {}
         if heads.prefix is not None:
@@ -97,8 +94,9 @@ class _States:
             unread = self._unread[slot]
             if unread:
                 states, prompt = torch.cat(unread), slot not in self._last
-                for start in range(0, len(states), PREFILL_CHUNK):
-                    self._last[slot] = self._encode(slot, states[start : start + PREFILL_CHUNK], prompt)[-1]
+                most = self._executor.prompt_tokens
+                for start in range(0, len(states), most):
+                    self._last[slot] = self._encode(slot, states[start : start + most], prompt)[-1]
                 unread.clear()
         return {slot: self._last[slot] for slot in slots if slot in self._last}
 
@@ -106,11 +104,11 @@ class _States:
         """Run the prefix layer over new states of a slot, its prompt's or not; both have shape `(new, hidden)`."""
         if self._heads.prefix is None:
             return states
-        with fed(self._cache, [slot], [len(states)], self._attention, prompt) as (positions, this_pass):
+        with self._executor.reading([slot], [len(states)], as_trees=not prompt) as (positions, this_pass):
             options: dict[str, Any] = {PASS_KEYWORD: this_pass}
             encoded = self._heads.encode(
                 states[None],
-                position_ids=positions.to(states.device),
+                position_ids=positions,
                 past_key_values=self._cache,
                 use_cache=True,
                 **options,
@@ -132,11 +130,10 @@ class HydraDrafter(Drafter):
         self._output = shared_output(target, read.vocabulary) if read.heads.outputs is None else None
         self._session = accelerated(target, read.heads, self._output)
         self._embed = shared_embedding(target.model)
-        self._vocabulary = None if read.vocabulary is None else read.vocabulary.numpy()
-        self._vocab_size = target.vocab_size
+        self._vocabulary = Vocabulary(target.vocab_size, None if read.vocabulary is None else read.vocabulary.numpy())
         self._device = target.device
-        self._states = _States(read.heads, target.attention)
-        self._functions = RecordedFunctions(target.recorder())
+        self._executor = executor_for(target.attention, target.device, target.recorder())
+        self._states = _States(read.heads, self._executor)
 
     def session(self) -> AbstractContextManager[object]:
         return self._session
@@ -181,11 +178,7 @@ class HydraDrafter(Drafter):
             if self._heads.config.grounded:
                 inputs.append(torch.as_tensor(np.stack([paths[i][1] for i in group]), device=self._device))
             scored = partial(self._scores, length - 1)
-            found.append(
-                recorded_best(
-                    self._functions, length, scored, tuple(inputs), 1, width, self._vocabulary, self._vocab_size
-                )
-            )
+            found.append(best_by(self._executor, length, scored, tuple(inputs), width, self._vocabulary))
             order += group
         return found[0] if len(found) == 1 else Best.joined(found, np.argsort(order))
 

@@ -11,8 +11,8 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.hf.checks import output_weight
 from talon_core.hf.target import HFTarget
-from talon_core.runtime.best import Best, recorded_best
-from talon_core.runtime.device import RecordedFunctions
+from talon_core.runtime.best import Best, Vocabulary, best_by
+from talon_core.runtime.device import executor_for
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.heads import Sizes
@@ -46,9 +46,8 @@ class MedusaDrafter(Drafter):
         self._heads = read.heads
         self._output = shared_output(target, read.vocabulary) if read.heads.outputs is None else None
         self._session = accelerated(target, read.heads, self._output)
-        self._vocabulary = None if read.vocabulary is None else read.vocabulary.numpy()
-        self._vocab_size = target.vocab_size
-        self._functions = RecordedFunctions(target.recorder())
+        self._vocabulary = Vocabulary(target.vocab_size, None if read.vocabulary is None else read.vocabulary.numpy())
+        self._executor = executor_for(target.attention, target.device, target.recorder())
         self._states: dict[int, Tensor] = {}  # by slot: the state of the token before the root, (hidden,)
         self._best: dict[int, tuple[Best, int]] = {}  # this round's rows, one for each head, and the first of a slot's
 
@@ -94,7 +93,7 @@ class MedusaDrafter(Drafter):
             return Candidates.unknown(frontier.nodes)
         best, first = self._best[frontier.slot]
         if best.width < min(frontier.width, best.scores.shape[1]):
-            best = Best.of(best.scores, frontier.width, self._vocabulary, self._vocab_size)
+            best = Best.of(best.scores, frontier.width, self._vocabulary)
             self._best[frontier.slot] = best, first
         depths = frontier.tree.depths[frontier.nodes]
         assert (depths < len(self._heads.blocks)).all(), "asked for deeper than max_depth"
@@ -103,10 +102,8 @@ class MedusaDrafter(Drafter):
     def _run(self, slots: Sequence[int], width: int) -> Best:
         """All heads' best tokens for these slots, a row for each head of each."""
         states = torch.stack([self._states[slot] for slot in slots])
-        return recorded_best(
-            self._functions, None, self._scores, (states,), len(self._heads.blocks), width, self._vocabulary,
-            self._vocab_size,
-        )  # fmt: skip
+        heads = len(self._heads.blocks)
+        return best_by(self._executor, None, self._scores, (states,), width, self._vocabulary, heads)
 
     def _scores(self, states: Tensor) -> Tensor:
         """All heads' scores, shape `(sequences * heads, draft vocab)`."""

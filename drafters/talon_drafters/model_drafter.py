@@ -15,7 +15,7 @@ from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.hf.target import HFTarget
-from talon_core.runtime.best import Best, last_rows, taken
+from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
 from talon_core.runtime.staging import StagedRow
 from talon_core.target import Target
 from talon_core.tree import IntArray
@@ -131,7 +131,7 @@ class ModelDrafter(Drafter):
 
     def __init__(self, runner: ModelRunner, vocab_size: int) -> None:
         self._runner = runner
-        self._vocab_size = vocab_size
+        self._vocabulary = Vocabulary(vocab_size)
         self._context = getattr(runner.model.config.get_text_config(), "max_position_embeddings", None)
         self._rows: dict[int, _Row] = {}  # by slot
 
@@ -181,10 +181,9 @@ class ModelDrafter(Drafter):
         ran = self._runner.run({one.slot: self._rows[one.slot].stage(one.tree, one.nodes) for one in known})
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
         places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})
-        scores = taken(ran.logits, places)[:, : self._vocab_size]
-        if self._runner.walks:  # the next pass may overwrite them, and laws may be asked for later
-            scores = scores.clone()
-        best = Best.of(scores, max(one.width for one in known), None, self._vocab_size)
+        # laws may be asked for after the next pass
+        scores = self._runner.executor.lasting(rows_at(ran.logits, places)[:, : self._vocabulary.size])
+        best = Best.of(scores, max(one.width for one in known), self._vocabulary)
         return Proposed(best.shared_out(frontiers, first), 1)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:

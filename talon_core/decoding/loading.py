@@ -171,7 +171,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts, registry: Regist
     from talon_core.hf.checks import checked_model
     from talon_core.hf.frontend import HFFrontend
     from talon_core.hf.target import BackendError, HFTarget
-    from talon_core.runtime.device import CudaGraphs
+    from talon_core.runtime.recording import CudaGraphs
 
     model = checked_model(model)
     registry = registry if registry is not None else load_registry()

@@ -1,8 +1,7 @@
 """Runs a transformers causal LM over prompts and draft trees with a cache of our own; target and drafters share it."""
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import attrs
@@ -10,27 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
+from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import FINAL_STATE
 from talon_core.errors import blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
 from talon_core.hf.modes import Modules, marks_of, recorded_parts
-from talon_core.runtime.device import DevicePass, Recorder, cache_for
-from talon_core.runtime.inputs import Staged, fed, pass_inputs, prompt_passes
-from talon_core.runtime.passes import Pass, TreePass
+from talon_core.runtime.device import executor_for
+from talon_core.runtime.executor import TreeView, Walks
+from talon_core.runtime.inputs import PassInputs, Staged, prompt_passes
+from talon_core.runtime.passes import Pass
+from talon_core.runtime.recording import Recorder
 from talon_core.sessions import RepeatableSession, WatchfulSession
 from talon_core.tree import IntArray, TokenTree
-
-PREFILL_CHUNK = 1024
-"""Tokens of a prompt that run in one pass; bounds the attention mask of long prompts with a sliding window."""
-
-GPU_PREFILL_CHUNK = 4096
-"""The same elsewhere than on a CPU: the first part of a prompt needs no mask, and gets the fastest attention."""
-
-GPU_PREFILL_ROWS = 8
-"""Prompts that run in one pass elsewhere than on a CPU, where padding costs more than a pass."""
 
 
 @attrs.frozen(eq=False)
@@ -46,10 +38,6 @@ class Ran:
     logits: Tensor
     features: Tensor | None
     starts: IntArray
-
-
-Walks = dict[int, tuple[IntArray, int]]
-"""By slot the accepted nodes, int64, and the token after them."""
 
 
 class ModelRunner:
@@ -79,11 +67,9 @@ class ModelRunner:
         self.attention = attention
         self.features = tuple(features)
         self.device: torch.device = model.device
-        self.cache, self._device_passes = cache_for(attention, self.device, recorder)
-        self._ends: dict[frozenset[int], Tensor] = {}
-        self._mover: tuple[int, Callable[[Tensor, Tensor], None]] | None = None
+        self.executor = executor_for(attention, self.device, recorder)
+        self.cache = self.executor.cache
         self._captured: dict[int, Tensor] = {}
-        self._prefill_rows = 1 if self.device.type == "cpu" else GPU_PREFILL_ROWS
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._switch = AttentionSwitch(model)
         self._modules = Modules(model)
@@ -140,8 +126,8 @@ class ModelRunner:
             watched: tells weights whose numbers the accelerator compares.
         """
         parts, marks = recorded_parts(self.model), marks_of(self.model, watched)
-        if parts != self._parts and self._device_passes is not None:
-            self._device_passes.forget()
+        if parts != self._parts:
+            self.executor.forget()
         if (parts, marks) != (self._parts, self._marks):
             self._parts, self._marks = parts, marks
             self._changes += 1
@@ -172,14 +158,14 @@ class ModelRunner:
     def read(self, parts: Mapping[int, IntArray]) -> dict[int, Tensor | None]:
         """Run the next tokens of prompts; as `Target.read`."""
         kept: dict[int, list[Tensor]] = {slot: [] for slot in parts}
-        chunk = PREFILL_CHUNK if self.device.type == "cpu" else GPU_PREFILL_CHUNK
+        chunk = self.executor.prompt_tokens
         lengths = {slot: (self.cache.lengths[slot], len(ids)) for slot, ids in parts.items() if len(ids)}
-        for offset, group in prompt_passes(lengths, chunk, self._prefill_rows):
+        for offset, group in prompt_passes(lengths, chunk, self.executor.prompts):
             counts = [min(len(parts[slot]) - offset, chunk) for slot in group]
             ids = np.zeros((len(group), max(counts)), dtype=np.int64)
             for at, (slot, count) in enumerate(zip(group, counts, strict=True)):
                 ids[at, :count] = parts[slot][offset : offset + count]
-            with fed(self.cache, group, counts, self.attention) as (positions, this_pass):
+            with self.executor.reading(group, counts) as (positions, this_pass):
                 self._forward(torch.from_numpy(ids), positions, this_pass, logits_to_keep=1)
             states = self._kept()
             for at, (slot, count) in enumerate(zip(group, counts, strict=True)):
@@ -197,30 +183,11 @@ class ModelRunner:
 
         What is returned is lost when something else is run.
         """
-        inputs = pass_inputs(staged, self.cache.lengths)
-        if self._device_passes is not None:
-            logits, features = self._device_passes.run(inputs, self._outputs, "outputs", {}, {})
-            self.cache.staged_now(inputs.counts)
-            count = inputs.layout.queries
-            return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
-        self.cache.stage(inputs.counts)
-        logits = self._forward(inputs.ids[None], inputs.positions[None], TreePass(inputs.layout, self.attention.attend))
-        self.cache.staged_now(inputs.counts)
-        features = self._kept()
-        return Ran(logits[0], features[0] if features is not None else None, inputs.layout.starts)
-
-    @property
-    def not_recorded(self) -> str | None:
-        """Why passes are not recorded any more, if recording one has failed."""
-        return self._device_passes.failure if self._device_passes is not None else None
-
-    @property
-    def walks(self) -> bool:
-        """Whether `walk` can be called."""
-        return self._device_passes is not None
+        inputs = self.executor.inputs(staged)
+        return _ran(inputs, self.executor.run(inputs, self._outputs))
 
     @torch.inference_mode()
-    def walk(self, trees: Mapping[int, TokenTree], slots: Container[int], ends: frozenset[int]) -> tuple[Ran, Walks]:
+    def walk(self, trees: Mapping[int, TokenTree], slots: Collection[int], ends: frozenset[int]) -> tuple[Ran, Walks]:
         """Run whole trees; where asked, walk along the most likely tokens and commit the paths, all on the device.
 
         Args:
@@ -231,73 +198,20 @@ class ModelRunner:
         Returns:
             What `run` returns, and of each slot that was walked the accepted nodes and the token after them.
         """
-        assert self._device_passes is not None
-        if ends not in self._ends:
-            self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
-        inputs = pass_inputs({slot: (tree, 0) for slot, tree in trees.items()}, self.cache.lengths)
-        # where nobody walks, no node has a parent: the path is the root alone, which moves nothing
-        parents = np.concatenate([
-            own if slot in slots else np.full(len(own), -1) for slot, own in enumerate(inputs.layout.parents)
-        ])  # fmt: skip
-        work = partial(self._walked, ends)
-        outputs = self._device_passes.run(inputs, work, ("walk", ends), {"parents": parents}, {"parents": -1})
-        walks, logits, features = outputs
-        found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
-        self.cache.staged_now(inputs.counts)
-        walked = {slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1])) for slot in trees if slot in slots}
-        self.cache.committed({slot: len(path) for slot, (path, _) in walked.items()})
-        count = inputs.layout.queries
-        kept = features[:count] if features is not None else None
-        return Ran(logits[:count], kept, inputs.layout.starts), walked
+        inputs = self.executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
+        made, walks = self.executor.walk(inputs, self._outputs, slots, ends)
+        return _ran(inputs, made), walks
 
     @torch.inference_mode()
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         """Keep these of the staged nodes of each slot, ascending, and forget the others."""
-        straight = all(np.array_equal(path, np.arange(len(path))) for path in paths.values())
-        if self._device_passes is None or straight:
-            self.cache.commit(paths)
-            return
-        slots = len(self.cache.lengths)
-        rows = np.zeros((slots, 4), dtype=np.int32)
-        rows[:, 0] = self.cache.lengths
-        walks = np.full((slots, 2 + max(map(len, paths.values()))), -1, dtype=np.int32)
-        walks[:, 0] = 0
-        for slot, path in paths.items():
-            walks[slot, 0] = len(path)
-            walks[slot, 2 : 2 + len(path)] = path
-        numbers = torch.from_numpy(np.concatenate([rows.ravel(), walks.ravel()])).to(self.device)
-        self._move(numbers[: rows.size].reshape(rows.shape), numbers[rows.size :].reshape(walks.shape))
-        self.cache.committed({slot: len(path) for slot, path in paths.items()})
+        self.executor.commit(paths)
 
-    def _outputs(self, device_pass: DevicePass) -> tuple[Tensor, Tensor | None]:
-        """A pass over trees: logits and features of the nodes, `(queries, ..)`, padding at the end."""
-        assert isinstance(self.attention, DeviceBackend)
-        this_pass = TreePass(device_pass.layout, self.attention.attend_packed)
-        logits = self._forward(device_pass.ids.long()[None], device_pass.positions.long()[None], this_pass)
+    def _outputs(self, view: TreeView) -> tuple[Tensor, Tensor | None]:
+        """A pass over trees: logits and features of the nodes, `(queries, ..)`."""
+        logits = self._forward(view.ids[None], view.positions[None], view.attention)
         features = self._kept()
         return logits[0], features[0] if features is not None else None
-
-    def _walked(self, ends: frozenset[int], device_pass: DevicePass) -> tuple[Tensor, Tensor, Tensor | None]:
-        """A pass over trees, and then the walks, before what `_outputs` returns."""
-        assert isinstance(self.attention, DeviceBackend)
-        logits, features = self._outputs(device_pass)
-        walks = self.attention.greedy_walk(
-            logits.argmax(-1),
-            device_pass.ids,
-            device_pass.more["parents"],
-            device_pass.layout.rows,
-            self._ends[ends],
-            device_pass.layout.depths.shape[1],
-        )
-        self._move(device_pass.layout.rows, walks)
-        return walks, logits, features
-
-    def _move(self, rows: Tensor, walks: Tensor) -> None:
-        """Commit to the cache, with a mover that is made once for its buffers."""
-        assert isinstance(self.attention, DeviceBackend)
-        if self._mover is None or self._mover[0] != self.cache.generation:
-            self._mover = (self.cache.generation, self.attention.mover(self.cache.buffers()))
-        self._mover[1](rows, walks)
 
     def _forward(self, ids: Tensor, positions: Tensor, this_pass: Pass, logits_to_keep: int = 0) -> Tensor:
         """Logits, shape `(rows, kept, vocab)`."""
@@ -313,6 +227,12 @@ class ModelRunner:
             ).logits
         self.windows = this_pass.windows
         return logits
+
+
+def _ran(inputs: PassInputs, made: tuple[Tensor, Tensor | None]) -> Ran:
+    logits, features = made
+    count = inputs.layout.queries
+    return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
 
 
 def _may_be_the_models(error: BaseException) -> bool:

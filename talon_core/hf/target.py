@@ -15,7 +15,7 @@ from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel, difference
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.rule import Accepted
-from talon_core.runtime.device import Recorder
+from talon_core.runtime.recording import Recorder
 from talon_core.sessions import RepeatableSession
 from talon_core.target import NOT_GREEDY, NodeOutputs, Target, Verified
 from talon_core.tree import IntArray, TokenTree
@@ -113,7 +113,7 @@ class HFTarget(Target):
 
     def _walked_ends(self, greedy: Mapping[int, frozenset[int]]) -> frozenset[int] | None:
         """The ends of the slots that are walked on the device: those that most have in common; None if none is."""
-        if not self.runner.walks or not greedy:
+        if not self.runner.executor.walks or not greedy:
             return None
         return Counter(greedy.values()).most_common(1)[0][0]
 

@@ -9,8 +9,26 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Frontier
-from talon_core.runtime.device import RecordedFunctions
+from talon_core.runtime.executor import Executor
 from talon_core.tree import FloatArray, IntArray
+
+
+@attrs.frozen(eq=False)
+class Vocabulary:
+    """Which of the target's tokens a drafter scores.
+
+    Attributes:
+        size: the target's tokens.
+        ids: the target's id of each of the drafter's tokens, shape `(draft vocab,)`, int64; None where the drafter
+            scores the target's own, from 0 on.
+    """
+
+    size: int
+    ids: IntArray | None = None
+
+    def named(self, tokens: IntArray) -> IntArray:
+        """The target's ids of the drafter's tokens, of any shape."""
+        return tokens if self.ids is None else self.ids[tokens]
 
 
 def best_numbers(scores: Tensor, width: int) -> Tensor:
@@ -22,15 +40,11 @@ def best_numbers(scores: Tensor, width: int) -> Tensor:
         scores: shape `(rows, draft vocab)`, float32.
         width: how many, best first; all if there are fewer.
     """
-    tokens, logp = _best(scores, width)
-    return torch.cat([tokens.float(), logp], dim=-1)
-
-
-def _best(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
     best = scores.topk(min(width, scores.shape[-1]), dim=-1)
     top = best.values[..., :1]
     # relative to the best, so that large scores lose no digits
-    return best.indices, (best.values - top) - (scores - top).exp().sum(-1, keepdim=True).log()
+    logp = (best.values - top) - (scores - top).exp().sum(-1, keepdim=True).log()
+    return torch.cat([best.indices.float(), logp], dim=-1)
 
 
 @attrs.frozen(eq=False)
@@ -38,42 +52,35 @@ class Best:
     """The best tokens of some rows of scores, on the host, and the rows' laws on demand.
 
     Attributes:
-        vocab_size: the target's.
+        vocabulary: what the columns of the scores stand for.
         scores: the drafter's; a row's softmax is its law. Shape `(rows, draft vocab)`, float32.
-        vocabulary: the target's id of each of the drafter's tokens, shape `(draft vocab,)`, int64; None for all.
         tokens: the target's ids, best first, shape `(rows, width)`, int64.
         logp: their natural log-probabilities, same shape, float64.
     """
 
-    vocab_size: int
+    vocabulary: Vocabulary
     scores: Tensor
-    vocabulary: IntArray | None
     tokens: IntArray
     logp: FloatArray
 
     @classmethod
-    def of(cls, scores: Tensor, width: int, vocabulary: IntArray | None, vocab_size: int) -> "Best":
-        """The best `width` tokens of each row, or all if there are fewer."""
+    def of(cls, scores: Tensor, width: int, vocabulary: Vocabulary) -> "Best":
+        """The best `width` tokens of each row, or all if there are fewer; one copy to the host."""
         scores = scores.float()
-        if scores.device.type != "cpu":
-            return cls.read(best_numbers(scores, width), scores, vocabulary, vocab_size)
-        tokens, logp = (found.numpy() for found in _best(scores, width))
-        named = tokens if vocabulary is None else vocabulary[tokens]
-        return cls(vocab_size, scores, vocabulary, named, logp.astype(np.float64))
+        return cls.read((best_numbers(scores, width), scores), vocabulary)
 
     @classmethod
-    def read(cls, numbers: Tensor, scores: Tensor, vocabulary: IntArray | None, vocab_size: int) -> "Best":
-        """What `best_numbers` found in these scores; one copy to the host."""
-        tokens, logp = np.split(numbers.cpu().numpy(), 2, axis=1)
-        own = tokens.astype(np.int64)
-        named = own if vocabulary is None else vocabulary[own]
-        return cls(vocab_size, scores, vocabulary, named, logp.astype(np.float64))
-
-    @classmethod
-    def recorded(cls, found: tuple[Tensor, Tensor], rows: int, vocabulary: IntArray | None, vocab_size: int) -> "Best":
-        """As `read`, of the first rows of numbers and scores that a recording left, and will overwrite."""
+    def read(cls, found: tuple[Tensor, Tensor], vocabulary: Vocabulary) -> "Best":
+        """What `best_numbers` found, and the scores it was found in; one copy to the host."""
         numbers, scores = found
-        return cls.read(numbers[:rows], scores[:rows].clone(), vocabulary, vocab_size)  # laws may be asked for later
+        tokens, logp = np.split(numbers.cpu().numpy(), 2, axis=1)
+        return cls(vocabulary, scores, vocabulary.named(tokens.astype(np.int64)), logp.astype(np.float64))
+
+    @classmethod
+    def lasting(cls, executor: Executor, found: tuple[Tensor, Tensor], rows: int, vocabulary: Vocabulary) -> "Best":
+        """As `read`, of the first rows of what a pass or a call has found: laws may be asked for after the next one."""
+        numbers, scores = found
+        return cls.read((numbers[:rows], executor.lasting(scores[:rows])), vocabulary)
 
     @classmethod
     def joined(cls, parts: Sequence["Best"], order: IntArray) -> "Best":
@@ -83,7 +90,7 @@ class Best:
             np.concatenate([getattr(part, name)[:, :width] for part in parts])[order] for name in ("tokens", "logp")
         )
         scores = torch.cat([part.scores for part in parts])[torch.from_numpy(order)]
-        return cls(parts[0].vocab_size, scores, parts[0].vocabulary, tokens, logp)
+        return cls(parts[0].vocabulary, scores, tokens, logp)
 
     @property
     def width(self) -> int:
@@ -93,8 +100,8 @@ class Best:
     def law(self, row: int) -> FloatArray:
         """A row's whole law over the target's vocabulary, shape `(vocab,)`, float64."""
         prob = torch.softmax(self.scores[row].double(), dim=-1).cpu().numpy()
-        law: FloatArray = np.zeros(self.vocab_size)
-        law[slice(len(prob)) if self.vocabulary is None else self.vocabulary] = prob
+        law: FloatArray = np.zeros(self.vocabulary.size)
+        law[slice(len(prob)) if self.vocabulary.ids is None else self.vocabulary.ids] = prob
         return law
 
     def candidates(self, rows: Sequence[int] | IntArray, frontier: Frontier) -> Candidates:
@@ -147,7 +154,7 @@ def last_rows(starts: IntArray, counts: Mapping[int, int]) -> tuple[IntArray, di
     return np.concatenate(places), first
 
 
-def taken(rows: Tensor, places: IntArray) -> Tensor:
+def rows_at(rows: Tensor, places: IntArray) -> Tensor:
     """Rows at ascending places, at least one; a view where they stand together, as those of one sequence do."""
     first, last = int(places[0]), int(places[-1])
     if last - first + 1 == len(places):
@@ -155,35 +162,31 @@ def taken(rows: Tensor, places: IntArray) -> Tensor:
     return rows.index_select(0, torch.from_numpy(places).to(rows.device))
 
 
-def recorded_best(
-    functions: RecordedFunctions,
+def best_by(
+    executor: Executor,
     kind: Hashable,
     scored: Callable[..., Tensor],
     inputs: tuple[Tensor, ...],
-    heads: int,
     width: int,
-    vocabulary: IntArray | None,
-    vocab_size: int,
+    vocabulary: Vocabulary,
+    heads: int = 1,
 ) -> Best:
-    """The best tokens by a function's scores, through a recording of it where there is one.
+    """The best tokens by a function that works row by row and needs no cache.
 
     Args:
-        functions: records.
+        executor: calls it.
         kind: tells different functions apart.
         scored: from the inputs to scores of shape `(rows * heads, draft vocab)`.
         inputs: each of shape `(rows, ..)`.
-        heads: rows of scores for each row of the inputs.
         width: how many tokens, best first.
-        vocabulary: as in `Best`.
-        vocab_size: the target's.
+        vocabulary: what the columns of the scores stand for.
+        heads: rows of scores for each row of the inputs.
     """
-    if functions.records:
-        width = few_widths(width)
+    width = few_widths(width)
 
-        def found(*own: Tensor) -> tuple[Tensor, Tensor]:
-            scores = scored(*own).float()
-            return best_numbers(scores, width), scores
+    def found(*own: Tensor) -> tuple[Tensor, Tensor]:
+        scores = scored(*own).float()
+        return best_numbers(scores, width), scores
 
-        made = functions((kind, width), found, *inputs)
-        return Best.recorded(made, heads * len(inputs[0]), vocabulary, vocab_size)
-    return Best.of(scored(*inputs), width, vocabulary, vocab_size)
+    made = executor.call((kind, width), found, *inputs)
+    return Best.lasting(executor, made, heads * len(inputs[0]), vocabulary)

@@ -1,9 +1,6 @@
-"""Passes over trees as a device runs them: inputs come in one copy, memory stays, what can be recorded is repeated."""
+"""Passes whose every input is in device memory: sent in one copy, recorded once a shape, repeated without Python."""
 
-import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, TypeVar
 
 import attrs
@@ -13,9 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
-from talon_core.errors import one_line
 from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, Walks
 from talon_core.runtime.inputs import PassInputs
+from talon_core.runtime.passes import TreePass
+from talon_core.runtime.recording import Recorder, Recording
 from talon_core.tree import IntArray
 
 T = TypeVar("T")
@@ -35,75 +34,15 @@ def bucket(count: int) -> int:
     return size * 3 // 4 if size > 32 and count <= size * 3 // 4 else size
 
 
-class Recorder(ABC):
-    """Writes down what a function does on a device, so that it can be done again without Python."""
-
-    @abstractmethod
-    def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        """Record one call.
-
-        Args:
-            function: works on device memory alone. It may be called several times before it is recorded.
-
-        Returns:
-            What the recorded call returned, and what repeats it: the same work on the same memory, the returned
-            tensors among it. Of what is returned nothing has been computed yet.
-
-        Raises:
-            RuntimeError: if the function cannot be recorded, as it asks the device for something.
-        """
-
-
-class CudaGraphs(Recorder):
-    """CUDA graphs, which share one pool of memory: what one of them returns may be lost when another is repeated."""
-
-    def __init__(self) -> None:
-        self._stream: Any = None  # one for warming up and for capturing, so that libraries have their memory by then
-        self._last: Any = None  # keeps the pool alive where all other graphs are given up
-
-    def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        if self._stream is None:
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
-        before = torch.cuda.current_stream()
-        self._stream.wait_stream(before)
-        with torch.cuda.stream(self._stream):
-            function()  # kernels are compiled and buffers made
-            with _asking_raises():  # found here, it does no harm; a capture that breaks off may
-                function()
-        before.wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        pool = self._last.pool() if self._last is not None else None
-        try:
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                out = function()
-        finally:
-            torch.cuda.set_stream(before)  # a capture that breaks off leaves its own
-        self._last = graph
-        return out, graph.replay
-
-
-@contextmanager
-def _asking_raises() -> Iterator[None]:
-    """While entered, an operation that waits for the device is a RuntimeError."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is called a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
-
-
 @attrs.frozen(eq=False)
-class DevicePass:
-    """What a pass reads on the device. The memory is written anew for each pass of the same shape.
+class _DevicePass:
+    """What was sent for a pass, int32 as kernels read it. The memory is written anew for each pass of the same shape.
 
     Attributes:
-        ids: token ids, shape `(queries,)`, int32; padding is 0.
-        positions: shape `(queries,)`, int32.
+        ids: token ids, shape `(queries,)`; padding is 0.
+        positions: shape `(queries,)`.
         layout: who may attend to whom.
-        more: what else was sent, each of shape `(queries,)`, int32.
+        more: what else was sent, each of shape `(queries,)`.
     """
 
     ids: Tensor
@@ -112,7 +51,7 @@ class DevicePass:
     more: Mapping[str, Tensor]
 
 
-class _Numbers:
+class _Memory:
     """All numbers of a pass, in one piece of memory here and one on the device."""
 
     def __init__(self, shape: PackedShape, fill: Mapping[str, int], device: torch.device) -> None:
@@ -128,7 +67,7 @@ class _Numbers:
         self._parts = dict(zip(self._fill, self._split(numbers), strict=True))
         more = dict(zip(self._fill, self._split(self._there), strict=True))
         ids, positions, self.rows, self.slots = (more.pop(name) for name in ("ids", "positions", "rows", "slots"))
-        self.on_device = DevicePass(ids, positions, shape.views(self._there[: shape.size]), more)
+        self.on_device = _DevicePass(ids, positions, shape.views(self._there[: shape.size]), more)
 
     def _split(self, numbers: Any) -> list[Any]:
         return list(numbers[self.shape.size :].reshape(-1, self.shape.queries))
@@ -141,9 +80,9 @@ class _Numbers:
 
     def write(self, inputs: PassInputs, more: Mapping[str, IntArray]) -> None:
         self.shape.write(inputs.layout, self._layout)
-        count = inputs.layout.queries
         parts = {"ids": inputs.ids.numpy(), "positions": inputs.positions.numpy(), **more}
         for name, part in self._parts.items():
+            count = len(parts[name])
             part[:count] = parts[name]
             part[count:] = self._fill[name]
 
@@ -160,178 +99,107 @@ class _Numbers:
 
 @attrs.frozen(eq=False)
 class _Recorded:
-    numbers: _Numbers
+    numbers: _Memory
     out: Any
     repeat: Callable[[], None] | None
 
 
-class DevicePasses:
-    """Runs passes over trees whose every input is in device memory.
+class DeviceExecutor(Executor):
+    """Runs passes whose every input is in device memory.
 
     Args:
-        cache: the keys and values that the passes write to.
-        device: where it is.
+        attention: needs nothing from the host.
+        device: where the network is.
         recorder: records passes, each shape once; None runs them as they are.
     """
 
-    def __init__(self, cache: TreeCache, device: torch.device, recorder: Recorder | None = None) -> None:
-        self._recording = _Recording(recorder)
-        self._cache = cache
-        self._device = device
+    walks = True
+
+    def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
+        super().__init__(attention, device, TreeCache(GRANULE))
+        self._backend = attention
+        self._recording = Recording(recorder)
         self._recorded: dict[Hashable, _Recorded] = {}
-        self._generation = cache.generation
+        self._generation = self.cache.generation
+        self._called: dict[Hashable, tuple[tuple[Tensor, ...], Any, Callable[[], None]] | None] = {}
+        self._ends: dict[frozenset[int], Tensor] = {}
+        self._mover: tuple[int, Callable[[Tensor, Tensor], None]] | None = None
 
     @property
     def failure(self) -> str | None:
-        """Why nothing is recorded any more, if recording has failed."""
         return self._recording.failure
 
     def run(
         self,
         inputs: PassInputs,
-        work: Callable[[DevicePass], T],
-        kind: Hashable,
-        more: Mapping[str, IntArray],
-        fill: Mapping[str, int],
+        work: Callable[[TreeView], T],
+        kind: Hashable = None,
+        more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
-        """Run one pass.
+        return self._run(inputs, lambda sent: work(self._view(sent)), kind, more)
 
-        Args:
-            inputs: what is to be run.
-            work: the pass. Whatever it reads beside its argument must be the same for the same `kind`, or device
-                memory that stays where it is.
-            kind: tells different `work` apart.
-            more: further numbers for each query, sent with the others, each of shape `(queries,)`.
-            fill: for each of them what stands behind the queries, and everywhere in the passes over nothing that come
-                before a recording.
+    def walk(
+        self,
+        inputs: PassInputs,
+        work: Callable[[TreeView], Made],
+        slots: Collection[int],
+        ends: frozenset[int],
+    ) -> tuple[Made, Walks]:
+        if ends not in self._ends:
+            self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
+        # where nobody walks, no node has a parent: the path is the root alone, which moves nothing
+        parents = np.concatenate([
+            own if slot in slots else np.full(len(own), -1) for slot, own in enumerate(inputs.layout.parents)
+        ])  # fmt: skip
 
-        Returns:
-            What `work` returned; where passes are recorded, memory that the next pass of this object overwrites.
-        """
-        starts = [length + staged for length, staged in zip(self._cache.lengths, self._cache.staged, strict=True)]
-        ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
-        self._cache.make_room(max(ends) + 1)  # one row for what is padding
-        if self._generation != self._cache.generation:
-            self.forget()
-            self._generation = self._cache.generation
-        nodes = max(FEWEST_NODES, bucket(int(inputs.layout.nodes.max())))
-        shape = PackedShape(len(starts), nodes, bucket(inputs.layout.queries))
-        key = (kind, shape)
-        found = self._recorded.get(key)
-        if found is None:
-            # what is padding is written behind all sequences' rows
-            numbers = _Numbers(shape, {"slots": self._cache.capacity - 1, **fill}, self._device)
-            found = self._recorded[key] = self._made(numbers, work)
-        rows = np.repeat(np.arange(len(inputs.counts)), inputs.counts)
-        slots = np.concatenate([np.arange(*of) for of in zip(starts, ends, strict=True)])
-        found.numbers.wait()
-        found.numbers.write(inputs, {"rows": rows, "slots": slots, **more})
-        found.numbers.send()
-        if found.repeat is None or self.failure is not None:
-            return self._work(found.numbers, work)
-        found.repeat()
-        out: T = found.out
-        return out
+        def walked(sent: _DevicePass) -> tuple[Tensor, Made]:
+            made = work(self._view(sent))
+            layout = sent.layout
+            walks = self._backend.greedy_walk(
+                made[0].argmax(-1),
+                sent.ids,
+                sent.more["parents"],
+                layout.rows,
+                self._ends[ends],
+                layout.depths.shape[1],
+            )
+            self._move(layout.rows, walks)
+            return walks, made
 
-    def forget(self) -> None:
-        """Give up what was recorded, because memory that it uses is given up."""
-        self._recorded.clear()
+        walks, made = self._run(inputs, walked, ("walk", ends), {"parents": Numbers(parents, -1)})
+        found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
+        paths = {
+            slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1]))
+            for slot in range(len(inputs.counts))
+            if slot in slots
+        }
+        self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
+        return made, paths
 
-    def _work(self, numbers: _Numbers, work: Callable[[DevicePass], T]) -> T:
-        self._cache.stage_at(numbers.rows.long(), numbers.slots.long())
-        return work(numbers.on_device)
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        if all(np.array_equal(path, np.arange(len(path))) for path in paths.values()):
+            self.cache.commit(paths)  # nothing moves
+            return
+        slots = len(self.cache.lengths)
+        rows = np.zeros((slots, 4), dtype=np.int32)
+        rows[:, 0] = self.cache.lengths
+        walks = np.full((slots, 2 + max(map(len, paths.values()))), -1, dtype=np.int32)
+        walks[:, 0] = 0
+        for slot, path in paths.items():
+            walks[slot, 0] = len(path)
+            walks[slot, 2 : 2 + len(path)] = path
+        numbers = torch.from_numpy(np.concatenate([rows.ravel(), walks.ravel()])).to(self.device)
+        self._move(numbers[: rows.size].reshape(rows.shape), numbers[rows.size :].reshape(walks.shape))
+        self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
-    def _made(self, numbers: _Numbers, work: Callable[[DevicePass], Any]) -> _Recorded:
-        numbers.clear()
-        numbers.send()
-        recorded = self._recording.record(lambda: self._work(numbers, work))
-        if recorded is None:
-            return _Recorded(numbers, None, None)
-        return _Recorded(numbers, *recorded)
-
-
-def cache_for(
-    attention: AttentionBackend, device: torch.device, recorder: Recorder | None
-) -> tuple[TreeCache, DevicePasses | None]:
-    """A cache for a backend, and what runs passes over it on the device; None where the backend needs the host."""
-    if not isinstance(attention, DeviceBackend):
-        return TreeCache(), None
-    cache = TreeCache(GRANULE)
-    return cache, DevicePasses(cache, device, recorder)
-
-
-class _Recording:
-    """A recorder for as long as it works.
-
-    Attributes:
-        failure: why it does not any more.
-    """
-
-    def __init__(self, recorder: Recorder | None) -> None:
-        self.failure: str | None = None
-        self._recorder = recorder
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is recorded."""
-        return self._recorder is not None
-
-    def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]] | None:
-        """As `Recorder.record`; None where nothing is recorded, or no more."""
-        if self._recorder is None:
-            return None
-        try:
-            return self._recorder.record(function)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # the model asks its device for something; it runs, but not as a graph
-            self.failure = one_line(error)
-            self._recorder = None
-            why = f"passes run without CUDA graphs, which is slower: {self.failure}"
-            warnings.warn(why, RuntimeWarning, stacklevel=2)
-            return None
-
-
-class RecordedFunctions:
-    """Runs functions of tensors, row by row the same, each recorded once for a number of rows.
-
-    Args:
-        recorder: None runs them as they are.
-    """
-
-    def __init__(self, recorder: Recorder | None = None) -> None:
-        self._recording = _Recording(recorder)
-        self._recorded: dict[Hashable, tuple[tuple[Tensor, ...], Any, Callable[[], None]] | None] = {}
-
-    @property
-    def records(self) -> bool:
-        """Whether functions are recorded."""
-        return self._recording.active
-
-    @property
-    def failure(self) -> str | None:
-        """Why nothing is recorded any more, if recording has failed."""
-        return self._recording.failure
-
-    def __call__(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
-        """Call a function.
-
-        Args:
-            kind: tells different functions apart.
-            function: reads beside its arguments only what stays where it is.
-            inputs: each of shape `(rows, ..)`, those of one kind with the same further sizes.
-
-        Returns:
-            What the function returns for these rows, and behind them perhaps for others; where it was recorded,
-            memory that the next call overwrites.
-        """
+    def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
         rows = len(inputs[0])
         key = (kind, bucket(rows))
-        if key not in self._recorded:
+        if key not in self._called:
             own = tuple(tensor.new_zeros((bucket(rows), *tensor.shape[1:])) for tensor in inputs)
             made = self._recording.record(lambda: function(*own))
-            self._recorded[key] = None if made is None else (own, *made)
-        recorded = self._recorded[key]
+            self._called[key] = None if made is None else (own, *made)
+        recorded = self._called[key]
         if recorded is None or self.failure is not None:
             return function(*inputs)
         own, out, repeat = recorded
@@ -340,3 +208,77 @@ class RecordedFunctions:
         repeat()
         found: T = out
         return found
+
+    def lasting(self, found: Tensor) -> Tensor:
+        return found.clone()
+
+    def forget(self) -> None:
+        self._recorded.clear()
+        self._called.clear()
+
+    def _view(self, sent: _DevicePass) -> TreeView:
+        this_pass = TreePass(sent.layout, self._backend.attend_packed)
+        more = {name: numbers.long() for name, numbers in sent.more.items()}
+        return TreeView(sent.ids.long(), sent.positions.long(), this_pass, more)
+
+    def _run(
+        self, inputs: PassInputs, work: Callable[[_DevicePass], T], kind: Hashable, more: Mapping[str, Numbers]
+    ) -> T:
+        starts = [length + staged for length, staged in zip(self.cache.lengths, self.cache.staged, strict=True)]
+        ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
+        self.cache.make_room(max(ends) + 1)  # one row for what is padding
+        if self._generation != self.cache.generation:
+            self._recorded.clear()
+            self._generation = self.cache.generation
+        nodes = max(FEWEST_NODES, bucket(int(inputs.layout.nodes.max())))
+        shape = PackedShape(len(starts), nodes, bucket(inputs.layout.queries))
+        key = (kind, shape)
+        found = self._recorded.get(key)
+        if found is None:
+            # what is padding is written behind all sequences' rows
+            fill = {"slots": self.cache.capacity - 1, **{name: numbers.padding for name, numbers in more.items()}}
+            found = self._recorded[key] = self._made(_Memory(shape, fill, self.device), work)
+        rows = np.repeat(np.arange(len(inputs.counts)), inputs.counts)
+        slots = np.concatenate([np.arange(*of) for of in zip(starts, ends, strict=True)])
+        found.numbers.wait()
+        sent = {name: numbers.values for name, numbers in more.items()}
+        found.numbers.write(inputs, {"rows": rows, "slots": slots, **sent})
+        found.numbers.send()
+        if found.repeat is None or self.failure is not None:
+            out: T = self._work(found.numbers, work)
+        else:
+            found.repeat()
+            out = found.out
+        self.cache.staged_now(inputs.counts)
+        return out
+
+    def _work(self, numbers: _Memory, work: Callable[[_DevicePass], T]) -> T:
+        self.cache.stage_at(numbers.rows.long(), numbers.slots.long())
+        return work(numbers.on_device)
+
+    def _made(self, numbers: _Memory, work: Callable[[_DevicePass], Any]) -> _Recorded:
+        numbers.clear()
+        numbers.send()
+        recorded = self._recording.record(lambda: self._work(numbers, work))
+        if recorded is None:
+            return _Recorded(numbers, None, None)
+        return _Recorded(numbers, *recorded)
+
+    def _move(self, rows: Tensor, walks: Tensor) -> None:
+        """Commit to the cache, with a mover that is made once for its buffers."""
+        if self._mover is None or self._mover[0] != self.cache.generation:
+            self._mover = (self.cache.generation, self._backend.mover(self.cache.buffers()))
+        self._mover[1](rows, walks)
+
+
+def executor_for(attention: AttentionBackend, device: torch.device, recorder: Recorder | None = None) -> Executor:
+    """An executor with a cache of its own: on the device where the backend needs nothing from the host.
+
+    Args:
+        attention: computes tree attention.
+        device: where the network is.
+        recorder: records passes, so that they are repeated without Python; of use on the device alone.
+    """
+    if isinstance(attention, DeviceBackend):
+        return DeviceExecutor(attention, device, recorder)
+    return HostExecutor(attention, device)

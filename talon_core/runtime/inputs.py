@@ -1,16 +1,13 @@
 """What a model reads in one pass: over prompts, or over the trees of a batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend, TreeLayout
-from talon_core.runtime.cache import TreeCache
-from talon_core.runtime.passes import Pass, PromptPass, TreePass
+from talon_core.attention import TreeLayout
 from talon_core.tree import IntArray, TokenTree
 
 
@@ -77,31 +74,3 @@ def prompt_passes(parts: Mapping[int, tuple[int, int]], chunk: int, rows: int) -
             group = ordered[begin : begin + rows]
             for offset in range(0, parts[group[-1]][1], chunk):
                 yield offset, [slot for slot in group if parts[slot][1] > offset]
-
-
-@contextmanager
-def fed(
-    cache: TreeCache, rows: Sequence[int], counts: Sequence[int], attention: AttentionBackend, prompt: bool = True
-) -> Iterator[tuple[Tensor, Pass]]:
-    """The next tokens of some sequences, a chain each, go through a model inside, and belong to their prefixes after.
-
-    Args:
-        cache: the model's.
-        rows: which sequences; they have equally long prefixes.
-        counts: how many tokens of each; the pass is as wide as the longest, and shorter ones are padded at the end.
-        attention: computes attention where plain causal attention does not serve.
-        prompt: the tokens are a prompt's; False for a single sequence whose tokens get the attention of trees.
-
-    Yields:
-        Their positions, shape `(len(rows), longest)`, int64, and the pass.
-    """
-    start, count = cache.lengths[rows[0]], max(counts)
-    cache.stage_prompts(rows, count)
-    this_pass: Pass
-    if prompt:
-        this_pass = PromptPass(start, count, attention)
-    else:
-        this_pass = TreePass(TreeLayout.chain(start, count), attention.attend)
-    yield torch.arange(start, start + count).expand(len(rows), count), this_pass
-    for row, own in zip(rows, counts, strict=True):
-        cache.lengths[row] += own

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_iter
 
 from talon_core.attention import DeviceBackend, PackedLayout
-from talon_core.runtime.device import Recorder
+from talon_core.runtime.recording import Recorder
 
 T = TypeVar("T")
 

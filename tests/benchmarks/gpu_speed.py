@@ -40,7 +40,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import Parts, decoder_for_model, load_model
 from talon_core.drafter import Frontier, Part
 from talon_core.hf.target import HFTarget
-from talon_core.runtime.device import CudaGraphs
+from talon_core.runtime.recording import CudaGraphs
 from talon_core.tree import TokenTree
 from talon_drafters.feature_drafter import FeatureDrafter
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
@@ -260,7 +260,7 @@ class Bench:
 
             functions = {name: lambda tree=tree: verify(tree) for name, tree in trees.items()}
             times = self.seconds({**functions, "draft": draft})
-        failed = target.runner.not_recorded or drafter.not_recorded
+        failed = target.runner.executor.failure or drafter.executor.failure
         if failed:
             raise RuntimeError(f"passes were not captured, so these are no figures of captured passes: {failed}")
         return {

@@ -14,7 +14,7 @@ from talon_core import Candidates, SeededChoices, TokenTree
 from talon_core.candidates import LawRows, NoLaws
 from talon_core.drafter import Frontier
 from talon_core.engine.drafting import DraftLimits, draft_tree
-from talon_core.runtime.best import Best
+from talon_core.runtime.best import Best, Vocabulary
 from talon_core.table import Memoryless
 from talon_core.testing import TableDrafter
 from talon_strategies import Talon
@@ -56,7 +56,9 @@ def test_a_row_without_any_score_is_padding_and_has_no_law():
 
 @given(arrays.arrays(np.float32, (2, 9), elements=st.floats(-50, 50, width=32), unique=True), st.integers(1, 12))
 def test_they_are_those_that_the_built_in_drafters_find(logits, width):
-    theirs = Best.of(torch.from_numpy(logits), width, None, 9).candidates([0, 1], Frontier(0, TREE, FRONTIER, width))
+    theirs = Best.of(torch.from_numpy(logits), width, Vocabulary(9)).candidates(
+        [0, 1], Frontier(0, TREE, FRONTIER, width)
+    )
     ours = made(logits, width)
     assert ours.tokens.tolist() == theirs.tokens.tolist()
     assert ours.logp == pytest.approx(theirs.logp, abs=1e-4)

@@ -87,7 +87,7 @@ def test_a_model_that_asks_its_device_for_something_is_run_without_recording():
     handle.remove()
     assert result.token_ids == load(model, policy=None).generate(PROMPTS[0], max_new_tokens=12).token_ids
     assert recorder.repeated == 0
-    assert "asks the device" in decoder.target.runner.not_recorded
+    assert "asks the device" in decoder.target.runner.executor.failure
 
 
 def assigned(model):

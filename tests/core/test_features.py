@@ -170,7 +170,7 @@ def test_of_a_prompt_of_one_token_nothing_is_read():
 
 
 def test_long_prompts_are_told_whole(monkeypatch):
-    monkeypatch.setattr("talon_core.hf.runner.PREFILL_CHUNK", 7)
+    monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 7)
     model, _, recorder, _ = run("gemma3", (2,), prompt_length=40, tokens=3)
     assert len(recorder.features[0]) == 39
     check_features(model, recorder.ids[:40], (2,), recorder.features[0])

@@ -181,8 +181,8 @@ def test_logits_are_the_plain_models(architecture: str) -> None:
 def test_prompts_may_run_together_and_in_parts(architecture: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     target = HFTarget(tiny_model(architecture), backend("reference"), features=(0, 3))
     expected = outputs(target, [0, 1, 2], 64)
-    monkeypatch.setattr("talon_core.hf.runner.PREFILL_CHUNK", 5)
-    monkeypatch.setattr(target.runner, "_prefill_rows", rows)
+    monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 5)
+    monkeypatch.setattr(type(target.runner.executor), "prompts", rows)
     for row, one in zip(outputs(target, [0, 1, 2], 64), expected, strict=True):
         check_rows(row, one)
 
@@ -197,8 +197,8 @@ def test_a_prompt_that_is_read_in_several_parts_is_as_one_that_is_read_at_once(
     target = HFTarget(model, backend("reference"), features=(0, 3))
     expected = outputs(target, [0, 1, 2], 64)
     for rows, chunk in ((1, 1024), (3, 5)):
-        monkeypatch.setattr("talon_core.hf.runner.PREFILL_CHUNK", chunk)
-        monkeypatch.setattr(target.runner, "_prefill_rows", rows)
+        monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", chunk)
+        monkeypatch.setattr(type(target.runner.executor), "prompts", rows)
         for row, one in zip(outputs(target, [0, 1, 2], 64, part=part), expected, strict=True):
             check_rows(row, one, 1e-12)
 

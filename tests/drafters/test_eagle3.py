@@ -394,7 +394,7 @@ def test_short_prompts_are_drafted_from_as_soon_as_a_state_is_known(length, shar
 
 
 def test_long_prompts_are_read_in_parts(shared, tmp_path, monkeypatch):
-    monkeypatch.setattr("talon_drafters.feature_drafter.PREFILL_CHUNK", 7)
+    monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 7)
     path = written_case(shared, tmp_path, CASES["three layers"])
     check_drafting(shared, CASES["three layers"], path, [shared.Rounds.random(1, VOCAB, 33, (5, 3))])
 

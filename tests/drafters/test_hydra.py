@@ -340,7 +340,7 @@ def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(name, 
 
 
 def test_a_long_prompt_is_read_in_parts(tmp_path, monkeypatch, shared):
-    monkeypatch.setattr("talon_drafters.hydra_drafter.PREFILL_CHUNK", 7)
+    monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 7)
     layout = LAYOUTS["prefix-mlp"]
     decoder = decoder_of(written_layout(tmp_path, layout))
     known = states(np.random.default_rng(2), 30)

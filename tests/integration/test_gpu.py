@@ -12,7 +12,7 @@ from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
-from talon_core.runtime.device import CudaGraphs
+from talon_core.runtime.recording import CudaGraphs
 from talon_drafters.feature_drafter import FeatureDrafter
 from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 from talon_kernels import TritonAttention
@@ -57,7 +57,7 @@ def test_the_output_is_plain_greedy_decoding(exact, architecture, way, graphs):
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), **config)[0, len(prompt) :].tolist()
         assert decoder.generate(prompt, max_new_tokens=60).token_ids == expected
         assert result.token_ids == expected
-    assert decoder.target.runner.not_recorded is None
+    assert decoder.target.runner.executor.failure is None
 
 
 def test_a_model_that_asks_its_device_for_something_is_decoded_without_graphs(exact):
@@ -76,7 +76,7 @@ def test_a_model_that_asks_its_device_for_something_is_decoded_without_graphs(ex
     torch.cuda.empty_cache()
     llama = load(on_gpu("llama"), drafter="ngram")
     llama.generate(PROMPTS[0], max_new_tokens=10)
-    assert llama.target.runner.not_recorded is None
+    assert llama.target.runner.executor.failure is None
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "reference"])
@@ -142,7 +142,7 @@ def test_a_heads_layers_are_recorded_too(exact):
         drafter = FeatureDrafter(head, embed, target.vocab_size, target.attention, recorder=target.recorder())
         decoder = Decoder(target, Match(), Talon(budget=40, top_k=6), Given(drafter), HFFrontend(model))
         results.append(decoder.generate(PROMPTS, max_new_tokens=50))
-        assert drafter.not_recorded is None
+        assert drafter.executor.failure is None
     for one, other in zip(*results, strict=True):
         assert one.token_ids == other.token_ids
         assert [len(of.tree) for of in one.rounds] == [len(of.tree) for of in other.rounds]

@@ -1,0 +1,241 @@
+"""Runs passes over draft trees, and over prompts, for whoever has a network: a target's adapter, or a neural drafter.
+
+There are two executors. `HostExecutor` runs what it is given as it is. `DeviceExecutor` (in `device`) sends all numbers
+of a pass in one copy, keeps every shape to one of few, and repeats recorded passes without Python. What a pass does is
+one function of a `TreeView` for both, so nobody who has a network needs to know which it is.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from talon_core.attention import AttentionBackend, TreeLayout
+from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs
+from talon_core.runtime.passes import Pass, PromptPass, TreePass
+from talon_core.tree import IntArray
+
+T = TypeVar("T")
+Made = TypeVar("Made", bound=tuple[Any, ...])
+
+HOST_PROMPT_TOKENS = 1024
+"""Tokens of a prompt that run in one pass on a CPU; bounds the attention mask of long prompts with a sliding window."""
+
+DEVICE_PROMPT_TOKENS = 4096
+"""The same elsewhere: the first part of a prompt needs no mask, and gets the fastest attention."""
+
+DEVICE_PROMPTS = 8
+"""Prompts that run in one pass elsewhere than on a CPU, where padding costs more than a pass."""
+
+
+@attrs.frozen(eq=False)
+class TreeView:
+    """What a pass over trees reads, in the memory of the device that runs it.
+
+    Attributes:
+        ids: token ids, shape `(queries,)`, int64; padding is 0.
+        positions: shape `(queries,)`, int64.
+        attention: who attends to whom; the network's attention layers call its `attend`.
+        more: what else was sent, by name, each of shape `(numbers,)`, int64.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    attention: Pass
+    more: Mapping[str, Tensor]
+
+
+@attrs.frozen(eq=False)
+class Numbers:
+    """Further numbers for a pass.
+
+    Attributes:
+        values: at most as many as the pass has queries, int64, not negative but for `padding`.
+        padding: what stands behind them where there is room for more.
+    """
+
+    values: IntArray
+    padding: int = 0
+
+
+NOTHING: Mapping[str, Numbers] = {}
+
+Walks = dict[int, tuple[IntArray, int]]
+"""By slot the accepted nodes, int64, and the token after them."""
+
+
+class Executor(ABC):
+    """Runs a network's passes over prompts and trees, on a cache of its own.
+
+    Args:
+        attention: computes tree attention.
+        device: where the network is.
+        cache: the network's keys and values.
+
+    Attributes:
+        attention: likewise.
+        device: likewise.
+        cache: likewise.
+        walks: whether `walk` can be called.
+    """
+
+    walks: bool = False
+
+    def __init__(self, attention: AttentionBackend, device: torch.device, cache: TreeCache) -> None:
+        self.attention = attention
+        self.device = device
+        self.cache = cache
+
+    @property
+    def failure(self) -> str | None:
+        """Why passes are not recorded any more, if recording one has failed."""
+        return None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Most tokens of a prompt in a pass."""
+        return HOST_PROMPT_TOKENS if self.device.type == "cpu" else DEVICE_PROMPT_TOKENS
+
+    @property
+    def prompts(self) -> int:
+        """Most prompts in a pass."""
+        return 1 if self.device.type == "cpu" else DEVICE_PROMPTS
+
+    @contextmanager
+    def reading(
+        self, slots: Sequence[int], counts: Sequence[int], as_trees: bool = False
+    ) -> Iterator[tuple[Tensor, Pass]]:
+        """The next tokens of some sequences go through the network inside, and belong to their prefixes after.
+
+        Args:
+            slots: which sequences; they have equally long prefixes.
+            counts: how many tokens of each; the pass is as wide as the longest, and shorter ones are padded at the end.
+            as_trees: give the tokens the attention of trees, of a single sequence; False gives them a prompt's.
+
+        Yields:
+            Their positions on the device, shape `(len(slots), longest)`, int64, and the pass.
+        """
+        start, count = self.cache.lengths[slots[0]], max(counts)
+        self.cache.stage_prompts(slots, count)
+        this_pass: Pass
+        if as_trees:
+            this_pass = TreePass(TreeLayout.chain(start, count), self.attention.attend)
+        else:
+            this_pass = PromptPass(start, count, self.attention)
+        positions = torch.arange(start, start + count, device=self.device)
+        yield positions.expand(len(slots), count), this_pass
+        for slot, own in zip(slots, counts, strict=True):
+            self.cache.lengths[slot] += own
+
+    def inputs(self, staged: Staged) -> PassInputs:
+        """What a pass over the nodes of trees reads that are not staged in the cache yet."""
+        return pass_inputs(staged, self.cache.lengths)
+
+    @abstractmethod
+    def run(
+        self,
+        inputs: PassInputs,
+        work: Callable[[TreeView], T],
+        kind: Hashable = None,
+        more: Mapping[str, Numbers] = NOTHING,
+    ) -> T:
+        """Run one pass over trees; its nodes are staged in the cache then.
+
+        Args:
+            inputs: what is to be run, as `inputs` makes it.
+            work: the pass. It asks the device for nothing. Whatever it reads beside its argument must be the same for
+                the same `kind`, or device memory that stays where it is.
+            kind: tells different `work` apart.
+            more: further numbers, by name.
+
+        Returns:
+            What `work` returned. Rows behind those of the queries, or of the numbers, are padding. It may be
+            overwritten by the next pass: see `lasting`.
+        """
+
+    @abstractmethod
+    def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
+        """Call a function of tensors that works row by row and needs no cache.
+
+        Args:
+            kind: tells different functions apart.
+            function: reads beside its arguments only what stays where it is.
+            inputs: each of shape `(rows, ..)`, those of one kind with the same further sizes.
+
+        Returns:
+            What the function returns for these rows, and behind them perhaps for others. It may be overwritten by the
+            next call: see `lasting`.
+        """
+
+    @abstractmethod
+    def lasting(self, found: Tensor) -> Tensor:
+        """What a pass or a call has found, in memory that the next one leaves alone."""
+
+    @abstractmethod
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        """Keep these of the staged nodes of each slot, ascending, and forget the others."""
+
+    def walk(
+        self,
+        inputs: PassInputs,
+        work: Callable[[TreeView], Made],
+        slots: Collection[int],
+        ends: frozenset[int],
+    ) -> tuple[Made, Walks]:
+        """Run whole trees; walk along the most likely tokens in some, and commit the paths, all on the device.
+
+        Args:
+            inputs: the trees; every node is a query.
+            work: the pass, as for `run`; the first of what it returns are the logits.
+            slots: where to walk.
+            ends: tokens that end their texts.
+
+        Returns:
+            What `work` returned, and of each slot that was walked the accepted nodes and the token after them.
+
+        Raises:
+            RuntimeError: if this executor cannot.
+        """
+        raise RuntimeError(f"{type(self).__name__} does not walk; ask its `walks` first")
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Give up what was recorded, because memory that it uses is given up."""
+
+
+class HostExecutor(Executor):
+    """Runs what it is given as it is."""
+
+    def __init__(self, attention: AttentionBackend, device: torch.device) -> None:
+        super().__init__(attention, device, TreeCache())
+
+    def run(
+        self,
+        inputs: PassInputs,
+        work: Callable[[TreeView], T],
+        kind: Hashable = None,
+        more: Mapping[str, Numbers] = NOTHING,
+    ) -> T:
+        self.cache.stage(inputs.counts)
+        sent = {name: torch.from_numpy(numbers.values).to(self.device) for name, numbers in more.items()}
+        this_pass = TreePass(inputs.layout, self.attention.attend)
+        made = work(TreeView(inputs.ids.to(self.device), inputs.positions.to(self.device), this_pass, sent))
+        self.cache.staged_now(inputs.counts)
+        return made
+
+    def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
+        return function(*inputs)
+
+    def lasting(self, found: Tensor) -> Tensor:
+        return found
+
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        self.cache.commit(paths)
+
+    def forget(self) -> None:
+        """Nothing is recorded."""

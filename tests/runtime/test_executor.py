@@ -1,0 +1,212 @@
+"""The two executors: a network is run over the same trees by both, and what comes out is the same."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from talon_core import TokenTree
+from talon_core.attention import AttentionBackend
+from talon_core.runtime.best import Best, Vocabulary, best_by, best_numbers
+from talon_core.runtime.device import DeviceExecutor, executor_for
+from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
+from talon_core.runtime.passes import Pass
+from talon_core.testing import draft_trees
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
+from talon_kernels import ReferenceAttention
+
+VOCAB, WIDTH, HEADS = 11, 8, 2
+CPU = torch.device("cpu")
+
+
+class Network(nn.Module):
+    """One attention layer over embeddings of tokens and positions, in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = nn.Embedding(VOCAB, WIDTH)
+        self.places = nn.Embedding(64, WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, VOCAB)
+        self.double()
+
+    def forward(self, executor: Executor, ids: Tensor, positions: Tensor, this_pass: Pass) -> Tensor:
+        """Logits, shape `(rows, queries, vocab)`."""
+        hidden = self.tokens(ids) + self.places(positions)
+        query, key, value = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(hidden).chunk(3, dim=-1)
+        )
+        keys, values = executor.cache.update(key, value, 0)
+        mixed = this_pass.attend(query, keys, values, query.shape[-1] ** -0.5)
+        logits: Tensor = self.out(hidden + mixed.transpose(1, 2).flatten(2))
+        return logits
+
+
+def executors() -> dict[str, Executor]:
+    return {
+        "host": executor_for(ReferenceAttention(), CPU),
+        "device": executor_for(PlainDevice(), CPU),
+        "recorded": executor_for(TapedBackend(PlainDevice()), CPU, TapeRecorder()),
+    }
+
+
+def each(of: Callable[[Executor, Network], list[Tensor]]) -> None:
+    """What is done with each executor gives the same tensors."""
+    network = Network()
+    with torch.inference_mode():
+        found = {name: of(executor, network) for name, executor in executors().items()}
+    for name in ("device", "recorded"):
+        for own, expected in zip(found[name], found["host"], strict=True):
+            torch.testing.assert_close(own, expected, rtol=0, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def read(executor: Executor, network: Network, slot: int, ids: list[int]) -> None:
+    executor.cache.open(slot, 48)
+    with executor.reading([slot], [len(ids)]) as (positions, this_pass):
+        network(executor, torch.tensor([ids]), positions, this_pass)
+
+
+def logits(executor: Executor, network: Network, staged: dict[int, tuple[TokenTree, int]]) -> Tensor:
+    inputs = executor.inputs(staged)
+
+    def work(view: TreeView) -> tuple[Tensor]:
+        return (network(executor, view.ids[None], view.positions[None], view.attention)[0],)
+
+    (made,) = executor.run(inputs, work)
+    return executor.lasting(made[: inputs.layout.queries])
+
+
+def test_the_backend_says_which_executor_it_is() -> None:
+    kinds = {name: type(executor) for name, executor in executors().items()}
+    assert kinds == {"host": HostExecutor, "device": DeviceExecutor, "recorded": DeviceExecutor}
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(draft_trees(max_nodes=9, vocab_size=VOCAB), min_size=1, max_size=3), st.data())
+def test_rounds_over_any_trees_are_the_same(trees: list[TokenTree], data: st.DataObject) -> None:
+    """Trees are run whole or in two parts, paths through them are kept, and the next trees see what was kept."""
+    paths = {slot: tree.path(data.draw(st.integers(0, len(tree) - 1))) for slot, tree in enumerate(trees)}
+    cuts = {slot: data.draw(st.integers(0, len(tree) - 1)) for slot, tree in enumerate(trees)}
+
+    def rounds(executor: Executor, network: Network) -> list[Tensor]:
+        for slot in range(len(trees)):
+            read(executor, network, slot, [1 + slot, 2, 3][: 1 + slot])
+        found = []
+        for _ in range(2):
+            first = {slot: (tree.keep(range(cuts[slot])), 0) for slot, tree in enumerate(trees) if cuts[slot]}
+            if first:
+                found.append(logits(executor, network, first))
+            found.append(logits(executor, network, {slot: (tree, cuts[slot]) for slot, tree in enumerate(trees)}))
+            executor.commit(paths)
+        return found
+
+    each(rounds)
+
+
+def test_walks_are_those_along_the_most_likely_tokens() -> None:
+    network = Network()
+    executor = DeviceExecutor(PlainDevice(), CPU)
+    host = HostExecutor(ReferenceAttention(), CPU)
+    tree = TokenTree(np.arange(VOCAB + 1) % VOCAB, np.array([-1, *[0] * VOCAB]), np.zeros(VOCAB + 1))
+    with torch.inference_mode():
+        for one in (executor, host):
+            read(one, network, 0, [4, 5])
+            read(one, network, 1, [6])
+        expected = logits(host, network, {0: (tree, 0), 1: (tree, 0)}).argmax(-1)[: len(tree)]
+        inputs = executor.inputs({0: (tree, 0), 1: (tree, 0)})
+
+        def work(view: TreeView) -> tuple[Tensor]:
+            return (network(executor, view.ids[None], view.positions[None], view.attention)[0],)
+
+        _, walks = executor.walk(inputs, work, [0], frozenset())
+    path, token = walks[0]
+    child = next(node for node in range(1, len(tree)) if tree.tokens[node] == expected[0])
+    assert path.tolist() == [0, child]
+    assert token == expected[child]
+    assert walks.keys() == {0}
+    assert executor.cache.lengths == [2 + 2, 1]
+    assert executor.cache.staged == [0, len(tree)]
+    assert not host.walks
+    with pytest.raises(RuntimeError, match="does not walk"):
+        host.walk(inputs, lambda view: (view.ids,), [0], frozenset())
+
+
+def test_numbers_are_sent_with_a_pass() -> None:
+    tree = TokenTree([3, 1, 2], [-1, 0, 0], np.zeros(3))
+
+    def sent(executor: Executor, network: Network) -> list[Tensor]:
+        read(executor, network, 0, [1])
+        found = []
+        for values in ([2, 0], [1, 1]):
+            inputs = executor.inputs({0: (tree, 0)})
+            more = {"some": Numbers(np.array(values))}
+
+            def work(view: TreeView) -> tuple[Tensor]:
+                made = network(executor, view.ids[None], view.positions[None], view.attention)[0]
+                return (made.index_select(0, view.more["some"]),)
+
+            (made,) = executor.run(inputs, work, "some", more)
+            found.append(executor.lasting(made[: len(values)]))
+            executor.commit({0: np.array([0])})
+        return found
+
+    each(sent)
+
+
+@given(st.integers(1, 9), st.integers(1, VOCAB))
+def test_the_best_tokens_of_a_function_are_the_same(rows: int, width: int) -> None:
+    torch.manual_seed(rows)
+    states = torch.randn(2, rows, WIDTH, dtype=torch.float64)
+
+    def best(executor: Executor, network: Network) -> list[Tensor]:
+        found = [best_by(executor, "out", network.out, (own,), width, Vocabulary(VOCAB)) for own in states]
+        assert [one.law(0).sum() for one in found] == pytest.approx([1, 1])
+        return [torch.from_numpy(part) for one in found for part in (one.tokens[:, :width], one.logp[:, :width])]
+
+    each(best)
+
+
+def test_what_lasts_is_not_overwritten() -> None:
+    network = Network()
+    for executor in executors().values():
+        with torch.inference_mode():
+            ones, zeros = torch.ones(2, WIDTH, dtype=torch.float64), torch.zeros(2, WIDTH, dtype=torch.float64)
+            first = executor.lasting(executor.call("out", network.out, ones)[:2])
+            before = first.clone()
+            executor.call("out", network.out, zeros)
+            assert torch.equal(first, before)
+
+
+def test_a_vocabulary_names_the_targets_tokens() -> None:
+    scores = torch.tensor([[0.0, 2.0, 1.0]])
+    best = Best.of(scores, 2, Vocabulary(9, np.array([8, 3, 5])))
+    assert best.tokens.tolist() == [[3, 5]]
+    law = best.law(0)
+    assert np.flatnonzero(law).tolist() == [3, 5, 8]
+    assert law.sum() == pytest.approx(1)
+    assert best_numbers(scores, 2)[0, :2].tolist() == [1, 2]
+
+
+def backends() -> list[AttentionBackend]:
+    return [ReferenceAttention(), PlainDevice()]
+
+
+@pytest.mark.parametrize("backend", backends(), ids=lambda backend: type(backend).__name__)
+def test_a_prompt_in_parts_is_as_one_that_is_read_at_once(backend: AttentionBackend) -> None:
+    network, tree = Network(), TokenTree([3, 1], [-1, 0], np.zeros(2))
+    found = []
+    with torch.inference_mode():
+        for parts in ([[1, 2, 3, 4]], [[1], [2, 3], [4]]):
+            executor = executor_for(backend, CPU)
+            executor.cache.open(0, 16)
+            for as_trees, ids in enumerate(parts):
+                with executor.reading([0], [len(ids)], as_trees=bool(as_trees)) as (positions, this_pass):
+                    network(executor, torch.tensor([ids]), positions, this_pass)
+            found.append(logits(executor, network, {0: (tree, 0)}))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
