@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class TreeLayout:
     """Who may attend to whom in one forward pass over a batch of trees; the same for all layers.
 
-    Row `b` of the key and value buffers holds the committed prefix in its rows `0` to `prefix_lengths[b] - 1`, at
+    Sequence `b` has its committed prefix in rows `0` to `prefix_lengths[b] - 1` of its key and value buffers, at
     positions of the same numbers, and node `i` of the tree in row `prefix_lengths[b] + i`, at position
     `prefix_lengths[b] + depth(i)`. A node attends to the prefix, to its ancestors and to itself. The queries of a
     pass are the last nodes of each tree, from `first_queries[b]` on: all of them when a tree is verified, one
@@ -126,12 +126,12 @@ class PackedShape:
         own = layout.shape
         if own.batch > self.batch or own.nodes > self.nodes or own.queries > self.queries:
             raise ValueError(f"a layout of {own} does not fit {self}")
-        rows, depths, bits = self._split(numbers)
-        rows[own.batch :] = 0  # sequences without nodes
-        rows[: own.batch, 0] = layout.prefix_lengths
-        rows[: own.batch, 1] = layout.nodes
-        rows[: own.batch, 2] = layout.first_queries
-        rows[: own.batch, 3] = layout.starts[:-1]
+        sequences, depths, bits = self._split(numbers)
+        sequences[own.batch :] = 0  # sequences without nodes
+        sequences[: own.batch, 0] = layout.prefix_lengths
+        sequences[: own.batch, 1] = layout.nodes
+        sequences[: own.batch, 2] = layout.first_queries
+        sequences[: own.batch, 3] = layout.starts[:-1]
         for row, (own_depths, own_bits) in enumerate(zip(layout.depths, layout.bits, strict=True)):
             depths[row, : len(own_depths)] = own_depths
             first, start, end = int(layout.first_queries[row]), int(layout.starts[row]), int(layout.starts[row + 1])
@@ -155,19 +155,19 @@ class PackedShape:
 class PackedLayout:
     """A `TreeLayout` in device memory: all that a kernel needs to know of it, in arrays of sizes that may stay fixed.
 
-    What a kernel reads of the arrays is decided by the numbers in `rows` alone, so the same memory can be written anew
-    for each pass while a captured CUDA graph goes on reading it.
+    What a kernel reads of the arrays is decided by the numbers in `sequences` alone, so the same memory can be written
+    anew for each pass while a captured CUDA graph goes on reading it.
 
     Attributes:
-        rows: shape `(batch, 4)`, int32: for each sequence its committed tokens, the nodes of its tree, the first of
-            them that is a query, and the place of that one among the queries of all sequences. The first node that is
-            no query any more is the last; a sequence may have no nodes.
+        sequences: shape `(batch, 4)`, int32: for each its committed tokens, the nodes of its tree, the first of them
+            that is a query, and the place of that one among the queries of all sequences. The first node that is no
+            query any more is the last; a sequence may have no nodes.
         depths: depth of each node, shape `(batch, nodes)`, int32; what is behind a tree's nodes means nothing.
         bits: the ancestor bits of each query, shape `(queries, words)`, int32: bit `j % 32` of word `j // 32` is set
             if the query may attend to node `j` of its tree. What is behind the queries means nothing.
     """
 
-    rows: "Tensor"
+    sequences: "Tensor"
     depths: "Tensor"
     bits: "Tensor"
 
@@ -195,7 +195,7 @@ class AttentionBackend(ABC):
         window: int | None = None,
         sinks: "Tensor | None" = None,
     ) -> "Tensor":
-        """Attention of tree nodes over their row's prefix and their own ancestors.
+        """Attention of tree nodes over their sequence's prefix and their own ancestors.
 
         Args:
             query: shape `(heads, queries, head_dim)`: those of all sequences, as the layout has them.
@@ -239,7 +239,7 @@ class DeviceBackend(AttentionBackend):
 
     @abstractmethod
     def greedy_walk(
-        self, best: "Tensor", tokens: "Tensor", parents: "Tensor", rows: "Tensor", ends: "Tensor", longest: int
+        self, best: "Tensor", tokens: "Tensor", parents: "Tensor", sequences: "Tensor", ends: "Tensor", longest: int
     ) -> "Tensor":
         """Walk along the target's most likely tokens for as long as each tree holds them.
 
@@ -247,7 +247,7 @@ class DeviceBackend(AttentionBackend):
             best: the most likely token after each node, shape `(queries,)`, int64.
             tokens: each node's own, shape `(queries,)`, int32.
             parents: each node's parent in its own tree, shape `(queries,)`, int32; -1 for roots.
-            rows: as in `PackedLayout`; every node is a query.
+            sequences: as in `PackedLayout`; every node is a query.
             ends: tokens that end the text, shape `(ends,)`, int32: a walk goes no further than to one of them.
             longest: room for so many nodes of a path.
 
@@ -264,8 +264,8 @@ class DeviceBackend(AttentionBackend):
             buffers: keys and values of all layers, each of shape `(batch, kv_heads, capacity, head_dim)`.
 
         Returns:
-            `move(rows, walks)`, with `rows` as in `PackedLayout` and `walks` as `greedy_walk` returns them: node
-            `path[i]` of a tree goes to row `prefix + i`.
+            `move(sequences, walks)`, with `sequences` as in `PackedLayout` and `walks` as `greedy_walk` returns them:
+            node `path[i]` of a tree goes to row `prefix + i`.
         """
 
 

@@ -17,7 +17,7 @@ from talon_core.runtime.executor import Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.recording import Recorder
-from talon_core.runtime.staging import StagedRow
+from talon_core.runtime.staging import StagedSlot
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import FeatureHead
 
@@ -25,7 +25,7 @@ SPARE_ROWS = 256
 """Rows of the cache for trees; more are made where a tree is larger."""
 
 
-class _Row(StagedRow):
+class _Slot(StagedSlot):
     """One slot: what is staged, and where its states are.
 
     Args:
@@ -96,9 +96,9 @@ class FeatureDrafter(Drafter):
         self._session: AbstractContextManager[object] = session if session is not None else nullcontext()
         self._select = select
         self._described = described or {}
-        self._rows: dict[int, _Row] = {}  # by slot
+        self._slots: dict[int, _Slot] = {}  # by slot
         self._device = next(head.parameters()).device
-        # of the round's pending pairs, and of what was made in it; `_Row` says where
+        # of the round's pending pairs, and of what was made in it; `_Slot` says where
         self._states = torch.empty((0, 0), dtype=head.dtype, device=self._device)
         self._filled = 0
         self.executor = executor_for(attention, self._device, recorder)
@@ -113,32 +113,32 @@ class FeatureDrafter(Drafter):
         return self._session
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._rows[slot] = _Row(prompt, self._states[:0])
+        self._slots[slot] = _Slot(prompt, self._states[:0])
         self._cache.open(slot, room + SPARE_ROWS)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         # a pair belongs to what is shared if its second token does
         pairs = self._cache.resume(slot, room + SPARE_ROWS, source, max(length - 1, 0))
-        self._rows[slot] = _Row(prompt, self._states[:0])
+        self._slots[slot] = _Slot(prompt, self._states[:0])
         return pairs
 
     def close(self, slot: int) -> None:
-        del self._rows[slot]
+        del self._slots[slot]
         self._cache.close(slot)
 
     @torch.inference_mode()
     def read(self, parts: Mapping[int, Part]) -> None:
         for slot, part in parts.items():
             assert part.features is not None
-            row = self._rows[slot]
-            tokens = [*row.pending, *row.prompt[part.start + 1 : part.end + 1].tolist()]
-            states = _joined(row.states, self._fuse(part.features))  # (pairs, hidden)
+            own = self._slots[slot]
+            tokens = [*own.pending, *own.prompt[part.start + 1 : part.end + 1].tolist()]
+            states = _joined(own.states, self._fuse(part.features))  # (pairs, hidden)
             last = max(len(tokens) - 1, 0)  # the last pair waits for what comes next: its answer is wanted
             for start in range(0, last, self.executor.prompt_tokens):
                 end = min(last, start + self.executor.prompt_tokens)
                 self._prefill(slot, tokens[start:end], states[start:end])
-            row.restart(tokens[last:])
-            row.states = states[last:]
+            own.restart(tokens[last:])
+            own.states = states[last:]
 
     def _reserve(self, more: int) -> None:
         """Room for so many states behind those there are, and one that is padding."""
@@ -167,17 +167,17 @@ class FeatureDrafter(Drafter):
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
-        known = [one for one in frontiers if self._rows[one.slot].pending]
+        known = [one for one in frontiers if self._slots[one.slot].pending]
         if not known:  # prompts of one token, of which no feature is known yet
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
-        if not any(row.staged is not None for row in self._rows.values()):  # a new round
+        if not any(own.staged is not None for own in self._slots.values()):  # a new round
             self._filled = 0
         staged = {}
         for one in sorted(known, key=lambda one: one.slot):
-            row = self._rows[one.slot]
-            if row.staged is None:
-                row.places = self._keep(row.states)
-            staged[one.slot] = row.stage(one.tree, one.nodes)
+            own = self._slots[one.slot]
+            if own.staged is None:
+                own.places = self._keep(own.states)
+            staged[one.slot] = own.stage(one.tree, one.nodes)
         inputs = self.executor.inputs(staged)
         # before a frontier's rows, pairs that were only pending
         places, first = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
@@ -196,13 +196,13 @@ class FeatureDrafter(Drafter):
     def _run(self, inputs: PassInputs, slots: list[int], ends: IntArray, width: int) -> Best:
         """Run the new pairs of these slots, keep the states that come out, and find the best tokens after `ends`."""
         counts = inputs.layout.queries
-        rows = [self._rows[slot] for slot in slots]
-        sources = np.concatenate([row.sources(inputs.counts[slot]) for slot, row in zip(slots, rows, strict=True)])
+        staged = [self._slots[slot] for slot in slots]
+        sources = np.concatenate([own.sources(inputs.counts[slot]) for slot, own in zip(slots, staged, strict=True)])
         self._reserve(counts)
         made = np.arange(self._filled, self._filled + counts)
         starts = inputs.layout.starts
-        for slot, row in zip(slots, rows, strict=True):
-            row.note(made[starts[slot] : starts[slot + 1]])
+        for slot, own in zip(slots, staged, strict=True):
+            own.note(made[starts[slot] : starts[slot + 1]])
         self._filled += counts
         width = few_widths(width)
         more = {
@@ -229,14 +229,14 @@ class FeatureDrafter(Drafter):
         for slot, one in committed.items():
             states = fused[start : start + len(one.tokens)]
             start += len(states)
-            row = self._rows[slot]
-            if row.staged is None:  # nothing was drafted: the pairs before are still to be run
-                row.pending = [*row.pending, *one.tokens.tolist()]
-                row.states = _joined(row.states, states)
+            own = self._slots[slot]
+            if own.staged is None:  # nothing was drafted: the pairs before are still to be run
+                own.pending = [*own.pending, *one.tokens.tolist()]
+                own.states = _joined(own.states, states)
                 continue
-            paths[slot] = np.arange(len(row.pending))  # of these the features were true; the tree's were guesses
-            row.restart(one.tokens.tolist())
-            row.states = states
+            paths[slot] = np.arange(len(own.pending))  # of these the features were true; the tree's were guesses
+            own.restart(one.tokens.tolist())
+            own.states = states
         self.executor.commit(paths)
 
 

@@ -16,7 +16,7 @@ from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.hf.target import HFTarget
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
-from talon_core.runtime.staging import StagedRow
+from talon_core.runtime.staging import StagedSlot
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.head_drafter import transformers_target
@@ -107,7 +107,7 @@ SPARE_ROWS = 256
 """Rows of the cache for trees; more are made where a tree is larger."""
 
 
-class _Row(StagedRow):
+class _Slot(StagedSlot):
     """One sequence: what is in the draft model's cache, and where."""
 
     def commit(self, committed: Committed) -> IntArray:
@@ -115,7 +115,7 @@ class _Row(StagedRow):
         if self.staged is None:
             self.pending.extend(committed.tokens.tolist())
             return np.empty(0, dtype=np.int64)
-        accepted = [self.slots[int(node)] for node in committed.nodes if int(node) in self.slots]
+        accepted = [self.staged_at[int(node)] for node in committed.nodes if int(node) in self.staged_at]
         stay = [*range(len(self.pending) - 1), *accepted]
         self.restart(committed.tokens[len(accepted) - 1 :].tolist())
         return np.array(stay, dtype=np.int64)
@@ -133,18 +133,18 @@ class ModelDrafter(Drafter):
         self._runner = runner
         self._vocabulary = Vocabulary(vocab_size)
         self._context = getattr(runner.model.config.get_text_config(), "max_position_embeddings", None)
-        self._rows: dict[int, _Row] = {}  # by slot
+        self._slots: dict[int, _Slot] = {}  # by slot
 
     def session(self) -> AbstractContextManager[object]:
         return self._runner.session()
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._rows[slot] = _Row(prompt.tolist())
+        self._slots[slot] = _Slot(prompt.tolist())
         self._runner.open(slot, self._used(room))
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         taken = self._runner.resume(slot, self._used(room), source, length)
-        self._rows[slot] = _Row(prompt[taken:].tolist())
+        self._slots[slot] = _Slot(prompt[taken:].tolist())
         return taken
 
     def _used(self, room: int) -> int:
@@ -152,23 +152,23 @@ class ModelDrafter(Drafter):
         return (room if self._context is None else min(room, self._context)) + SPARE_ROWS
 
     def close(self, slot: int) -> None:
-        del self._rows[slot]
+        del self._slots[slot]
         self._runner.close(slot)
 
     def read(self, parts: Mapping[int, Part]) -> None:
         # of a prompt that is too long nothing is run, as nothing will be drafted
         known = {slot: part.count for slot, part in parts.items() if self._fits(self._root(slot))}
-        rows = self._rows
-        self._runner.read({slot: np.array(rows[slot].pending[:count], dtype=np.int64) for slot, count in known.items()})
+        waiting = {slot: self._slots[slot].pending for slot in known}
+        self._runner.read({slot: np.array(waiting[slot][:count], dtype=np.int64) for slot, count in known.items()})
         for slot, count in known.items():
-            rows[slot].restart(rows[slot].pending[count:])
+            self._slots[slot].restart(waiting[slot][count:])
 
     def _fits(self, position: int) -> bool:
         return self._context is None or position < self._context
 
     def _root(self, slot: int) -> int:
         """The position of a slot's last committed token."""
-        return self._runner.cache.lengths[slot] + len(self._rows[slot].pending) - 1
+        return self._runner.cache.lengths[slot] + len(self._slots[slot].pending) - 1
 
     def _deepest(self, frontier: Frontier) -> int:
         """The position of the deepest of a frontier's nodes."""
@@ -178,7 +178,7 @@ class ModelDrafter(Drafter):
         known = [one for one in frontiers if self._fits(self._deepest(one))]
         if not known:
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
-        ran = self._runner.run({one.slot: self._rows[one.slot].stage(one.tree, one.nodes) for one in known})
+        ran = self._runner.run({one.slot: self._slots[one.slot].stage(one.tree, one.nodes) for one in known})
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
         places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})
         # laws may be asked for after the next pass
@@ -187,4 +187,4 @@ class ModelDrafter(Drafter):
         return Proposed(best.shared_out(frontiers, first), 1)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
-        self._runner.commit({slot: self._rows[slot].commit(one) for slot, one in committed.items()})
+        self._runner.commit({slot: self._slots[slot].commit(one) for slot, one in committed.items()})

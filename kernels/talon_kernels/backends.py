@@ -85,17 +85,17 @@ class TritonAttention(DeviceBackend):
         return tree_attention_triton(query, key, value, layout, **options)
 
     def greedy_walk(
-        self, best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
+        self, best: Tensor, tokens: Tensor, parents: Tensor, sequences: Tensor, ends: Tensor, longest: int
     ) -> Tensor:
         from talon_kernels.greedy_walk import greedy_walk
 
-        return greedy_walk(best, tokens, parents, rows, ends, longest, backend="triton")
+        return greedy_walk(best, tokens, parents, sequences, ends, longest, backend="triton")
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
         from talon_kernels.commit_path import BufferTable, commit_path
 
         table = BufferTable(buffers)
-        return lambda rows, walks: commit_path(table, rows, walks, backend="triton")
+        return lambda sequences, walks: commit_path(table, sequences, walks, backend="triton")
 
 
 class NativeAccelerator(Accelerator):

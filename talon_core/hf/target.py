@@ -113,7 +113,7 @@ class HFTarget(Target):
 
     def _walked_ends(self, greedy: Mapping[int, frozenset[int]]) -> frozenset[int] | None:
         """The ends of the slots that are walked on the device: those that most have in common; None if none is."""
-        if not self.runner.executor.walks or not greedy:
+        if not self.runner.executor.can_walk or not greedy:
             return None
         return Counter(greedy.values()).most_common(1)[0][0]
 

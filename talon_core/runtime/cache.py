@@ -1,4 +1,4 @@
-"""A preallocated key-value cache with a tree region behind each row's committed prefix."""
+"""A preallocated key-value cache with a tree region behind each sequence's committed prefix."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,14 +25,14 @@ class TreeCache:
     Attributes:
         lengths: committed rows of each slot; 0 for one that is not open.
         staged: rows of its tree.
-        generation: counts how often the buffers were given up for others; who keeps their addresses looks here.
+        reallocations: how often the buffers were given up for others; who keeps their addresses looks here.
     """
 
     def __init__(self, granule: int = 1) -> None:
         self._granule = granule
         self.lengths: list[int] = []
         self.staged: list[int] = []
-        self.generation = 0
+        self.reallocations = 0
         self._rooms: dict[int, int] = {}  # of the slots that are open
         self._needed = (0, 0)  # most slots and rows since all were closed
         self._slots = 0  # of the buffers
@@ -91,7 +91,7 @@ class TreeCache:
         self._slots = self._capacity = 0
         self.lengths = [0] * (max(self._rooms, default=-1) + 1)
         self.staged = [0] * len(self.lengths)
-        self.generation += 1
+        self.reallocations += 1
 
     def close(self, slot: int) -> None:
         """Forget a sequence."""
@@ -106,33 +106,33 @@ class TreeCache:
         """
         starts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
         self.make_room(max((start + count for start, count in zip(starts, counts, strict=True)), default=0))
-        writing = [row for row, count in enumerate(counts) if count]
+        writing = [slot for slot, count in enumerate(counts) if count]
         if len(writing) == 1:
-            (row,) = writing
-            self._writes = partial(_write_run, row, starts[row], counts[row])
+            (slot,) = writing
+            self._writes = partial(_write_run, slot, starts[slot], counts[slot])
         else:
-            rows = np.repeat(np.arange(len(counts)), counts)
-            slots = np.concatenate([[], *(np.arange(*of) for of in zip(starts, np.add(starts, counts), strict=True))])
-            self._writes = _Scattered(torch.from_numpy(rows), torch.from_numpy(slots.astype(np.int64)))
+            slots = np.repeat(np.arange(len(counts)), counts)
+            rows = np.concatenate([[], *(np.arange(*of) for of in zip(starts, np.add(starts, counts), strict=True))])
+            self._writes = _Scattered(torch.from_numpy(slots), torch.from_numpy(rows.astype(np.int64)))
 
-    def stage_at(self, rows: Tensor, slots: Tensor) -> None:
-        """Announce passes that write the `i`-th of their rows to row `slots[i]` of sequence `rows[i]`.
+    def stage_at(self, slots: Tensor, rows: Tensor) -> None:
+        """Announce passes that write the `i`-th of their rows to row `rows[i]` of slot `slots[i]`.
 
         Args:
-            rows: shape `(rows,)`, int64, on the device; what it holds is read when a layer writes, and again in each
+            slots: shape `(rows,)`, int64, on the device; what it holds is read when a layer writes, and again in each
                 replay of a captured graph.
-            slots: likewise.
+            rows: likewise.
         """
-        self._writes = _Scattered(rows, slots)
+        self._writes = _Scattered(slots, rows)
 
-    def stage_prompts(self, rows: Sequence[int], count: int) -> None:
-        """Announce a pass that writes `count` rows behind those of each of `rows`, which are equally long.
+    def stage_prompts(self, slots: Sequence[int], count: int) -> None:
+        """Announce a pass that writes `count` rows behind those of each of `slots`, which are equally long.
 
-        Keys have shape `(len(rows), kv_heads, count, head_dim)`. What is padding among them is overwritten later.
+        Keys have shape `(len(slots), kv_heads, count, head_dim)`. What is padding among them is overwritten later.
         """
-        start = self.lengths[rows[0]]
+        start = self.lengths[slots[0]]
         self.make_room(start + count)
-        self._writes = _Block(list(rows), start, count)
+        self._writes = _Block(list(slots), start, count)
 
     def staged_now(self, counts: Sequence[int]) -> None:
         """A pass over trees is over: its `counts[b]` rows are part of the tree of sequence `b`."""
@@ -158,7 +158,7 @@ class TreeCache:
                 new[: self._slots, :, : self._capacity] = old
                 buffers[layer] = new
         self._slots, self._capacity = slots, rows
-        self.generation += 1
+        self.reallocations += 1
 
     def _rounded(self, capacity: int) -> int:
         return -(-capacity // self._granule) * self._granule
@@ -182,7 +182,7 @@ class TreeCache:
         return self._writes(self._keys[layer_idx], keys), self._writes(self._values[layer_idx], values)
 
     def buffers(self) -> list[Tensor]:
-        """The keys of all layers, then their values. They stay the same for as long as `generation` does."""
+        """The keys of all layers, then their values. They stay the same for as long as `reallocations` does."""
         return [*self._keys.values(), *self._values.values()]
 
     @property
@@ -230,28 +230,28 @@ def _nowhere(buffer: Tensor, new: Tensor) -> Tensor:
     raise RuntimeError("no pass was announced to the cache")
 
 
-def _write_run(row: int, start: int, count: int, buffer: Tensor, new: Tensor) -> Tensor:
-    buffer[row].narrow(1, start, count).copy_(new[0])
+def _write_run(slot: int, start: int, count: int, buffer: Tensor, new: Tensor) -> Tensor:
+    buffer[slot].narrow(1, start, count).copy_(new[0])
     return buffer
 
 
 class _Block:
     """Writes the same rows of several sequences."""
 
-    def __init__(self, rows: list[int], start: int, count: int) -> None:
-        self._rows = rows
+    def __init__(self, slots: list[int], start: int, count: int) -> None:
+        self._slots = slots
         self._start = start
         self._count = count
         self._at: Tensor | None = None
 
     def __call__(self, buffer: Tensor, new: Tensor) -> Tensor:
         start, end = self._start, self._start + self._count
-        if len(self._rows) == 1:
-            own = buffer.narrow(0, self._rows[0], 1)
+        if len(self._slots) == 1:
+            own = buffer.narrow(0, self._slots[0], 1)
             own.narrow(2, start, self._count).copy_(new)
             return own.narrow(2, 0, end)
         if self._at is None:  # once for all layers
-            self._at = torch.tensor(self._rows, device=buffer.device)
+            self._at = torch.tensor(self._slots, device=buffer.device)
         buffer[self._at, :, start:end] = new
         return buffer[self._at, :, :end] if start else new
 
@@ -259,12 +259,12 @@ class _Block:
 class _Scattered:
     """Writes each row to a place of its own; on the device of what is written."""
 
-    def __init__(self, rows: Tensor, slots: Tensor) -> None:
-        self._rows = rows
+    def __init__(self, slots: Tensor, rows: Tensor) -> None:
         self._slots = slots
+        self._rows = rows
 
     def __call__(self, buffer: Tensor, new: Tensor) -> Tensor:
         if self._rows.device != buffer.device:  # once for all layers
-            self._rows, self._slots = self._rows.to(buffer.device), self._slots.to(buffer.device)
-        buffer[self._rows, :, self._slots] = new[0].transpose(0, 1)  # (rows, kv_heads, head_dim)
+            self._slots, self._rows = self._slots.to(buffer.device), self._rows.to(buffer.device)
+        buffer[self._slots, :, self._rows] = new[0].transpose(0, 1)  # (rows, kv_heads, head_dim)
         return buffer

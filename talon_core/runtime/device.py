@@ -56,7 +56,7 @@ class _Memory:
 
     def __init__(self, shape: PackedShape, fill: Mapping[str, int], device: torch.device) -> None:
         self.shape = shape
-        self._fill = {"ids": 0, "positions": 0, "rows": 0, **fill}
+        self._fill = {"ids": 0, "positions": 0, "slots": 0, **fill}
         pinned = device.type == "cuda"
         size = shape.size + len(self._fill) * shape.queries
         self._here = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
@@ -66,7 +66,7 @@ class _Memory:
         self._layout = numbers[: shape.size]
         self._parts = dict(zip(self._fill, self._split(numbers), strict=True))
         more = dict(zip(self._fill, self._split(self._there), strict=True))
-        ids, positions, self.rows, self.slots = (more.pop(name) for name in ("ids", "positions", "rows", "slots"))
+        ids, positions, self.slots, self.rows = (more.pop(name) for name in ("ids", "positions", "slots", "rows"))
         self.on_device = _DevicePass(ids, positions, shape.views(self._there[: shape.size]), more)
 
     def _split(self, numbers: Any) -> list[Any]:
@@ -113,14 +113,14 @@ class DeviceExecutor(Executor):
         recorder: records passes, each shape once; None runs them as they are.
     """
 
-    walks = True
+    can_walk = True
 
     def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
         super().__init__(attention, device, TreeCache(GRANULE))
         self._backend = attention
         self._recording = Recording(recorder)
         self._recorded: dict[Hashable, _Recorded] = {}
-        self._generation = self.cache.generation
+        self._reallocations = self.cache.reallocations
         self._called: dict[Hashable, tuple[tuple[Tensor, ...], Any, Callable[[], None]] | None] = {}
         self._ends: dict[frozenset[int], Tensor] = {}
         self._mover: tuple[int, Callable[[Tensor, Tensor], None]] | None = None
@@ -159,11 +159,11 @@ class DeviceExecutor(Executor):
                 made[0].argmax(-1),
                 sent.ids,
                 sent.more["parents"],
-                layout.rows,
+                layout.sequences,
                 self._ends[ends],
                 layout.depths.shape[1],
             )
-            self._move(layout.rows, walks)
+            self._move(layout.sequences, walks)
             return walks, made
 
         walks, made = self._run(inputs, walked, ("walk", ends), {"parents": Numbers(parents, -1)})
@@ -181,15 +181,15 @@ class DeviceExecutor(Executor):
             self.cache.commit(paths)  # nothing moves
             return
         slots = len(self.cache.lengths)
-        rows = np.zeros((slots, 4), dtype=np.int32)
-        rows[:, 0] = self.cache.lengths
+        sequences = np.zeros((slots, 4), dtype=np.int32)
+        sequences[:, 0] = self.cache.lengths
         walks = np.full((slots, 2 + max(map(len, paths.values()))), -1, dtype=np.int32)
         walks[:, 0] = 0
         for slot, path in paths.items():
             walks[slot, 0] = len(path)
             walks[slot, 2 : 2 + len(path)] = path
-        numbers = torch.from_numpy(np.concatenate([rows.ravel(), walks.ravel()])).to(self.device)
-        self._move(numbers[: rows.size].reshape(rows.shape), numbers[rows.size :].reshape(walks.shape))
+        numbers = torch.from_numpy(np.concatenate([sequences.ravel(), walks.ravel()])).to(self.device)
+        self._move(numbers[: sequences.size].reshape(sequences.shape), numbers[sequences.size :].reshape(walks.shape))
         self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
     def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
@@ -227,22 +227,22 @@ class DeviceExecutor(Executor):
         starts = [length + staged for length, staged in zip(self.cache.lengths, self.cache.staged, strict=True)]
         ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
         self.cache.make_room(max(ends) + 1)  # one row for what is padding
-        if self._generation != self.cache.generation:
+        if self._reallocations != self.cache.reallocations:
             self._recorded.clear()
-            self._generation = self.cache.generation
+            self._reallocations = self.cache.reallocations
         nodes = max(FEWEST_NODES, bucket(int(inputs.layout.nodes.max())))
         shape = PackedShape(len(starts), nodes, bucket(inputs.layout.queries))
         key = (kind, shape)
         found = self._recorded.get(key)
         if found is None:
             # what is padding is written behind all sequences' rows
-            fill = {"slots": self.cache.capacity - 1, **{name: numbers.padding for name, numbers in more.items()}}
+            fill = {"rows": self.cache.capacity - 1, **{name: numbers.padding for name, numbers in more.items()}}
             found = self._recorded[key] = self._made(_Memory(shape, fill, self.device), work)
-        rows = np.repeat(np.arange(len(inputs.counts)), inputs.counts)
-        slots = np.concatenate([np.arange(*of) for of in zip(starts, ends, strict=True)])
+        slots = np.repeat(np.arange(len(inputs.counts)), inputs.counts)
+        rows = np.concatenate([np.arange(*of) for of in zip(starts, ends, strict=True)])
         found.numbers.wait()
         sent = {name: numbers.values for name, numbers in more.items()}
-        found.numbers.write(inputs, {"rows": rows, "slots": slots, **sent})
+        found.numbers.write(inputs, {"slots": slots, "rows": rows, **sent})
         found.numbers.send()
         if found.repeat is None or self.failure is not None:
             out: T = self._work(found.numbers, work)
@@ -253,7 +253,7 @@ class DeviceExecutor(Executor):
         return out
 
     def _work(self, numbers: _Memory, work: Callable[[_DevicePass], T]) -> T:
-        self.cache.stage_at(numbers.rows.long(), numbers.slots.long())
+        self.cache.stage_at(numbers.slots.long(), numbers.rows.long())
         return work(numbers.on_device)
 
     def _made(self, numbers: _Memory, work: Callable[[_DevicePass], Any]) -> _Recorded:
@@ -264,11 +264,11 @@ class DeviceExecutor(Executor):
             return _Recorded(numbers, None, None)
         return _Recorded(numbers, *recorded)
 
-    def _move(self, rows: Tensor, walks: Tensor) -> None:
+    def _move(self, sequences: Tensor, walks: Tensor) -> None:
         """Commit to the cache, with a mover that is made once for its buffers."""
-        if self._mover is None or self._mover[0] != self.cache.generation:
-            self._mover = (self.cache.generation, self._backend.mover(self.cache.buffers()))
-        self._mover[1](rows, walks)
+        if self._mover is None or self._mover[0] != self.cache.reallocations:
+            self._mover = (self.cache.reallocations, self._backend.mover(self.cache.buffers()))
+        self._mover[1](sequences, walks)
 
 
 def executor_for(attention: AttentionBackend, device: torch.device, recorder: Recorder | None = None) -> Executor:

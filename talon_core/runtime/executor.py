@@ -81,10 +81,10 @@ class Executor(ABC):
         attention: likewise.
         device: likewise.
         cache: likewise.
-        walks: whether `walk` can be called.
+        can_walk: whether `walk` can be called.
     """
 
-    walks: bool = False
+    can_walk: bool = False
 
     def __init__(self, attention: AttentionBackend, device: torch.device, cache: TreeCache) -> None:
         self.attention = attention
@@ -201,7 +201,7 @@ class Executor(ABC):
         Raises:
             RuntimeError: if this executor cannot.
         """
-        raise RuntimeError(f"{type(self).__name__} does not walk; ask its `walks` first")
+        raise RuntimeError(f"{type(self).__name__} does not walk; ask its `can_walk` first")
 
     @abstractmethod
     def forget(self) -> None:

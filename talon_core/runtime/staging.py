@@ -5,13 +5,13 @@ import numpy as np
 from talon_core.tree import IntArray, TokenTree
 
 
-class StagedRow:
+class StagedSlot:
     """One sequence of a drafter with a cache: what waits to be run, and what this round has put behind it.
 
     Attributes:
         pending: committed tokens that are not in the cache; the last is the root.
         staged: the pending tokens as a chain, and under its end the nodes drafted from; None before the first layer.
-        slots: node of the draft tree to node of `staged`.
+        staged_at: node of the draft tree to node of `staged`.
     """
 
     def __init__(self, pending: list[int]) -> None:
@@ -21,17 +21,17 @@ class StagedRow:
         """Forget what is staged; these tokens wait."""
         self.pending = pending
         self.staged: TokenTree | None = None
-        self.slots: dict[int, int] = {}
+        self.staged_at: dict[int, int] = {}
 
     def stage(self, tree: TokenTree, frontier: IntArray) -> tuple[TokenTree, int]:
         """Add the frontier to what is staged; returns all of it and the index of the first new node."""
         if self.staged is None:
             chain = np.arange(-1, len(self.pending) - 1)
             self.staged = TokenTree(self.pending, chain, np.zeros(len(chain)))
-            self.slots = {0: len(chain) - 1}
+            self.staged_at = {0: len(chain) - 1}
             return self.staged, 0
         first = len(self.staged)
-        parents = np.array([self.slots[int(tree.parents[node])] for node in frontier], dtype=np.int64)
-        self.slots.update({int(node): first + i for i, node in enumerate(frontier)})
+        parents = np.array([self.staged_at[int(tree.parents[node])] for node in frontier], dtype=np.int64)
+        self.staged_at.update({int(node): first + i for i, node in enumerate(frontier)})
         self.staged = self.staged.extend(tree.tokens[frontier], parents, np.zeros(len(frontier)))
         return self.staged, first

@@ -31,7 +31,7 @@ class PlainDevice(DeviceBackend):
     ) -> Tensor:
         out = query.new_zeros((*query.shape[:2], value.shape[3]))
         group = query.shape[0] // key.shape[1]
-        for row, (_, nodes, first, start) in enumerate(layout.rows.tolist()):
+        for row, (_, nodes, first, start) in enumerate(layout.sequences.tolist()):
             own = slice(start, start + nodes - first)
             seen = _visible(layout, row, window)  # (queries, rows)
             rows = seen.shape[1]
@@ -46,10 +46,10 @@ class PlainDevice(DeviceBackend):
         return out
 
     def greedy_walk(
-        self, best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
+        self, best: Tensor, tokens: Tensor, parents: Tensor, sequences: Tensor, ends: Tensor, longest: int
     ) -> Tensor:
-        walks = torch.full((len(rows), 2 + longest), -1, dtype=torch.int32)
-        for walk, (_, nodes, _, start) in zip(walks, rows.tolist(), strict=True):
+        walks = torch.full((len(sequences), 2 + longest), -1, dtype=torch.int32)
+        for walk, (_, nodes, _, start) in zip(walks, sequences.tolist(), strict=True):
             own = slice(start, start + nodes)
             path = [0] if nodes else []
             token = -1
@@ -63,8 +63,8 @@ class PlainDevice(DeviceBackend):
         return walks
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
-        def move(rows: Tensor, walks: Tensor) -> None:
-            for row, (walk, prefix) in enumerate(zip(walks.tolist(), rows[:, 0].tolist(), strict=True)):
+        def move(sequences: Tensor, walks: Tensor) -> None:
+            for row, (walk, prefix) in enumerate(zip(walks.tolist(), sequences[:, 0].tolist(), strict=True)):
                 path = torch.tensor(walk[2 : 2 + walk[0]], dtype=torch.int64)
                 for buffer in buffers:
                     buffer[row, :, prefix : prefix + len(path)] = buffer[row, :, prefix + path]
@@ -74,7 +74,7 @@ class PlainDevice(DeviceBackend):
 
 def _visible(layout: PackedLayout, row: int, window: int | None) -> Tensor:
     """Which rows of the buffers each query of one sequence sees, from the packed numbers alone."""
-    prefix, nodes, first, start = layout.rows[row].tolist()
+    prefix, nodes, first, start = layout.sequences[row].tolist()
     words = np.ascontiguousarray(layout.bits[start : start + nodes - first].numpy())
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :nodes].astype(bool)
     seen = np.concatenate([np.ones((len(bits), prefix), dtype=bool), bits], axis=1)

@@ -117,13 +117,13 @@ class TapedBackend(DeviceBackend):
         return _step(self._backend.attend_packed, query, key, value, layout, **options)
 
     def greedy_walk(
-        self, best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
+        self, best: Tensor, tokens: Tensor, parents: Tensor, sequences: Tensor, ends: Tensor, longest: int
     ) -> Tensor:
-        return _step(self._backend.greedy_walk, best, tokens, parents, rows, ends, longest)
+        return _step(self._backend.greedy_walk, best, tokens, parents, sequences, ends, longest)
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
         move = self._backend.mover(buffers)
-        return lambda rows, walks: _step(move, rows, walks)
+        return lambda sequences, walks: _step(move, sequences, walks)
 
 
 def _step(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -247,19 +247,19 @@ def test_a_slot_that_is_opened_again_has_nothing_left_over_and_the_same_memory()
 def test_sequences_of_the_same_slots_take_the_same_memory_again(slots):
     """Where passes are recorded, other memory would mean to record all of them anew."""
     cache = TreeCache()
-    first, generation = restarted(cache, *slots).data_ptr(), cache.generation
+    first, before = restarted(cache, *slots).data_ptr(), cache.reallocations
     for room in (16, 9, 16):
         assert restarted(cache, *slots, room=room).data_ptr() == first
-    assert cache.generation == generation
+    assert cache.reallocations == before
 
 
 @pytest.mark.parametrize(("slots", "room"), [((0, 1, 2, 3), 16), ((0, 1), 17)])
 def test_more_slots_or_rows_than_there_are_take_other_memory_and_no_more_than_is_asked_for(slots, room):
     cache = TreeCache()
     restarted(cache, 0, 1, room=16)
-    generation = cache.generation
+    before = cache.reallocations
     assert restarted(cache, *slots, room=room).shape == (len(slots), 1, room, 4)
-    assert cache.generation > generation
+    assert cache.reallocations > before
 
 
 @pytest.mark.parametrize(("slots", "room"), [((0,), 16), ((0, 1, 2), 3)])

@@ -89,11 +89,11 @@ def buffers(case, device):
 
 
 def numbers(case, device):
-    """`rows` and `walks`; what is not read holds nonsense."""
-    rows = [[prefix, nodes, 7, -5] for prefix, nodes in zip(case["prefixes"], case["nodes"], strict=True)]
+    """`sequences` and `walks`; what is not read holds nonsense."""
+    sequences = [[prefix, nodes, 7, -5] for prefix, nodes in zip(case["prefixes"], case["nodes"], strict=True)]
     walks = [[len(path), 99, *path, *[63] * (case["longest"] - len(path))] for path in case["paths"]]
     return (
-        torch.tensor(rows, dtype=torch.int32, device=device),
+        torch.tensor(sequences, dtype=torch.int32, device=device),
         torch.tensor(walks, dtype=torch.int32, device=device).reshape(len(walks), 2 + case["longest"]),
     )
 
@@ -139,9 +139,9 @@ def test_long_paths_overwrite_nothing_they_still_need(device, length, skipped, d
     path = [0, *range(1 + skipped, length + skipped)]
     buffer = noise((1, 2, 100, dim), torch.bfloat16, device, 0)
     before = buffer.clone()
-    rows = torch.tensor([[7, 80, 0, 0]], dtype=torch.int32, device=device)
+    sequences = torch.tensor([[7, 80, 0, 0]], dtype=torch.int32, device=device)
     walks = torch.tensor([[length, 5, *path]], dtype=torch.int32, device=device)
-    commit_path([buffer], rows, walks, backend="triton")
+    commit_path([buffer], sequences, walks, backend="triton")
     assert torch.equal(bits(buffer[:, :, 7 : 7 + length]), bits(before[:, :, [7 + node for node in path]]))
     assert torch.equal(bits(buffer[:, :, :8]), bits(before[:, :, :8]))
     assert torch.equal(bits(buffer[:, :, 7 + length :]), bits(before[:, :, 7 + length :]))
@@ -158,11 +158,11 @@ def test_the_tree_of_seven(device, backend):
     #   6            accepted: 0, 1, 3, 6 in the first sequence, 0, 2, 5 in the second, nothing in the third
     key = torch.arange(36.0, device=device).reshape(3, 1, 12, 1).clone()
     value = -key.repeat(1, 2, 1, 3)
-    rows = torch.tensor([[2, 7, 0, 0], [4, 7, 0, 7], [5, 0, 0, 14]], dtype=torch.int32, device=device)
+    sequences = torch.tensor([[2, 7, 0, 0], [4, 7, 0, 7], [5, 0, 0, 14]], dtype=torch.int32, device=device)
     walks = torch.tensor(
         [[4, 9, 0, 1, 3, 6], [3, 9, 0, 2, 5, -1], [0, -1, -1, -1, -1, -1]], dtype=torch.int32, device=device
     )
-    commit_path([key, value], rows, walks, backend=backend)
+    commit_path([key, value], sequences, walks, backend=backend)
     expected = [
         [0, 1, 2, 3, 5, 8, 6, 7, 8, 9, 10, 11],
         [12, 13, 14, 15, 16, 18, 21, 19, 20, 21, 22, 23],
@@ -176,28 +176,28 @@ def test_the_same_memory_written_anew_moves_other_rows(device):
     """What a captured graph relies on: tables, numbers and buffers stay where they are, their contents change."""
     buffer = noise((2, 2, 30, 7), torch.float16, device, 0)
     table = BufferTable([buffer])
-    rows = torch.zeros(2, 4, dtype=torch.int32, device=device)
+    sequences = torch.zeros(2, 4, dtype=torch.int32, device=device)
     walks = torch.zeros(2, 6, dtype=torch.int32, device=device)
     for seed, (prefixes, paths_) in enumerate(
         [((3, 5), ([0, 2], [0, 1, 4])), ((0, 20), ([], [0, 3, 4, 9])), ((11, 2), ([0], [0, 8, 9]))]
     ):
         buffer.copy_(noise(buffer.shape, torch.float16, device, seed))
         expected = buffer.clone()
-        rows[:, 0] = torch.tensor(prefixes)
+        sequences[:, 0] = torch.tensor(prefixes)
         for row, path in enumerate(paths_):
             walks[row] = torch.tensor([len(path), 1, *path, *[-1] * (4 - len(path))])
-        commit_path([expected], rows, walks, backend="reference")
-        commit_path(table, rows, walks, backend="triton")
+        commit_path([expected], sequences, walks, backend="reference")
+        commit_path(table, sequences, walks, backend="triton")
         assert torch.equal(bits(buffer), bits(expected))
 
 
 def test_without_sequences_heads_or_numbers_there_is_nothing_to_move(device):
     for shape in ((0, 2, 5, 3), (1, 0, 5, 3), (1, 2, 5, 0)):
-        rows = torch.zeros(shape[0], 4, dtype=torch.int32, device=device)
+        sequences = torch.zeros(shape[0], 4, dtype=torch.int32, device=device)
         walks = torch.tensor([[2, 0, 0, 1]], dtype=torch.int32, device=device)[: shape[0]]
         for backend in ("triton", "reference"):
             empty = torch.zeros(shape, device=device)
-            commit_path([empty, empty.clone()], rows, walks, backend=backend)
+            commit_path([empty, empty.clone()], sequences, walks, backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_importing_it_loads_no_triton():
 
 
 BUFFER = torch.zeros(2, 1, 5, 3)
-ROWS = torch.zeros(2, 4, dtype=torch.int32)
+SEQUENCES = torch.zeros(2, 4, dtype=torch.int32)
 WALKS = torch.zeros(2, 3, dtype=torch.int32)
 
 
@@ -254,13 +254,19 @@ WALKS = torch.zeros(2, 3, dtype=torch.int32)
         (lambda: BufferTable([BUFFER.transpose(2, 3)]), "last stride 3; it must be 1"),
         (lambda: BufferTable([BUFFER.expand(2, 4, 5, 3)]), r"buffer 0 .* none may be 0"),
         (lambda: BufferTable([BUFFER, BUFFER]), "buffer 1 starts where buffer 0 does; each must be given once"),
-        (lambda: commit_path([BUFFER], ROWS[:1], WALKS), r"batch is 2; got \(1, 4\) and \(2, 3\)"),
-        (lambda: commit_path([BUFFER], ROWS, WALKS[:1]), r"got \(2, 4\) and \(1, 3\)"),
-        (lambda: commit_path([BUFFER], ROWS, WALKS[:, :1]), r"got \(2, 4\) and \(2, 1\)"),
-        (lambda: commit_path([BUFFER], ROWS.long(), WALKS), "rows must be contiguous int32 on cpu.*got torch.int64"),
-        (lambda: commit_path([BUFFER], ROWS, WALKS.T.contiguous().T), r"walks must be contiguous .* strides \(1, 2\)"),
-        (lambda: commit_path([BUFFER], ROWS.to("meta"), WALKS), "on cpu, where the buffers are; .* on meta"),
-        (lambda: commit_path([BUFFER], ROWS, WALKS, backend="magic"), "no backend 'magic' .* triton, reference"),
+        (lambda: commit_path([BUFFER], SEQUENCES[:1], WALKS), r"batch is 2; got \(1, 4\) and \(2, 3\)"),
+        (lambda: commit_path([BUFFER], SEQUENCES, WALKS[:1]), r"got \(2, 4\) and \(1, 3\)"),
+        (lambda: commit_path([BUFFER], SEQUENCES, WALKS[:, :1]), r"got \(2, 4\) and \(2, 1\)"),
+        (
+            lambda: commit_path([BUFFER], SEQUENCES.long(), WALKS),
+            "sequences must be contiguous int32 on cpu.*got torch.int64",
+        ),
+        (
+            lambda: commit_path([BUFFER], SEQUENCES, WALKS.T.contiguous().T),
+            r"walks must be contiguous .* strides \(1, 2\)",
+        ),
+        (lambda: commit_path([BUFFER], SEQUENCES.to("meta"), WALKS), "on cpu, where the buffers are; .* on meta"),
+        (lambda: commit_path([BUFFER], SEQUENCES, WALKS, backend="magic"), "no backend 'magic' .* triton, reference"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(call, sentence):

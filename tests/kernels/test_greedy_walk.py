@@ -87,7 +87,7 @@ def arguments(batch, ends, device, best_type=torch.int64, ends_type=torch.int64)
         tuple(tree.parents if tree else np.zeros(0, np.int64) for tree in trees),
         np.zeros(len(batch), np.int64),
     )
-    rows = layout.packed(device).rows
+    sequences = layout.packed(device).sequences
 
     def flat(arrays, dtype):
         return torch.tensor([*np.concatenate(arrays).tolist(), 0, 0, 0], dtype=dtype, device=device)
@@ -96,7 +96,7 @@ def arguments(batch, ends, device, best_type=torch.int64, ends_type=torch.int64)
         flat([best for _, best in batch], best_type),
         flat([tree.tokens if tree else [] for tree in trees], torch.int32),
         flat([tree.parents if tree else [] for tree in trees], torch.int32),
-        rows,
+        sequences,
         torch.tensor(list(ends), dtype=ends_type, device=device),
     )
 
@@ -203,15 +203,15 @@ def test_the_same_memory_written_anew_gives_the_new_answer(device):
 @pytest.mark.parametrize("backend", ["triton", "reference"])
 def test_without_sequences_there_is_nothing_to_walk(device, backend):
     none = torch.zeros(0, dtype=torch.int32, device=device)
-    rows = torch.zeros(0, 4, dtype=torch.int32, device=device)
-    assert greedy_walk(none, none, none, rows, none, 3, backend=backend).shape == (0, 5)
-    rows = torch.zeros(2, 4, dtype=torch.int32, device=device)
-    assert greedy_walk(none, none, none, rows, none, 3, backend=backend).tolist() == [[0, -1, -1, -1, -1]] * 2
+    sequences = torch.zeros(0, 4, dtype=torch.int32, device=device)
+    assert greedy_walk(none, none, none, sequences, none, 3, backend=backend).shape == (0, 5)
+    sequences = torch.zeros(2, 4, dtype=torch.int32, device=device)
+    assert greedy_walk(none, none, none, sequences, none, 3, backend=backend).tolist() == [[0, -1, -1, -1, -1]] * 2
 
 
 INTS = torch.zeros(3, dtype=torch.int32)
-ROWS = torch.zeros(1, 4, dtype=torch.int32)
-GOOD = {"best": INTS, "tokens": INTS, "parents": INTS, "rows": ROWS, "ends": INTS, "longest": 3}
+SEQUENCES = torch.zeros(1, 4, dtype=torch.int32)
+GOOD = {"best": INTS, "tokens": INTS, "parents": INTS, "sequences": SEQUENCES, "ends": INTS, "longest": 3}
 
 
 def test_the_cpu_takes_the_reference_and_says_so_where_triton_is_asked_for(monkeypatch, device):
@@ -237,7 +237,7 @@ def test_importing_it_loads_no_triton():
     [
         ({"best": INTS[:2]}, r"best, tokens and parents are \(queries,\); got \(2,\), \(3,\) and \(3,\)"),
         ({"parents": INTS[None]}, r"got \(3,\), \(3,\) and \(1, 3\)"),
-        ({"rows": ROWS[:, :3]}, r"rows is \(batch, 4\) and ends \(ends,\); got \(1, 3\) and \(3,\)"),
+        ({"sequences": SEQUENCES[:, :3]}, r"sequences is \(batch, 4\) and ends \(ends,\); got \(1, 3\) and \(3,\)"),
         ({"ends": INTS[None]}, r"got \(1, 4\) and \(1, 3\)"),
         ({"best": INTS.float()}, "best must be contiguous torch.int32 or torch.int64 on cpu.*; got torch.float32"),
         ({"tokens": INTS.long()}, "tokens must be contiguous torch.int32 on cpu.*; got torch.int64"),

@@ -58,9 +58,9 @@ for prefix, nodes, capacity, room in ((0, 1, 16, 1), (1, 14, 100, 16), (16, 15, 
     tree_attention_triton(query, key, key, packed, scale=0.1 * nodes, window=prefix + 1, softcap=1.0 + nodes)
     table = BufferTable([key, key.clone()][: 1 + nodes % 2])
     walks = torch.zeros(2, 2 + nodes, dtype=torch.int32)
-    commit_path_triton(table.slabs, table.word, packed.rows, walks)
+    commit_path_triton(table.slabs, table.word, packed.sequences, walks)
     flat = torch.zeros(2 * nodes, dtype=torch.int32)
-    greedy_walk_triton(flat.long(), flat, flat, packed.rows, torch.zeros(nodes, dtype=torch.int32), nodes)
+    greedy_walk_triton(flat.long(), flat, flat, packed.sequences, torch.zeros(nodes, dtype=torch.int32), nodes)
 for name, found in keys.items():
     print(name, len(found))
 assert len(keys) == 4, keys

@@ -132,7 +132,7 @@ def test_walks_are_those_along_the_most_likely_tokens() -> None:
     assert walks.keys() == {0}
     assert executor.cache.lengths == [2 + 2, 1]
     assert executor.cache.staged == [0, len(tree)]
-    assert not host.walks
+    assert not host.can_walk
     with pytest.raises(RuntimeError, match="does not walk"):
         host.walk(inputs, lambda view: (view.ids,), [0], frozenset())
 

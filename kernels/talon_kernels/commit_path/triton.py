@@ -21,10 +21,10 @@ OPTIONS = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": True}
 
 
 # Nothing is specialised: sizes, and where a tensor starts, vary from call to call, and each would be compiled anew.
-@triton.jit(do_not_specialize=["slabs", "rows", "walks", "walk_size"])
+@triton.jit(do_not_specialize=["slabs", "sequences", "walks", "walk_size"])
 def _move(
     slabs: tl.tensor,
-    rows: tl.tensor,
+    sequences: tl.tensor,
     walks: tl.tensor,
     walk_size: tl.tensor,
     WORD: tl.constexpr,
@@ -47,7 +47,11 @@ def _move(
     length = tl.load(walk)
     step = tl.load(slab + 2)
     width = tl.load(slab + 3)
-    base = tl.load(slab).to(tl.pointer_type(WORD)) + sequence * tl.load(slab + 1) + tl.load(rows + 4 * sequence) * step
+    base = (
+        tl.load(slab).to(tl.pointer_type(WORD))
+        + sequence * tl.load(slab + 1)
+        + tl.load(sequences + 4 * sequence) * step
+    )
 
     column = tl.arange(0, COLUMNS)
     for first in range(0, length, ROWS):
@@ -60,16 +64,16 @@ def _move(
         tl.store(base + place[:, None] * step + column[None, :], kept, mask=moves)
 
 
-def commit_path_triton(slabs: Tensor, word: int, rows: Tensor, walks: Tensor) -> None:
+def commit_path_triton(slabs: Tensor, word: int, sequences: Tensor, walks: Tensor) -> None:
     """Move rows; `slabs` and `word` as in `BufferTable`, the others as in `commit_path`."""
-    grid = (slabs.shape[0], rows.shape[0])
+    grid = (slabs.shape[0], sequences.shape[0])
     if 0 not in grid:
-        _move[grid](slabs, rows, walks, walks.shape[1], WORD=WORDS[word], **TILE, **OPTIONS)
+        _move[grid](slabs, sequences, walks, walks.shape[1], WORD=WORDS[word], **TILE, **OPTIONS)
 
 
 def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
     """All that is ever compiled: the name, function, signature, constants and options of each."""
-    signature = {"slabs": "*i64", "rows": "*i32", "walks": "*i32", "walk_size": "i32"}
+    signature = {"slabs": "*i64", "sequences": "*i32", "walks": "*i32", "walk_size": "i32"}
     for size, word in WORDS.items():
         constants = {"WORD": word, **TILE}
         yield f"commit_path_{8 * size}", _move, signature | dict.fromkeys(constants, "constexpr"), constants, OPTIONS

@@ -17,7 +17,7 @@ def greedy_walk(
     best: Tensor,
     tokens: Tensor,
     parents: Tensor,
-    rows: Tensor,
+    sequences: Tensor,
     ends: Tensor,
     longest: int,
     *,
@@ -34,13 +34,13 @@ def greedy_walk(
 
     Args:
         best: the target's most likely token after each node, shape `(queries,)`, int64 or int32: the nodes of all
-            sequences, one after another, as `PackedLayout.rows` has them.
+            sequences, one after another, as `PackedLayout.sequences` has them.
         tokens: the token of each node, shape `(queries,)`, int32.
         parents: the parent of each node, an index into its own tree, shape `(queries,)`, int32; -1 for the root.
             Parents stand before their children.
-        rows: shape `(batch, 4)`, int32, as in `PackedLayout`; of a pass whose queries are all nodes, so that its first
-            query, in the third column, is 0 in each sequence. The nodes and the start, in the second and the fourth
-            column, are all that is read.
+        sequences: shape `(batch, 4)`, int32, as in `PackedLayout`; of a pass whose queries are all nodes, so that its
+            first query, in the third column, is 0 in each sequence. The nodes and the start, in the second and the
+            fourth column, are all that is read.
         ends: the tokens that end the text, shape `(ends,)`, int64 or int32; may be empty.
         longest: most nodes of a path, at least 1.
         backend: "triton" (on GPUs; on the CPU if TRITON_INTERPRET=1 is set before it is first used) or "reference";
@@ -58,13 +58,15 @@ def greedy_walk(
             "best, tokens and parents are (queries,); "
             f"got {tuple(best.shape)}, {tuple(tokens.shape)} and {tuple(parents.shape)}"
         )
-    if rows.dim() != 2 or rows.shape[1] != 4 or ends.dim() != 1:
-        raise ValueError(f"rows is (batch, 4) and ends (ends,); got {tuple(rows.shape)} and {tuple(ends.shape)}")
+    if sequences.dim() != 2 or sequences.shape[1] != 4 or ends.dim() != 1:
+        raise ValueError(
+            f"sequences is (batch, 4) and ends (ends,); got {tuple(sequences.shape)} and {tuple(ends.shape)}"
+        )
     for name, tensor, types in (
         ("best", best, TOKEN_TYPES),
         ("tokens", tokens, (torch.int32,)),
         ("parents", parents, (torch.int32,)),
-        ("rows", rows, (torch.int32,)),
+        ("sequences", sequences, (torch.int32,)),
         ("ends", ends, TOKEN_TYPES),
     ):
         if tensor.dtype not in types or tensor.device != best.device or not tensor.is_contiguous():
@@ -77,5 +79,5 @@ def greedy_walk(
     if takes_triton("greedy_walk", backend, best.device):
         from talon_kernels.greedy_walk.triton import greedy_walk_triton
 
-        return greedy_walk_triton(best, tokens, parents, rows, ends, longest)
-    return greedy_walk_reference(best, tokens, parents, rows, ends, longest)
+        return greedy_walk_triton(best, tokens, parents, sequences, ends, longest)
+    return greedy_walk_reference(best, tokens, parents, sequences, ends, longest)

@@ -6,19 +6,19 @@ from torch import Tensor
 
 
 def greedy_walk_reference(
-    best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
+    best: Tensor, tokens: Tensor, parents: Tensor, sequences: Tensor, ends: Tensor, longest: int
 ) -> Tensor:
     """Shapes as in `greedy_walk`, any device; reads the numbers on the host."""
     ending = set(ends.tolist())
     walks = []
-    for _, nodes, _, start in rows.tolist():
+    for _, nodes, _, start in sequences.tolist():
         path: list[int] = []
         token = -1
         if nodes:
             own = slice(start, start + nodes)
             path, token = _walk(best[own].tolist(), tokens[own].tolist(), parents[own].tolist(), ending, longest)
         walks.append([len(path), token, *path, *[-1] * (longest - len(path))])
-    return rows.new_tensor(walks).reshape(len(rows), 2 + longest)
+    return sequences.new_tensor(walks).reshape(len(sequences), 2 + longest)
 
 
 def _walk(

@@ -29,13 +29,13 @@ def _lower(one: tl.tensor, other: tl.tensor) -> tl.tensor:
 
 # Nothing is specialised: sizes, and where a tensor starts, vary from call to call and would compile it anew.
 @triton.jit(
-    do_not_specialize=["best", "tokens", "parents", "rows", "ends", "walks", "num_ends", "longest"],
+    do_not_specialize=["best", "tokens", "parents", "sequences", "ends", "walks", "num_ends", "longest"],
 )
 def _walk(
     best: tl.tensor,
     tokens: tl.tensor,
     parents: tl.tensor,
-    rows: tl.tensor,
+    sequences: tl.tensor,
     ends: tl.tensor,
     walks: tl.tensor,
     num_ends: tl.tensor,
@@ -45,8 +45,8 @@ def _walk(
     """One sequence; grid `(batch,)`. Parents stand before their children, so one look at each block of nodes is enough:
     what follows the last node of the path is in the same block or a later one."""
     sequence = tl.program_id(0).to(tl.int64)
-    nodes = tl.load(rows + 4 * sequence + 1)
-    start = tl.load(rows + 4 * sequence + 3).to(tl.int64)
+    nodes = tl.load(sequences + 4 * sequence + 1)
+    start = tl.load(sequences + 4 * sequence + 3).to(tl.int64)
     best += start
     tokens += start
     parents += start
@@ -79,13 +79,13 @@ def _walk(
 
 
 def greedy_walk_triton(
-    best: Tensor, tokens: Tensor, parents: Tensor, rows: Tensor, ends: Tensor, longest: int
+    best: Tensor, tokens: Tensor, parents: Tensor, sequences: Tensor, ends: Tensor, longest: int
 ) -> Tensor:
     """Shapes as in `greedy_walk`."""
-    walks = rows.new_empty((rows.shape[0], 2 + longest))
-    if rows.shape[0]:
-        grid = (rows.shape[0],)
-        _walk[grid](best, tokens, parents, rows, ends, walks, ends.shape[0], longest, **TILE, **OPTIONS)
+    walks = sequences.new_empty((sequences.shape[0], 2 + longest))
+    if sequences.shape[0]:
+        grid = (sequences.shape[0],)
+        _walk[grid](best, tokens, parents, sequences, ends, walks, ends.shape[0], longest, **TILE, **OPTIONS)
     return walks
 
 
@@ -93,6 +93,12 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
     """All that is ever compiled: name, function, signature, constants and options of each."""
     for best in ("i32", "i64"):
         for ends in ("i32", "i64"):
-            signature = {"best": f"*{best}", "tokens": "*i32", "parents": "*i32", "rows": "*i32", "ends": f"*{ends}"}
+            signature = {
+                "best": f"*{best}",
+                "tokens": "*i32",
+                "parents": "*i32",
+                "sequences": "*i32",
+                "ends": f"*{ends}",
+            }
             signature |= {"walks": "*i32", "num_ends": "i32", "longest": "i32"} | dict.fromkeys(TILE, "constexpr")
             yield f"greedy_walk_{best}_{ends}", _walk, signature, TILE, OPTIONS

@@ -364,7 +364,7 @@ def tree_attention_triton(
     factor, cap = (scale * LOG2E.value, 0.0) if softcap is None else (scale / softcap, softcap * LOG2E.value)
     numbers = (layout.depths.stride(0), layout.bits.stride(0), *(stride // unit for stride in strides), factor, cap)
     own = (query, key, value, layout.depths, layout.bits, *numbers)
-    shared = (sinks, result, outs, tops, totals, layout.rows, batch, programs, 0 if window is None else window)
+    shared = (sinks, result, outs, tops, totals, layout.sequences, batch, programs, 0 if window is None else window)
     constants = _constants(value_dim, group, batch, cut, window is not None)
     own_constants = _own_constants(head_dim, unit, softcap is not None)
     with torch.cuda.device_of(query):
