@@ -12,10 +12,10 @@ from talon_core import TableTarget, TokenTree
 from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import FINAL_STATE, Committed, Frontier
 from talon_drafters.checkpoints.files import read_checkpoint
-from talon_drafters.checkpoints.heads import Sizes
-from talon_drafters.checkpoints.hydra import hydra_of, save_hydra
-from talon_drafters.heads.hydra import HydraConfig, HydraHeads
-from talon_drafters.hydra import Hydra
+from talon_drafters.checkpoints.reading import Sizes
+from talon_drafters.hydra.files import hydra_of, save_hydra
+from talon_drafters.hydra.network import HydraConfig, HydraHeads
+from talon_drafters.hydra.options import Hydra
 from talon_tests.on_device import check_on_device
 from talon_tests.tiny_models import tiny_model
 
@@ -340,7 +340,7 @@ def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(name, 
 
 
 def test_a_long_prompt_is_read_in_parts(tmp_path, monkeypatch, shared):
-    monkeypatch.setattr("talon_drafters.hydra_drafter.PREFILL_CHUNK", 7)
+    monkeypatch.setattr("talon_drafters.hydra.drafter.PREFILL_CHUNK", 7)
     layout = LAYOUTS["prefix-mlp"]
     decoder = decoder_of(written_layout(tmp_path, layout))
     known = states(np.random.default_rng(2), 30)
