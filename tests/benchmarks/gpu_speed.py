@@ -42,8 +42,8 @@ from talon_core.drafter import Frontier, Part
 from talon_core.hf.target import HFTarget
 from talon_core.runtime.recording import CudaGraphs
 from talon_core.tree import TokenTree
-from talon_drafters.feature_drafter import FeatureDrafter
-from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
+from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
+from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels import TritonAttention
 from talon_kernels.tree_attention.triton import tree_attention_triton
 

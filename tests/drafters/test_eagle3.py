@@ -20,11 +20,11 @@ from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.target import NOT_GREEDY, NodeOutputs, Verified
 from talon_drafters.checkpoints import files
-from talon_drafters.checkpoints.eagle3 import Eagle3Files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint
-from talon_drafters.eagle3 import Eagle3, default_states
-from talon_drafters.feature_drafter import FeatureDrafter
-from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
+from talon_drafters.eagle3.files import Eagle3Files
+from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
+from talon_drafters.eagle3.options import Eagle3, default_states
+from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels.backends import ReferenceAttention
 from talon_strategies.rules.match import Match
 from talon_tests.on_device import check_on_device
@@ -677,10 +677,11 @@ def test_only_shapes_can_be_read(shared, tmp_path):
 
 
 def test_without_a_path_the_one_that_was_trained_for_the_target_is_taken(shared, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SHIPPED", tmp_path)
-    written_case(shared, tmp_path / "tiny-eagle3", Case(config={"talon": fingerprint(target_model())}))
+    monkeypatch.setattr(files, "DRAFTERS", tmp_path)
+    (tmp_path / "eagle3/shipped").mkdir(parents=True)
+    written_case(shared, tmp_path / "eagle3/shipped/tiny", Case(config={"talon": fingerprint(target_model())}))
     assert decoder_of("").drafter.describe()["states"] == STATES
-    shutil.rmtree(tmp_path / "tiny-eagle3")
+    shutil.rmtree(tmp_path / "eagle3/shipped/tiny")
     with pytest.raises(ValueError, match=r"drafter 'eagle3' needs path=FOLDER_OR_ID; none is shipped for this target"):
         decoder_of("")
 

@@ -14,10 +14,11 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.request import Request
 from talon_core.sampling import Sampling
-from talon_drafters.heads.eagle import EagleHead
-from talon_drafters.training.eagle3 import Eagle3Training
-from talon_drafters.training.heads import HydraTraining, MedusaTraining
-from talon_drafters.training.recipes import Eagle3Recipe, HydraRecipe, MedusaRecipe
+from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
+from talon_drafters.eagle.network import EagleHead
+from talon_drafters.eagle3.training import Eagle3Training
+from talon_drafters.hydra.training import HydraTraining
+from talon_drafters.medusa.training import MedusaTraining
 
 VOCAB = 4
 DRAFTED = torch.tensor([0, 1, 3])

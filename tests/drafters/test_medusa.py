@@ -15,10 +15,10 @@ from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import FINAL_STATE, Frontier
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint, shipped_for
-from talon_drafters.checkpoints.heads import Sizes
-from talon_drafters.checkpoints.medusa import medusa_of, save_medusa
-from talon_drafters.heads.medusa import MedusaConfig, MedusaHeads
-from talon_drafters.medusa import Medusa
+from talon_drafters.checkpoints.reading import Sizes
+from talon_drafters.medusa.files import medusa_of, save_medusa
+from talon_drafters.medusa.network import MedusaConfig, MedusaHeads
+from talon_drafters.medusa.options import Medusa
 from talon_tests.on_device import check_on_device
 from talon_tests.tiny_models import tiny_model
 
@@ -389,15 +389,15 @@ def test_without_a_path_the_sentence_says_that_one_is_needed():
 
 
 def test_without_a_path_the_one_that_was_trained_for_the_target_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SHIPPED", tmp_path)
+    monkeypatch.setattr(files, "DRAFTERS", tmp_path)
     model = tiny_model("llama")
     for name, of_it in (("another", tiny_model("llama", seed=1)), ("tiny", model)):
-        folder = tmp_path / f"{name}-medusa"
+        folder = tmp_path / "medusa/shipped" / name
         save_medusa(
             folder, MedusaHeads(MedusaConfig(HIDDEN, VOCAB)), config={"talon": fingerprint(target_of(of_it).model)}
         )
-    shutil.copytree(tmp_path / "tiny-medusa", tmp_path / "tiny-hydra")
-    written(tmp_path / "another-medusa", tensors_of(LAYOUTS["original"]), {"talon": {"hidden_size": HIDDEN}})
+    shutil.copytree(tmp_path / "medusa/shipped/tiny", tmp_path / "hydra/shipped/tiny")
+    written(tmp_path / "medusa/shipped/another", tensors_of(LAYOUTS["original"]), {"talon": {"hidden_size": HIDDEN}})
     assert shipped_for(model, "medusa") == "tiny-medusa"
     assert decoder_of("", model=model).drafter.max_depth == 4
     assert decoder_of("tiny-medusa", model=model).drafter.max_depth == 4
@@ -407,9 +407,9 @@ def test_without_a_path_the_one_that_was_trained_for_the_target_is_taken(tmp_pat
 
 
 def test_a_target_in_half_precision_has_the_same_fingerprint(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SHIPPED", tmp_path)
+    monkeypatch.setattr(files, "DRAFTERS", tmp_path)
     heads = MedusaHeads(MedusaConfig(HIDDEN, VOCAB))
-    save_medusa(tmp_path / "t-medusa", heads, config={"talon": fingerprint(target_of().model)})
+    save_medusa(tmp_path / "medusa/shipped/t", heads, config={"talon": fingerprint(target_of().model)})
     assert shipped_for(tiny_model("llama").bfloat16(), "medusa") == "t-medusa"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from talon_drafters.suffix_automaton import Context, SuffixAutomaton
+from talon_drafters.ngram.suffix_automaton import Context, SuffixAutomaton
 
 TEXTS = st.integers(1, 4).flatmap(lambda letters: st.lists(st.integers(0, letters - 1), max_size=40))
 MAX_MATCHES = st.integers(1, 8) | st.just(64)

@@ -24,17 +24,20 @@ from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import Committed, Frontier, Part
 from talon_core.recipe import TrainingJob
 from talon_core.tree import TokenTree
-from talon_drafters.checkpoints.eagle3 import Eagle3Files
+from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.checkpoints.files import read_checkpoint
-from talon_drafters.eagle3 import default_states
-from talon_drafters.feature_drafter import FeatureDrafter
-from talon_drafters.head_drafter import shared_embedding
+from talon_drafters.eagle3.files import Eagle3Files
+from talon_drafters.eagle3.options import default_states
+from talon_drafters.eagle3.training import Eagle3Training
+from talon_drafters.heads.feature_drafter import FeatureDrafter
+from talon_drafters.heads.opening import shared_embedding
 from talon_drafters.heads.unrolled import unrolled
+from talon_drafters.hydra.training import HydraTraining
+from talon_drafters.medusa.training import MedusaTraining
 from talon_drafters.training.answers import Text, append_texts, continue_texts, read_texts
 from talon_drafters.training.batches import LengthBatches, Texts, collate, draft_vocabulary, usable
-from talon_drafters.training.eagle3 import Eagle3Training
 from talon_drafters.training.fit import Fitted, Schedule, fit
-from talon_drafters.training.heads import HydraTraining, MedusaTraining
+from talon_drafters.training.head_training import Batch, Truth
 from talon_drafters.training.losses import soft_cross_entropy
 from talon_drafters.training.optimizer import optimizer_for
 from talon_drafters.training.prompts import (
@@ -44,8 +47,6 @@ from talon_drafters.training.prompts import (
     summary_examples,
     written_examples,
 )
-from talon_drafters.training.recipe import Batch, Truth
-from talon_drafters.training.recipes import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetLaw, TargetStates
 from talon_drafters.training.unrolled import StepCounter
@@ -189,7 +190,8 @@ def test_a_head_is_trained_on_what_it_reads_when_it_drafts(
             hidden.append(given)
             super().add(given)
 
-    monkeypatch.setattr("talon_drafters.training.heads.StepCounter", Kept)
+    for kind in ("hydra", "medusa"):
+        monkeypatch.setattr(f"talon_drafters.{kind}.training.StepCounter", Kept)
     (text,) = usable(texts(), 64)[:1]
     batch = collate([(text, None)])
     Fitted(training, head, model, torch.arange(VOCAB))(**batch)

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM
 from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.hf.target import _context
 from talon_core.plugins.registry import load_registry
-from talon_drafters.training.eagle3 import Eagle3Training
-from talon_drafters.training.heads import HydraTraining, MedusaTraining
-from talon_drafters.training.recipes import Eagle3Recipe, HydraRecipe, MedusaRecipe
+from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
+from talon_drafters.eagle3.training import Eagle3Training
+from talon_drafters.hydra.training import HydraTraining
+from talon_drafters.medusa.training import MedusaTraining
 from talon_tests.tiny_models import ARCHITECTURES, SMALL, tiny_model
 
 NEW_TOKENS = 200

@@ -16,8 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import talon_core
 from talon_core.plugins.registry import load_registry
-from talon_drafters.training.heads import MedusaTraining
-from talon_drafters.training.recipes import MedusaRecipe
+from talon_drafters import MedusaRecipe
+from talon_drafters.medusa.training import MedusaTraining
 from talon_tests.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])

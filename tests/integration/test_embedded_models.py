@@ -10,7 +10,7 @@ import torch
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import Parts, choose_drafter, decoder_for_model
 from talon_core.plugins.registry import load_registry
-from talon_drafters.checkpoints.files import SHIPPED
+from talon_drafters.checkpoints.files import shipped
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
@@ -110,7 +110,7 @@ def test_a_shipped_drafter_is_small_and_guesses_well(
     request: pytest.FixtureRequest, prompts: list[str], kind: str
 ) -> None:
     least, most_bytes = SHIPPED_FOR_SMOLLM[kind]
-    folder = SHIPPED / f"smollm2-135m-{kind}"
+    folder = shipped()[f"smollm2-135m-{kind}"]
     assert sum(file.stat().st_size for file in folder.iterdir()) <= most_bytes
     assert "## Licences" in (folder / "README.md").read_text()
     decoder = _decoder(request, "smollm", "talon:budget=32", kind)

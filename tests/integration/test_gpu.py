@@ -13,8 +13,8 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.runtime.recording import CudaGraphs
-from talon_drafters.feature_drafter import FeatureDrafter
-from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
+from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
+from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels import TritonAttention
 from talon_strategies import Match, Talon
 from talon_tests.tiny_models import tiny_model

@@ -16,8 +16,8 @@ from talon_core.hf.checks import embedding_weight, output_weight
 from talon_core.models import ModelError
 from talon_core.paths import small_text
 
-SHIPPED = Path(__file__).parents[1] / "shipped"
-"""Drafters that travel with the package, one folder each."""
+DRAFTERS = Path(__file__).parents[1]
+"""The drafters' own folders; `<drafter>/shipped/<target>` travels with the package."""
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 """What weights may be called, the better kind first; the first kind that is there is read."""
@@ -95,20 +95,26 @@ def read_config(source: str | Path) -> Mapping[str, Any]:
     return _config(_folder(str(source)), source)
 
 
+def shipped() -> dict[str, Path]:
+    """The folders of the drafters that travel with the package, by their names, which are `<target>-<drafter>`."""
+    folders = sorted(folder for folder in DRAFTERS.glob("*/shipped/*") if folder.is_dir())
+    return {f"{folder.name}-{folder.parents[1].name.replace('_', '-')}": folder for folder in folders}
+
+
 def shipped_for(model: Any, kind: str) -> str | None:
     """The name of the drafter of this kind that travels with the package and was trained for this model, or None.
 
-    The folders are called `<model>-<kind>`, and their `config.json` has an entry `talon` as `fingerprint` makes it.
+    Its `config.json` has an entry `talon` as `fingerprint` makes it.
     """
-    folders = sorted(SHIPPED.glob(f"*-{kind}"))
+    folders = {name: folder for name, folder in shipped().items() if name.endswith(f"-{kind}")}
     try:
         ours = fingerprint(model) if folders else {}
     except ValueError:  # embeddings that cannot be read are not those that a drafter was trained for
         return None
-    for folder in folders:
-        theirs = _config(folder, folder.name).get("talon")
+    for name, folder in folders.items():
+        theirs = _config(folder, name).get("talon")
         if isinstance(theirs, Mapping) and _same_target(theirs, ours):
-            return folder.name
+            return name
     return None
 
 
@@ -158,8 +164,8 @@ def _check_shards(folder: Path, start: str, files: Iterable[Path], source: str |
 def _folder(source: str) -> Path:
     if not source:
         raise ValueError("the drafter's path is empty; give a folder or a Hugging Face id")
-    if (SHIPPED / source).is_dir() and "/" not in source:
-        return SHIPPED / source
+    if source in (known := shipped()):
+        return known[source]
     if Path(source).is_dir():
         return Path(source)
     if Path(source).exists():

@@ -9,7 +9,7 @@ import attrs
 
 from talon_core.recipe import TrainingJob
 from talon_drafters.training.answers import Text
-from talon_drafters.training.recipe import HeadTraining
+from talon_drafters.training.head_training import HeadTraining
 
 SOURCES = {
     "self-written": "questions that the target wrote itself, from a user's first words alone",

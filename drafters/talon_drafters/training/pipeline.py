@@ -17,11 +17,12 @@ from transformers import TrainerCallback
 from talon_core.paths import write_whole
 from talon_core.recipe import TrainingJob
 from talon_drafters.checkpoints.files import fingerprint
-from talon_drafters.eagle3 import default_states
+from talon_drafters.eagle3.options import default_states
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
 from talon_drafters.training.batches import Texts, draft_vocabulary, usable
 from talon_drafters.training.card import model_card
 from talon_drafters.training.fit import Schedule, fit
+from talon_drafters.training.head_training import HeadTraining
 from talon_drafters.training.memory import keep_freed_memory
 from talon_drafters.training.processes import Processes
 from talon_drafters.training.prompts import (
@@ -34,7 +35,6 @@ from talon_drafters.training.prompts import (
     summary_examples,
     written_examples,
 )
-from talon_drafters.training.recipe import HeadTraining
 from talon_drafters.training.store import StateStore
 from talon_drafters.training.target_states import TargetStates
 

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from talon_drafters.heads.layers import FeatureHead
 from talon_drafters.heads.unrolled import unrolled
+from talon_drafters.training.head_training import Batch, StepCounts, Truth
 from talon_drafters.training.losses import soft_cross_entropy
-from talon_drafters.training.recipe import Batch, StepCounts, Truth
 
 
 def unrolled_loss(

@@ -6,11 +6,11 @@ from typing import Any
 import attrs
 import torch
 
-from talon_drafters.checkpoints.eagle3 import resembles_eagle3
 from talon_drafters.checkpoints.files import Checkpoint
-from talon_drafters.checkpoints.heads import counted, fill, renamed, shaped
 from talon_drafters.checkpoints.layer_config import layer_config
-from talon_drafters.heads.eagle import EagleHead
+from talon_drafters.checkpoints.reading import counted, fill, renamed, shaped
+from talon_drafters.eagle.network import EagleHead
+from talon_drafters.eagle3.files import resembles_eagle3
 
 RULES = {
     r"(?:model\.)?(fc|embed_tokens)\.(weight|bias)": r"\1.\2",

@@ -32,7 +32,7 @@ class Hydra(DrafterSpec):
     @classmethod
     def of_files(cls, path: str) -> "Hydra | None":
         from talon_drafters.checkpoints.files import read_checkpoint
-        from talon_drafters.checkpoints.hydra import STEM, resembles_hydra
+        from talon_drafters.hydra.files import STEM, resembles_hydra
 
         return cls(path) if resembles_hydra(read_checkpoint(path, STEM, only_shapes=True)) else None
 
@@ -40,6 +40,6 @@ class Hydra(DrafterSpec):
         return (FINAL_STATE,)
 
     def open(self, target: Target) -> Drafter:
-        from talon_drafters.hydra_drafter import open_hydra
+        from talon_drafters.hydra.drafter import open_hydra
 
         return open_hydra(self, target)

@@ -19,10 +19,10 @@ from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
 from talon_core.runtime.staging import StagedSlot
 from talon_core.target import Target
 from talon_core.tree import IntArray
-from talon_drafters.head_drafter import transformers_target
+from talon_drafters.heads.opening import transformers_target
 
 if TYPE_CHECKING:
-    from talon_drafters.draft_model import DraftModel
+    from talon_drafters.draft_model.options import DraftModel
 
 
 def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":

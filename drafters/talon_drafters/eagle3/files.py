@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from talon_drafters.checkpoints.files import Checkpoint, read_config
-from talon_drafters.checkpoints.heads import counted, fill, renamed, shaped
 from talon_drafters.checkpoints.layer_config import layer_config
+from talon_drafters.checkpoints.reading import counted, fill, renamed, shaped
 from talon_drafters.checkpoints.vocabulary import draft_vocabulary
 from talon_drafters.checkpoints.writing import write_checkpoint
-from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
+from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 
 RULES = {
     r"(?:model\.)?(fc|input_norm|norm|lm_head|embed_tokens)\.(weight|bias)": r"\1.\2",

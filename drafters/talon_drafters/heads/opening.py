@@ -11,7 +11,7 @@ from talon_core.hf.checks import embedding_weight
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
-from talon_drafters.checkpoints.heads import Sizes
+from talon_drafters.checkpoints.reading import Sizes
 
 
 def transformers_target(target: Target, kind: str) -> HFTarget:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from talon_drafters.checkpoints.files import Checkpoint
-from talon_drafters.checkpoints.heads import Sizes, counted, fill, layers_of_heads, renamed, shaped
+from talon_drafters.checkpoints.reading import Sizes, counted, fill, layers_of_heads, renamed, shaped
 from talon_drafters.checkpoints.vocabulary import draft_vocabulary
 from talon_drafters.checkpoints.writing import write_checkpoint
-from talon_drafters.heads.hydra import HydraConfig, HydraHeads, prefix_layer
+from talon_drafters.hydra.network import HydraConfig, HydraHeads, prefix_layer
 
 STEM = "hydra_lm_head"
 """How the original calls the file with the weights."""

@@ -20,19 +20,19 @@ from talon_core.runtime.device import executor_for
 from talon_core.runtime.executor import Executor
 from talon_core.target import Target
 from talon_core.tree import IntArray
-from talon_drafters.checkpoints.heads import Sizes
-from talon_drafters.checkpoints.hydra import STEM, ReadHydra, hydra_of
-from talon_drafters.head_drafter import (
+from talon_drafters.checkpoints.reading import Sizes
+from talon_drafters.heads.opening import (
     accelerated,
     checkpoint_for,
     shared_embedding,
     shared_output,
     transformers_target,
 )
-from talon_drafters.heads.hydra import HydraHeads
+from talon_drafters.hydra.files import STEM, ReadHydra, hydra_of
+from talon_drafters.hydra.network import HydraHeads
 
 if TYPE_CHECKING:
-    from talon_drafters.hydra import Hydra
+    from talon_drafters.hydra.options import Hydra
 
 
 def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":

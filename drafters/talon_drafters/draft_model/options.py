@@ -54,6 +54,6 @@ class DraftModel(DrafterSpec):
             )
 
     def open(self, target: Target) -> Drafter:
-        from talon_drafters.model_drafter import open_draft_model
+        from talon_drafters.draft_model.drafter import open_draft_model
 
         return open_draft_model(self, target)

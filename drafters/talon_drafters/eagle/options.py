@@ -22,8 +22,8 @@ class Eagle(DrafterSpec):
 
     @classmethod
     def of_files(cls, path: str) -> "Eagle | None":
-        from talon_drafters.checkpoints.eagle import EagleFiles, resembles_eagle
         from talon_drafters.checkpoints.files import read_checkpoint
+        from talon_drafters.eagle.files import EagleFiles, resembles_eagle
 
         checkpoint = read_checkpoint(path, only_shapes=True)
         if not resembles_eagle(checkpoint):
@@ -35,6 +35,6 @@ class Eagle(DrafterSpec):
         return (FINAL_STATE,)
 
     def open(self, target: Target) -> Drafter:
-        from talon_drafters.eagle_drafter import open_eagle
+        from talon_drafters.eagle3.drafter import open_eagle
 
         return open_eagle(self, target)

@@ -15,7 +15,7 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Proposed
 from talon_core.target import Target
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_drafters.suffix_automaton import Context, SuffixAutomaton
+from talon_drafters.ngram.suffix_automaton import Context, SuffixAutomaton
 
 # How fast longer matches become trustworthy; fitted together with the default of `discount`, see `Ngram`.
 _EXPONENT = 0.4

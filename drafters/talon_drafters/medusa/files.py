@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from talon_drafters.checkpoints.files import Checkpoint
-from talon_drafters.checkpoints.heads import Sizes, fill, layers_of_heads, renamed, shaped
+from talon_drafters.checkpoints.reading import Sizes, fill, layers_of_heads, renamed, shaped
 from talon_drafters.checkpoints.vocabulary import draft_vocabulary
 from talon_drafters.checkpoints.writing import write_checkpoint
-from talon_drafters.heads.medusa import MedusaConfig, MedusaHeads
+from talon_drafters.medusa.network import MedusaConfig, MedusaHeads
 
 STEM = "medusa_lm_head"
 """How the original calls the file with the weights."""

@@ -15,12 +15,12 @@ from talon_core.runtime.best import Best, Vocabulary, best_by
 from talon_core.runtime.device import executor_for
 from talon_core.target import Target
 from talon_core.tree import IntArray
-from talon_drafters.checkpoints.heads import Sizes
-from talon_drafters.checkpoints.medusa import STEM, ReadMedusa, medusa_of
-from talon_drafters.head_drafter import accelerated, checkpoint_for, shared_output, transformers_target
+from talon_drafters.checkpoints.reading import Sizes
+from talon_drafters.heads.opening import accelerated, checkpoint_for, shared_output, transformers_target
+from talon_drafters.medusa.files import STEM, ReadMedusa, medusa_of
 
 if TYPE_CHECKING:
-    from talon_drafters.medusa import Medusa
+    from talon_drafters.medusa.options import Medusa
 
 
 def open_medusa(spec: "Medusa", target: Target) -> "MedusaDrafter":

@@ -13,15 +13,15 @@ from talon_core.hf.checks import embedding_weight, output_weight
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.checkpoints.eagle import EagleFiles
-from talon_drafters.checkpoints.eagle3 import Eagle3Files
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint
-from talon_drafters.eagle import Eagle
-from talon_drafters.eagle3 import Eagle3, default_states
-from talon_drafters.feature_drafter import FeatureDrafter
-from talon_drafters.head_drafter import accelerated, checkpoint_for, shared_embedding, transformers_target
-from talon_drafters.heads.eagle3 import Eagle3Head
+from talon_drafters.eagle.files import EagleFiles
+from talon_drafters.eagle.options import Eagle
+from talon_drafters.eagle3.files import Eagle3Files
+from talon_drafters.eagle3.network import Eagle3Head
+from talon_drafters.eagle3.options import Eagle3, default_states
+from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_drafters.heads.layers import FeatureHead
+from talon_drafters.heads.opening import accelerated, checkpoint_for, shared_embedding, transformers_target
 from talon_drafters.heads.unrolled import unrolled
 
 Select = Callable[[Tensor], Tensor]

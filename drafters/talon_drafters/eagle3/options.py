@@ -55,8 +55,8 @@ class Eagle3(DrafterSpec):
 
     @classmethod
     def of_files(cls, path: str) -> "Eagle3 | None":
-        from talon_drafters.checkpoints.eagle3 import Eagle3Files, resembles_eagle3
         from talon_drafters.checkpoints.files import read_checkpoint
+        from talon_drafters.eagle3.files import Eagle3Files, resembles_eagle3
 
         checkpoint = read_checkpoint(path, only_shapes=True)
         if not resembles_eagle3(checkpoint):
@@ -76,7 +76,7 @@ class Eagle3(DrafterSpec):
         """
         explicit = self.layers
         if self.path and not explicit:
-            from talon_drafters.checkpoints.eagle3 import named_layers
+            from talon_drafters.eagle3.files import named_layers
 
             explicit = named_layers(self.path)
         if not explicit:
@@ -95,7 +95,7 @@ class Eagle3(DrafterSpec):
         return wanted
 
     def open(self, target: Target) -> Drafter:
-        from talon_drafters.eagle_drafter import open_eagle3
+        from talon_drafters.eagle3.drafter import open_eagle3
 
         return open_eagle3(self, target)
 

@@ -32,7 +32,7 @@ class Medusa(DrafterSpec):
     @classmethod
     def of_files(cls, path: str) -> "Medusa | None":
         from talon_drafters.checkpoints.files import read_checkpoint
-        from talon_drafters.checkpoints.medusa import STEM, resembles_medusa
+        from talon_drafters.medusa.files import STEM, resembles_medusa
 
         return cls(path) if resembles_medusa(read_checkpoint(path, STEM, only_shapes=True)) else None
 
@@ -40,6 +40,6 @@ class Medusa(DrafterSpec):
         return (FINAL_STATE,)
 
     def open(self, target: Target) -> Drafter:
-        from talon_drafters.medusa_drafter import open_medusa
+        from talon_drafters.medusa.drafter import open_medusa
 
         return open_medusa(self, target)

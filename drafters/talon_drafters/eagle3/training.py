@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from talon_drafters.checkpoints.eagle3 import save_eagle3
-from talon_drafters.eagle3 import default_states
-from talon_drafters.heads.eagle3 import Eagle3Config, Eagle3Head
-from talon_drafters.training.recipe import Batch, HeadTraining, StepCounts, Truth
-from talon_drafters.training.recipes import Eagle3Recipe
+from talon_drafters.eagle3.files import save_eagle3
+from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
+from talon_drafters.eagle3.options import default_states
+from talon_drafters.eagle3.recipe import Eagle3Recipe
+from talon_drafters.training.head_training import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.sizes import layer_sizes
 from talon_drafters.training.target_states import TargetStates
 from talon_drafters.training.unrolled import unrolled_loss
