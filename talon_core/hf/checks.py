@@ -3,9 +3,9 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from talon_core.hf.modes import is_wrapper
+from talon_core.runtime.sharing import vocabulary_size
 
 MIXING = "torch.ao.nn.quantized"
 """Modules of torch's eager-mode quantisation: the scale of a layer's input is that of all its tokens together."""
@@ -80,42 +80,3 @@ def check_autocast(device: torch.device) -> None:
             f"torch.autocast is on for {device.type}, and would round a tree's logits in other places than those of "
             "plain decoding; load and decode outside of it, with the model in the dtype that is wanted"
         )
-
-
-def vocabulary_size(model: Any) -> int:
-    """How many token ids a causal LM has logits for."""
-    head = model.get_output_embeddings()
-    for size in (_rows(getattr(head, "weight", None)), getattr(head, "out_features", None)):
-        if size is not None:
-            return int(size)
-    return int(model.config.get_text_config().vocab_size)
-
-
-def _rows(weight: Any) -> int | None:
-    # weights that are packed have another shape
-    return weight.shape[0] if isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point() else None
-
-
-def output_weight(model: Any) -> Tensor:
-    """The matrix of a causal LM's output layer, shape `(vocab, hidden)`, for drafters that read it.
-
-    Raises:
-        ValueError: if there is no matrix of floating-point numbers, because it is quantised or was exchanged.
-    """
-    return _readable_weight(model.get_output_embeddings(), "output layer")
-
-
-def embedding_weight(model: Any) -> Tensor:
-    """The table of a causal LM's token embeddings, shape `(vocab, width)`; raises as `output_weight` does."""
-    return _readable_weight(model.get_input_embeddings(), "token embedding")
-
-
-def _readable_weight(module: Any, what: str) -> Tensor:
-    weight = getattr(module, "weight", None)
-    if _rows(weight) is None:
-        raise ValueError(
-            f"the model's {what} is a {type(module).__name__} whose weight cannot be read; is it quantised? "
-            "Choose a drafter that does not read it, such as 'ngram'"
-        )
-    assert isinstance(weight, Tensor)
-    return weight

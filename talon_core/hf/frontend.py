@@ -29,10 +29,10 @@ from talon_core.hf.arguments import (
     check_prepared,
     check_tokenizer,
 )
-from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.text import DecodedStream
 from talon_core.hf.values import check_seed, check_values
 from talon_core.request import Criterion, Request
+from talon_core.runtime.sharing import vocabulary_size
 from talon_core.sampling import Sampling
 from talon_core.tree import IntArray
 

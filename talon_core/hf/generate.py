@@ -28,7 +28,6 @@ from talon_core.decoding.loading import (
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.generation import Generation
 from talon_core.hf.arguments import ARGUMENTS, check_streamer, check_tokenizer, refuse
-from talon_core.hf.checks import vocabulary_size
 from talon_core.hf.frontend import HFFrontend, prepared_request, stop_criterion
 from talon_core.hf.target import HFTarget
 from talon_core.hf.values import check_seed, check_values
@@ -36,6 +35,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule, Lossless
+from talon_core.runtime.sharing import vocabulary_size
 
 LOGGER = logging.getLogger(__name__)
 

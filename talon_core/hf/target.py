@@ -2,22 +2,27 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.errors import one_line
-from talon_core.hf.checks import check_autocast, checked_model, vocabulary_size
+from talon_core.hf.checks import check_autocast, checked_model
 from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel, difference
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.rule import Accepted
+from talon_core.runtime.device import executor_for
+from talon_core.runtime.executor import Executor
+from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.recording import Recorder
+from talon_core.runtime.sharing import vocabulary_size
 from talon_core.sessions import RepeatableSession
-from talon_core.target import NOT_GREEDY, NodeOutputs, Target, Verified
+from talon_core.target import NOT_GREEDY, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
@@ -27,7 +32,7 @@ class BackendError(ValueError):
     """A model cannot be run with this attention backend; perhaps it can with another."""
 
 
-class HFTarget(Target):
+class HFTarget(NetworkTarget):
     """A transformers causal LM that verifies draft trees in one forward pass.
 
     The model is not changed: its attention is switched to TALON's for the time of a generation, through
@@ -73,6 +78,7 @@ class HFTarget(Target):
         self.attention = attention
         self.accelerator = accelerator
         self.tokenizer = tokenizer
+        self.states = tuple(features)
         self.graphs = graphs
         self.runner = ModelRunner(model, attention, accelerator, features, self.recorder())
         if probe:
@@ -81,6 +87,13 @@ class HFTarget(Target):
     def recorder(self) -> Recorder | None:
         """A new one, for whoever runs passes of his own; None if nothing is to be recorded."""
         return self.graphs() if self.graphs is not None else None
+
+    def executor(self) -> Executor:
+        return executor_for(self.attention, self.device, self.recorder())
+
+    def faster(self, *modules: nn.Module) -> AbstractContextManager[object]:
+        own = nn.ModuleList(module for module in modules if module is not self.model.get_output_embeddings())
+        return self.accelerator.prepare(own) if self.accelerator is not None else nullcontext()
 
     def session(self) -> RepeatableSession:
         return self.runner.session()

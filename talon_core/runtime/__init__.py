@@ -1,7 +1,9 @@
-"""What runs models over draft trees, whoever wrote the model: caches, tree passes, recorded passes, the best tokens.
+"""What runs networks over draft trees, whoever wrote them. Nothing here imports transformers.
 
-Nothing here imports transformers. The target's adapter (`hf/`) stands on it, and so does any neural drafter: `passes`
-is one forward pass as an attention layer sees it, `inputs` what a model reads in it, `cache` its keys and values,
-`device` passes whose every input is in device memory and which can be recorded, `best` the best tokens out of scores,
-and `staging` which nodes of a growing tree are in a drafter's cache.
+The target's adapter (`hf/`) stands on it, and so does any neural drafter:
+
+- `network` is what a drafter sees of its target, and `sharing` what both may use;
+- `executor` runs passes, on a host or a device (`device`, `recording`);
+- `cache` holds keys and values, `passes` is a pass as an attention layer sees it, `inputs` what a network reads in it;
+- `staging` says which nodes of a growing tree are in a drafter's cache, and `best` makes candidates out of scores.
 """

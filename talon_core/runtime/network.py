@@ -1,0 +1,58 @@
+"""A target whose network a neural drafter may look into: what `DrafterSpec.open` is given for a real model."""
+
+from abc import abstractmethod
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from talon_core.target import Target
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from talon_core.runtime.executor import Executor
+
+
+class NetworkTarget(Target):
+    """A target that is a network of PyTorch.
+
+    `talon_core.runtime.sharing` reads and shares its embedding and its LM head.
+
+    Attributes:
+        model: the network, a causal LM in the form of transformers: with `config`, `get_input_embeddings()` and
+            `get_output_embeddings()`.
+        tokenizer: the model's tokenizer, which drafters compare theirs with; None if there is none.
+        states: the hidden states that `read` and `verify` give as features, one after another, as
+            `DrafterSpec.features` asked for them.
+    """
+
+    model: Any
+    tokenizer: Any
+    states: tuple[int, ...]
+
+    @abstractmethod
+    def executor(self) -> "Executor":
+        """A new executor for passes of the drafter's own: on the target's device, with its tree attention."""
+
+    @abstractmethod
+    def faster(self, *modules: "nn.Module") -> AbstractContextManager[object]:
+        """A context in which modules of the drafter's own run as fast as the target's do; for `Drafter.session`.
+
+        Of these modules, what is the target's own LM head is left alone: the target's session makes it faster.
+        """
+
+
+def network_target(target: Target, kind: str) -> NetworkTarget:
+    """The target, if it is one whose network can be read.
+
+    Args:
+        target: what a drafter was opened for.
+        kind: the drafter's name, for the message.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not isinstance(target, NetworkTarget):
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError from every drafter that does not fit
+            f"drafter '{kind}' drafts for transformers models, not for a {type(target).__name__}"
+        )
+    return target

@@ -1,0 +1,76 @@
+"""What a drafter may read of its target's network, and share with it: the token embedding and the LM head."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def vocabulary_size(model: Any) -> int:
+    """How many token ids a causal LM has logits for."""
+    head = model.get_output_embeddings()
+    for size in (_rows(getattr(head, "weight", None)), getattr(head, "out_features", None)):
+        if size is not None:
+            return int(size)
+    return int(model.config.get_text_config().vocab_size)
+
+
+def _rows(weight: Any) -> int | None:
+    # weights that are packed have another shape
+    return weight.shape[0] if isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point() else None
+
+
+def output_weight(model: Any) -> Tensor:
+    """The matrix of a causal LM's output layer, shape `(vocab, hidden)`, for drafters that read it.
+
+    Raises:
+        ValueError: if there is no matrix of floating-point numbers, because it is quantised or was exchanged.
+    """
+    return _readable_weight(model.get_output_embeddings(), "output layer")
+
+
+def embedding_weight(model: Any) -> Tensor:
+    """The table of a causal LM's token embeddings, shape `(vocab, width)`; raises as `output_weight` does."""
+    return _readable_weight(model.get_input_embeddings(), "token embedding")
+
+
+def _readable_weight(module: Any, what: str) -> Tensor:
+    weight = getattr(module, "weight", None)
+    if _rows(weight) is None:
+        raise ValueError(
+            f"the model's {what} is a {type(module).__name__} whose weight cannot be read; is it quantised? "
+            "Choose a drafter that does not read it, such as 'ngram'"
+        )
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def shared_embedding(model: Any) -> Callable[[Tensor], Tensor]:
+    """A causal LM's token embedding as a table look-up, without the scale that some models apply after it.
+
+    From token ids, int64 of any shape, to `(.., width)`; raises as `output_weight` does.
+    """
+    weight = embedding_weight(model)
+    return lambda ids: torch.nn.functional.embedding(ids, weight)
+
+
+def shared_output(model: Any, vocabulary: Tensor | None = None) -> nn.Module:
+    """A causal LM's LM head, for drafters without output matrices; a copy of the rows that a smaller vocabulary needs.
+
+    Args:
+        model: whose LM head it is.
+        vocabulary: shape `(draft vocab,)`, int64; None for all tokens, which copies nothing.
+    """
+    lm_head: Any = model.get_output_embeddings()
+    if vocabulary is None:
+        whole: nn.Module = lm_head
+        return whole
+    rows = vocabulary.to(lm_head.weight.device)
+    bias = getattr(lm_head, "bias", None)
+    with torch.device("meta"):
+        part = nn.Linear(lm_head.weight.shape[1], len(rows), bias=bias is not None)
+    part.weight = nn.Parameter(lm_head.weight.detach()[rows], requires_grad=False)
+    if bias is not None:
+        part.bias = nn.Parameter(bias.detach()[rows], requires_grad=False)
+    return part
