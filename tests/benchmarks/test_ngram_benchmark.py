@@ -7,7 +7,8 @@ import pytest
 
 from talon_core.drafter import Committed, Frontier
 from talon_core.tree import TokenTree
-from talon_drafters.ngram.drafter import Ngram, NgramDrafter
+from talon_drafters import Ngram
+from talon_drafters.ngram.drafter import NgramDrafter
 
 VOCAB = 49152
 LENGTHS = [1000, 4000, 16000]

@@ -31,7 +31,7 @@ from talon_core.errors import PluginError
 from talon_core.plugins.backends import ATTENTION_BACKENDS, choose_accelerator, choose_attention
 from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
 from talon_core.testing import TableDrafter
-from talon_drafters.ngram.drafter import Ngram
+from talon_drafters import Ngram
 from talon_strategies.chain import Chain
 from talon_strategies.rules.match import Match
 from talon_strategies.rules.typical import Typical

@@ -18,8 +18,8 @@ from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
+from talon_drafters import DraftModel
 from talon_drafters.draft_model.drafter import ModelDrafter, without_layers
-from talon_drafters.draft_model.options import DraftModel
 from talon_tests.tiny_models import tiny_model
 
 VOCAB = 97

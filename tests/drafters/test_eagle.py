@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from talon_core import TableTarget
 from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import FINAL_STATE
+from talon_drafters import Eagle
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.eagle.files import EagleFiles
-from talon_drafters.eagle.options import Eagle
 from talon_tests.tiny_models import tiny_model
 
 VOCAB, HIDDEN, HEADS, KV_HEADS = 97, 48, 4, 2

@@ -19,11 +19,12 @@ from talon_core.plugins.specs import describe_options
 from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.target import NOT_GREEDY, NodeOutputs, Verified
+from talon_drafters import Eagle3
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint
 from talon_drafters.eagle3.files import Eagle3Files
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
-from talon_drafters.eagle3.options import Eagle3, default_states
+from talon_drafters.eagle3.options import default_states
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels.backends import ReferenceAttention
 from talon_strategies.rules.match import Match

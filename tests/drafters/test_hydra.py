@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from talon_core import TableTarget, TokenTree
 from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import FINAL_STATE, Committed, Frontier
+from talon_drafters import Hydra
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.hydra.files import hydra_of, save_hydra
 from talon_drafters.hydra.network import HydraConfig, HydraHeads
-from talon_drafters.hydra.options import Hydra
 from talon_tests.on_device import check_on_device
 from talon_tests.tiny_models import tiny_model
 

@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from talon_core import TableTarget, TokenTree
 from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import FINAL_STATE, Frontier
+from talon_drafters import Medusa
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint, shipped_for
 from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.medusa.files import medusa_of, save_medusa
 from talon_drafters.medusa.network import MedusaConfig, MedusaHeads
-from talon_drafters.medusa.options import Medusa
 from talon_tests.on_device import check_on_device
 from talon_tests.tiny_models import tiny_model
 

@@ -11,7 +11,8 @@ from talon_core.drafter import Committed, Frontier
 from talon_core.table import TableTarget
 from talon_core.testing import draft_trees
 from talon_core.tree import TokenTree
-from talon_drafters.ngram.drafter import Ngram, NgramDrafter
+from talon_drafters import Ngram
+from talon_drafters.ngram.drafter import NgramDrafter
 
 VOCAB = 11
 TEXTS = st.integers(1, 4).flatmap(lambda letters: st.lists(st.integers(0, letters - 1), min_size=1, max_size=40))

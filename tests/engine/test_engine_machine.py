@@ -11,7 +11,7 @@ from talon_core import Engine, Request, TableTarget
 from talon_core.sampling import temperature_sampling
 from talon_core.testing import TableDrafter
 from talon_core.testing.odd_policies import CoinTosser, Erratic
-from talon_drafters.ngram.drafter import Ngram
+from talon_drafters import Ngram
 from talon_strategies import Chain, Match, Talon
 
 VOCAB = 4

@@ -1,6 +1,7 @@
 """The decoder layers of a published head as a transformers configuration, from whatever its `config.json` says."""
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,14 @@ from talon_core.errors import is_whole, one_line
 from talon_drafters.checkpoints.files import Checkpoint
 
 COPIED = ("hidden_act", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters")
+
+
+def norms_features(checkpoint: Checkpoint) -> bool:
+    """Whether the first decoder layer norms the target's features, beside the token's embedding, by its tensors' names.
+
+    Published heads that fuse several of the target's states do so; those on its last state alone do not.
+    """
+    return any(re.match(r"(?:model\.)?midlayer\.", name) or ".hidden_norm." in name for name in checkpoint.tensors)
 
 
 def layer_config(checkpoint: Checkpoint, fields: Mapping[str, Any], first: str, hidden_size: int) -> Any:

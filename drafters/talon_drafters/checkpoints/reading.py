@@ -1,4 +1,4 @@
-"""What the readers of Medusa's and Hydra's files share."""
+"""From a checkpoint's tensors to a module's: names, numbers and shapes, whatever the layout."""
 
 import re
 from collections.abc import Mapping

@@ -7,10 +7,9 @@ import attrs
 import torch
 
 from talon_drafters.checkpoints.files import Checkpoint
-from talon_drafters.checkpoints.layer_config import layer_config
+from talon_drafters.checkpoints.layer_config import layer_config, norms_features
 from talon_drafters.checkpoints.reading import counted, fill, renamed, shaped
 from talon_drafters.eagle.network import EagleHead
-from talon_drafters.eagle3.files import resembles_eagle3
 
 RULES = {
     r"(?:model\.)?(fc|embed_tokens)\.(weight|bias)": r"\1.\2",
@@ -26,7 +25,7 @@ STRANGE = ("layers.0.input_layernorm.weight", "norm.weight")
 def resembles_eagle(checkpoint: Checkpoint) -> bool:
     """Whether these are files of EAGLE-1 or EAGLE-2, be they readable or not."""
     names = _bare(checkpoint)
-    return "fc.weight" in names and FIRST in names and not resembles_eagle3(checkpoint)
+    return "fc.weight" in names and FIRST in names and not norms_features(checkpoint)
 
 
 def _bare(checkpoint: Checkpoint) -> set[str]:
@@ -46,7 +45,7 @@ class EagleFiles:
         Raises:
             ValueError: if it is another kind of drafter.
         """
-        if resembles_eagle3(checkpoint):
+        if norms_features(checkpoint):
             raise checkpoint.error("is an EAGLE-3 head; use drafter 'eagle3'")
         kind = checkpoint.config.get("speculators_model_type")
         if kind is not None:

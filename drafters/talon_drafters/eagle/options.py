@@ -35,6 +35,6 @@ class Eagle(DrafterSpec):
         return (FINAL_STATE,)
 
     def open(self, target: Target) -> Drafter:
-        from talon_drafters.eagle3.drafter import open_eagle
+        from talon_drafters.eagle.drafter import open_eagle
 
         return open_eagle(self, target)

@@ -1,31 +1,24 @@
-"""Opening EAGLE's heads for a target."""
+"""Opening an EAGLE-3 head for a target, and finding out what its layers' numbers mean."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 
 import attrs
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from talon_core.drafter import Drafter
-from talon_core.hf.checks import embedding_weight, output_weight
+from talon_core.hf.checks import output_weight
 from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
-from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint
-from talon_drafters.eagle.files import EagleFiles
-from talon_drafters.eagle.options import Eagle
 from talon_drafters.eagle3.files import Eagle3Files
 from talon_drafters.eagle3.network import Eagle3Head
 from talon_drafters.eagle3.options import Eagle3, default_states
-from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_drafters.heads.layers import FeatureHead
-from talon_drafters.heads.opening import accelerated, checkpoint_for, shared_embedding, transformers_target
+from talon_drafters.heads.opening import Select, checkpoint_for, embedding_of, feature_drafter, transformers_target
 from talon_drafters.heads.unrolled import unrolled
-
-Select = Callable[[Tensor], Tensor]
-"""From the features that the target was asked for to those of one meaning of the layers' numbers."""
 
 CHECK_PROMPT = "Write a short story about a lighthouse keeper."
 CHECK_TOKENS = 64
@@ -65,53 +58,13 @@ def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
         described["agreement_by_norm_output"] = {("yes" if norm else "no"): share for norm, share in by_norm.items()}
     _with(head, norms[0])
     described = {**files.describe(head), **described, "layer_ids_are": meaning, "states": readings[meaning]}
-    return _drafter(head, embed, target, described, selects[meaning])
+    return feature_drafter(head, embed, target, described, selects[meaning])
 
 
 def _with(head: Eagle3Head, norm_output: bool) -> Eagle3Head:
     """The same head, its next step fed normed states or not."""
     head.config = attrs.evolve(head.config, norm_output=norm_output)
     return head
-
-
-def open_eagle(spec: Eagle, target: Target) -> Drafter:
-    """Open an EAGLE-1 or EAGLE-2 head; raises as `DrafterSpec.open` does."""
-    target = transformers_target(target, spec.name)
-    files = EagleFiles.of(read_checkpoint(spec.path))
-    output_weight(target.model)
-    head = files.head(target.model.get_output_embeddings(), target.vocab_size)
-    embed = embedding_of(head, head.num_features, target, files.checkpoint)
-    return _drafter(head, embed, target, files.describe(head))
-
-
-def _drafter(
-    head: FeatureHead,
-    embed: Callable[[Tensor], Tensor],
-    target: HFTarget,
-    described: Mapping[str, object],
-    select: Select = lambda features: features,
-) -> FeatureDrafter:
-    session = accelerated(target, head)
-    return FeatureDrafter(
-        head, embed, target.vocab_size, target.attention, session, select, described, target.recorder()
-    )
-
-
-def embedding_of(head: nn.Module, width: int, target: HFTarget, checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
-    """From token ids to embeddings: the head's own table, or else the target's.
-
-    Raises:
-        ValueError: if the head has none, and the target's has not the width that it reads.
-    """
-    own: nn.Module | None = getattr(head, "embed_tokens", None)
-    if own is not None:
-        return own
-    found = int(embedding_weight(target.model).shape[1])
-    if found != width:
-        raise checkpoint.error(
-            f"has no embed_tokens.weight and reads embeddings of width {width}; this target's have width {found}"
-        )
-    return shared_embedding(target.model)
 
 
 def _columns(states: tuple[int, ...], target: HFTarget, width: int) -> Select:

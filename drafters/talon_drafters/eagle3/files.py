@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from talon_drafters.checkpoints.files import Checkpoint, read_config
-from talon_drafters.checkpoints.layer_config import layer_config
+from talon_drafters.checkpoints.layer_config import layer_config, norms_features
 from talon_drafters.checkpoints.reading import counted, fill, renamed, shaped
 from talon_drafters.checkpoints.vocabulary import draft_vocabulary
 from talon_drafters.checkpoints.writing import write_checkpoint
@@ -60,7 +60,7 @@ def resembles_eagle3(checkpoint: Checkpoint) -> bool:
     """Whether these are files of the EAGLE-3 family, be they readable or not."""
     if str(checkpoint.config.get("speculators_model_type")) in ("eagle3", "peagle"):
         return True
-    return any(re.match(r"(?:model\.)?midlayer\.", name) or ".hidden_norm." in name for name in checkpoint.tensors)
+    return norms_features(checkpoint)
 
 
 @attrs.frozen(eq=False)

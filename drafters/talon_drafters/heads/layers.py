@@ -63,7 +63,7 @@ class HeadLayer(nn.Module):
     Args:
         config: as for `HeadAttention`.
         layer: its number.
-        input_norm: whether attention's input is normalised; EAGLE-1 leaves it out in its first layer.
+        input_norm: whether attention's input is normalised.
     """
 
     def __init__(self, config: Any, layer: int, input_norm: bool = True) -> None:

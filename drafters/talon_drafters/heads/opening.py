@@ -1,6 +1,6 @@
 """What drafters share that are heads on the target's hidden states: how they are opened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,6 +12,11 @@ from talon_core.hf.target import HFTarget
 from talon_core.target import Target
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
 from talon_drafters.checkpoints.reading import Sizes
+from talon_drafters.heads.feature_drafter import FeatureDrafter
+from talon_drafters.heads.layers import FeatureHead
+
+Select = Callable[[Tensor], Tensor]
+"""From the features that the target was asked for to those that a head reads."""
 
 
 def transformers_target(target: Target, kind: str) -> HFTarget:
@@ -41,6 +46,23 @@ def checkpoint_for(target: HFTarget, path: str, kind: str, stem: str) -> Checkpo
             f"(hidden size {sizes.hidden}, {sizes.vocab} tokens)"
         )
     return read_checkpoint(source, stem)
+
+
+def embedding_of(head: nn.Module, width: int, target: HFTarget, checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
+    """From token ids to embeddings: the head's own table, or else the target's.
+
+    Raises:
+        ValueError: if the head has none, and the target's has not the width that it reads.
+    """
+    own: nn.Module | None = getattr(head, "embed_tokens", None)
+    if own is not None:
+        return own
+    found = int(embedding_weight(target.model).shape[1])
+    if found != width:
+        raise checkpoint.error(
+            f"has no embed_tokens.weight and reads embeddings of width {width}; this target's have width {found}"
+        )
+    return shared_embedding(target.model)
 
 
 def shared_embedding(model: Any) -> Callable[[Tensor], Tensor]:
@@ -76,3 +98,17 @@ def accelerated(target: HFTarget, heads: nn.Module, output: nn.Module | None = N
     if output is not None and output is not target.model.get_output_embeddings():  # which its session accelerates
         own.append(output)
     return target.accelerator.prepare(own) if target.accelerator is not None else nullcontext()
+
+
+def feature_drafter(
+    head: FeatureHead,
+    embed: Callable[[Tensor], Tensor],
+    target: HFTarget,
+    described: Mapping[str, object],
+    select: Select = lambda features: features,
+) -> FeatureDrafter:
+    """What drafts with an autoregressive head, accelerated if the target is; arguments as `FeatureDrafter` has them."""
+    session = accelerated(target, head)
+    return FeatureDrafter(
+        head, embed, target.vocab_size, target.attention, session, select, described, target.recorder()
+    )

@@ -1,4 +1,4 @@
-"""The residual block of Medusa's and Hydra's heads."""
+"""The residual block, of which heads on one hidden state are made."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -17,7 +17,6 @@ from transformers import TrainerCallback
 from talon_core.paths import write_whole
 from talon_core.recipe import TrainingJob
 from talon_drafters.checkpoints.files import fingerprint
-from talon_drafters.eagle3.options import default_states
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
 from talon_drafters.training.batches import Texts, draft_vocabulary, usable
 from talon_drafters.training.card import model_card
@@ -65,7 +64,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
         with processes.first_alone():
             examples = _examples(model, tokenizer, job, progress)
             texts = usable(_answers(model, tokenizer, examples, job, progress), job.max_length)
-            store = _states(model, texts, job, progress) if job.keep_states else None
+            store = _states(training, model, texts, job, progress) if job.keep_states else None
         held = _held_out(texts, job)
         kept = [number for number in range(len(texts)) if number not in held]
         if not kept:
@@ -234,11 +233,15 @@ def _held_out(texts: Sequence[Text], job: TrainingJob) -> set[int]:
     return set(random.Random(job.seed).sample(range(len(texts)), count))
 
 
-def _states(model: Any, texts: Sequence[Text], job: TrainingJob, progress: Progress) -> StateStore:
-    """The states of all recipes, so that several can share them."""
-    states = TargetStates(model, default_states(model.config.get_text_config().num_hidden_layers))
-    width = (len(states.features) + 1) * model.config.get_text_config().hidden_size
-    store = StateStore(job.out / "states.bin", texts, width, fingerprint(model))
+def _states(
+    training: HeadTraining, model: Any, texts: Sequence[Text], job: TrainingJob, progress: Progress
+) -> StateStore:
+    """The states that a head reads and the last ones, in a file that heads which read the same ones share."""
+    sizes = model.config.get_text_config()
+    states = TargetStates(model, training.features(sizes.num_hidden_layers))
+    width = (len(states.features) + 1) * sizes.hidden_size
+    file = job.out / ("-".join(["states", *map(str, states.features)]) + ".bin")
+    store = StateStore(file, texts, width, fingerprint(model))
     bar = progress.add_task("states", total=len(texts), completed=store.done)
     store.fill(states, job.batch_tokens, lambda count: progress.advance(bar, count))
     return store

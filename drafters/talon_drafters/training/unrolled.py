@@ -1,4 +1,4 @@
-"""The loss of EAGLE-3's training-time test: several drafting steps in a row, each fed with what the one before made."""
+"""The loss of unrolled drafting: several drafting steps in a row, each fed with what the one before made."""
 
 import torch
 from torch import Tensor
