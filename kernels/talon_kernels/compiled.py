@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 from torch import nn
 
-from talon_core.hf.modes import Modules
+from talon_core.runtime.modules import Modules
 from talon_kernels.acceleration import Acceleration
 from talon_kernels.replacements import Forward
 

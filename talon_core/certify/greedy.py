@@ -227,7 +227,7 @@ class _Own:
 
     def _generate(self, **more: Any) -> list[int]:
         from talon_core.hf.model import evaluating
-        from talon_core.hf.modes import Modules
+        from talon_core.runtime.modules import Modules
 
         with evaluating(Modules(self._model)):
             out = self._model.generate(self._ids, **self._how, **more)
@@ -265,7 +265,7 @@ class _Own:
         import torch
 
         from talon_core.hf.model import evaluating
-        from talon_core.hf.modes import Modules
+        from talon_core.runtime.modules import Modules
 
         model, found = self._model, [scores]
         ids = torch.cat([self._ids, self._ids.new_tensor([before])], dim=1) if before else self._ids

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from talon_core.hf.modes import is_wrapper
+from talon_core.runtime.modules import is_wrapper
 from talon_core.runtime.sharing import vocabulary_size
 
 MIXING = "torch.ao.nn.quantized"

@@ -1,54 +1,19 @@
 """What TALON does to a transformers model for the time of a generation: it listens, and switches its attention."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from talon_core.drafter import FINAL_STATE
 from talon_core.errors import BusyError
 from talon_core.hf.attention import ATTENTION_NAME
-from talon_core.hf.modes import Modules
-
-
-@contextmanager
-def captured_states(
-    model: Any, features: Sequence[int], layers: nn.ModuleList | None = None
-) -> Iterator[dict[int, Tensor]]:
-    """While entered, each pass of the model leaves the hidden states that were asked for in the dictionary.
-
-    Args:
-        model: a transformers causal LM.
-        features: as in `ModelRunner`.
-        layers: its decoder layers; looked for by default.
-    """
-    captured: dict[int, Tensor] = {}
-
-    def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *out: Any, at: int) -> None:
-        state = out[0] if out else (args[0] if args else kwargs["hidden_states"])
-        if at == FINAL_STATE:
-            state = state.last_hidden_state
-        captured[at] = state[0] if isinstance(state, tuple) else state
-
-    with ExitStack() as stack:
-        if layers is None:
-            layers = decoder_layers(model) if features else nn.ModuleList()
-        for wanted in features:
-            hook = partial(keep, at=wanted)
-            if wanted == FINAL_STATE:
-                handle = model.get_decoder().register_forward_hook(hook, with_kwargs=True)
-            elif wanted == 0:
-                handle = layers[0].register_forward_pre_hook(hook, with_kwargs=True)
-            else:
-                handle = layers[wanted - 1].register_forward_hook(hook, with_kwargs=True)
-            stack.callback(handle.remove)
-        yield captured
+from talon_core.runtime.modules import Modules
 
 
 @contextmanager
@@ -208,16 +173,3 @@ def set_implementation(model: Any, name: str) -> None:
             f"{type(model).__name__} does not take its attention from transformers' AttentionInterface "
             f"(it stays on '{implementation(model)}'), so it cannot verify a tree; choose another target"
         )
-
-
-def decoder_layers(model: Any) -> nn.ModuleList:
-    """The model's decoder layers, in order.
-
-    Raises:
-        ValueError: if no module list of the configured length is found.
-    """
-    count = model.config.get_text_config().num_hidden_layers
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return module
-    raise ValueError(f"no list of {count} decoder layers found in {type(model).__name__}")

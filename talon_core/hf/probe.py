@@ -13,7 +13,7 @@ from transformers import GenerationMixin, LogitsProcessorList
 
 from talon_core.hf.frontend import sampling_options
 from talon_core.hf.model import evaluating
-from talon_core.hf.modes import Modules
+from talon_core.runtime.modules import Modules
 from talon_core.tree import IntArray, TokenTree
 
 STEPS = 2

@@ -9,18 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.attention import Accelerator
 from talon_core.drafter import FINAL_STATE
 from talon_core.errors import blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
-from talon_core.hf.model import AttentionSwitch, captured_states, decoder_layers, evaluating
-from talon_core.hf.modes import Modules, marks_of, recorded_parts
-from talon_core.runtime.device import executor_for
-from talon_core.runtime.executor import TreeView, Walks
+from talon_core.hf.model import AttentionSwitch, evaluating
+from talon_core.runtime.executor import Executor, TreeView, Walks
 from talon_core.runtime.inputs import PassInputs, Staged, prompt_passes
+from talon_core.runtime.modules import Modules, marks_of, recorded_parts
 from talon_core.runtime.passes import Pass
-from talon_core.runtime.recording import Recorder
+from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
 from talon_core.tree import IntArray, TokenTree
 
@@ -45,11 +44,10 @@ class ModelRunner:
 
     Args:
         model: any `transformers` causal LM that routes its attention through `AttentionInterface`.
-        attention: computes tree attention.
+        executor: runs its passes.
         accelerator: makes the model's own layers faster; None leaves them alone.
         features: which hidden states to keep: 0 is what enters the first layer, `i` what layer `i - 1` returns,
             `FINAL_STATE` what enters the LM head.
-        recorder: records passes, so that they are repeated without Python; needs a `DeviceBackend`.
 
     Raises:
         ValueError: if the model cannot be run over trees; the sentence says why.
@@ -58,17 +56,15 @@ class ModelRunner:
     def __init__(
         self,
         model: Any,
-        attention: AttentionBackend,
+        executor: Executor,
         accelerator: Accelerator | None = None,
         features: Sequence[int] = (),
-        recorder: Recorder | None = None,
     ) -> None:
         self.model = model
-        self.attention = attention
         self.features = tuple(features)
         self.device: torch.device = model.device
-        self.executor = executor_for(attention, self.device, recorder)
-        self.cache = self.executor.cache
+        self.executor = executor
+        self.cache = executor.cache
         self._captured: dict[int, Tensor] = {}
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._switch = AttentionSwitch(model)
@@ -216,7 +212,7 @@ class ModelRunner:
     def _forward(self, ids: Tensor, positions: Tensor, this_pass: Pass, logits_to_keep: int = 0) -> Tensor:
         """Logits, shape `(rows, kept, vocab)`."""
         # of an ordinary error nobody knows whether it is the model's
-        with blaming("attention backend", self.attention, "attend", but=_may_be_the_models):
+        with blaming("attention backend", self.executor.attention, "attend", but=_may_be_the_models):
             logits: Tensor = self.model(
                 input_ids=ids.to(self.device),
                 position_ids=positions.to(self.device),

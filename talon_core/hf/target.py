@@ -80,16 +80,12 @@ class HFTarget(NetworkTarget):
         self.tokenizer = tokenizer
         self.states = tuple(features)
         self.graphs = graphs
-        self.runner = ModelRunner(model, attention, accelerator, features, self.recorder())
+        self.runner = ModelRunner(model, self.executor(), accelerator, features)
         if probe:
             self._probe(config)
 
-    def recorder(self) -> Recorder | None:
-        """A new one, for whoever runs passes of his own; None if nothing is to be recorded."""
-        return self.graphs() if self.graphs is not None else None
-
     def executor(self) -> Executor:
-        return executor_for(self.attention, self.device, self.recorder())
+        return executor_for(self.attention, self.device, self.graphs() if self.graphs is not None else None)
 
     def faster(self, *modules: nn.Module) -> AbstractContextManager[object]:
         own = nn.ModuleList(module for module in modules if module is not self.model.get_output_embeddings())

@@ -9,6 +9,7 @@ from talon_core.target import Target
 if TYPE_CHECKING:
     from torch import nn
 
+    from talon_core.attention import Accelerator
     from talon_core.runtime.executor import Executor
 
 
@@ -20,12 +21,14 @@ class NetworkTarget(Target):
     Attributes:
         model: the network, a causal LM in the form of transformers: with `config`, `get_input_embeddings()` and
             `get_output_embeddings()`.
+        accelerator: makes the network's own layers faster; None if nothing does.
         tokenizer: the model's tokenizer, which drafters compare theirs with; None if there is none.
         states: the hidden states that `read` and `verify` give as features, one after another, as
             `DrafterSpec.features` asked for them.
     """
 
     model: Any
+    accelerator: "Accelerator | None"
     tokenizer: Any
     states: tuple[int, ...]
 

@@ -239,7 +239,7 @@ class Bench:
         with self.device:
             head = Eagle3Head(head_config, target_ids.to(self.device)).to(self.dtype)
         embed = model.get_input_embeddings()
-        drafter = FeatureDrafter(head, embed, target.vocab_size, attention, recorder=target.recorder())
+        drafter = FeatureDrafter(head, embed, target.vocab_size, target.executor())
         prompt = self.rng.integers(0, target.vocab_size, self.sizes.prefix + 1)
         trees = {"step": TokenTree.root(1), "verify": random_tree(self.rng, self.sizes.nodes, target.vocab_size)}
         with target.session(), drafter.session():

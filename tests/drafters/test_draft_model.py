@@ -14,8 +14,9 @@ import talon_core
 from talon_core import TableTarget, TokenTree
 from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import Frontier
-from talon_core.hf.model import decoder_layers
 from talon_core.hf.runner import ModelRunner
+from talon_core.runtime.device import executor_for
+from talon_core.runtime.states import decoder_layers
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_drafters import DraftModel
@@ -51,8 +52,10 @@ def saved(folder, model, its_tokenizer):
 def drafter_of(model, recorded=False):
     """A drafter that runs the model itself; recorded and repeated, as on a device, or not."""
     if recorded:
-        return ModelDrafter(ModelRunner(model, TapedBackend(PlainDevice()), recorder=TapeRecorder()), VOCAB)
-    return ModelDrafter(ModelRunner(model, target_of(model).attention), VOCAB)
+        return ModelDrafter(
+            ModelRunner(model, executor_for(TapedBackend(PlainDevice()), model.device, TapeRecorder())), VOCAB
+        )
+    return ModelDrafter(ModelRunner(model, target_of(model).executor()), VOCAB)
 
 
 def plain_laws(model, prefix, tree):

@@ -17,6 +17,7 @@ from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import describe_options
 from talon_core.request import Request
+from talon_core.runtime.executor import HostExecutor
 from talon_core.sampling import Sampling
 from talon_core.target import NOT_GREEDY, NodeOutputs, Verified
 from talon_drafters import Eagle3
@@ -512,7 +513,7 @@ def test_the_law_of_the_output_is_exactly_the_targets(policy, do_sample):
     head = Eagle3Head(Eagle3Config(layer, 2, 3), None, (3, 4))
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
-    drafter = FeatureDrafter(head, head.embed_tokens, 3, ReferenceAttention())
+    drafter = FeatureDrafter(head, head.embed_tokens, 3, HostExecutor(ReferenceAttention(), torch.device("cpu")))
     small = {"budget": 5, "top_k": 2, "depth": 2}
     cls = load_registry().get("tree policy", policy).cls
     made = cls(**{option: value for option, value in small.items() if option in describe_options(cls)})

@@ -23,6 +23,7 @@ from talon_core.cli import main
 from talon_core.decoding.loading import Parts, decoder_for_model
 from talon_core.drafter import Committed, Frontier, Part
 from talon_core.recipe import TrainingJob
+from talon_core.runtime.executor import HostExecutor
 from talon_core.tree import TokenTree
 from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.checkpoints.files import read_checkpoint
@@ -132,7 +133,9 @@ def test_the_targets_law_is_the_models(architecture: str) -> None:
 
 def drafted_states(training: Eagle3Training, head: Any, model: Any, text: Text, start: int) -> list[np.ndarray]:
     """The laws of a chain drafted from row `start` on, along the text's own tokens, by the running drafter."""
-    drafter = FeatureDrafter(head, shared_embedding(model), VOCAB, ReferenceAttention())
+    drafter = FeatureDrafter(
+        head, shared_embedding(model), VOCAB, HostExecutor(ReferenceAttention(), torch.device("cpu"))
+    )
     ids = np.array(text.ids, dtype=np.int64)
     features, _ = TargetStates(model, default_states(4))(torch.as_tensor(ids)[None])
     drafter.open(0, ids[: start + 2], len(ids))

@@ -139,7 +139,7 @@ def test_a_heads_layers_are_recorded_too(exact):
     for graphs in (CudaGraphs, None):
         target = HFTarget(model, TritonAttention(), None, (1, 2, 4), graphs=graphs)
         embed = model.get_input_embeddings()
-        drafter = FeatureDrafter(head, embed, target.vocab_size, target.attention, recorder=target.recorder())
+        drafter = FeatureDrafter(head, embed, target.vocab_size, target.executor())
         decoder = Decoder(target, Match(), Talon(budget=40, top_k=6), Given(drafter), HFFrontend(model))
         results.append(decoder.generate(PROMPTS, max_new_tokens=50))
         assert drafter.executor.failure is None

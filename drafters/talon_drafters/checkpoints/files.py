@@ -12,9 +12,9 @@ from torch import Tensor
 
 from talon_core import records
 from talon_core.errors import first_line
-from talon_core.hf.checks import embedding_weight, output_weight
 from talon_core.models import ModelError
 from talon_core.paths import small_text
+from talon_core.runtime.sharing import embedding_weight, output_weight
 
 DRAFTERS = Path(__file__).parents[1]
 """The drafters' own folders; `<drafter>/shipped/<target>` travels with the package."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import attrs
 from torch import Tensor, nn
 
-from talon_core.hf.checks import output_weight
-from talon_core.hf.target import HFTarget
+from talon_core.runtime.network import NetworkTarget
+from talon_core.runtime.sharing import output_weight
 from talon_drafters.checkpoints.files import Checkpoint
 
 
@@ -19,7 +19,7 @@ class Sizes:
     vocab: int
 
     @classmethod
-    def of(cls, target: HFTarget) -> "Sizes":
+    def of(cls, target: NetworkTarget) -> "Sizes":
         """The sizes of a target."""
         return cls(int(output_weight(target.model).shape[1]), target.vocab_size)
 

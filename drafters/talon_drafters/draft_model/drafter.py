@@ -11,27 +11,28 @@ from torch import nn
 from talon_core.candidates import Candidates
 from talon_core.decoding.loading import load_model
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.hf.checks import vocabulary_size
-from talon_core.hf.model import decoder_layers
-from talon_core.hf.runner import ModelRunner
-from talon_core.hf.target import HFTarget
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
+from talon_core.runtime.network import NetworkTarget, network_target
+from talon_core.runtime.sharing import vocabulary_size
 from talon_core.runtime.staging import StagedSlot
+from talon_core.runtime.states import decoder_layers
 from talon_core.target import Target
 from talon_core.tree import IntArray
-from talon_drafters.heads.opening import transformers_target
 
 if TYPE_CHECKING:
+    from talon_core.hf.runner import ModelRunner
     from talon_drafters.draft_model.options import DraftModel
 
 
 def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     """Load the drafter that `spec` describes; raises as `DrafterSpec.open` does."""
-    target = transformers_target(target, spec.name)
+    from talon_core.hf.runner import ModelRunner
+
+    target = network_target(target, spec.name)
     if spec.model is None:
         # the target's own layers are accelerated already while the target runs
-        part = ModelRunner(without_layers(target.model, spec.skip), target.attention, recorder=target.recorder())
-        return ModelDrafter(part, target.vocab_size)
+        part = without_layers(target.model, spec.skip)
+        return ModelDrafter(ModelRunner(part, target.executor()), target.vocab_size)
     model, tokenizer = load_model(
         spec.model,
         trust_remote_code=spec.trust_remote_code,
@@ -41,12 +42,10 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     accelerator = target.accelerator
     if accelerator is not None and accelerator.unavailable(model.device, model.dtype) is not None:
         accelerator = None
-    return ModelDrafter(
-        ModelRunner(model, target.attention, accelerator, recorder=target.recorder()), target.vocab_size
-    )
+    return ModelDrafter(ModelRunner(model, target.executor(), accelerator), target.vocab_size)
 
 
-def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: HFTarget) -> None:
+def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: NetworkTarget) -> None:
     size = vocabulary_size(model)
     if target.tokenizer is not None and tokenizer.get_vocab() != target.tokenizer.get_vocab():
         raise ValueError(
@@ -129,7 +128,7 @@ class ModelDrafter(Drafter):
         vocab_size: the target's; ids beyond it are never proposed.
     """
 
-    def __init__(self, runner: ModelRunner, vocab_size: int) -> None:
+    def __init__(self, runner: "ModelRunner", vocab_size: int) -> None:
         self._runner = runner
         self._vocabulary = Vocabulary(vocab_size)
         self._context = getattr(runner.model.config.get_text_config(), "max_position_embeddings", None)

@@ -1,17 +1,18 @@
 """Opening an EAGLE-1 or EAGLE-2 head for a target."""
 
 from talon_core.drafter import Drafter
-from talon_core.hf.checks import output_weight
+from talon_core.runtime.network import network_target
+from talon_core.runtime.sharing import output_weight
 from talon_core.target import Target
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.eagle.files import EagleFiles
 from talon_drafters.eagle.options import Eagle
-from talon_drafters.heads.opening import embedding_of, feature_drafter, transformers_target
+from talon_drafters.heads.opening import embedding_of, feature_drafter
 
 
 def open_eagle(spec: Eagle, target: Target) -> Drafter:
     """Open an EAGLE-1 or EAGLE-2 head; raises as `DrafterSpec.open` does."""
-    target = transformers_target(target, spec.name)
+    target = network_target(target, spec.name)
     files = EagleFiles.of(read_checkpoint(spec.path))
     output_weight(target.model)
     head = files.head(target.model.get_output_embeddings(), target.vocab_size)

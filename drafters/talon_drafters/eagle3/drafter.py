@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from talon_core.drafter import Drafter
-from talon_core.hf.checks import output_weight
-from talon_core.hf.target import HFTarget
+from talon_core.runtime.network import NetworkTarget, network_target
+from talon_core.runtime.sharing import output_weight
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.eagle3.files import Eagle3Files
 from talon_drafters.eagle3.network import Eagle3Head
 from talon_drafters.eagle3.options import Eagle3, default_states
 from talon_drafters.heads.layers import FeatureHead
-from talon_drafters.heads.opening import Select, checkpoint_for, embedding_of, feature_drafter, transformers_target
+from talon_drafters.heads.opening import Select, checkpoint_for, embedding_of, feature_drafter
 from talon_drafters.heads.unrolled import unrolled
 
 CHECK_PROMPT = "Write a short story about a lighthouse keeper."
@@ -26,7 +26,7 @@ CHECK_TOKENS = 64
 
 def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
     """Open an EAGLE-3 head; raises as `DrafterSpec.open` does."""
-    target = transformers_target(target, spec.name)
+    target = network_target(target, spec.name)
     text = target.model.config.get_text_config()
     files = Eagle3Files.of(checkpoint_for(target, spec.path, spec.name, ""))
     weight = output_weight(target.model)
@@ -67,9 +67,9 @@ def _with(head: Eagle3Head, norm_output: bool) -> Eagle3Head:
     return head
 
 
-def _columns(states: tuple[int, ...], target: HFTarget, width: int) -> Select:
+def _columns(states: tuple[int, ...], target: NetworkTarget, width: int) -> Select:
     """From the features that the target was asked for to these states, in this order."""
-    asked = target.runner.features
+    asked = target.states
     if states == asked:
         return lambda features: features
     places = [asked.index(state) for state in states]
@@ -92,7 +92,7 @@ class KnownText:
 
 
 @torch.inference_mode()
-def greedy_text(target: HFTarget) -> KnownText:
+def greedy_text(target: NetworkTarget) -> KnownText:
     """A short text by the target, greedily, and its features."""
     if target.tokenizer is not None:
         ids = list(target.tokenizer(CHECK_PROMPT)["input_ids"])

@@ -8,15 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.runtime.best import Best, Vocabulary, best_numbers, few_widths, last_rows
-from talon_core.runtime.device import executor_for
-from talon_core.runtime.executor import Numbers, TreeView
+from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
-from talon_core.runtime.recording import Recorder
 from talon_core.runtime.staging import StagedSlot
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import FeatureHead
@@ -73,11 +70,10 @@ class FeatureDrafter(Drafter):
         head: the network, on the target's device.
         embed: token ids, int64, to embeddings.
         vocab_size: the target's.
-        attention: computes tree attention.
+        executor: runs the head, on its device.
         session: a context in which the head's layers run faster.
         select: from the target's features to those that the head was made for.
         described: what its files are, for `describe`.
-        recorder: records passes, so that they are repeated without Python; needs a `DeviceBackend`.
     """
 
     def __init__(
@@ -85,11 +81,10 @@ class FeatureDrafter(Drafter):
         head: FeatureHead,
         embed: Callable[[Tensor], Tensor],
         vocab_size: int,
-        attention: AttentionBackend,
+        executor: Executor,
         session: AbstractContextManager[object] | None = None,
         select: Callable[[Tensor], Tensor] = lambda features: features,
         described: Mapping[str, object] | None = None,
-        recorder: Recorder | None = None,
     ) -> None:
         self.head = head.eval().requires_grad_(False)
         self._embed = embed
@@ -101,8 +96,8 @@ class FeatureDrafter(Drafter):
         # of the round's pending pairs, and of what was made in it; `_Slot` says where
         self._states = torch.empty((0, 0), dtype=head.dtype, device=self._device)
         self._filled = 0
-        self.executor = executor_for(attention, self._device, recorder)
-        self._cache = self.executor.cache
+        self.executor = executor
+        self._cache = executor.cache
         ids = head.target_ids.cpu().numpy() if head.target_ids is not None else None
         self._vocabulary = Vocabulary(vocab_size, ids)
 

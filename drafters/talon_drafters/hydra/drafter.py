@@ -11,23 +11,14 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
-from talon_core.hf.checks import embedding_weight, output_weight
-from talon_core.hf.model import set_implementation
-from talon_core.hf.target import HFTarget
 from talon_core.runtime.best import Best, Vocabulary, best_by
-from talon_core.runtime.device import executor_for
 from talon_core.runtime.executor import Executor
+from talon_core.runtime.network import NetworkTarget, network_target
+from talon_core.runtime.sharing import embedding_weight, output_weight, shared_embedding, shared_output
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.reading import Sizes
-from talon_drafters.heads.opening import (
-    accelerated,
-    checkpoint_for,
-    shared_embedding,
-    shared_output,
-    transformers_target,
-)
+from talon_drafters.heads.opening import checkpoint_for
 from talon_drafters.hydra.files import STEM, ReadHydra, hydra_of
 from talon_drafters.hydra.network import HydraHeads
 
@@ -37,7 +28,7 @@ if TYPE_CHECKING:
 
 def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
     """Read the heads that `spec` describes; raises as `DrafterSpec.open` does."""
-    target = transformers_target(target, spec.name)
+    target = network_target(target, spec.name)
     checkpoint = checkpoint_for(target, spec.path, spec.name, STEM)
     sizes = Sizes.of(target)
     read = hydra_of(
@@ -61,8 +52,12 @@ class _States:
         self._cache = executor.cache
         self._unread: dict[int, list[Tensor]] = {}  # by slot: states that came since the last one was asked for
         self._last: dict[int, Tensor] = {}
-        if heads.prefix is not None:
+        if heads.prefix is not None:  # a layer of transformers
+            from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
+            from talon_core.hf.model import set_implementation
+
             set_implementation(heads.prefix, ATTENTION_NAME)
+            self._keyword = PASS_KEYWORD
 
     def open(self, slot: int, room: int) -> None:
         self._cache.open(slot, room)
@@ -105,7 +100,7 @@ class _States:
         if self._heads.prefix is None:
             return states
         with self._executor.reading([slot], [len(states)], as_trees=not prompt) as (positions, this_pass):
-            options: dict[str, Any] = {PASS_KEYWORD: this_pass}
+            options: dict[str, Any] = {self._keyword: this_pass}
             encoded = self._heads.encode(
                 states[None],
                 position_ids=positions,
@@ -124,15 +119,15 @@ class HydraDrafter(Drafter):
         target: whose states and embeddings they read.
     """
 
-    def __init__(self, read: ReadHydra, target: HFTarget) -> None:
+    def __init__(self, read: ReadHydra, target: NetworkTarget) -> None:
         self.max_depth = read.heads.config.num_heads
         self._heads = read.heads
-        self._output = shared_output(target, read.vocabulary) if read.heads.outputs is None else None
-        self._session = accelerated(target, read.heads, self._output)
+        self._output = shared_output(target.model, read.vocabulary) if read.heads.outputs is None else None
+        self._session = target.faster(read.heads, *([self._output] if self._output is not None else []))
         self._embed = shared_embedding(target.model)
         self._vocabulary = Vocabulary(target.vocab_size, None if read.vocabulary is None else read.vocabulary.numpy())
         self._device = target.device
-        self._executor = executor_for(target.attention, target.device, target.recorder())
+        self._executor = target.executor()
         self._states = _States(read.heads, self._executor)
 
     def session(self) -> AbstractContextManager[object]:

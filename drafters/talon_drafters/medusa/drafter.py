@@ -9,14 +9,13 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.hf.checks import output_weight
-from talon_core.hf.target import HFTarget
 from talon_core.runtime.best import Best, Vocabulary, best_by
-from talon_core.runtime.device import executor_for
+from talon_core.runtime.network import NetworkTarget, network_target
+from talon_core.runtime.sharing import output_weight, shared_output
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.reading import Sizes
-from talon_drafters.heads.opening import accelerated, checkpoint_for, shared_output, transformers_target
+from talon_drafters.heads.opening import checkpoint_for
 from talon_drafters.medusa.files import STEM, ReadMedusa, medusa_of
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def open_medusa(spec: "Medusa", target: Target) -> "MedusaDrafter":
     """Read the heads that `spec` describes; raises as `DrafterSpec.open` does."""
-    target = transformers_target(target, spec.name)
+    target = network_target(target, spec.name)
     checkpoint = checkpoint_for(target, spec.path, spec.name, STEM)
     return MedusaDrafter(
         medusa_of(checkpoint, Sizes.of(target), output_weight(target.model)),
@@ -41,13 +40,13 @@ class MedusaDrafter(Drafter):
         target: whose states they read.
     """
 
-    def __init__(self, read: ReadMedusa, target: HFTarget) -> None:
+    def __init__(self, read: ReadMedusa, target: NetworkTarget) -> None:
         self.max_depth = read.heads.config.num_heads
         self._heads = read.heads
-        self._output = shared_output(target, read.vocabulary) if read.heads.outputs is None else None
-        self._session = accelerated(target, read.heads, self._output)
+        self._output = shared_output(target.model, read.vocabulary) if read.heads.outputs is None else None
+        self._session = target.faster(read.heads, *([self._output] if self._output is not None else []))
         self._vocabulary = Vocabulary(target.vocab_size, None if read.vocabulary is None else read.vocabulary.numpy())
-        self._executor = executor_for(target.attention, target.device, target.recorder())
+        self._executor = target.executor()
         self._states: dict[int, Tensor] = {}  # by slot: the state of the token before the root, (hidden,)
         self._best: dict[int, tuple[Best, int]] = {}  # this round's rows, one for each head, and the first of a slot's
 

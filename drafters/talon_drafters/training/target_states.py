@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from talon_core.hf.model import captured_states
+from talon_core.runtime.states import captured_states
 
 
 @attrs.frozen(eq=False)
