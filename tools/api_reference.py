@@ -90,7 +90,8 @@ class Reference:
     def _code(self, path: str) -> Any:
         package, _, rest = path.partition(".")
         try:
-            return self._packages[package][rest] if rest else self._packages[package]
+            code = self._packages[package][rest] if rest else self._packages[package]
+            return code.final_target if code.is_alias else code  # what a package takes over from its own modules
         except KeyError:
             raise ValueError(f"there is no {path}, and an entry of tools/api_pages.py names it") from None
 

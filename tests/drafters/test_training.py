@@ -448,6 +448,26 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
     )
 
 
+def test_states_are_kept_that_the_recipe_reads_and_shared_by_recipes_that_read_the_same(
+    job: TrainingJob, tmp_path: Path
+) -> None:
+    from talon_drafters.training.pipeline import _states
+
+    model, some = tiny_model("llama"), usable(texts(3), 64)
+    tokens, here = sum(len(text.ids) for text in some), attrs.evolve(job, out=tmp_path)
+    with Progress(console=Console(file=io.StringIO())) as progress:
+        stores = {kind: _states(TRAININGS[kind], model, some, here, progress) for kind in ("medusa", "hydra", "eagle3")}
+        assert [bar.completed for bar in progress.tasks] == [3, 3, 3]
+    layers = default_states(model.config.num_hidden_layers)
+    three = "-".join(map(str, layers))
+    sizes = {file.name: file.stat().st_size for file in tmp_path.glob("*.bin")}
+    assert sizes == {"states.bin": tokens * 48 * 2, f"states-{three}.bin": tokens * 4 * 48 * 2}
+    _, last = TargetStates(model, ())(torch.tensor([some[0].ids]))
+    for kind in ("medusa", "hydra"):
+        torch.testing.assert_close(stores[kind][0], last[0].to(torch.bfloat16), rtol=2**-7, atol=1e-3)
+    assert torch.equal(stores["eagle3"][0][:, -48:], stores["medusa"][0])
+
+
 def copy_texts(job: TrainingJob, folder: Path) -> None:
     """Begin another training on a job's prompts and answers."""
     for name in ("answers.jsonl", "prompts.jsonl"):
