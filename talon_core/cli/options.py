@@ -5,9 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from talon_core.cli.streams import JSON, current
-from talon_core.decoding.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
+from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE
 from talon_core.errors import written
 from talon_core.numerals import decimal, fault_of_temperature, whole
+from talon_core.plugins.parts import Parts, Resolved, resolve
 from talon_core.plugins.registry import load_registry
 
 Model = Annotated[
@@ -86,23 +87,22 @@ __all__ = [
     "Rule",
     "TrustRemoteCode",
     "check_seed",
-    "checked_parts",
     "number",
+    "resolved",
     "sampling_options",
     "whole_number",
 ]
 
 
-def checked_parts(drafter: str, policy: str, rule: str, attention: str | None, lossy: bool = False) -> Parts:
-    """The parts of a decoder, each spec looked up and built once, so that a typing error costs no waiting.
+def resolved(drafter: str, policy: str, rule: str, attention: str | None, lossy: bool = False) -> Resolved:
+    """The parts of a decoder, made before a model is loaded, so that a typing error costs no waiting.
 
     Raises:
         LookupError: for an unknown name.
         ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
     parts = Parts(drafter=drafter, policy=policy, rule=rule, attention=attention, lossy=lossy)
-    check_parts(parts, load_registry())
-    return parts
+    return resolve(parts, load_registry())
 
 
 def check_seed(seed: int | None) -> None:
