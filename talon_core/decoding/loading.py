@@ -52,7 +52,8 @@ def load(
         model: the name of an embedded model, a folder or Hugging Face id for `AutoModelForCausalLM`, or a
             transformers causal LM.
         drafter: what drafts; "auto" is the best that is ready for the model. A spec such as `ngram` or
-            `draft-model:model=...`, or a `DrafterSpec`. Without a policy it drafts nothing, and is warned of.
+            `draft-model:model=...`, or a `DrafterSpec`. One that is named without a policy drafts
+            nothing, and a warning says so.
         policy: what shapes the trees; "none" decodes without drafting. A spec such as `talon:budget=12,mu=0.05`, or a
             `TreePolicy`; None is "none".
         rule: what is accepted of a tree; "auto" is what the policy suits. A spec such as `match`, or an

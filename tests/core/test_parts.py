@@ -1,19 +1,25 @@
 """Parts are resolved once: one look for plugins and one object of each part, for a decoder and for a command."""
 
+import ast
 import importlib
 import importlib.metadata
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import attrs
 import pytest
 import torch
 
 import talon_core
+from talon_core import drawn
 from talon_core.cli import main
+from talon_core.cli import options as opts
+from talon_core.cli.helps import attribute_helps
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
@@ -200,3 +206,53 @@ def test_a_command_looks_for_plugins_once(
     assert len(scans) == 1
     if parts is not None:
         assert Counter(made) == parts
+
+
+# Where parts are told of, and named
+
+
+@pytest.mark.parametrize("function", [talon_core.load, talon_core.as_generate])
+def test_parts_are_given_by_the_same_names_with_the_same_defaults(function: Any) -> None:
+    parameters = inspect.signature(function).parameters
+    for field in attrs.fields(Parts):
+        assert parameters[field.name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[field.name].default == field.default
+
+
+@pytest.mark.parametrize("option", [field.name for field in attrs.fields(Parts)])
+def test_each_part_is_told_of_once_and_everybody_else_points_there(option: str) -> None:
+    told = attribute_helps(inspect.getdoc(talon_core.load) or "")[option]
+    assert len(told) > 40
+    assert attribute_helps(inspect.getdoc(talon_core.as_generate) or "")[option].startswith("as for `load`")
+    assert attribute_helps(inspect.getdoc(Parts) or "") == {}
+
+
+@pytest.mark.parametrize("option", ["drafter", "policy", "rule", "lossy", "attention"])
+def test_the_command_line_says_what_load_says(option: str) -> None:
+    said = get_args(getattr(opts, option.capitalize()))[1].help
+    sentence = said.partition(" (")[0].rstrip(".").lower()
+    assert attribute_helps(inspect.getdoc(talon_core.load) or "")[option].replace('"', "").startswith(sentence)
+
+
+ROOT = Path(talon_core.__file__).parent
+MAY_NAME = {("cli/doctor.py", "triton"), ("bench/environment.py", "triton")}
+"""The package of that name, which is looked at for its version."""
+
+
+def named(path: Path, names: set[str]) -> Iterator[str]:
+    """The parts that a module names outside of docstrings and comments."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in loose:
+            yield from names & {node.value.partition(":")[0]}
+
+
+def test_the_core_names_no_part_of_a_plugin_but_its_defaults() -> None:
+    registry = load_registry()
+    kinds = ("attention backend", "accelerator", "drafter", "rule")
+    names = {name for kind in kinds for name in registry.names(kind)} - {*drawn.KINDS}
+    found = {
+        (path.relative_to(ROOT).as_posix(), name) for path in ROOT.rglob("*.py") for name in named(path, names)
+    } - MAY_NAME
+    assert found == {("defaults.py", "match")}
