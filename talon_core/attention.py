@@ -178,6 +178,15 @@ class AttentionBackend(ABC):
     name: ClassVar[str]
     """What the backend is called in the registry."""
 
+    @classmethod
+    def priority(cls, device: "device") -> int:
+        """How early it is tried on a device where none is asked for: the highest first, and by name among equals.
+
+        TALON's own have 10 (plain PyTorch) to 30 (the fastest kernels). What cannot run there is left out by
+        `unavailable`, whatever its priority.
+        """
+        return 0
+
     @abstractmethod
     def unavailable(self, device: "device", dtype: "dtype") -> str | None:
         """Why it cannot run on such tensors, as the end of a sentence, or None if it can."""
@@ -277,6 +286,11 @@ class Accelerator(ABC):
 
     automatic: ClassVar[bool] = True
     """Whether it is taken where it can run and none is asked for; False for one that must be asked for by name."""
+
+    @classmethod
+    def priority(cls, device: "device") -> int:
+        """How early an automatic one is tried on a device: the highest first, and by name among equals."""
+        return 0
 
     @abstractmethod
     def unavailable(self, device: "device", dtype: "dtype") -> str | None:

@@ -10,6 +10,7 @@ import attrs
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
+from talon_core.defaults import EXACT_RULE
 from talon_core.drawn import Drawn
 from talon_core.tree import IntArray, TokenTree
 
@@ -88,7 +89,7 @@ class TreePolicy(ABC):
     children: ClassVar[str] = "deterministic"
     """How children come about, a key of `talon_core.drawn.KINDS`: "deterministic" if the drafter's laws decide."""
 
-    suits: ClassVar[str] = "match"
+    suits: ClassVar[str] = EXACT_RULE
     """The registered rule to use with these trees where the user names none."""
 
     budget: int

@@ -168,7 +168,7 @@ def prompts(request: pytest.FixtureRequest) -> list[str]:
 
 
 def _embedded(name: str) -> tuple[Any, Any]:
-    from talon_core.decoding.loading import load_model
+    from talon_core.decoding.model_files import load_model
     from talon_core.models import is_cached
 
     if not is_cached(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from talon_kernels.acceleration import Acceleration
 
 # Everything is imported where it is used: naming the backends must not load torch.
+
+_log = logging.getLogger("talon_core.kernels")
+
+FASTEST = 30
+"""The priority of compiled kernels for a device; PyTorch's own have 20, and what is written for reading 10."""
 
 
 class _Attention(AttentionBackend):
@@ -45,6 +51,10 @@ class NativeAttention(_Attention):
 
     name = "native"
 
+    @classmethod
+    def priority(cls, device: device) -> int:
+        return FASTEST
+
     def unavailable(self, device: device, dtype: dtype) -> str | None:
         from talon_kernels.tree_attention import native_cannot
 
@@ -56,6 +66,10 @@ class SdpaAttention(_Attention):
 
     name = "sdpa"
 
+    @classmethod
+    def priority(cls, device: device) -> int:
+        return 20
+
     def unavailable(self, device: device, dtype: dtype) -> str | None:
         return None
 
@@ -65,6 +79,10 @@ class ReferenceAttention(_Attention):
 
     name = "reference"
 
+    @classmethod
+    def priority(cls, device: device) -> int:
+        return 10
+
     def unavailable(self, device: device, dtype: dtype) -> str | None:
         return None
 
@@ -73,6 +91,10 @@ class TritonAttention(DeviceBackend):
     """Triton, for GPUs: reads the layout on the device, so that CUDA graphs can hold a whole round of verification."""
 
     name = "triton"
+
+    @classmethod
+    def priority(cls, device: device) -> int:
+        return FASTEST if device.type == "cuda" else 0  # elsewhere it is interpreted
 
     def unavailable(self, device: device, dtype: dtype) -> str | None:
         from talon_kernels.tree_attention import triton_cannot
@@ -103,6 +125,10 @@ class NativeAccelerator(Accelerator):
 
     name = "native"
 
+    @classmethod
+    def priority(cls, device: device) -> int:
+        return FASTEST
+
     def unavailable(self, device: device, dtype: dtype) -> str | None:
         from talon_kernels.tree_attention import native_cannot
 
@@ -111,7 +137,7 @@ class NativeAccelerator(Accelerator):
     def prepare(self, model: nn.Module) -> Acceleration:
         from talon_kernels.acceleration import accelerate
 
-        return accelerate(model)
+        return _told(self.name, model, accelerate(model))
 
 
 class CompileAccelerator(Accelerator):
@@ -126,4 +152,11 @@ class CompileAccelerator(Accelerator):
     def prepare(self, model: nn.Module) -> Acceleration:
         from talon_kernels.compiled import compile_layers
 
-        return compile_layers(model)
+        return _told(self.name, model, compile_layers(model))
+
+
+def _told(name: str, model: nn.Module, made: Acceleration) -> Acceleration:
+    """Tell how much of a model an accelerator has replacements for, and hand them on."""
+    found = ", ".join(f"{count} {kind}" for kind, count in made.summary().items())
+    _log.info("accelerator '%s' replaces in %s: %s", name, type(model).__name__, found or made.reason or "nothing")
+    return made

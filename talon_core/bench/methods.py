@@ -5,19 +5,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from talon_core.decoding.loading import (
-    DEFAULT_DRAFTER,
-    DEFAULT_POLICY,
-    DEFAULT_RULE,
-    Parts,
-    check_parts,
-    is_lossless,
-    with_rule,
-)
+from talon_core.certificates.standing import standing
+from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, NONE
+from talon_core.plugins.parts import Parts, Resolved, resolve
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.rule import Lossless
 
-PLAIN = "none"
+PLAIN = NONE
 """The method every run has: one token per pass, with the same engine as all others."""
 GENERATE = "generate"
 """The method that is transformers' own `model.generate`."""
@@ -32,17 +26,17 @@ class Method:
 
     Attributes:
         name: as it was written, without the space around it.
-        parts: what TALON's engine decodes with; None is transformers' own `generate`.
+        resolved: what TALON's engine decodes with; None is transformers' own `generate`.
         lossless: whether what it decodes has the target's law, see `talon_core.certificates.standing`.
     """
 
     name: str
-    parts: Parts | None
+    resolved: Resolved | None
     lossless: Lossless = True
 
     def as_dict(self) -> dict[str, str | bool | None]:
         """Its name and its parts with the defaults filled in, as the manifest has them."""
-        parts = self.parts
+        parts = self.resolved.parts if self.resolved is not None else None
         drafting = parts is not None and parts.policy != PLAIN
         return {
             "name": self.name,
@@ -56,7 +50,7 @@ class Method:
 def parse_method(
     spec: str, attention: str | None = None, registry: Registry | None = None, lossy: bool = False
 ) -> Method:
-    """Read a method, and look its parts up.
+    """Read a method, and make its parts.
 
     Parts are separated by `/`, or by ` / ` with space around it: where that occurs, other slashes belong to the
     options, as in `draft-model:model=./some/folder / talon:budget=8`. Parts left out take the defaults.
@@ -78,7 +72,7 @@ def parse_method(
     if name == GENERATE:
         return Method(name, None)
     if name == PLAIN:
-        return Method(name, with_rule(Parts(policy=PLAIN, attention=attention, lossy=lossy), registry))
+        return Method(name, resolve(Parts(policy=PLAIN, attention=attention, lossy=lossy), registry))
     spaced = SPACED.search(name) is not None
     pieces = [piece.strip() for piece in (SPACED.split(name) if spaced else name.split("/"))]
     slash_in_option = not spaced and any("=" in piece for piece in pieces[:-1])
@@ -91,13 +85,11 @@ def parse_method(
     if policy == PLAIN:
         raise ValueError(f"method '{name}' has the policy {PLAIN}; decoding without drafting is the method '{PLAIN}'")
     chosen = (drafter or DEFAULT_DRAFTER, policy or DEFAULT_POLICY, rule or DEFAULT_RULE)
-    parts = Parts(*chosen, attention, lossy=lossy)
     try:
-        check_parts(parts, registry)
-        parts = with_rule(parts, registry)
+        resolved = resolve(Parts(*chosen, attention, lossy=lossy), registry)
     except (LookupError, ValueError) as error:
         raise ValueError(f"method '{name}': {error}{hint}") from error
-    return Method(name, parts, is_lossless(parts, registry))
+    return Method(name, resolved, standing(resolved.rule, resolved.policy))
 
 
 def parse_methods(specs: Sequence[str], attention: str | None = None, lossy: bool = False) -> list[Method]:
@@ -112,6 +104,6 @@ def parse_methods(specs: Sequence[str], attention: str | None = None, lossy: boo
         methods.insert(0, parse_method(PLAIN, attention, registry, lossy))
     for number, method in enumerate(methods):
         for other in methods[:number]:
-            if method.parts == other.parts:
+            if method.resolved == other.resolved:
                 raise ValueError(f"'{other.name}' and '{method.name}' are the same method; give each one once")
     return methods

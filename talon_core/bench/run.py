@@ -17,8 +17,9 @@ from talon_core.bench.results import LOCK, Results, append, open_folder, read_ma
 from talon_core.bench.rounds import KeptRounds, append_rounds, forget_rounds
 from talon_core.bench.schedule import Plan, Unit
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import AUTO, Parts, choose_drafter, decoder_for_model
-from talon_core.plugins.registry import load_registry
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.defaults import AUTO
+from talon_core.plugins.parts import Resolved, choose_drafter
 from talon_core.rule import Lossless
 from talon_core.tree import IntArray
 
@@ -49,7 +50,8 @@ class Bench:
 
         self._frontend = HFFrontend(model, tokenizer)
         self._prompts: Mapping[str, Sequence[Prompt]] = {each.name: each.prompts for each in plan.sets}
-        self._plain = self._decoder(next(method for method in plan.methods if method.name == PLAIN))
+        made_of = {method.name: method.resolved for method in plan.methods if method.resolved is not None}
+        self._plain = self._decoder(made_of[PLAIN])
         self._engines = {method.name: self._engine(method) for method in plan.methods}
         self._lossless: dict[str, Lossless] = {method.name: method.lossless for method in plan.methods}
         self._answers: dict[tuple[str, int, int], str] = {}
@@ -57,21 +59,21 @@ class Bench:
             if unit.turn == unit.repetition == 0:
                 self.ids(unit)
 
-    def _decoder(self, method: Method) -> Decoder:
-        parts = method.parts if method.parts is not None else Parts(policy=PLAIN)
-        return decoder_for_model(self.model, self.tokenizer, parts)
+    def _decoder(self, resolved: Resolved) -> Decoder:
+        return decoder_for_model(self.model, self.tokenizer, resolved)
 
     def _engine(self, method: Method) -> Engine:
-        if method.parts is None:
+        if method.resolved is None:
             return engine_of_transformers(self.model, self._plain)
-        return engine_of(self._plain if method.name == PLAIN else self._decoder(method))
+        return engine_of(self._plain if method.name == PLAIN else self._decoder(method.resolved))
 
     def open(self, folder: Path) -> Results:
         """Make the folder, or check that it can be gone on with."""
         environment = describe_environment(self.model, self.tokenizer, self._plain.target)
-        asked = [method.parts for method in self.plan.methods if method.parts is not None]
-        if any(parts.drafter == AUTO and parts.policy != PLAIN for parts in asked):
-            environment[AUTO] = choose_drafter(load_registry(), self.model)
+        made_of = [method.resolved for method in self.plan.methods if method.resolved is not None]
+        waiting = [each for each in made_of if each.waits]
+        if waiting:
+            environment[AUTO] = choose_drafter(waiting[0].registry, self.model)
         results = open_folder(folder, self.plan.settings(), environment, describe_session())
         forget_rounds(folder, {measurement.unit for measurement in results.measurements})
         for measurement in results.measurements:

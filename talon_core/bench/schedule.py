@@ -82,12 +82,12 @@ class Plan:
 
     def settings(self) -> dict[str, Any]:
         """What the manifest has of it, and what must be the same to go on with a run."""
-        attention = next((method.parts.attention for method in self.methods if method.parts is not None), None)
+        made_of = [method.resolved for method in self.methods if method.resolved is not None]
         return {
             "model": self.model,
             "methods": [method.as_dict() for method in self.methods],
             "sets": [each.as_dict() for each in self.sets],
-            "attention": attention,
+            "attention": made_of[0].parts.attention if made_of else None,
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.temperature,
             "seed": self.seed,

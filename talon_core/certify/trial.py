@@ -28,12 +28,12 @@ from talon_core.certify.exact import Given, Law, ancestral_law, distance, genera
 from talon_core.certify.ticks import Ticks
 from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import built
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_policy import checked_kind
 from talon_core.errors import PluginError, is_whole, naming, written
 from talon_core.plugins.fitting import suited_rule
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.parts import built, made_policy
+from talon_core.plugins.registry import Registry, load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.policy import TreePolicy
 from talon_core.request import Request
@@ -68,6 +68,7 @@ def certify(
     seed: int = 0,
     vary: Mapping[str, int] = VARIED,
     report: Callable[[int, int], None] | None = None,
+    registry: Registry | None = None,
 ) -> Certificate:
     """Certify that a policy and a rule keep the target's law, or find a simple world in which they do not.
 
@@ -86,6 +87,7 @@ def certify(
         seed: the same seed gives the same worlds.
         vary: options of the policy that worlds set, and their least values.
         report: called with the number of worlds that are done, and of all.
+        registry: where names are looked up; by default in what is installed.
 
     Returns:
         The certificate.
@@ -101,8 +103,8 @@ def certify(
         raise ValueError(f"worlds is {worlds}; it must be at least 1")
     if not is_whole(seed) or seed < 0:
         raise ValueError(f"seed is {written(seed)}; it must be a whole number and at least 0")
-    registry = load_registry()
-    made: TreePolicy | None = None if policy in (None, "none") else built(registry, "tree policy", policy)
+    registry = registry if registry is not None else load_registry()
+    made = made_policy(registry, policy)
     ruling: AcceptanceRule = built(registry, "rule", suited_rule(registry, made) if rule is None else rule)
     spec: DrafterSpec | None = None if drafter is None else built(registry, "drafter", drafter)
     trial = _Trial(made, ruling, spec, worlds, report)

@@ -13,9 +13,13 @@ from talon_core.certificates.subject import is_own
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
-from talon_core.decoding.loading import built
+from talon_core.defaults import AUTO
 from talon_core.errors import PluginError, one_line
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.fitting import suited_rule
+from talon_core.plugins.parts import built, made_policy
+from talon_core.plugins.registry import Registry, load_registry
+from talon_core.policy import TreePolicy
+from talon_core.rule import AcceptanceRule
 
 if TYPE_CHECKING:
     from talon_core.certify.certificate import Certificate
@@ -100,9 +104,10 @@ def certify(
             _print(check.as_dict(), as_json, lambda: _show(check))
             status = 0 if check.passed else REFUTED
         else:
-            _check_named(policy, rule)
+            registry = load_registry()
+            pair = _named(registry, policy, rule)
             _check_out(out, drafter, worlds)
-            certificate = _in_worlds(str(policy), rule, drafter, worlds, seed or 0)
+            certificate = _in_worlds(registry, *pair, drafter, worlds, seed or 0)
             kept = _keep(certificate, out) if certificate.certified else None
             _print({**certificate.as_dict(), "kept": kept}, as_json, lambda: typer.echo(str(certificate)))
             status = {"certified": 0, "refuted": REFUTED, "broken": BROKEN}[certificate.verdict]
@@ -121,12 +126,15 @@ def _print(answer: Mapping[str, Any], as_json: bool, show: Callable[[], None]) -
         show()
 
 
-def _check_named(policy: str | None, rule: str) -> None:
-    """Refuse what cannot be certified before anything is run."""
+def _named(registry: Registry, policy: str | None, rule: str) -> tuple[TreePolicy | None, AcceptanceRule]:
+    """The policy and the rule; what cannot be certified is refused before anything is run."""
     if not policy:
         raise ValueError("no policy: name one with --policy (talon list policies), or a model with --model")
-    if policy == "none" and (rule == opts.DEFAULT_RULE or is_own(built(load_registry(), "rule", rule))):
+    made = made_policy(registry, policy)
+    ruling: AcceptanceRule = built(registry, "rule", suited_rule(registry, made) if rule == AUTO else rule)
+    if made is None and is_own(ruling):
         raise ValueError("there is nothing to certify without a policy: plain decoding is the target's own")
+    return made, ruling
 
 
 def _check_out(out: Path | None, drafter: str | None, worlds: int | None) -> None:
@@ -170,7 +178,14 @@ def _keep(certificate: "Certificate", out: Path | None) -> str | None:
     return str(kept)
 
 
-def _in_worlds(policy: str, rule: str, drafter: str | None, worlds: int | None, seed: int) -> "Certificate":
+def _in_worlds(
+    registry: Registry,
+    policy: TreePolicy | None,
+    rule: AcceptanceRule,
+    drafter: str | None,
+    worlds: int | None,
+    seed: int,
+) -> "Certificate":
     if find_spec("hypothesis") is None:
         raise ValueError(
             "the worlds are made with hypothesis, which is not installed: pip install 'talon-core[testing]'"
@@ -178,10 +193,11 @@ def _in_worlds(policy: str, rule: str, drafter: str | None, worlds: int | None, 
     from talon_core.certify.certificate import CertificationError
     from talon_core.certify.trial import certify as certified
 
-    named = None if rule == opts.DEFAULT_RULE else rule
     try:
         with progress("certifying", "worlds") as report:
-            return certified(policy, named, drafter=drafter, worlds=worlds or WORLDS, seed=seed, report=report)
+            return certified(
+                policy, rule, drafter=drafter, worlds=worlds or WORLDS, seed=seed, report=report, registry=registry
+            )
     except CertificationError as error:
         return error.certificate
 
@@ -204,12 +220,12 @@ def _on_model(
     texts = list(PROMPTS[:limit])
     if prompts is not None:
         texts = [prompt.turns[0] for one in read_sets(prompts, limit) for prompt in one.prompts]
-    parts = opts.checked_parts(drafter, policy, rule, None)
+    resolved = opts.resolved(drafter, policy, rule, None)
     from talon_core.certify.greedy import check_greedy
     from talon_core.cli.session import open_session, torch_dtype
 
     session = open_session(model, dtype=torch_dtype(dtype), trust_remote_code=trust_remote_code)
-    decoder = session.decoder(session.settled(parts))
+    decoder = session.decoder(resolved)
     ids = [decoder.frontend.request(text, {}).ids for text in texts]
     with progress("comparing", "prompts") as report:
         return check_greedy(decoder, session.model, ids, max_new_tokens, report, name=model)

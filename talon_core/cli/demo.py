@@ -15,7 +15,8 @@ from rich.text import Text
 from talon_core.cli import options as opts
 from talon_core.cli.generate import as_object
 from talon_core.cli.output import print_json, seconds_of, stdout
-from talon_core.decoding.loading import Parts
+from talon_core.defaults import NONE
+from talon_core.plugins.parts import Parts, Resolved, resolve
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
@@ -34,8 +35,8 @@ class Comparison:
     """Both runs over the same prompt."""
 
     session: "Session"
-    parts: Parts
-    without: Parts
+    resolved: Resolved
+    without: Resolved
     plain: "Result"
     fast: "Result"
 
@@ -65,11 +66,12 @@ def demo(
 ) -> None:
     """Decode one prompt twice, without and with TALON, and compare. Exit status 1 if the texts differ."""
     generation_options = opts.sampling_options(0.0, None, None, None, max_new_tokens)
-    parts = opts.checked_parts(drafter, policy, rule, attention)
-    if parts.policy == "none":
+    resolved = opts.resolved(drafter, policy, rule, attention)
+    if resolved.policy is None:
         raise ValueError("--policy is none; the demo compares a policy with none, so it must be another one")
+    without = resolve(Parts(policy=NONE, rule=rule, attention=attention), resolved.registry)
     console = None if as_json else stdout()
-    comparison = compare(console, model, parts, generation_options, trust_remote_code)
+    comparison = compare(console, model, resolved, without, generation_options, trust_remote_code)
     if console is None:
         print_json(as_report(model, comparison))
     else:
@@ -78,15 +80,20 @@ def demo(
 
 
 def compare(
-    console: Console | None, model: str, parts: Parts, options: dict[str, Any], trust_remote_code: bool = False
+    console: Console | None,
+    model: str,
+    resolved: Resolved,
+    without: Resolved,
+    options: dict[str, Any],
+    trust_remote_code: bool = False,
 ) -> Comparison:
     """Load the model once and decode with both decoders; on `console`, if there is one, as it happens."""
     from talon_core.cli.session import open_session
 
     session = open_session(model, trust_remote_code=trust_remote_code)
-    without = session.settled(attrs.evolve(parts, policy="none"))
-    parts = session.settled(parts)
-    plain, fast = session.decoder(without), session.decoder(parts)
+    resolved = resolved.for_model(session.model)
+    parts = resolved.parts
+    plain, fast = session.decoder(without), session.decoder(resolved)
     for decoder in (plain, fast):
         decoder.generate(PROMPT, temperature=0.0, max_new_tokens=WARM_UP_TOKENS)
     if console is not None:
@@ -97,7 +104,7 @@ def compare(
         if console is not None:
             console.print(Rule(title))
         runs.append(_run(console, decoder, options))
-    return Comparison(session, parts, without, *runs)
+    return Comparison(session, resolved, without, *runs)
 
 
 def _run(console: Console | None, decoder: "Decoder", options: dict[str, Any]) -> "Result":
@@ -148,7 +155,7 @@ def as_report(model: str, comparison: Comparison) -> dict[str, Any]:
         "identical": comparison.identical,
         "speed_up": comparison.speed_up,
         "plain": as_object(model, comparison.without, comparison.plain),
-        "talon": as_object(model, comparison.parts, comparison.fast),
+        "talon": as_object(model, comparison.resolved, comparison.fast),
     }
 
 

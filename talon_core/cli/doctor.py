@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +20,11 @@ from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import check_drafter, drafter_rows, named_drafter
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import print_json, stdout
-from talon_core.decoding.loading import DEFAULT_MODEL, Parts, check_parts
+from talon_core.defaults import DEFAULT_MODEL
 from talon_core.errors import PluginError
 from talon_core.plugins.backends import choose_attention, made_and_why_not
-from talon_core.plugins.registry import GROUP, Registry, load_registry
+from talon_core.plugins.parts import Parts, resolve
+from talon_core.plugins.registry import Registry, load_registry
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
@@ -81,17 +82,17 @@ def examine(model: str | None = None, drafter: str | None = None, trust_remote_c
         "compiler": _compiler(),
         "attention": _availability(registry, "attention backend", devices),
         "accelerators": _availability(registry, "accelerator", devices),
-        "plugins": _plugins(),
+        "plugins": sorted(registry.plugins),
         "failures": dict(registry.failures),
         "cache": _cache(DEFAULT_MODEL if wanted is None else None, problems),
         "models": [{key: each[key] for key in ("name", "state", "path")} for each in list_models()],
         "stdout_is_terminal": sys.__stdout__ is not None and sys.__stdout__.isatty(),
     }
-    _attempt(problems, "the default parts cannot be made", lambda: check_parts(Parts(), registry))
+    _attempt(problems, "the default parts cannot be made", lambda: resolve(Parts(), registry))
     if devices:
         _attempt(problems, "no attention backend can run", lambda: _default_attention(registry, devices))
     session = _session(wanted, trust_remote_code, problems) if wanted is not None else None
-    report["model"] = _model(session, problems) if session is not None else None
+    report["model"] = _model(session, registry, problems) if session is not None else None
     usable = session if report["model"] is not None else None
     report["drafter"] = _drafter(drafter, usable, registry, problems) if drafter is not None else None
     report["problems"] = problems
@@ -188,11 +189,6 @@ def _availability(registry: Registry, kind: str, devices: list[dict[str, Any]]) 
     return answer
 
 
-def _plugins() -> list[str]:
-    found = {f"{entry.dist.name if entry.dist else 'unknown'}:{entry.name}" for entry in entry_points(group=GROUP)}
-    return sorted(found)
-
-
 def _cache(needed: str | None, problems: list[str]) -> dict[str, Any]:
     """Where fetched models and built kernels are kept.
 
@@ -234,10 +230,10 @@ def _session(name: str, trust_remote_code: bool, problems: list[str]) -> "Sessio
         return None
 
 
-def _model(session: "Session", problems: list[str]) -> dict[str, Any] | None:
+def _model(session: "Session", registry: Registry, problems: list[str]) -> dict[str, Any] | None:
     """What would run a model."""
     try:
-        target = session.decoder(Parts(policy=None)).target
+        target = session.decoder(resolve(Parts(policy=None), registry)).target
     except Exception as error:
         problems.append(f"model '{session.name}' cannot be used: {error}")
         return None
@@ -258,7 +254,7 @@ def _drafter(given: str, session: "Session | None", registry: Registry, problems
     """What a drafter is, and how often it guesses right; None if it, or the model, cannot be used."""
     try:
         spec = named_drafter(given, registry)
-        return check_drafter(spec, session) if session is not None else None
+        return check_drafter(spec, session, registry) if session is not None else None
     except Exception as error:
         problems.append(f"drafter '{given}' cannot be used: {error}")
         return None

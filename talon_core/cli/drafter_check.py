@@ -3,17 +3,17 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from talon_core.decoding.loading import Parts
+from talon_core.defaults import CHECK_POLICY
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import described, files_known
 from talon_core.errors import PluginError
+from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import Registry
 from talon_core.plugins.specs import build
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
 
-CHECK_POLICY = "chain:length=5"
 CHECK_TOKENS = 64
 CHECK_PROMPTS = (
     "Write a short story about a lighthouse keeper.",
@@ -70,7 +70,7 @@ def drafter_of_files(path: str, registry: Registry) -> DrafterSpec:
     )
 
 
-def check_drafter(spec: DrafterSpec, session: "Session") -> dict[str, Any]:
+def check_drafter(spec: DrafterSpec, session: "Session", registry: Registry) -> dict[str, Any]:
     """Open a drafter for a loaded model and decode a few prompts greedily with chains.
 
     Returns:
@@ -82,7 +82,7 @@ def check_drafter(spec: DrafterSpec, session: "Session") -> dict[str, Any]:
     """
     from talon_core.bench.measurement import acceptance_by_depth
 
-    decoder = session.decoder(Parts(spec, CHECK_POLICY))
+    decoder = session.decoder(resolve(Parts(spec, CHECK_POLICY), registry))
     assert decoder.drafter is not None
     results = [decoder.generate(prompt, max_new_tokens=CHECK_TOKENS, temperature=0.0) for prompt in CHECK_PROMPTS]
     new_tokens = sum(result.stats.new_tokens for result in results)

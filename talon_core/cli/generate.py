@@ -10,8 +10,9 @@ import typer
 from talon_core.cli import many
 from talon_core.cli import options as opts
 from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, stderr, summary
-from talon_core.decoding.loading import BATCH_SIZE, Parts
+from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.paths import utf8, write_whole
+from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
 from talon_core.rule import CLAIMED
 
@@ -88,13 +89,13 @@ def generate(
     if several and (show_tree or tree_svg is not None):
         raise ValueError("--show-tree and --tree-svg draw a tree of one prompt; the prompt file holds several")
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
-    parts = opts.checked_parts(drafter, policy, rule, attention, lossy)
+    resolved = opts.resolved(drafter, policy, rule, attention, lossy)
     _check_picture(tree_svg)
     from talon_core.cli.session import open_session
 
     session = open_session(model, trust_remote_code=trust_remote_code)
-    parts = session.settled(parts)
-    decoder = session.decoder(parts)
+    resolved = resolved.for_model(session.model)
+    decoder = session.decoder(resolved)
     answers = result = None
     if several:
         answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
@@ -105,7 +106,7 @@ def generate(
     if answers is not None:
         if as_json:
             results = [_result(one) for one in answers.results]
-            made_of = {**_made_of(model, parts), "lossless": decoder.lossless}
+            made_of = {**_made_of(model, resolved), "lossless": decoder.lossless}
             print_json({**made_of, "results": results, "stats": answers.stats()})
         else:
             many.show_all(prompts, answers)
@@ -115,7 +116,7 @@ def generate(
         return
     assert result is not None
     if as_json:
-        print_json(as_object(model, parts, result))
+        print_json(as_object(model, resolved, result))
     elif not stream:
         _write((result.text or "") + "\n")
     for line in summary(result.stats, result.finish_reason):
@@ -180,17 +181,17 @@ def stream_text(decoder: "Decoder", prompt: str, **options: Any) -> "Result":
     return generation.result()
 
 
-def as_object(model: str, parts: Parts, result: "Result") -> dict[str, Any]:
+def as_object(model: str, resolved: Resolved, result: "Result") -> dict[str, Any]:
     """What `--json` prints for one prompt."""
-    return {**_made_of(model, parts), **_result(result)}
+    return {**_made_of(model, resolved), **_result(result)}
 
 
-def _made_of(model: str, parts: Parts) -> dict[str, Any]:
+def _made_of(model: str, resolved: Resolved) -> dict[str, Any]:
     """What `--json` says of the decoder."""
-    drafting = parts.policy not in (None, "none")
+    parts = resolved.parts
     return {
         "model": model,
-        "drafter": parts.drafter if drafting else None,
+        "drafter": parts.drafter if resolved.policy is not None else None,
         "policy": parts.policy,
         "rule": parts.rule,
     }

@@ -1,7 +1,6 @@
 """`talon list`: what can be asked for by name, and who brought it."""
 
 import inspect
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from talon_core.certificates.store import every_certificate, why_not
 from talon_core.cli import options as opts
+from talon_core.cli.helps import attribute_helps
 from talon_core.cli.output import plain, print_json, stdout
 from talon_core.errors import PluginError
 from talon_core.plugins.registry import Registered, Registry, load_registry
@@ -143,23 +143,6 @@ def describe(registered: Registered) -> dict[str, Any]:
             for option, default in describe_options(registered.cls).items()
         ],
     }
-
-
-def attribute_helps(docstring: str) -> dict[str, str]:
-    """What a docstring's section `Attributes:` says of each attribute."""
-    section = re.search(r"^(?:Attributes|Args):\n((?:[ \t]+.*\n?|\n)*)", docstring, flags=re.MULTILINE)
-    if section is None:
-        return {}
-    helps: dict[str, str] = {}
-    name = ""
-    for line in inspect.cleandoc("\n" + section[1]).splitlines():
-        started = re.match(r"(\w+)(?: \([^)]*\))?: (.*)", line)
-        if started is not None:
-            name = started[1]
-            helps[name] = started[2].strip()
-        elif name and line.strip():
-            helps[name] += " " + line.strip()
-    return helps
 
 
 def show(console: Console, answer: Mapping[str, Any]) -> None:

@@ -4,23 +4,34 @@ from typing import Annotated, Any
 
 import typer
 
+from talon_core.cli.helps import first_sentence
 from talon_core.cli.streams import JSON, current
-from talon_core.decoding.loading import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE, Parts, check_parts
+from talon_core.decoding.loading import load
+from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE
 from talon_core.errors import written
 from talon_core.numerals import decimal, fault_of_temperature, whole
+from talon_core.plugins.parts import Parts, Resolved, resolve
 from talon_core.plugins.registry import load_registry
+
+
+def help_of(option: str, listed: str | None = None) -> str:
+    """What `load` says of an option; and of those that take a spec how one is written.
+
+    Args:
+        option: a parameter of `load`.
+        listed: what `talon list` calls the parts that it takes.
+    """
+    spec = f" (name:option=value,... of talon list {listed})" if listed is not None else ""
+    return f"{first_sentence(load, option)}{spec}."
+
 
 Model = Annotated[
     str, typer.Option("--model", help="An embedded model (talon models list), a folder, or a Hugging Face id.")
 ]
-Drafter = Annotated[str, typer.Option("--drafter", help="What drafts, as name:option=value,... (talon list drafters).")]
-Policy = Annotated[
-    str, typer.Option("--policy", help="What shapes the trees (talon list policies); none decodes without drafting.")
-]
-Rule = Annotated[
-    str, typer.Option("--rule", help="What is accepted of a tree (talon list rules); auto is what the policy suits.")
-]
-Lossy = Annotated[bool, typer.Option("--lossy", help="Allow a rule that changes what the model says.")]
+Drafter = Annotated[str, typer.Option("--drafter", help=help_of("drafter", "drafters"))]
+Policy = Annotated[str, typer.Option("--policy", help=help_of("policy", "policies"))]
+Rule = Annotated[str, typer.Option("--rule", help=help_of("rule", "rules"))]
+Lossy = Annotated[bool, typer.Option("--lossy", help=help_of("lossy"))]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(
@@ -29,9 +40,7 @@ TrustRemoteCode = Annotated[
         "its own.",
     ),
 ]
-Attention = Annotated[
-    str | None, typer.Option("--attention", help="What computes tree attention; by default the fastest that can run.")
-]
+Attention = Annotated[str | None, typer.Option("--attention", help=help_of("attention"))]
 
 
 LARGEST = 2**63 - 1
@@ -86,23 +95,22 @@ __all__ = [
     "Rule",
     "TrustRemoteCode",
     "check_seed",
-    "checked_parts",
     "number",
+    "resolved",
     "sampling_options",
     "whole_number",
 ]
 
 
-def checked_parts(drafter: str, policy: str, rule: str, attention: str | None, lossy: bool = False) -> Parts:
-    """The parts of a decoder, each spec looked up and built once, so that a typing error costs no waiting.
+def resolved(drafter: str, policy: str, rule: str, attention: str | None, lossy: bool = False) -> Resolved:
+    """The parts of a decoder, made before a model is loaded, so that a typing error costs no waiting.
 
     Raises:
         LookupError: for an unknown name.
         ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
     parts = Parts(drafter=drafter, policy=policy, rule=rule, attention=attention, lossy=lossy)
-    check_parts(parts, load_registry())
-    return parts
+    return resolve(parts, load_registry())
 
 
 def check_seed(seed: int | None) -> None:

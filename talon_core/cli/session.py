@@ -8,7 +8,9 @@ import attrs
 from rich.console import RenderableType
 
 from talon_core.cli.output import debugging, stderr
-from talon_core.decoding.loading import Parts, decoder_for_model, load_model, settled
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.decoding.model_files import load_model
+from talon_core.plugins.parts import Resolved
 from talon_core.render import render_tree, what_came_of
 
 if TYPE_CHECKING:
@@ -30,13 +32,9 @@ class Session:
     model: Any
     tokenizer: Any
 
-    def settled(self, parts: Parts) -> Parts:
-        """The parts with the names of the drafter and the rule that "auto" stands for."""
-        return settled(parts, self.model)
-
-    def decoder(self, parts: Parts) -> "Decoder":
+    def decoder(self, resolved: Resolved) -> "Decoder":
         """A decoder over the model; several may share it."""
-        return decoder_for_model(self.model, self.tokenizer, parts)
+        return decoder_for_model(self.model, self.tokenizer, resolved)
 
     def token_text(self, token: int) -> str:
         """One token as text, special tokens by their names, and with the space it starts with."""

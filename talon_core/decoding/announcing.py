@@ -20,7 +20,9 @@ MANY_DRAFTED = 16 * MANY_NODES
 _log = logging.getLogger("talon_core")
 
 
-def announce(target: Any, drafter: object, policy: TreePolicy | None, rule: object) -> None:
+def announce(
+    target: Any, drafter: object, policy: TreePolicy | None, rule: object, without_graphs: str | None = None
+) -> None:
     """Tell, one line each, what was chosen to decode with.
 
     Args:
@@ -28,12 +30,16 @@ def announce(target: Any, drafter: object, policy: TreePolicy | None, rule: obje
         drafter: a spec, None without a policy.
         policy: None without drafting.
         rule: the acceptance rule.
+        without_graphs: why passes over trees are not recorded as CUDA graphs, None if they are; told on a GPU.
     """
     if policy is not None:
         _log.info("drafter '%s' drafts for tree policy '%s'", _name(drafter), _name(policy))
     _log.info("rule '%s' accepts", _name(rule))
     accelerator = f"accelerator '{_name(target.accelerator)}'" if target.accelerator is not None else "no accelerator"
     _log.info("attention backend '%s' and %s compute on %s", _name(target.attention), accelerator, target.device)
+    if target.device.type == "cuda":
+        why = f"not recorded as CUDA graphs: {without_graphs}" if without_graphs else "recorded as CUDA graphs"
+        _log.info("passes over trees are %s", why)
     if policy is not None:
         _warn_of_size(policy, target.context_length)
 

@@ -15,22 +15,17 @@ from transformers import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from talon_core.attention import AttentionBackend
+from talon_core.certificates.standing import standing
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import (
-    DEFAULT_DRAFTER,
-    DEFAULT_POLICY,
-    DEFAULT_RULE,
-    Parts,
-    check_parts,
-    decoder_for_model,
-    is_lossless,
-)
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.generation import Generation
 from talon_core.hf.arguments import ARGUMENTS, check_streamer, check_tokenizer, refuse
 from talon_core.hf.frontend import HFFrontend, prepared_request, stop_criterion
 from talon_core.hf.target import HFTarget
 from talon_core.hf.values import check_seed, check_values
+from talon_core.plugins.parts import Parts, Resolved, resolve
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
@@ -88,8 +83,7 @@ def as_generate(
     """
     parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy)
     if decoder is None:
-        check_parts(parts, load_registry())
-        return TalonGenerate(parts, seed, stop_strings, tokenizer)
+        return TalonGenerate(resolve(parts, load_registry()), seed, stop_strings, tokenizer)
     if not isinstance(decoder, Decoder) or not isinstance(decoder.target, HFTarget):
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
             f"the decoder is {decoder!r}; it must be what talon_core.load returned"
@@ -106,7 +100,7 @@ class TalonGenerate:
     """What `as_generate` returns: call it through `model.generate(..., custom_generate=this)`.
 
     Args:
-        made_of: the parts, of which a decoder is made at the first call with a model; or the decoder.
+        made_of: what was asked for, of which a decoder is made at the first call with a model; or the decoder.
         seed: for sampling; None takes torch's default generator, so `torch.manual_seed` makes runs reproducible.
         stop_strings: what ends the text where a call does not say it; None for nothing.
         tokenizer: the model's, for stop strings.
@@ -119,12 +113,12 @@ class TalonGenerate:
         ValueError: for stop strings without a tokenizer, or that are no texts; for what is no seed or no tokenizer.
     """
 
-    _decoders: ClassVar[WeakValueDictionary[tuple[int, Parts], Decoder]] = WeakValueDictionary()
-    """By the `id` of the model and the parts; a decoder keeps its model, so the number stays that model's."""
+    _decoders: ClassVar[WeakValueDictionary[tuple[int, Resolved], Decoder]] = WeakValueDictionary()
+    """By the `id` of the model and what was asked for; a decoder keeps its model, so the number stays that model's."""
 
     def __init__(
         self,
-        made_of: Parts | Decoder,
+        made_of: Resolved | Decoder,
         seed: int | None = None,
         stop_strings: str | list[str] | None = None,
         tokenizer: Any = None,
@@ -145,7 +139,7 @@ class TalonGenerate:
         """Whether the output has the target's law: False with a lossy rule, "claimed" where a plugin says so alone."""
         if isinstance(self._made_of, Decoder):
             return self._made_of.lossless
-        return is_lossless(self._made_of, load_registry())
+        return standing(self._made_of.rule, self._made_of.policy)
 
     # generate looks at the names of the parameters: `stop_strings` is handed on because it is one of them
     def __call__(
@@ -245,13 +239,13 @@ class TalonGenerate:
             self._decoder = self._shared(model, self._made_of)
         return self._decoder
 
-    def _shared(self, model: Any, parts: Parts) -> Decoder:
+    def _shared(self, model: Any, resolved: Resolved) -> Decoder:
         try:
-            found = self._decoders.get((id(model), parts))
+            found = self._decoders.get((id(model), resolved))
         except TypeError:  # a part that is an object may have no hash
-            return decoder_for_model(model, None, parts)
+            return decoder_for_model(model, None, resolved)
         if found is None or not _decodes(found, model):
-            found = self._decoders[id(model), parts] = decoder_for_model(model, None, parts)
+            found = self._decoders[id(model), resolved] = decoder_for_model(model, None, resolved)
         return found
 
 

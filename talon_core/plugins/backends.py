@@ -1,10 +1,11 @@
 """Which attention backend and which accelerator a model is decoded with."""
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from talon_core.attention import Accelerator, AttentionBackend
-from talon_core.errors import PluginError, blaming, naming, of_the_machine, written
+from talon_core.errors import PluginError, blaming, is_whole, naming, of_the_machine, written
 from talon_core.plugins.registry import Registry
 
 if TYPE_CHECKING:
@@ -14,48 +15,45 @@ LOGGER = logging.getLogger(__name__)
 
 Backend = TypeVar("Backend", AttentionBackend, Accelerator)
 
-ATTENTION_BACKENDS = {"cpu": ("native", "sdpa", "reference"), "cuda": ("triton", "sdpa", "reference")}
-"""By kind of device the backends in the order in which they are tried when none is asked for, before all others."""
+KIND = "attention backend"
 
 
-def choose_attention(
-    registry: Registry,
-    asked: "str | AttentionBackend | None",
-    device: "device",
-    dtype: "dtype",
-    without: str | None = None,
-) -> AttentionBackend:
-    """The attention backend that was asked for, or else the first that can run, except the one named `without`.
+def attention_backends(
+    registry: Registry, asked: "str | AttentionBackend | None", device: "device", dtype: "dtype"
+) -> Iterator[AttentionBackend]:
+    """The attention backend that was asked for, and no other; or else those that can run, the first to try first.
+
+    Each is made when it is wanted.
 
     Raises:
         LookupError: if the one asked for is unknown, or none can run; the sentence says why not.
         ValueError: if the one asked for cannot run; it is never replaced in silence.
         PluginError: if the one asked for fails at saying whether it can.
     """
-    if isinstance(asked, AttentionBackend):
-        return asked
     if asked is not None:
-        own: AttentionBackend = _made_as_asked(registry, "attention backend", asked, device, dtype)
-        return own
-    names = registry.names("attention backend")
-    ours = [name for name in ATTENTION_BACKENDS.get(device.type, ("sdpa", "reference")) if name in names]
+        yield asked if isinstance(asked, AttentionBackend) else _as_asked(registry, KIND, asked, device, dtype)
+        return
     reasons = []
-    for name in [*ours, *(name for name in names if name not in ours)]:
-        if name == without:
-            continue
-        cls: type[AttentionBackend] = registry.get("attention backend", name).cls
-        made = _made_if_it_can("attention backend", cls, device, dtype)
-        if made is None:
-            reasons.append(f"{name}: it failed")
-            continue
-        backend, why = made
-        if why is None:
-            return backend
-        reasons.append(f"{name}: {why}")
-    raise LookupError(
-        f"no attention backend can run in {dtype} on {device} ({'; '.join(reasons) or 'none is registered'})"
-        f"{registry.failed}"
-    )
+    found = False
+    for name, cls in _in_order(registry, KIND, device):
+        made = _made_if_it_can(KIND, cls, device, dtype)
+        if made is not None and made[1] is None:
+            found = True
+            yield made[0]
+        else:
+            reasons.append(f"{name}: {'it failed' if made is None else made[1]}")
+    if not found:
+        raise LookupError(
+            f"no attention backend can run in {dtype} on {device} ({'; '.join(reasons) or 'none is registered'})"
+            f"{registry.failed}"
+        )
+
+
+def choose_attention(
+    registry: Registry, asked: "str | AttentionBackend | None", device: "device", dtype: "dtype"
+) -> AttentionBackend:
+    """The first of `attention_backends`; raises as that does."""
+    return next(attention_backends(registry, asked, device, dtype))
 
 
 def choose_accelerator(registry: Registry, asked: bool | str, device: "device", dtype: "dtype") -> Accelerator | None:
@@ -69,18 +67,48 @@ def choose_accelerator(registry: Registry, asked: bool | str, device: "device", 
     if asked is False:
         return None
     if asked is not True:
-        accelerator: Accelerator = _made_as_asked(registry, "accelerator", str(asked), device, dtype)
+        accelerator: Accelerator = _as_asked(registry, "accelerator", str(asked), device, dtype)
         return accelerator
-    for name in registry.names("accelerator"):
-        cls: type[Accelerator] = registry.get("accelerator", name).cls
-        made = _made_if_it_can("accelerator", cls, device, dtype)
+    for _, cls in _in_order(registry, "accelerator", device):
+        made: tuple[Accelerator, str | None] | None = _made_if_it_can("accelerator", cls, device, dtype)
         if made is not None and made[1] is None and made[0].automatic:
             return made[0]
     return None
 
 
-def _made_as_asked(registry: Registry, kind: str, asked: str, device: "device", dtype: "dtype") -> Any:
-    """What was asked for by name; raises as `choose_attention` and `choose_accelerator` do."""
+def _in_order(registry: Registry, kind: str, device: "device") -> list[tuple[str, Any]]:
+    """The names and classes of a kind of backends as they are tried: the highest priority first, then by name.
+
+    One that fails at saying its priority is left out, with a warning: nobody has asked for it.
+    """
+    priorities: dict[str, int] = {}
+    for name in registry.names(kind):
+        try:
+            priorities[name] = checked_priority(kind, registry.get(kind, name).cls, device)
+        except PluginError as error:
+            LOGGER.warning("left out of the %ss to choose from: %s", kind, error)
+    return [
+        (name, registry.get(kind, name).cls) for name in sorted(priorities, key=lambda name: (-priorities[name], name))
+    ]
+
+
+def checked_priority(kind: str, cls: type[Backend], device: "device") -> int:
+    """How early a backend is tried on a device.
+
+    Raises:
+        PluginError: if it fails at saying so, or what it says is no number; the message names it.
+    """
+    with blaming(kind, cls, "priority", but=of_the_machine):
+        priority: Any = cls.priority(device)
+    if not is_whole(priority):
+        raise PluginError(
+            f"{naming(kind, cls)} says that its priority is {written(priority)}; it must be a whole number"
+        )
+    return int(priority)
+
+
+def _as_asked(registry: Registry, kind: str, asked: str, device: "device", dtype: "dtype") -> Any:
+    """What was asked for by name; raises as `attention_backends` and `choose_accelerator` do."""
     made, why = made_and_why_not(kind, registry.get(kind, asked).cls, device, dtype)
     if why is not None:
         raise ValueError(f"{kind} '{asked}' cannot be used here: {why}")

@@ -3,15 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
+from talon_core.defaults import EXACT_RULE
 from talon_core.engine.checked_policy import checked_children
 from talon_core.engine.processors import remembering, why_not
 from talon_core.errors import naming
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule, check_claims
-
-WITHOUT_POLICY = "match"
-"""The rule to use where nothing is drafted and the user names none."""
 
 
 def check_rule(rule: AcceptanceRule, policy: TreePolicy | None, lossy: bool) -> str | None:
@@ -58,7 +56,7 @@ def suited_rule(registry: Registry, policy: TreePolicy | None) -> str:
         LookupError: if the one that the policy suits is not registered; the sentence names the policy.
     """
     if policy is None:
-        return WITHOUT_POLICY
+        return EXACT_RULE
     if policy.suits not in registry.names("rule"):
         others = ", ".join(exact_rules(registry, policy))
         raise LookupError(

@@ -53,10 +53,12 @@ class Registry:
     Attributes:
         entries: by kind, then by name.
         failures: for each plugin, or part of one, that could not be used, why not.
+        plugins: every plugin that was looked at, `distribution:entry-point`.
     """
 
     entries: Mapping[str, Mapping[str, Registered]]
     failures: Mapping[str, str]
+    plugins: tuple[str, ...] = ()
 
     def names(self, kind: str) -> list[str]:
         """The registered names of a kind, sorted."""
@@ -92,7 +94,9 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
     """
     failures: dict[str, str] = {}
     entries: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
+    labels = []
     for label, load in _installed_plugins() if plugins is None else plugins:
+        labels.append(label)
         try:
             with noting_imports():
                 plugin = load()
@@ -124,7 +128,7 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
                     entries[kind][cls.name] = Registered(kind, cls.name, cls, label)
             if problems:
                 failures[f"{label} ({hook})"] = "; ".join(problems)
-    return Registry(entries, failures)
+    return Registry(entries, failures, tuple(labels))
 
 
 def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:

@@ -33,8 +33,8 @@ def _table(laws: Any) -> "TableDrafter":
 
 
 def _rule(rule: "AcceptanceRule | str | None", policy: "TreePolicy | None" = None) -> "AcceptanceRule":
-    from talon_core.decoding.loading import built
     from talon_core.plugins.fitting import suited_rule
+    from talon_core.plugins.parts import built
     from talon_core.plugins.registry import load_registry
 
     registry = load_registry()

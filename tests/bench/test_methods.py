@@ -3,7 +3,9 @@
 import pytest
 
 from talon_core.bench.methods import Method, parse_method, parse_methods
-from talon_core.decoding.loading import DEFAULT_POLICY, Parts
+from talon_core.defaults import DEFAULT_POLICY
+from talon_core.plugins.parts import Parts, resolve
+from talon_core.plugins.registry import load_registry
 
 FOLDER = "draft-model:model=./some/folder"
 
@@ -27,7 +29,7 @@ FOLDER = "draft-model:model=./some/folder"
     ],
 )
 def test_parts_are_separated_by_slashes_and_those_left_out_take_the_defaults(spec, drafter, policy, rule):
-    assert parse_method(spec) == Method(spec.strip(), Parts(drafter, policy, rule))
+    assert parse_method(spec) == Method(spec.strip(), resolve(Parts(drafter, policy, rule), load_registry()))
 
 
 def test_plain_decoding_is_always_among_the_methods():

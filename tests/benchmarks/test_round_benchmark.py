@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.plugins.parts import Parts
 from talon_core.tree import TokenTree
 from talon_tests.tiny_models import tiny_model
 

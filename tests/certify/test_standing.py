@@ -22,7 +22,7 @@ from talon_core.certificates.standing import is_proved, standing
 from talon_core.certificates.subject import Subject, is_own
 from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import Parts, is_lossless
+from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
@@ -93,11 +93,14 @@ def test_results_say_it_greedy_or_not(liar: Any) -> None:
     decoder = Decoder(TARGET, liar.TakesAll(), Chain(), DRAFTER)
     results = decoder.run_all([request(4), attrs.evolve(request(4), sampling=Sampling())])
     assert [result.lossless for result in results] == ["claimed", "claimed"]
-    registry = load_registry()
-    assert is_lossless(Parts(policy="chain", rule="takes-all"), registry) == "claimed"
-    assert is_lossless(Parts(policy="draws"), registry) == "claimed"
-    assert is_lossless(Parts(policy="draws", rule="match"), registry) is True
-    assert is_lossless(Parts(policy="fixed"), registry) is True
+    for asked, expected in (
+        (Parts(policy="chain", rule="takes-all"), "claimed"),
+        (Parts(policy="draws"), "claimed"),
+        (Parts(policy="draws", rule="match"), True),
+        (Parts(policy="fixed"), True),
+    ):
+        made = resolve(asked, load_registry())
+        assert standing(made.rule, made.policy) == expected
 
 
 # Who is TALON's own

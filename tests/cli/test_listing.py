@@ -6,7 +6,8 @@ import attrs
 import pytest
 
 from talon_core.cli import listing
-from talon_core.cli.listing import WORDS, attribute_helps
+from talon_core.cli.helps import attribute_helps
+from talon_core.cli.listing import WORDS
 from talon_core.models import MODELS
 from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.policy import TreePolicy

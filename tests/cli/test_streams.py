@@ -159,7 +159,7 @@ def test_ctrl_c_in_doctor_ends_with_130_and_not_a_word(talon, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("talon_core.cli.doctor.check_parts", interrupted)
+    monkeypatch.setattr("talon_core.cli.doctor.resolve", interrupted)
     ran = talon("doctor")
     assert (ran.status, ran.out, ran.err) == (130, "", "")
     assert talon("doctor", "--json").answer == {"error": "interrupted"}

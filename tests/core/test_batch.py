@@ -14,7 +14,7 @@ from talon_core import PluginError, Request, TableTarget, TreePolicy, load
 from talon_core.certify.exact import Given
 from talon_core.choices import SeededChoices
 from talon_core.decoding.decoder import Decoder, is_batch
-from talon_core.decoding.loading import load_registry
+from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
 from talon_core.policy import Growth
 from talon_core.sampling import Sampling

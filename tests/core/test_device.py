@@ -6,9 +6,9 @@ import torch
 
 from talon_core import Accepted, load
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import load_registry
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
+from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
 from talon_core.runtime.device import bucket
 from talon_core.testing.plain_device import PlainDevice

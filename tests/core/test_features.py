@@ -10,8 +10,9 @@ import torch
 
 from talon_core import DrafterSpec
 from talon_core.candidates import Candidates
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import FINAL_STATE, Drafter, Proposed
+from talon_core.plugins.parts import Parts
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
 
 HIDDEN = 48

@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import HFValidationError
 
-from talon_core.decoding.loading import load_model
+from talon_core.decoding.model_files import load_model
 from talon_core.models import ModelError, hub
 from talon_core.models.hub import only_local
 

@@ -5,7 +5,6 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,14 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import talon_core
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.certify.exact import Given
-from talon_core.decoding.loading import (
-    Parts,
-    choose_drafter,
-    decoder_for_model,
-    load_model,
-    settled,
-    with_rule,
-)
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.decoding.model_files import load_model
 from talon_core.errors import PluginError
-from talon_core.plugins.backends import ATTENTION_BACKENDS, choose_accelerator, choose_attention
+from talon_core.plugins.backends import attention_backends, choose_accelerator, choose_attention
+from talon_core.plugins.parts import Parts, Resolved, choose_drafter, resolve
 from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
 from talon_core.testing import TableDrafter
+from talon_core.testing.plain_device import PlainDevice
 from talon_drafters import Ngram
 from talon_strategies.chain import Chain
 from talon_strategies.rules.match import Match
@@ -222,10 +217,16 @@ def test_a_rank_that_memory_ran_out_at_is_no_fault_of_the_drafter() -> None:
 
 
 def test_auto_is_replaced_by_the_drafters_name_once_the_model_is_loaded() -> None:
-    model = tiny_model("llama")
-    assert settled(Parts(), model).drafter == "ngram"
-    assert settled(Parts("draft-model:skip=1"), model) == Parts("draft-model:skip=1", rule="match")
-    assert settled(Parts(policy="none"), model) == Parts(policy="none", rule="match")
+    model, registry = tiny_model("llama"), load_registry()
+    waiting = resolve(Parts(), registry)
+    assert waiting.waits
+    chosen = waiting.for_model(model)
+    assert (chosen.parts.drafter, chosen.drafter) == ("ngram", Ngram())
+    assert chosen.for_model(model) is chosen
+    for parts in (Parts("draft-model:skip=1"), Parts(policy="none")):
+        resolved = resolve(parts, registry)
+        assert resolved.for_model(None) is resolved
+        assert resolved.parts == attrs.evolve(parts, rule="match")
     decoder = decoder_for_model(model, None, Parts())
     assert decoder.drafter_spec is not None
     assert decoder.drafter_spec.name == "ngram"
@@ -247,11 +248,11 @@ def test_auto_is_replaced_by_the_drafters_name_once_the_model_is_loaded() -> Non
     ],
 )
 def test_auto_is_the_rule_that_the_policy_suits(policy: Any, rule: str) -> None:
-    assert with_rule(Parts(policy=policy), load_registry()) == Parts(policy=policy, rule=rule)
-    assert with_rule(Parts(policy=policy, rule="rrsw"), load_registry()).rule == "rrsw"
-    parts = settled(Parts("ngram", policy), None)  # it takes no model to know it
-    assert parts.rule == rule
-    assert settled(parts, None) == parts
+    resolved = resolve(Parts(policy=policy), load_registry())  # it takes no model to know it
+    assert resolved.parts == Parts(policy=policy, rule=rule)
+    assert resolved.rule.name == rule
+    assert resolve(Parts(policy=policy, rule="typical", lossy=True), load_registry()).rule.name == "typical"
+    assert resolve(resolved.parts, load_registry()) == resolved
 
 
 def test_the_default_rule_is_the_one_that_the_policy_suits() -> None:
@@ -311,12 +312,22 @@ def registry_of(kind: str, classes: Mapping[str, type]) -> Registry:
 # Attention backends
 
 
-def registry_with(**unavailable: str | None) -> Registry:
-    """Attention backends of these names, and for each of them why it cannot run."""
+PRIORITIES = {"native": 30, "triton": 30, "sdpa": 20, "reference": 10}
+
+
+def registry_with(priorities: Mapping[str, Any] = PRIORITIES, **unavailable: str | None) -> Registry:
+    """Attention backends of these names and priorities, and for each of them why it cannot run; errors are raised."""
 
     def backend(called: str, why: str | None) -> type:
         class Backend(AttentionBackend):
             name = called
+
+            @classmethod
+            def priority(cls, device: Any) -> Any:
+                priority = priorities.get(called, 0)
+                if isinstance(priority, BaseException):
+                    raise priority
+                return priority
 
             def unavailable(self, device: Any, dtype: Any) -> str | None:
                 return why
@@ -443,10 +454,106 @@ def test_a_backend_that_cannot_serve_a_model_is_named_with_the_model_and_a_way_o
         decoder_for_model(tiny_model("llama"), None, Parts(attention=Narrow()))
 
 
-def test_every_backend_that_is_tried_is_registered() -> None:
-    assert {name for names in ATTENTION_BACKENDS.values() for name in names} <= set(
-        load_registry().names("attention backend")
+@pytest.mark.parametrize(
+    ("device", "tried"),
+    [
+        ("cpu", ["native", "sdpa", "reference", "triton"]),
+        ("cuda", ["native", "triton", "sdpa", "reference"]),
+        ("meta", ["native", "sdpa", "reference", "triton"]),
+    ],
+)
+def test_our_own_backends_are_tried_the_fastest_first(
+    device: str, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in tried:  # what else keeps one from running on a device is the backend's own affair
+        cls = load_registry().get("attention backend", name).cls
+        monkeypatch.setattr(cls, "unavailable", lambda self, device, dtype: None)
+    found = attention_backends(load_registry(), None, torch.device(device), torch.float32)
+    assert [backend.name for backend in found] == tried
+
+
+def test_a_backend_of_a_higher_priority_is_tried_before_ours() -> None:
+    priorities = {**PRIORITIES, "odd": 31, "even": 31, "late": -1}
+    registry = registry_with(priorities, native=None, odd=None, even=None, late=None)
+    found = attention_backends(registry, None, CPU, torch.float32)
+    assert [backend.name for backend in found] == ["even", "odd", "native", "late"]
+
+
+@pytest.mark.parametrize(
+    ("priority", "why"),
+    [
+        ("high", "says that its priority is 'high'; it must be a whole number"),
+        (2.5, "says that its priority is 2.5; it must be a whole number"),
+        (True, "says that its priority is True; it must be a whole number"),
+        (None, "says that its priority is None; it must be a whole number"),
+        (KeyError("x"), "raised KeyError in priority: 'x'"),
+        (SystemExit(0), "raised SystemExit in priority: 0"),
+    ],
+)
+def test_a_backend_that_fails_at_its_priority_is_left_out_with_one_warning(
+    priority: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = registry_with({"bad": priority}, bad=None, good=None)
+    assert choose_attention(registry, None, CPU, torch.float32).name == "good"
+    (said,) = caplog.records
+    assert (said.levelname, said.name.partition(".")[0]) == ("WARNING", "talon_core")
+    assert said.getMessage().startswith("left out of the attention backends to choose from: attention backend 'bad' (")
+    assert why in said.getMessage()
+    assert choose_attention(registry, "bad", CPU, torch.float32).name == "bad"  # by name it needs no priority
+
+
+def test_an_accelerator_of_a_higher_priority_is_taken_first() -> None:
+    def accelerator(called: str, first: int) -> type:
+        class Faster(accelerators_of({called: None}).get("accelerator", called).cls):  # type: ignore[misc]
+            @classmethod
+            def priority(cls, device: Any) -> int:
+                return first
+
+        return Faster
+
+    registry = registry_of("accelerator", {name: accelerator(name, first) for name, first in {"a": 1, "b": 2}.items()})
+    chosen = choose_accelerator(registry, True, CPU, torch.float32)
+    assert chosen is not None
+    assert chosen.name == "b"
+
+
+class Fails(PlainDevice):
+    """A backend for devices that lacks what the model needs."""
+
+    name = "fails"
+
+    @classmethod
+    def priority(cls, device: Any) -> int:
+        return 99
+
+    def attend_packed(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("heads of 12 numbers are too small")
+
+
+def resolved_with(attention: str | None, *classes: type[AttentionBackend]) -> Resolved:
+    registry = load_registry()
+    backends = registry_of("attention backend", {cls.name: cls for cls in classes}).entries["attention backend"]
+    return resolve(
+        Parts(policy=None, attention=attention), Registry({**registry.entries, "attention backend": backends}, {})
     )
+
+
+def test_a_backend_that_takes_the_place_of_another_is_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    decoder = decoder_for_model(tiny_model("llama"), None, resolved_with(None, Fails, PlainDevice))
+    assert decoder.target.attention.name == "plain-device"  # type: ignore[attr-defined]
+    (said,) = caplog.messages
+    assert said == (
+        "attention backend 'plain-device' takes the place of 'fails': LlamaForCausalLM cannot verify a tree with "
+        "attention backend 'fails' (heads of 12 numbers are too small); choose another target, or another backend"
+    )
+
+
+@pytest.mark.parametrize(("attention", "classes"), [("fails", [Fails, PlainDevice]), (None, [Fails])])
+def test_a_backend_that_fails_is_an_error_where_it_was_asked_for_or_is_the_last(
+    attention: str | None, classes: list[type[AttentionBackend]]
+) -> None:
+    with pytest.raises(ValueError, match="cannot verify a tree with attention backend 'fails'"):
+        decoder_for_model(tiny_model("llama"), None, resolved_with(attention, *classes))
 
 
 # Models
@@ -634,15 +741,3 @@ def test_token_ids_may_come_in_any_sequence(good: Path) -> None:
     expected = decoder.generate(torch.tensor([5, 6, 7]), max_new_tokens=6).token_ids
     for prompt in ([5, 6, 7], torch.tensor([[5, 6, 7]]), torch.tensor([5, 6, 7], dtype=torch.int32).numpy()):
         assert decoder.generate(prompt, max_new_tokens=6).token_ids == expected
-
-
-def test_plugins_are_looked_for_once_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    scans = []
-
-    def counted(**given: Any) -> Any:
-        scans.append(given)
-        return entry_points(**given)
-
-    monkeypatch.setattr("talon_core.plugins.registry.entry_points", counted)
-    talon_core.load(tiny_model("llama"))
-    assert len(scans) == 1

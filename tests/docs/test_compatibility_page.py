@@ -10,7 +10,7 @@ from talon_core import Request, TableTarget
 from talon_core.bench.results import FORMAT
 from talon_core.cli.generate import as_object
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import Parts
+from talon_core.plugins.parts import Parts
 from talon_strategies import Match
 
 ROOT = Path(__file__).parents[2]

@@ -215,6 +215,14 @@ def test_where_its_context_ends_a_drafter_knows_nothing_and_decoding_goes_on(arc
         length += len(round_.tokens)
 
 
+def test_a_draft_model_that_cannot_be_accelerated_as_the_target_is_says_so(tmp_path, monkeypatch, caplog):
+    target = target_of(tiny_model("llama"), tokenizer())
+    folder = saved(tmp_path, tiny_model("llama", seed=1), tokenizer())
+    monkeypatch.setattr(type(target.accelerator), "unavailable", lambda self, device, dtype: "it is tired")
+    DraftModel(model=folder).open(target)
+    assert caplog.messages == [f"draft model '{folder}' runs without accelerator 'native': it is tired"]
+
+
 # Batches
 
 

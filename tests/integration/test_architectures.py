@@ -9,8 +9,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.hf.target import _context
+from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.eagle3.training import Eagle3Training

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import Parts, choose_drafter, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.plugins.parts import Parts, choose_drafter
 from talon_core.plugins.registry import load_registry
 from talon_drafters.checkpoints.files import shipped
 

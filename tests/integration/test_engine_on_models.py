@@ -7,8 +7,9 @@ import attrs
 import pytest
 
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.engine.sequence import Sequence
+from talon_core.plugins.parts import Parts
 from talon_core.request import Request
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]

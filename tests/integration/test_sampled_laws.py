@@ -21,9 +21,10 @@ import pytest
 import torch
 
 from talon_core.choices import Choices
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.hf.frontend import HFFrontend
 from talon_core.laws import Laws
+from talon_core.plugins.parts import Parts
 from talon_core.rule import AcceptanceRule, Accepted, descend
 from talon_core.tree import TokenTree
 from talon_tests.wrong import NoLeftover

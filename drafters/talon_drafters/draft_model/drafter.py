@@ -1,6 +1,7 @@
 """The running side of `draft-model`: a causal LM over growing trees."""
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from talon_core.candidates import Candidates
-from talon_core.decoding.loading import load_model
+from talon_core.decoding.model_files import load_model
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
 from talon_core.runtime.network import NetworkTarget, network_target
@@ -22,6 +23,9 @@ from talon_core.tree import IntArray
 if TYPE_CHECKING:
     from talon_core.hf.runner import ModelRunner
     from talon_drafters.draft_model.options import DraftModel
+
+
+LOGGER = logging.getLogger("talon_core.drafters")
 
 
 def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
@@ -40,7 +44,9 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     )
     _check_vocabulary(spec.model, model, tokenizer, target)
     accelerator = target.accelerator
-    if accelerator is not None and accelerator.unavailable(model.device, model.dtype) is not None:
+    why = accelerator.unavailable(model.device, model.dtype) if accelerator is not None else None
+    if accelerator is not None and why is not None:
+        LOGGER.warning("draft model '%s' runs without accelerator '%s': %s", spec.model, accelerator.name, why)
         accelerator = None
     return ModelDrafter(ModelRunner(model, target.executor(), accelerator), target.vocab_size)
 

@@ -1,0 +1,99 @@
+"""A model and its tokenizer from their files, refused in one sentence where these are damaged."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from talon_core.errors import first_line, of_the_machine
+
+
+def load_model(
+    name: str,
+    *,
+    trust_remote_code: bool = False,
+    trusted_with: str = "--trust-remote-code (from Python: trust_remote_code=True)",
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Load a model and its tokenizer.
+
+    Args:
+        name: the name of an embedded model, a folder, or a Hugging Face id.
+        trust_remote_code: run code that the folder brings, where transformers has none for such a model. Nobody is
+            asked.
+        trusted_with: what a user has to give for that, for the sentence that says so.
+        options: for `AutoModelForCausalLM.from_pretrained`.
+
+    Raises:
+        ValueError: if it cannot be found or read; the sentence says what would be right.
+    """
+    from talon_core.models import resolve
+
+    if not isinstance(trust_remote_code, bool):  # transformers takes None for leave to ask
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
+            f"trust_remote_code is {trust_remote_code!r}; it must be True or False"
+        )
+    path = resolve(name)
+    try:
+        return _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
+    except Exception as error:  # a damaged file may raise anything
+        if of_the_machine(error):
+            raise  # nothing is wrong with the model
+        if not trust_remote_code and "trust_remote_code=True" in str(error):
+            raise ValueError(
+                f"model '{name}' comes with code of its own, which is run only where that is asked for: look at the "
+                f"code, and if you trust it give {trusted_with}"
+            ) from error
+        raise ValueError(
+            f"model '{name}' cannot be loaded: {_reason(error)} "
+            "Give the name of an embedded model (talon list models), a folder, or a Hugging Face id."
+        ) from error
+
+
+def _where(path: str) -> dict[str, bool]:
+    """Options for everything that is read of a model: of a folder none."""
+    from talon_core.models.hub import only_local
+
+    return {} if Path(path).is_dir() else {"local_files_only": only_local(path)}
+
+
+def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+
+    from talon_core.models.sizes import check_sizes
+
+    if Path(path).is_dir() and "gguf_file" not in options:  # with one there need be no config.json
+        check_sizes(PretrainedConfig.get_config_dict(path)[0])
+    on_cpu = not torch.cuda.is_available()
+    options.setdefault("dtype", torch.float32 if on_cpu else "auto")
+    if not on_cpu:
+        options.setdefault("device_map", "cuda")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        path, **where, **options, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    model, info = loaded
+    _check_weights(info)
+    tokenizer = AutoTokenizer.from_pretrained(path, **where, trust_remote_code=options["trust_remote_code"])
+    return model.eval(), tokenizer
+
+
+def _check_weights(info: Mapping[str, Any]) -> None:
+    """transformers fills weights that are missing, or of another shape, with random numbers."""
+    for weight, found, wanted in sorted(info["mismatched_keys"], key=str):
+        raise ValueError(
+            f"its weight {weight} has shape {tuple(found)} where its configuration asks for {tuple(wanted)}."
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(
+            f"it lacks {len(missing)} of the weights that its configuration asks for, such as {missing[0]}."
+        )
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what an error says, with its type where that is no sentence for users."""
+    first = first_line(error)
+    if first.endswith(":"):
+        first = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])
+    said = first if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {first}"
+    return f"{said.rstrip('.')}."

@@ -1,0 +1,171 @@
+"""What a decoder is made of besides its target: what is asked for, and the objects that it is resolved to."""
+
+import logging
+from typing import Any, cast
+
+import attrs
+
+from talon_core.attention import AttentionBackend
+from talon_core.defaults import AUTO, DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, NONE
+from talon_core.drafter import DrafterSpec
+from talon_core.engine.checked_drafter import checked_rank
+from talon_core.engine.checked_policy import checked_budget
+from talon_core.errors import PluginError, naming, written
+from talon_core.plugins import specs
+from talon_core.plugins.fitting import check_rule, suited_rule
+from talon_core.plugins.registry import KINDS, Registry
+from talon_core.policy import TreePolicy
+from talon_core.rule import AcceptanceRule
+
+LOGGER = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Parts:
+    """What is asked for, as `talon_core.load` takes it and tells of it: spec strings, or objects."""
+
+    drafter: str | DrafterSpec = DEFAULT_DRAFTER
+    policy: str | TreePolicy | None = DEFAULT_POLICY
+    rule: str | AcceptanceRule = DEFAULT_RULE
+    attention: str | AttentionBackend | None = None
+    accelerate: bool | str = True
+    graphs: bool = True
+    lossy: bool = False
+
+
+@attrs.frozen
+class Resolved:
+    """What was asked for, made: each part once. Who decodes takes the objects from here, and looks nothing up again.
+
+    Two are equal if the same was asked for.
+
+    Attributes:
+        parts: what was asked for, with the names that "auto" stands for as far as they are known.
+        registry: where names are looked up; backends are chosen from it once the model's device is known.
+        policy: the tree policy; None decodes without drafting.
+        rule: the acceptance rule.
+        drafter: the drafter's options; None without a policy, and as long as "auto" waits for a model.
+    """
+
+    parts: Parts
+    registry: Registry = attrs.field(eq=False, repr=False)
+    policy: TreePolicy | None = attrs.field(eq=False)
+    rule: AcceptanceRule = attrs.field(eq=False)
+    drafter: DrafterSpec | None = attrs.field(eq=False)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the drafter is still to be chosen for a model."""
+        return self.policy is not None and self.drafter is None
+
+    def for_model(self, model: Any) -> "Resolved":
+        """The same with the drafter that "auto" stands for; itself where none is to be chosen.
+
+        Args:
+            model: a transformers causal LM.
+
+        Raises:
+            LookupError: if no drafter is ready for it.
+        """
+        if not self.waits:
+            return self
+        name = choose_drafter(self.registry, model)
+        return attrs.evolve(
+            self, parts=attrs.evolve(self.parts, drafter=name), drafter=built(self.registry, "drafter", name)
+        )
+
+
+def resolve(parts: Parts, registry: Registry) -> Resolved:
+    """Look every spec up, make each part once, and check what goes with what; that takes no model.
+
+    Args:
+        parts: what is asked for.
+        registry: where names are looked up.
+
+    Raises:
+        LookupError: for an unknown name, or a policy that suits a rule that is not registered.
+        ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
+    """
+    for option, kinds in (("graphs", bool), ("lossy", bool), ("accelerate", bool | str)):
+        if not isinstance(getattr(parts, option), kinds):
+            what = "True or False" if kinds is bool else "True, False or the name of an accelerator"
+            raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
+                f"{option} is {written(getattr(parts, option))}; it must be {what}"
+            )
+    policy = made_policy(registry, parts.policy)
+    drafter = _made_drafter(registry, parts.drafter, policy)
+    name = suited_rule(registry, policy) if parts.rule == AUTO else parts.rule
+    rule: AcceptanceRule = built(registry, "rule", name)
+    check_rule(rule, policy, parts.lossy)
+    if isinstance(parts.attention, str):
+        registry.get("attention backend", parts.attention)
+    elif parts.attention is not None:
+        built(registry, "attention backend", parts.attention)
+    if isinstance(parts.accelerate, str):
+        registry.get("accelerator", parts.accelerate)
+    return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter)
+
+
+def made_policy(registry: Registry, asked: str | TreePolicy | None) -> TreePolicy | None:
+    """The policy that is asked for; None for "none" and None. Raises as `built` does."""
+    return None if asked in (NONE, None) else cast(TreePolicy, built(registry, "tree policy", asked))
+
+
+def _made_drafter(registry: Registry, asked: str | DrafterSpec, policy: TreePolicy | None) -> DrafterSpec | None:
+    """The drafter that is asked for; None where it is chosen later, or where nothing is drafted."""
+    if asked == AUTO or (policy is None and asked in (NONE, None)):
+        return None
+    drafter: DrafterSpec = built(registry, "drafter", asked)
+    if policy is None:
+        LOGGER.warning("%s drafts nothing: there is no tree policy", naming("drafter", drafter))
+        return None
+    return drafter
+
+
+def choose_drafter(registry: Registry, model: Any) -> str:
+    """The name of the drafter that is ready for a model and has the highest rank, the first name among equals.
+
+    A drafter that fails at saying its rank is left out, with a warning: nobody has asked for it.
+
+    Raises:
+        LookupError: if none is ready, which happens only where TALON's own drafters are not installed.
+    """
+    best: tuple[int, str] | None = None
+    for name in registry.names("drafter"):
+        cls: type[DrafterSpec] = registry.get("drafter", name).cls
+        try:
+            rank = checked_rank(cls, model)
+        except PluginError as error:
+            LOGGER.warning("left out of the drafters to choose from: %s", error)
+            continue
+        if rank is not None and (best is None or rank > best[0]):
+            best = (rank, name)
+    if best is None:
+        raise LookupError(f"no drafter is ready for this model; name one with its files{registry.failed}")
+    return best[1]
+
+
+def built(registry: Registry, kind: str, given: Any) -> Any:
+    """What a spec describes, or the object that was given in its place.
+
+    Args:
+        registry: where names are looked up.
+        kind: a key of `talon_core.plugins.registry.KINDS`.
+        given: a spec or an object.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for a bad option, or an object of another kind.
+    """
+    interface = KINDS[kind][1]
+    part = specs.build(registry, kind, given) if isinstance(given, str) else given
+    if not isinstance(part, interface):
+        instead = f", as {given.__name__}() and not {given.__name__}" if isinstance(given, type) else ""
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
+            f"the {kind} is {given!r}; it must be a spec, as `talon list` shows them, "
+            f"or an object of class {interface.__name__}{instead}"
+        )
+    if isinstance(part, TreePolicy):
+        for which in ("budget", "draft_budget"):
+            checked_budget(part, which)
+    return part
