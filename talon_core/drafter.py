@@ -65,11 +65,11 @@ class Proposed:
 
     Attributes:
         candidates: one for each, rows in the order of its nodes.
-        passes: forward passes of a draft model that it took.
+        draft_passes: forward passes of a draft model that it took.
     """
 
     candidates: Sequence[Candidates]
-    passes: int = 0
+    draft_passes: int = 0
 
 
 @attrs.frozen(eq=False)

@@ -89,7 +89,7 @@ class TreePolicy(ABC):
     children: ClassVar[str] = "deterministic"
     """How children come about, a key of `talon_core.drawn.KINDS`: "deterministic" if the drafter's laws decide."""
 
-    suits: ClassVar[str] = EXACT_RULE
+    default_rule: ClassVar[str] = EXACT_RULE
     """The registered rule to use with these trees where the user names none."""
 
     budget: int

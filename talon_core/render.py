@@ -80,7 +80,7 @@ def render_tree(
     next_token: int | None = None,
     round_number: int | None = None,
 ) -> RenderableType:
-    """A drawing of one round: what was drafted, how likely the drafter thought it, and what the target kept.
+    """A picture of one round: what was drafted, how likely the drafter thought it, and what the target kept.
 
     The accepted path comes first, ends in the target's own token and is marked; what was rejected stands below it and
     is dim. A node with one child shares its line, and what branches stands under the last node of that line; likewise
@@ -94,14 +94,14 @@ def render_tree(
         next_token: the target's own token after the path; None if it was not emitted.
         round_number: shown in the header, counted from 1; None leaves it out.
     """
-    return _Drawing(tree, tuple(int(node) for node in path), token_text, next_token, round_number)
+    return _Picture(tree, tuple(int(node) for node in path), token_text, next_token, round_number)
 
 
-def to_svg(drawing: RenderableType, title: str = "talon", width: int = 80) -> str:
+def to_svg(picture: RenderableType, title: str = "talon", width: int = 80) -> str:
     """A picture of anything rich can draw, as an SVG document that loads nothing from elsewhere.
 
     Args:
-        drawing: what to show, for example from `render_tree`.
+        picture: what to show, for example from `render_tree`.
         title: what stands in the window's frame.
         width: columns of the terminal that is drawn.
     """
@@ -113,14 +113,14 @@ def to_svg(drawing: RenderableType, title: str = "talon", width: int = 80) -> st
         color_system="truecolor",
         legacy_windows=False,
     )
-    console.print(drawing)
+    console.print(picture)
     svg = console.export_svg(title=title)
     svg = re.sub(r"@font-face\s*\{.*?\}\s*", "", svg, flags=re.DOTALL)  # rich's fonts come from a server
     return svg.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
 
 
 @attrs.frozen(eq=False)
-class _Drawing:
+class _Picture:
     tree: TokenTree
     path: tuple[int, ...]
     token_text: Callable[[int], str]
@@ -147,25 +147,25 @@ class _Drawing:
 
 
 class _Lines:
-    """One drawing for one width: nodes to labels, labels to lines."""
+    """One picture for one width: nodes to labels, labels to lines."""
 
-    def __init__(self, drawing: _Drawing, glyphs: Glyphs, width: int) -> None:
-        self.drawing = drawing
+    def __init__(self, picture: _Picture, glyphs: Glyphs, width: int) -> None:
+        self.picture = picture
         self.glyphs = glyphs
         self.width = width
-        self.accepted = set(drawing.path)
-        self.bonus = len(drawing.tree)  # the target's own token, as one more node
-        self.children: list[list[int]] = [[] for _ in range(len(drawing.tree) + 1)]
-        for node, parent in enumerate(drawing.tree.parents[1:].tolist(), start=1):
+        self.accepted = set(picture.path)
+        self.bonus = len(picture.tree)  # the target's own token, as one more node
+        self.children: list[list[int]] = [[] for _ in range(len(picture.tree) + 1)]
+        for node, parent in enumerate(picture.tree.parents[1:].tolist(), start=1):
             self.children[parent].append(node)
         for children in self.children:
             children.sort(key=self._rank)
-        if drawing.next_token is not None:
-            self.children[drawing.path[-1]].insert(0, self.bonus)
+        if picture.next_token is not None:
+            self.children[picture.path[-1]].insert(0, self.bonus)
 
     def _rank(self, node: int) -> tuple[bool, bool, float]:
         """The accepted child first, then those that lead somewhere, then the more likely."""
-        return (node not in self.accepted, not self.children[node], -float(self.drawing.tree.path_logp[node]))
+        return (node not in self.accepted, not self.children[node], -float(self.picture.tree.path_logp[node]))
 
     def draw(self) -> Iterator[Text]:
         """The lines, the root's first."""
@@ -234,9 +234,9 @@ class _Lines:
         return Text(no_wrap=True, overflow="crop").append(guides, NOTE)
 
     def _label(self, node: int) -> Text:
-        glyphs, tree = self.glyphs, self.drawing.tree
+        glyphs, tree = self.glyphs, self.picture.tree
         if node == self.bonus:
-            return self._marked(glyphs.bonus, int(self.drawing.next_token or 0), BONUS)
+            return self._marked(glyphs.bonus, int(self.picture.next_token or 0), BONUS)
         if node == 0:
             return self._marked(glyphs.root, int(tree.tokens[0]), ROOT)
         accepted = node in self.accepted
@@ -252,7 +252,7 @@ class _Lines:
         return Text().append(f"{mark} {self._shown(token)}", style)
 
     def _shown(self, token: int) -> str:
-        return visible(self.drawing.token_text(token), self.glyphs)
+        return visible(self.picture.token_text(token), self.glyphs)
 
     def _probability(self, logp: float) -> str:
         levels = self.glyphs.levels

@@ -61,7 +61,7 @@ class Honest(AcceptanceRule):
 class Draws(TreePolicy):
     name = "draws"
     children = "sampled-chain"
-    suits = "rrs"
+    default_rule = "rrs"
     budget: int = 2
     often: float = 0.5
 

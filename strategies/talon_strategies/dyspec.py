@@ -38,7 +38,7 @@ class DySpec(FollowsTheRequest):
 
     name = "dyspec"
     children = "without-replacement"
-    suits = "traversal"
+    default_rule = "traversal"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=10, validator=[whole_number, ge(1)])
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])

@@ -23,7 +23,7 @@ class SampledChain(FollowsTheRequest):
 
     name = "sampled-chain"
     children = "sampled-chain"
-    suits = "block"
+    default_rule = "block"
     length: int = attrs.field(default=5, validator=[whole_number, ge(1)])
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
     follows: bool = attrs.field(default=True, validator=yes_or_no)

@@ -61,7 +61,7 @@ class Sequoia(FollowsTheRequest):
 
     name = "sequoia"
     children = "without-replacement"
-    suits = "traversal"
+    default_rule = "traversal"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=10, validator=[whole_number, ge(1), le(500)])
     acceptance: tuple[float, ...] = attrs.field(default=MEASURED, converter=_acceptance, validator=_probabilities)

@@ -52,7 +52,7 @@ class SpecInfer(FollowsTheRequest):
 
     name = "specinfer"
     children = "iid"
-    suits = "rrs"
+    default_rule = "rrs"
     widths: tuple[int, ...] = attrs.field(default=THREE_THEN_ONE, converter=_widths, validator=_positive)
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
     follows: bool = attrs.field(default=True, validator=yes_or_no)

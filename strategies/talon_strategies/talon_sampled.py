@@ -52,7 +52,7 @@ class TalonSampled(FollowsTheRequest):
 
     name = "talon-sampled"
     children = "hybrid"
-    suits = "hybrid"
+    default_rule = "hybrid"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
     top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
     mu: float = attrs.field(default=0.1, validator=[number, gt(0), le(1)])

@@ -66,14 +66,14 @@ class RoundOutcome:
         tree: the verified tree.
         tokens: what the round emits.
         accepted: drafted tokens that were accepted.
-        over: whether the text ends with it.
+        finished: whether the text ends with it.
     """
 
     prob: float
     tree: TokenTree
     tokens: Text
     accepted: int
-    over: bool
+    finished: bool
 
 
 class _KnownLaws(Laws):
@@ -201,6 +201,6 @@ def composed_law(decoder: Decoder, request: Request, most: int) -> Enumerated | 
             if outcomes > most:
                 return None
             accepting |= one.accepted > 0
-            into, longer = law if one.over else waiting, text + one.tokens
+            into, longer = law if one.finished else waiting, text + one.tokens
             into[longer] = into.get(longer, 0.0) + prob * one.prob
     return Enumerated(law, outcomes, accepting)

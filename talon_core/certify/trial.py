@@ -31,7 +31,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_policy import checked_kind
 from talon_core.errors import PluginError, is_whole, naming, written
-from talon_core.plugins.fitting import suited_rule
+from talon_core.plugins.fitting import rule_for
 from talon_core.plugins.parts import built, made_policy
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.plugins.specs import spelled
@@ -105,7 +105,7 @@ def certify(
         raise ValueError(f"seed is {written(seed)}; it must be a whole number and at least 0")
     registry = registry if registry is not None else load_registry()
     made = made_policy(registry, policy)
-    ruling: AcceptanceRule = built(registry, "rule", suited_rule(registry, made) if rule is None else rule)
+    ruling: AcceptanceRule = built(registry, "rule", rule_for(registry, made) if rule is None else rule)
     spec: DrafterSpec | None = None if drafter is None else built(registry, "drafter", drafter)
     trial = _Trial(made, ruling, spec, worlds, report)
     started = perf_counter()

@@ -15,7 +15,7 @@ from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import AUTO
 from talon_core.errors import PluginError, one_line
-from talon_core.plugins.fitting import suited_rule
+from talon_core.plugins.fitting import rule_for
 from talon_core.plugins.parts import built, made_policy
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.policy import TreePolicy
@@ -131,7 +131,7 @@ def _named(registry: Registry, policy: str | None, rule: str) -> tuple[TreePolic
     if not policy:
         raise ValueError("no policy: name one with --policy (talon list policies), or a model with --model")
     made = made_policy(registry, policy)
-    ruling: AcceptanceRule = built(registry, "rule", suited_rule(registry, made) if rule == AUTO else rule)
+    ruling: AcceptanceRule = built(registry, "rule", rule_for(registry, made) if rule == AUTO else rule)
     if made is None and is_own(ruling):
         raise ValueError("there is nothing to certify without a policy: plain decoding is the target's own")
     return made, ruling

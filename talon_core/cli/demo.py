@@ -160,10 +160,10 @@ def as_report(model: str, comparison: Comparison) -> dict[str, Any]:
 
 
 def _conclude(console: Console, comparison: Comparison) -> None:
-    drawing = comparison.session.drawing(comparison.fast)
-    if drawing is not None:
+    picture = comparison.session.picture(comparison.fast)
+    if picture is not None:
         console.print(Rule("the draft tree of one round"))
-        console.print(drawing)
+        console.print(picture)
     console.print(Rule("the comparison"))
     console.print(_table(comparison))
     if comparison.identical:

@@ -66,7 +66,7 @@ def generate(
     raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
     stop: Annotated[list[str] | None, typer.Option(help="Stop after this text; may be given several times.")] = None,
     show_tree: Annotated[bool, typer.Option("--show-tree", help="Draw the tree that accepted most.")] = False,
-    tree_svg: Annotated[Path | None, typer.Option(help="Save that drawing as an SVG picture.")] = None,
+    tree_svg: Annotated[Path | None, typer.Option(help="Save that tree as an SVG picture.")] = None,
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show text as soon as it is accepted.")] = True,
     as_json: opts.Json = False,
 ) -> None:
@@ -219,16 +219,16 @@ def _check_picture(file: Path | None) -> None:
         raise ValueError(f"--tree-svg is '{file}'; it must be a file in a folder that exists")
 
 
-def _show(session: "Session", result: "Result", on_terminal: bool, picture: Path | None) -> None:
-    drawing = session.drawing(result)
-    if drawing is None:
+def _show(session: "Session", result: "Result", on_terminal: bool, file: Path | None) -> None:
+    picture = session.picture(result)
+    if picture is None:
         note("there is no tree to draw: nothing was drafted")
         return
     if on_terminal:
         console = stderr()
         console.print()
-        console.print(drawing)
-    if picture is not None:
+        console.print(picture)
+    if file is not None:
         from talon_core.render import to_svg
 
-        write_whole(picture, to_svg(drawing))
+        write_whole(file, to_svg(picture))

@@ -72,7 +72,7 @@ def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, opti
         try:
             with batch.in_one_session():
                 for _ in batch:
-                    bar.update(task, completed=sum(one.over for one in batch.sequences))
+                    bar.update(task, completed=sum(one.finished for one in batch.sequences))
         except KeyboardInterrupt:
             batch.close()
             interrupted = True

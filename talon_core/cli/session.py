@@ -43,7 +43,7 @@ class Session:
         begins = isinstance(piece, str) and piece.startswith("▁")  # SentencePiece loses a leading space alone
         return " " + text if begins and not text.startswith(" ") else text
 
-    def drawing(self, result: "Result") -> RenderableType | None:
+    def picture(self, result: "Result") -> RenderableType | None:
         """The tree of one round, None if nothing was drafted.
 
         It is the one that accepted most, or one at least half as successful of which a part was rejected as well.

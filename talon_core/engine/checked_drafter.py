@@ -118,7 +118,7 @@ def checked_proposal(drafter: Drafter, given: object, frontiers: int) -> tuple[l
         )
     with blaming("drafter", drafter, "propose"):
         candidates: Any = given.candidates
-        passes: Any = given.passes
+        passes: Any = given.draft_passes
     if not isinstance(candidates, list | tuple) or len(candidates) != frontiers:
         count = f"{len(candidates)} items" if isinstance(candidates, list | tuple) else type(candidates).__name__
         raise PluginError(
@@ -127,7 +127,7 @@ def checked_proposal(drafter: Drafter, given: object, frontiers: int) -> tuple[l
         )
     if not is_whole(passes) or passes < 0:
         raise PluginError(
-            f"{naming('drafter', drafter)} says that it took {written(passes)} passes; it must be a whole number of at "
-            "least 0"
+            f"{naming('drafter', drafter)} says that it took {written(passes)} draft passes; it must be a whole number "
+            "of at least 0"
         )
     return list(candidates), int(passes)

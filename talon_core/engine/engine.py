@@ -164,7 +164,7 @@ class Engine:
             ValueError: if its request is being decoded, or waits, already.
         """
         known = (*self._running.values(), *self._waiting)
-        if any(one.request is sequence.request and not one.over for one in known):
+        if any(one.request is sequence.request and not one.finished for one in known):
             raise ValueError("this request was submitted already, and is not over; make another one to decode it twice")
         self._waiting.append(sequence)
         self._handed_in = True
@@ -176,7 +176,7 @@ class Engine:
         Raises:
             ValueError: if it is over already, or is none of this engine's.
         """
-        if sequence.over:
+        if sequence.finished:
             raise ValueError(f"this sequence is over ({sequence.finish_reason}); only one that is not can be cancelled")
         if sequence not in self._waiting and sequence not in self._running.values():
             raise ValueError("this sequence is none of this engine's; cancel it where it was submitted")
@@ -256,7 +256,7 @@ class Engine:
         for slot, one in taking.items():
             if slot in faults:
                 one.error = faults[slot]
-            if one.over:
+            if one.finished:
                 self._leave(slot, keep=slot not in faults)
         emitted = {taking[slot]: round_ for slot, round_ in rounds.items() if slot not in faults}
         faults.clear()  # the errors' tracebacks know them, which would keep both until Python collects garbage
@@ -351,7 +351,7 @@ class Engine:
     def _leave(self, slot: int, keep: bool) -> None:
         """The sequence in a slot is over, in whatever way."""
         sequence = self._running.pop(slot)
-        sequence.cancelled |= not sequence.over
+        sequence.cancelled |= not sequence.finished
         if keep and self._keep:
             self._slots.keep(slot, sequence.committed_ids())
         else:

@@ -67,7 +67,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
             StopIteration: if every sequence is over, or this was closed, cancelled or has failed.
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
-        if self.over:
+        if self.finished:
             raise StopIteration
         try:
             while self._left and len(self._running) < self._size:
@@ -81,11 +81,11 @@ class Batch(Iterator[dict[Sequence, Round]]):
         if any(one.error is not None for one in self._running):
             self.close()
             raise _released(self._running)
-        self._running = [one for one in self._running if not one.over]
+        self._running = [one for one in self._running if not one.finished]
         return rounds
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether no further step will come."""
         if self._cancelled():
             self.close()
@@ -106,7 +106,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
 
     def finish(self) -> None:
         """Decode to the end, in one session."""
-        if self.over:
+        if self.finished:
             return
         with self.in_one_session():
             for _ in self:
@@ -124,7 +124,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
 
 def _abandon(sequences: SequenceOf[Sequence]) -> None:
     for one in sequences:
-        if not one.over:
+        if not one.finished:
             one.cancelled = True
 
 
@@ -183,9 +183,9 @@ class Generation(Iterator[Round]):
         return self.sequence.finish_reason
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether no further round will come."""
-        return self._batch.over
+        return self._batch.finished
 
     def __next__(self) -> Round:
         """Decode one round; raises as `Batch` does."""

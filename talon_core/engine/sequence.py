@@ -131,7 +131,7 @@ class Sequence:
         self._children = children
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether no further round will come."""
         return self.finish_reason is not None or self.error is not None or self.cancelled
 
@@ -179,7 +179,7 @@ class Sequence:
 
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""
-        left = 0 if self.over else self.limit - len(self.token_ids) - 1
+        left = 0 if self.finished else self.limit - len(self.token_ids) - 1
         depth = left if max_depth is None else min(left, max_depth)
         return DraftLimits(vocab_size, depth, self.request.eos, self._children)
 
@@ -241,7 +241,7 @@ class Sequence:
             now: in seconds, by the clock that `start` was told of.
         """
         self.seconds = now - self._begun_at
-        if not self.over and self.request.max_seconds is not None and self.seconds >= self.request.max_seconds:
+        if not self.finished and self.request.max_seconds is not None and self.seconds >= self.request.max_seconds:
             self.finish_reason = "time"
 
     def _stops(self, ids: Tensor) -> bool:

@@ -152,7 +152,7 @@ class Stages:
         """Tell the drafter what was accepted, of the texts that go on."""
         told = {}
         for slot in self._left(emitted):
-            if not self._sequences[slot].over:
+            if not self._sequences[slot].finished:
                 tokens = emitted[slot]
                 nodes = drafted[slot].drafted.follow(tokens[:-1])
                 told[slot] = Committed(tokens.copy(), nodes, accepted[slot].features)

@@ -49,21 +49,21 @@ def _is_exact(exact_for: Iterable[str], children: str) -> bool:
     return not {children, "any"}.isdisjoint(exact_for)
 
 
-def suited_rule(registry: Registry, policy: TreePolicy | None) -> str:
+def rule_for(registry: Registry, policy: TreePolicy | None) -> str:
     """The name of the rule to use where the user names none.
 
     Raises:
-        LookupError: if the one that the policy suits is not registered; the sentence names the policy.
+        LookupError: if its default rule is not registered; the sentence names the policy.
     """
     if policy is None:
         return EXACT_RULE
-    if policy.suits not in registry.names("rule"):
+    if policy.default_rule not in registry.names("rule"):
         others = ", ".join(exact_rules(registry, policy))
         raise LookupError(
-            f"{naming('tree policy', policy)} suits the rule {policy.suits!r}, and there is none; "
+            f"{naming('tree policy', policy)} has the default rule {policy.default_rule!r}, and there is none; "
             f"name one that is exact for its trees: {others or 'none is registered'}{registry.failed}"
         )
-    return policy.suits
+    return policy.default_rule
 
 
 def exact_rules(registry: Registry, policy: TreePolicy, looking_ahead: bool = True) -> list[str]:

@@ -12,7 +12,7 @@ from talon_core.engine.checked_drafter import checked_rank
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, naming, written
 from talon_core.plugins import specs
-from talon_core.plugins.fitting import check_rule, suited_rule
+from talon_core.plugins.fitting import check_rule, rule_for
 from talon_core.plugins.registry import KINDS, Registry
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
@@ -94,7 +94,7 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
             )
     policy = made_policy(registry, parts.policy)
     drafter = _made_drafter(registry, parts.drafter, policy)
-    name = suited_rule(registry, policy) if parts.rule == AUTO else parts.rule
+    name = rule_for(registry, policy) if parts.rule == AUTO else parts.rule
     rule: AcceptanceRule = built(registry, "rule", name)
     check_rule(rule, policy, parts.lossy)
     if isinstance(parts.attention, str):

@@ -147,7 +147,11 @@ def _require(holds: bool, policy: TreePolicy, what: str) -> None:
 def _check_claims(policy: TreePolicy) -> None:
     check_class("tree policy", policy, TreePolicy)
     checked_kind(policy)
-    _require(is_name(policy.suits), policy, f"suits {policy.suits!r}; it must be the name of a rule, as 'match'")
+    _require(
+        is_name(policy.default_rule),
+        policy,
+        f"has default_rule {policy.default_rule!r}; it must be the name of a rule, as 'match'",
+    )
     for which in ("budget", "draft_budget"):
         checked_budget(policy, which)
     _begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=1.0))

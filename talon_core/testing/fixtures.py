@@ -33,12 +33,12 @@ def _table(laws: Any) -> "TableDrafter":
 
 
 def _rule(rule: "AcceptanceRule | str | None", policy: "TreePolicy | None" = None) -> "AcceptanceRule":
-    from talon_core.plugins.fitting import suited_rule
+    from talon_core.plugins.fitting import rule_for
     from talon_core.plugins.parts import built
     from talon_core.plugins.registry import load_registry
 
     registry = load_registry()
-    made: AcceptanceRule = built(registry, "rule", suited_rule(registry, policy) if rule is None else rule)
+    made: AcceptanceRule = built(registry, "rule", rule_for(registry, policy) if rule is None else rule)
     return made
 
 

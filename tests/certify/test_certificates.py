@@ -203,7 +203,7 @@ def test_the_code_of_a_policy_around_another_one_is_that_of_both(liar: Any, tmp_
     (tmp_path / "around.py").write_text(
         "import attrs\nfrom talon_core import TreePolicy\n\n"
         "@attrs.frozen\nclass Around(TreePolicy):\n"
-        "    name = 'around'\n    children = 'sampled-chain'\n    suits = 'rrs'\n"
+        "    name = 'around'\n    children = 'sampled-chain'\n    default_rule = 'rrs'\n"
         "    inner: TreePolicy\n    budget: int = 4\n\n"
         "    def grow(self, tree, candidates, choices):\n        return self.inner.grow(tree, candidates, choices)\n"
     )

@@ -43,7 +43,7 @@ PAIRS = list(pairs())
 FULL = [
     (policy.name, rule.name)
     for policy, rule in PAIRS
-    if rule.name == policy.cls.suits or (policy.cls.children == "without-replacement" and rule.name != "match")
+    if rule.name == policy.cls.default_rule or (policy.cls.children == "without-replacement" and rule.name != "match")
 ]
 """What users get where they name no rule, and with it every rule."""
 
@@ -136,7 +136,7 @@ class Remembers(TreePolicy):
 
     name = "remembers"
     children = "without-replacement"
-    suits = "rrsw"
+    default_rule = "rrsw"
     budget: int = 4
     memory: Memory = attrs.field(init=False, eq=False, factory=Memory)
 
@@ -188,7 +188,7 @@ def test_a_certificate_says_what_was_tried_and_with_what():
 @attrs.frozen
 class Misspelt(Talon):
     name = "misspelt"
-    suits = "blok"
+    default_rule = "blok"
 
 
 def test_what_cannot_be_certified_is_refused_in_words():
@@ -198,7 +198,7 @@ def test_what_cannot_be_certified_is_refused_in_words():
         certify("sequoa")
     with pytest.raises(ValueError, match=r"the rule is <class .*Match'>; .*Rule, as Match\(\) and not Match"):
         certify("talon", Match)
-    with pytest.raises(LookupError, match=r"tree policy 'misspelt' .* suits the rule 'blok', and there is none"):
+    with pytest.raises(LookupError, match=r"tree policy 'misspelt' .* has the default rule 'blok', and there is none"):
         certify(Misspelt())
     with pytest.raises(ValueError, match=r"rule 'rrs' .* is not exact for the hybrid trees"):
         certify(TalonSampled(), "rrs")
@@ -233,7 +233,7 @@ class DrawsForty(TreePolicy):
 
     name = "draws-forty"
     children = "iid"
-    suits = "rrs"
+    default_rule = "rrs"
     budget: int = 60
 
     def grow(self, tree, candidates, choices):

@@ -139,7 +139,7 @@ class PrunesByItsOwnProbability(TreePolicy):
 
     name = "prunes-by-its-own-probability"
     children = "sampled-chain"
-    suits = "block"
+    default_rule = "block"
     budget: int = 3
 
     def grow(self, tree, candidates, choices):
@@ -154,7 +154,7 @@ class FinishesWithTheLikely(TreePolicy):
 
     name = "finishes-with-the-likely"
     children = "without-replacement"
-    suits = "traversal"
+    default_rule = "traversal"
     budget: int = 4
 
     def grow(self, tree, candidates, choices):
@@ -175,7 +175,7 @@ class DrawsFromAnother(TreePolicy):
 
     name = "draws-from-another"
     children = "sampled-chain"
-    suits = "hybrid"
+    default_rule = "hybrid"
     budget: int = 3
 
     def grow(self, tree, candidates, choices):

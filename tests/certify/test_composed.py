@@ -23,7 +23,7 @@ SPECS = {"specinfer": "specinfer:widths=2"}
 @pytest.mark.parametrize("name", POLICIES)
 def test_rounds_chained_have_the_law_of_whole_generations(name):
     policy = build("tree policy", SPECS.get(name, name))
-    rule = build("rule", policy.suits)
+    rule = build("rule", policy.default_rule)
     accepting = 0
     for world in islice(random_worlds(1), 25):
         world = attrs.evolve(world, max_new_tokens=min(3, world.max_new_tokens), processors=())
@@ -179,7 +179,7 @@ class DrawsOnceAfterAnother(TreePolicy):
 
     name = "draws-once-after-another"
     children = "without-replacement"
-    suits = "rrsw"
+    default_rule = "rrsw"
     budget: int = 3
     notes: Notes = attrs.field(init=False, eq=False, factory=Notes)
 

@@ -34,7 +34,7 @@ def test_the_parts_that_were_chosen_are_told(caplog: pytest.LogCaptureFixture) -
 
 def test_a_drafter_that_is_named_where_nothing_is_drafted_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     (warning,) = told(caplog, logging.WARNING, "none", drafter="ngram:max_match=5")
-    assert warning == "drafter 'ngram' (talon_drafters.ngram.Ngram) drafts nothing: there is no tree policy"
+    assert warning == "drafter 'ngram' (talon_drafters.ngram.options.Ngram) drafts nothing: there is no tree policy"
     assert told(caplog, logging.WARNING, "none", drafter="none") == []
 
 

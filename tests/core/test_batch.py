@@ -130,7 +130,7 @@ def test_one_that_fails_ends_the_batch_and_the_decoder_goes_on():
     batch = decoder.batch(requests, 2)
     with pytest.raises(ZeroDivisionError):
         batch.finish()
-    assert batch.over
+    assert batch.finished
     assert list(batch) == []
     assert {result.finish_reason for result in batch.results()} == {"interrupted"}
     assert decoder.run_all(requests[1:])[0].token_ids == load(tiny_model("llama")).run_all(requests[1:])[0].token_ids

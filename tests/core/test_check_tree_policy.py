@@ -16,7 +16,7 @@ class Draws(TreePolicy):
 
     name = "draws"
     children = "without-replacement"
-    suits = "rrsw"
+    default_rule = "rrsw"
     budget: int = 7
 
     def width(self, tree):
@@ -37,12 +37,12 @@ def test_a_policy_that_draws_passes():
 
 @attrs.frozen
 class SuitsAClass(Draws):
-    suits = Drawn
+    default_rule = Drawn
 
 
 @attrs.frozen
 class SuitsNothing(Draws):
-    suits = ""
+    default_rule = ""
 
 
 @attrs.frozen
@@ -58,8 +58,8 @@ class ChildrenAreAList(Draws):
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (SuitsAClass, r"suits <class '.*Drawn'>; it must be the name of a rule, as 'match'$"),
-        (SuitsNothing, r"suits ''; it must be the name of a rule"),
+        (SuitsAClass, r"has default_rule <class '.*Drawn'>; it must be the name of a rule, as 'match'$"),
+        (SuitsNothing, r"has default_rule ''; it must be the name of a rule"),
         (UnknownKind, r"says that its children are 'without replacement'; kinds are deterministic, sampled, iid, "),
         (ChildrenAreAList, r"says that its children are \['iid'\]; kinds are"),
     ],

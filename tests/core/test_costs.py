@@ -209,7 +209,7 @@ def test_costs_that_are_given_are_those_that_policies_are_told_and_a_sequence_ha
     fixed = Fixed()
     own = Engine(TableTarget(np.eye(3)), Match(), Asks(budget=3), TableDrafter([[0.5, 0.3, 0.2]]), costs=fixed)
     (one,) = submit(own, 2, 1)
-    while not one.over:
+    while not one.finished:
         own.step()
     assert seen == [fixed]
     assert own.costs is fixed

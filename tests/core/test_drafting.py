@@ -670,7 +670,7 @@ def change(**arrays):
 
 def taking(passes):
     """Says that the answer took so many passes."""
-    return lambda proposed: attrs.evolve(proposed, passes=passes)
+    return lambda proposed: attrs.evolve(proposed, draft_passes=passes)
 
 
 def candidates_as(change):
@@ -700,11 +700,11 @@ HOSTILE_DRAFTERS = {
         candidates_as(lambda given: [given[0].tokens]),
         "returned ndarray from propose; it must propose one Candidates per frontier",
     ),
-    "passes below 0": (taking(-1), "says that it took -1 passes; it must be a whole number of at least 0"),
-    "passes in parts": (taking(0.5), "says that it took 0.5 passes; it must be a whole number"),
-    "passes in words": (taking("many"), "says that it took 'many' passes; it must be a whole number"),
-    "passes that are none": (taking(None), "says that it took None passes; it must be a whole number"),
-    "passes that are true": (taking(True), "says that it took True passes; it must be a whole number"),
+    "passes below 0": (taking(-1), "says that it took -1 draft passes; it must be a whole number of at least 0"),
+    "passes in parts": (taking(0.5), "says that it took 0.5 draft passes; it must be a whole number"),
+    "passes in words": (taking("many"), "says that it took 'many' draft passes; it must be a whole number"),
+    "passes that are none": (taking(None), "says that it took None draft passes; it must be a whole number"),
+    "passes that are true": (taking(True), "says that it took True draft passes; it must be a whole number"),
     "lists for arrays": (change(tokens=lambda tokens: tokens.tolist()), "returned tokens of type list"),
     "tokens as floats": (change(tokens=lambda tokens: tokens * 1.0), "returned tokens of type float64"),
     "log-probabilities as integers": (

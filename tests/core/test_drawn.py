@@ -232,7 +232,7 @@ def test_kinds_say_what_trees_may_hold_and_every_policy_and_rule_names_one():
     exact_for = {rule.name: rule.exact_for for rule in rules}
     for policy in policies:
         assert policy.children in KINDS
-        assert {policy.children, "any"} & exact_for[policy.suits]
+        assert {policy.children, "any"} & exact_for[policy.default_rule]
     for rule in rules:
         assert rule.exact_for <= {*KINDS, "any"}
         assert bool(rule.exact_for) != rule.lossy

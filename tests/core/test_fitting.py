@@ -16,7 +16,7 @@ from talon_core import AcceptanceRule, Accepted, Request, TableTarget, TreePolic
 from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
 from talon_core.engine.processors import REMEMBERING
-from talon_core.plugins.fitting import exact_rules, suited_rule
+from talon_core.plugins.fitting import exact_rules, rule_for
 from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
@@ -100,11 +100,11 @@ def test_the_permission_changes_nothing_for_a_lossless_rule() -> None:
 def test_every_registered_policy_suits_a_rule_that_is_exact_for_it(name: str) -> None:
     registry = load_registry()
     policy = registry.get("tree policy", name).cls()
-    assert suited_rule(registry, policy) in exact_rules(registry, policy)
+    assert rule_for(registry, policy) in exact_rules(registry, policy)
 
 
 def test_without_a_policy_the_rule_is_match() -> None:
-    assert suited_rule(load_registry(), None) == "match"
+    assert rule_for(load_registry(), None) == "match"
 
 
 @pytest.mark.parametrize("suits", ["blok", "auto", None, 7, ["match"]])
@@ -113,10 +113,10 @@ def test_a_policy_that_suits_no_rule_is_named_with_the_rules_that_would_do(suits
     class Odd(SampledChain):
         name = "odd"
 
-    Odd.suits = suits
-    sentence = r"^tree policy 'odd' \(.*Odd\) suits the rule .*, and there is none; name one.*: block, match$"
+    Odd.default_rule = suits
+    sentence = r"^tree policy 'odd' \(.*Odd\) has the default rule .*, and there is none; name one.*: block, match$"
     with pytest.raises(LookupError, match=sentence):
-        suited_rule(registry_of(Match, Block, Cheerful), Odd())
+        rule_for(registry_of(Match, Block, Cheerful), Odd())
 
 
 def test_the_rules_for_a_tree_are_the_lossless_ones_that_are_exact_for_it() -> None:

@@ -63,13 +63,13 @@ class Unsuited(Chain):
     """A chain that names a rule of a plugin that is not there."""
 
     name = "unsuited"
-    suits = "none-such"
+    default_rule = "none-such"
 
 
 @attrs.frozen
 class SuitsLossy(Chain):
     name = "suits-lossy"
-    suits = "typical"
+    default_rule = "typical"
 
 
 # Specs
@@ -110,7 +110,11 @@ class SuitsLossy(Chain):
         ({"rule": "typical"}, ValueError, r"rule 'typical' .* is lossy: it changes what the model says; .*lossy=True"),
         ({"rule": Typical(), "policy": None}, ValueError, r"rule 'typical' .* is lossy"),
         ({"rule": "block"}, ValueError, r"rule 'block' .* is not exact for the deterministic trees of .*'talon'"),
-        ({"policy": Unsuited()}, LookupError, "policy 'unsuited' .* suits the rule 'none-such', and there is none"),
+        (
+            {"policy": Unsuited()},
+            LookupError,
+            "policy 'unsuited' .* default rule 'none-such', and there is none",
+        ),
         ({"policy": SuitsLossy()}, ValueError, r"rule 'typical' .* is lossy"),
     ],
 )

@@ -41,7 +41,7 @@ MADE = []
 @attrs.frozen
 class CountedChain(Chain):
     name = "counted-chain"
-    suits = "counted-match"
+    default_rule = "counted-match"
 
     def begin(self, info):
         return self  # it remembers nothing

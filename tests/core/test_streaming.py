@@ -345,7 +345,7 @@ def test_who_waits_for_a_slot_lets_no_session_be_set_up_anew_in_each_step() -> N
     entered: list[str] = []
     engine = Engine(Target(np.roll(np.eye(9), 1, axis=1) * 9), Match(), slots=1)
     sequences = [engine.submit(Request(np.array([start]), 3)) for start in (0, 4)]
-    while not sequences[1].over:
+    while not sequences[1].finished:
         engine.step()
     assert entered == ["anew", *["again"] * 5]
 

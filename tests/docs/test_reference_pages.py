@@ -91,13 +91,13 @@ def test_everything_that_is_described_is_registered(kind, described):
     assert set(described()) - {"none"} <= set(load_registry().names(kind))
 
 
-def test_a_policy_that_suits_another_rule_than_match_links_to_it_and_the_rule_names_the_kind():
+def test_a_policy_with_another_default_rule_than_match_links_to_it_and_the_rule_names_the_kind():
     rules = load_registry().entries["rule"]
     for name, entry in load_registry().entries["tree policy"].items():
-        if entry.plugin.startswith("talon-core:") and entry.cls.suits != "match":
-            suits = entry.cls.suits
-            assert f"[`{suits}`](rules.md#{suits})" in " ".join(policy_sections()[name].split())
-            assert all(f"`{kind}`" in rule_sections()[suits] for kind in rules[suits].cls.exact_for)
+        if entry.plugin.startswith("talon-core:") and entry.cls.default_rule != "match":
+            rule = entry.cls.default_rule
+            assert f"[`{rule}`](rules.md#{rule})" in " ".join(policy_sections()[name].split())
+            assert all(f"`{kind}`" in rule_sections()[rule] for kind in rules[rule].cls.exact_for)
 
 
 def test_the_hooks_page_tells_of_every_kind_of_tree():

@@ -258,7 +258,7 @@ def test_a_pass_is_counted_once_for_all_that_take_part(shared):
         for slot in (6, 1):
             shared.start(drafter, PROMPT[: 5 + slot], slot=slot)
         roots = [Frontier(slot, TokenTree.root(int(PROMPT[4 + slot])), np.array([0]), 3) for slot in (6, 1)]
-        assert drafter.propose(roots).passes == 1
+        assert drafter.propose(roots).draft_passes == 1
 
 
 def test_a_prompt_may_be_longer_than_the_context_of_one_sequence_of_several(shared):

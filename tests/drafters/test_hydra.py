@@ -273,7 +273,7 @@ def test_one_pass_is_counted_for_each_layer(tmp_path, shared):
     drafter = decoder_of(written_layout(tmp_path, LAYOUTS["prefix-mlp"])).drafter
     shared.start(drafter, [3, 5], torch.ones(1, HIDDEN))
     for nodes, frontier in FRONTIERS["layer by layer"]:
-        assert drafter.propose([Frontier(0, TREE.keep(np.arange(nodes)), np.array(frontier), 2)]).passes == 1
+        assert drafter.propose([Frontier(0, TREE.keep(np.arange(nodes)), np.array(frontier), 2)]).draft_passes == 1
 
 
 def test_a_law_depends_on_the_path(tmp_path, shared):
@@ -293,7 +293,7 @@ def test_a_prompt_of_one_token_has_no_state_and_gets_no_guess(name, tmp_path, sh
     shared.start(drafter, [5], torch.empty(0, HIDDEN))
     proposed = drafter.propose([Frontier(0, TokenTree.root(5), np.array([0]), 4)])
     assert (proposed.candidates[0].tokens == -1).all()
-    assert proposed.passes == 0
+    assert proposed.draft_passes == 0
     shared.tell(drafter, [7], features=torch.ones(1, HIDDEN))
     candidates = shared.ask(drafter, TokenTree.root(7), width=4)
     assert (candidates.tokens >= 0).all()

@@ -180,7 +180,7 @@ def test_all_heads_run_once_a_round(tmp_path, shared):
         for width, (_, tree, frontier) in zip((2, 5, 1), layers_of(TREE), strict=True):  # a later layer may be wider
             proposed = drafter.propose([Frontier(0, tree, frontier, width)])
             assert proposed.candidates[0].tokens.shape == (len(frontier), width)
-            assert proposed.passes == (len(tree) == 1)
+            assert proposed.draft_passes == (len(tree) == 1)
         shared.tell(drafter, [5], features=torch.ones(1, HIDDEN))
 
 
@@ -219,7 +219,7 @@ def test_a_prompt_of_one_token_has_no_state_and_gets_no_guess(tmp_path, shared):
     shared.start(drafter, [5], torch.empty(0, HIDDEN))
     proposed = drafter.propose([Frontier(0, TokenTree.root(5), np.array([0]), 4)])
     assert (proposed.candidates[0].tokens == -1).all()
-    assert proposed.passes == 0
+    assert proposed.draft_passes == 0
     shared.tell(drafter, [7], features=torch.ones(1, HIDDEN))
     candidates = shared.ask(drafter, TokenTree.root(7), width=4)
     assert (candidates.tokens >= 0).all()
@@ -237,9 +237,9 @@ def test_the_heads_run_once_for_all_that_join_in_a_layer_and_once_more_for_who_j
     for slot in (3, 0, 8):
         shared.start(drafter, [3, 5], torch.ones(1, HIDDEN), slot)
     first, second, third = (Frontier(slot, TokenTree.root(5), np.array([0]), 4) for slot in (3, 0, 8))
-    assert [drafter.propose(asked).passes for asked in ([first, second], [second, first], [third])] == [1, 0, 1]
+    assert [drafter.propose(asked).draft_passes for asked in ([first, second], [second, first], [third])] == [1, 0, 1]
     shared.tell(drafter, [5], features=torch.ones(1, HIDDEN), slot=0)
-    assert [drafter.propose([one]).passes for one in (first, second, third)] == [0, 1, 0]
+    assert [drafter.propose([one]).draft_passes for one in (first, second, third)] == [0, 1, 0]
 
 
 def test_while_decoding_the_state_is_that_of_the_token_before_the_root(tmp_path, shared):

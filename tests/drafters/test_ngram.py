@@ -224,7 +224,7 @@ def test_sequences_know_nothing_of_each_other(texts, slots):
         drafter.open(slot, np.array(text), 100)
     asked = zip(slots, texts, strict=False)
     together = drafter.propose([Frontier(slot, TokenTree.root(text[-1]), np.array([0]), VOCAB) for slot, text in asked])
-    assert together.passes == 0
+    assert together.draft_passes == 0
     for candidates, text in zip(together.candidates, texts, strict=True):
         assert candidates == at_root(text)
 

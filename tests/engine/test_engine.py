@@ -45,7 +45,7 @@ def request(length=6, prompt=(0, 1, 2), **how):
 
 def run(engine, *sequences):
     for _ in range(500):
-        if all(one.over for one in sequences):
+        if all(one.finished for one in sequences):
             return [one.token_ids for one in sequences]
         engine.step()
     raise AssertionError("nobody comes to an end")
@@ -63,7 +63,7 @@ def test_a_step_gives_every_running_sequence_a_round_and_the_next_takes_a_free_s
     sequences = [own.submit(request(length)) for length in lengths]
     rounds = [own.step() for _ in range(5)]
     assert [len(of) for of in rounds] == [2, 2, 2, 2, 2]
-    assert [one.over for one in sequences] == [True, True, True]
+    assert [one.finished for one in sequences] == [True, True, True]
     assert [len(one.token_ids) for one in sequences] == lengths
     assert target.verified == [[0, 1]] * 5  # the third took the slot of the first in the step after
     assert own.step() == {}
@@ -89,7 +89,7 @@ def test_prompts_are_read_in_parts_while_others_go_on():
     while not joins.rounds:
         before = len(runs.rounds)
         own.step()
-        assert len(runs.rounds) == before + 1 or runs.over
+        assert len(runs.rounds) == before + 1 or runs.finished
     assert target.reads[1:] == [{1: 3}, {1: 3}, {1: 3}, {1: 2}]
     assert run(own, runs, joins) == [alone(runs.request, policy=None), alone(long, policy=None)]
 
@@ -246,7 +246,7 @@ def test_ctrl_c_in_a_step_ends_what_runs_and_the_engine_goes_on():
     stopped = own.submit(request())
     with pytest.raises(KeyboardInterrupt):
         own.step()
-    assert stopped.over
+    assert stopped.finished
     assert stopped.finish_reason is None
     later = own.submit(request())
     assert run(own, later) == [alone(later.request)]
@@ -285,7 +285,7 @@ def test_what_is_cancelled_while_it_waits_never_begins():
     own.cancel(second)
     run(own, first)
     assert own.step() == {}
-    assert (second.over, second.has_begun) == (True, False)
+    assert (second.finished, second.has_begun) == (True, False)
 
 
 def test_a_request_whose_sequence_was_ended_early_may_be_submitted_again_at_once():
@@ -304,7 +304,7 @@ def test_a_batch_that_cannot_go_on_leaves_nothing_in_the_engine():
     batch = Batch(own, [twice, twice], 2, made=lambda one: one.result(None, False))
     with pytest.raises(ValueError, match="this request was submitted already, and is not over"):
         next(batch)
-    assert [one.over for one in batch.sequences] == [True, True]
+    assert [one.finished for one in batch.sequences] == [True, True]
     later = own.submit(twice)
     assert run(own, later) == [alone(twice)]
     assert len(later.rounds) == own.target_passes  # nobody else had a round

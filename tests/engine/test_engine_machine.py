@@ -90,9 +90,9 @@ class Sequences(RuleBasedStateMachine):
 
     @rule(one=handles)
     def cancel(self, one):
-        if not one.sequence.over:
+        if not one.sequence.finished:
             self.engine.cancel(one.sequence)
-            assert one.sequence.over
+            assert one.sequence.finished
 
     @invariant()
     def nothing_has_failed(self):
@@ -101,7 +101,7 @@ class Sequences(RuleBasedStateMachine):
     def alone(self, request):
         engine = self.make()
         sequence = engine.submit(attrs.evolve(request))
-        while not sequence.over:
+        while not sequence.finished:
             engine.step()
         return sequence.token_ids, sequence.finish_reason
 
@@ -109,11 +109,11 @@ class Sequences(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         for _ in range(1000):
-            if all(one.sequence.over for one in self.submitted):
+            if all(one.sequence.finished for one in self.submitted):
                 break
             self.engine.step()
         for one in self.submitted:
-            assert one.sequence.over
+            assert one.sequence.finished
             tokens, reason = self.alone(one.request)
             if one.sequence.finish_reason is None:  # cancelled
                 assert tokens[: len(one.sequence.token_ids)] == one.sequence.token_ids

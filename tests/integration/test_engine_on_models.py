@@ -58,7 +58,7 @@ def test_sequences_come_out_as_alone_whatever_joins_leaves_or_is_cancelled(smoll
             if begun and len(cancelled) < 2:
                 cancelled.append(begun[-1])
                 engine.cancel(begun[-1])
-            for one in [one for one in running if one.over]:
+            for one in [one for one in running if one.finished]:
                 _check(one, expected[running.pop(one)])
     assert len(cancelled) == 2
 

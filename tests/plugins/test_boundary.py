@@ -609,13 +609,13 @@ def test_a_drafter_that_counts_passes_in_words_later_is_named():
         many = 1
 
         def propose(self, frontiers):
-            return attrs.evolve(super().propose(frontiers), passes=self.many)
+            return attrs.evolve(super().propose(frontiers), draft_passes=self.many)
 
         def commit(self, committed):
             type(self).many = "many"
 
     with pytest.raises(
-        PluginError, match=r"^drafter 'Later' \(.*\) says that it took 'many' passes; it must be a whole"
+        PluginError, match=r"^drafter 'Later' \(.*\) says that it took 'many' draft passes; it must be a whole"
     ):
         run(Good(), Later(TABLE[0]))
 

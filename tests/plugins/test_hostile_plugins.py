@@ -358,7 +358,7 @@ def test_a_drafter_that_fails_at_closing_is_named_in_the_log_and_the_text_is_the
     engine = Engine(shared, rule(), Good(), drafter, Given(drafter), keep=False)
     for _ in range(2):
         sequence = engine.submit(attrs.evolve(GREEDY))
-        while not sequence.over:
+        while not sequence.finished:
             engine.step()
         assert (sequence.token_ids, sequence.error) == (plain(), None)
     assert shared.occupied == set()

@@ -98,7 +98,7 @@ def test_following_changes_the_trees_and_not_the_law_of_the_output(spec, tempera
     target = TableTarget(np.random.default_rng(5).normal(size=(3, 3, 3)))
     request = Request(np.array([0]), 2, temperature_sampling(temperature))
     policy = build(registry, "tree policy", spec)
-    decoder = Decoder(target, build(registry, "rule", policy.suits), policy, Given(TableDrafter(LAW[None])))
+    decoder = Decoder(target, build(registry, "rule", policy.default_rule), policy, Given(TableDrafter(LAW[None])))
     assert distance(emitted_law(decoder, request), ancestral_law(target, request)) <= 1e-12
 
 

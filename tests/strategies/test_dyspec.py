@@ -61,6 +61,8 @@ def test_keeps_the_contract_with_other_options(options):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 12).flatmap(untied_drafters), st.integers(2, 40), st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_layer_by_layer_it_is_the_tree_of_the_paper(draft, drafter, budget, depth, seed):
+    laws = drafter.laws + 1e-9  # the last token of all is left with more than rounding
+    drafter = TableDrafter(laws / laws.sum(axis=1, keepdims=True))
     tree = draft(DySpec(budget=budget, depth=depth), drafter, ByPlace(seed)).tree
     assert draws(tree) == papers_tree(drafter, budget, depth, ByPlace(seed))
 
@@ -125,7 +127,7 @@ def test_tokens_are_drawn_at_the_temperature(draft):
 
 
 def test_it_suits_traversal():
-    assert (DySpec.suits, DySpec.children) == (Traversal.name, "without-replacement")
+    assert (DySpec.default_rule, DySpec.children) == (Traversal.name, "without-replacement")
 
 
 @pytest.mark.parametrize("options", [{"budget": 1}, {"depth": 0}, {"temperature": 0}, {"temperature": float("nan")}])

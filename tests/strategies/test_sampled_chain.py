@@ -53,7 +53,7 @@ def test_every_rule_for_chains_keeps_the_targets_law(rounds_of, drafter, target,
 
 
 def test_it_suits_block_verification():
-    assert (SampledChain.suits, SampledChain.children) == ("block", "sampled-chain")
+    assert (SampledChain.default_rule, SampledChain.children) == ("block", "sampled-chain")
     assert SampledChain.children in Block.exact_for
 
 

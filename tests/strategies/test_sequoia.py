@@ -144,7 +144,7 @@ def test_with_its_rules_the_output_has_the_targets_law(rounds_of, drafter, targe
 
 
 def test_it_suits_traversal():
-    assert (Sequoia.suits, Sequoia.children) == (Traversal.name, "without-replacement")
+    assert (Sequoia.default_rule, Sequoia.children) == (Traversal.name, "without-replacement")
 
 
 def test_a_deeper_tree_than_the_budget_allows_costs_no_time():

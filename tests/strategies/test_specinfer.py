@@ -60,7 +60,7 @@ def test_draws_are_independent(draft):
 @given(table_drafters(3), table_drafters(3), st.sampled_from([(3,), (2, 1), (1, 2)]), st.sampled_from([0.4, 1.0]))
 def test_with_its_rule_the_output_has_the_targets_law(rounds_of, drafter, target, widths, temperature):
     policy = SpecInfer(widths=widths, temperature=temperature)
-    assert policy.suits == RecursiveRejection.name
+    assert policy.default_rule == RecursiveRejection.name
     assert rounds_of(policy, drafter, target).error(RecursiveRejection()) < 1e-12
 
 

@@ -33,7 +33,7 @@ def test_a_group_of_siblings_holds_at_most_one_that_was_drawn_and_not_from_the_o
 @given(table_drafters(3), table_drafters(3), st.integers(2, 5))
 def test_with_its_rule_the_output_has_the_targets_law(rounds_of, drafter, target, budget):
     policy = TalonSampled(budget=budget, top_k=2)
-    assert (policy.suits, policy.children) == (Hybrid.name, "hybrid")
+    assert (policy.default_rule, policy.children) == (Hybrid.name, "hybrid")
     assert rounds_of(policy, drafter, target).error(Hybrid()) < 1e-12
 
 

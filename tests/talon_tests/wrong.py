@@ -20,7 +20,7 @@ class KeepsTheLikelier(TreePolicy):
 
     name = "keeps-the-likelier"
     children = "without-replacement"
-    suits = "rrsw"
+    default_rule = "rrsw"
     budget: int = 3
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:

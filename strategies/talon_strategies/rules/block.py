@@ -7,7 +7,7 @@ from talon_core.choices import Choices
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.rules.descent import ended, is_over, ratio, staying
+from talon_strategies.rules.descent import ended, ends_text, ratio, staying
 
 
 @attrs.frozen
@@ -33,7 +33,7 @@ class Block(AcceptanceRule):
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         path, kept = [0], [1.0]  # nodes, and P_i of each
         rest: list[FloatArray] = []  # g_i of each node but the last
-        while kept[-1] > 0 and (drawn := tree.drawn.get(path[-1])) is not None and not is_over(tree, laws, path[-1]):
+        while kept[-1] > 0 and (drawn := tree.drawn.get(path[-1])) is not None and not ends_text(tree, laws, path[-1]):
             x, p = int(drawn.tokens[0]), laws.at(path[-1])
             rest.append(np.maximum(kept[-1] * p - drawn.law, 0.0))
             kept.append(ratio(kept[-1] * p[x], drawn.law[x]))
@@ -41,7 +41,7 @@ class Block(AcceptanceRule):
             assert child is not None
             path.append(child)
         if choices.coin(kept[-1]):
-            if is_over(tree, laws, path[-1]):
+            if ends_text(tree, laws, path[-1]):
                 return ended(tree, path)
             return Accepted(np.array(path, dtype=np.int64), laws.draw(path[-1], choices))
         for i in reversed(range(len(rest))):

@@ -48,7 +48,7 @@ def reject_in_turn(
     return descend(tree, laws, draw)
 
 
-def is_over(tree: TokenTree, laws: Laws, node: int) -> bool:
+def ends_text(tree: TokenTree, laws: Laws, node: int) -> bool:
     """Whether the text ends with a node's token, so that nothing below it matters."""
     return node > 0 and laws.ends(int(tree.tokens[node]))
 

@@ -8,7 +8,7 @@ from talon_core.drawn import without
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.rules.descent import ended, is_over, ratio, staying
+from talon_strategies.rules.descent import ended, ends_text, ratio, staying
 
 UNASKED: FloatArray = np.empty(0)
 
@@ -51,7 +51,7 @@ class Traversal(AcceptanceRule):
                 visits.pop()
                 visits[-1].reject()
         path = [one.node for one in visits]
-        if visit.over:
+        if visit.finished:
             return ended(tree, path)
         return Accepted(
             np.array(path, dtype=np.int64), choices.pick(visit.p) if len(visit.p) else laws.draw(visit.node, choices)
@@ -65,7 +65,7 @@ class _Visit:
     Attributes:
         node: its index.
         prob: P.
-        over: whether the text ends with it.
+        finished: whether the text ends with it.
         waiting: drawn children that are not rejected yet, the next one first.
         p: the target's law, shape `(vocab,)`; empty for a leaf, whose law is asked for when the leaf is accepted.
         q: the law of the next child, shape `(vocab,)`; empty for a leaf.
@@ -73,7 +73,7 @@ class _Visit:
 
     node: int
     prob: float
-    over: bool
+    finished: bool
     waiting: list[int] = attrs.field(factory=list)
     p: FloatArray = UNASKED
     q: FloatArray = UNASKED
@@ -93,7 +93,7 @@ class _Visit:
 
 
 def _visit(tree: TokenTree, laws: Laws, node: int, prob: float) -> _Visit:
-    over = is_over(tree, laws, node)
+    over = ends_text(tree, laws, node)
     drawn = tree.drawn.get(node)
     if over or prob <= 0 or drawn is None:
         return _Visit(node, prob, over)

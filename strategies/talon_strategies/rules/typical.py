@@ -9,7 +9,7 @@ from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.options import number
-from talon_strategies.rules.descent import ended, is_over
+from talon_strategies.rules.descent import ended, ends_text
 
 
 @attrs.frozen
@@ -44,7 +44,7 @@ class Typical(AcceptanceRule):
         while waiting:
             depth, logp, path = waiting.pop()
             best = max(best, (depth, logp, path))
-            if is_over(tree, laws, path[-1]):
+            if ends_text(tree, laws, path[-1]):
                 continue
             children = np.flatnonzero(tree.parents == path[-1])
             if len(children):
@@ -55,7 +55,7 @@ class Typical(AcceptanceRule):
                     if prob > threshold:
                         waiting.append((depth + 1, logp + float(np.log(prob)), [*path, child]))
         path = best[2]
-        if is_over(tree, laws, path[-1]):
+        if ends_text(tree, laws, path[-1]):
             return ended(tree, path)
         return Accepted(np.array(path, dtype=np.int64), laws.draw(path[-1], choices))
 
