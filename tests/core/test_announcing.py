@@ -10,6 +10,8 @@ from talon_core.attention import AttentionBackend
 from talon_core.decoding.announcing import MANY_NODES, announce
 from talon_core.decoding.loading import without_graphs
 from talon_core.defaults import DEFAULT_POLICY
+from talon_core.errors import naming
+from talon_drafters.ngram import Ngram
 from talon_kernels import SdpaAttention, TritonAttention
 from talon_strategies import Match
 from talon_tests.tiny_models import tiny_model
@@ -34,7 +36,7 @@ def test_the_parts_that_were_chosen_are_told(caplog: pytest.LogCaptureFixture) -
 
 def test_a_drafter_that_is_named_where_nothing_is_drafted_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     (warning,) = told(caplog, logging.WARNING, "none", drafter="ngram:max_match=5")
-    assert warning == "drafter 'ngram' (talon_drafters.ngram.options.Ngram) drafts nothing: there is no tree policy"
+    assert warning == f"{naming('drafter', Ngram)} drafts nothing: there is no tree policy"
     assert told(caplog, logging.WARNING, "none", drafter="none") == []
 
 

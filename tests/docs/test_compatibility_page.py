@@ -10,7 +10,8 @@ from talon_core import Request, TableTarget
 from talon_core.bench.results import FORMAT
 from talon_core.cli.generate import as_object
 from talon_core.decoding.decoder import Decoder
-from talon_core.plugins.parts import Parts
+from talon_core.plugins.parts import Parts, resolve
+from talon_core.plugins.registry import load_registry
 from talon_strategies import Match
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,8 @@ def test_the_keys_of_generate_are_on_the_page_and_no_others():
     decoder = Decoder(TableTarget(np.log([[0.25, 0.75], [0.5, 0.5]])), Match())
     (result,) = decoder.run_all([Request(ids=np.array([0]), max_new_tokens=2)])
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section("JSON"), re.MULTILINE)
-    assert [key for row in rows for key in re.findall(r"`(\w+)`", row)] == list(as_object("m", Parts(), result))
+    printed = as_object("m", resolve(Parts(), load_registry()), result)
+    assert [key for row in rows for key in re.findall(r"`(\w+)`", row)] == list(printed)
 
 
 def test_the_formats_on_the_page_are_those_that_are_written():

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core import TableTarget, TokenTree
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Frontier
 from talon_core.hf.runner import ModelRunner
+from talon_core.plugins.parts import Parts
 from talon_core.runtime.device import executor_for
 from talon_core.runtime.states import decoder_layers
 from talon_core.testing.plain_device import PlainDevice

@@ -9,8 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from talon_core import TableTarget
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import FINAL_STATE
+from talon_core.plugins.parts import Parts
 from talon_drafters import Eagle
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.eagle.files import EagleFiles

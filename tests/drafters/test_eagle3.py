@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from talon_core import TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import describe_options
 from talon_core.request import Request

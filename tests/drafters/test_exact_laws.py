@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from talon_core.certify.exact import ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.plugins.parts import Parts
 from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe

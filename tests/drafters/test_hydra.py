@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from talon_core import TableTarget, TokenTree
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import FINAL_STATE, Committed, Frontier
+from talon_core.plugins.parts import Parts
 from talon_drafters import Hydra
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.checkpoints.reading import Sizes

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from talon_core import TableTarget, TokenTree
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import FINAL_STATE, Frontier
+from talon_core.plugins.parts import Parts
 from talon_drafters import Medusa
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint, shipped_for

@@ -20,8 +20,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
 from talon_core.cli import main
-from talon_core.decoding.loading import Parts, decoder_for_model
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed, Frontier, Part
+from talon_core.plugins.parts import Parts
 from talon_core.recipe import TrainingJob
 from talon_core.runtime.executor import HostExecutor
 from talon_core.tree import TokenTree

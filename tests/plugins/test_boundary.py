@@ -620,7 +620,7 @@ def test_a_drafter_that_counts_passes_in_words_later_is_named():
         run(Good(), Later(TABLE[0]))
 
 
-@pytest.mark.parametrize("where", ["candidates", "passes"])
+@pytest.mark.parametrize("where", ["candidates", "draft_passes"])
 def test_a_drafter_whose_answer_fails_when_it_is_read_is_named(where):
     class Fails(Proposed):
         def __getattribute__(self, name):
