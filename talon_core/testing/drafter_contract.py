@@ -152,7 +152,7 @@ def _check_features(drafter: object, subject: Subject, make: Callable[[], Drafte
     if kept != wanted:
         raise ValueError(
             f"{naming('drafter', subject.named)} wants the hidden states {wanted}, and this {type(target).__name__} "
-            f"returns {kept or 'none'}; make it as HFTarget(model, attention, features={wanted})"
+            f"returns {kept or 'none'}; take the target of talon_core.load(model, drafter=...)"
         )
 
 

@@ -7,6 +7,7 @@ from types import TracebackType
 import attrs
 import numpy as np
 
+from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.engine.sessions import Sessions
@@ -156,7 +157,7 @@ class Player:
         self._drafter = drafter
         self._sessions = Sessions(subject.target, drafter, subject.named)
         self._session = ExitStack()
-        self._round: list[tuple[Frontier, object, tuple[Row, ...]]] = []
+        self._round: list[tuple[Frontier, Candidates, tuple[Row, ...]]] = []
 
     def __enter__(self) -> "Player":
         self._session.enter_context(self._sessions.entered())
@@ -258,7 +259,7 @@ class Player:
         """Policies may ask for a law again until the tree is finished."""
         for frontier, candidates, rows in self._round:
             for place, row in enumerate(rows):
-                law = law_of(candidates, place)  # type: ignore[arg-type]
+                law = law_of(candidates, place)
                 same = law is None if row.law is None else law is not None and np.allclose(law, row.law, 0, TINY)
                 require(
                     same,

@@ -246,10 +246,10 @@ class Schedule:
                 self._note(frontier, rows)
                 trees[slot].grow(frontier.nodes, rows, layers[slot].children)
         tokens = {slot: self._accepted(slot, turn, trees[slot].tree) for slot, turn in turns.items()}
-        nodes = {slot: tuple(trees[slot].tree.follow(own[:-1]).tolist()) for slot, own in tokens.items()}
+        along = {slot: tuple(trees[slot].tree.follow(own[:-1]).tolist()) for slot, own in tokens.items()}
         ends = frozenset(slot for slot, turn in turns.items() if turn.ends)
         self._over |= ends
-        self._play(Commit(tokens, nodes, ends))
+        self._play(Commit(tokens, along, ends))
 
     def _deepest(self, slot: int) -> int:
         """The deepest token of a tree, counted from the root at 0."""
