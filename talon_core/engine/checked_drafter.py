@@ -106,7 +106,7 @@ def checked_depth(spec: DrafterSpec | None, drafter: Drafter) -> int | None:
     return int(depth)
 
 
-def checked_proposal(drafter: Drafter, given: object, frontiers: int) -> tuple[list[Candidates], int]:
+def checked_proposal(drafter: object, given: object, frontiers: int) -> tuple[list[Candidates], int]:
     """What a drafter has answered to so many frontiers, and the passes that it took; the candidates are not looked at.
 
     Raises:

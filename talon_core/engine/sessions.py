@@ -10,7 +10,7 @@ from talon_core.errors import PluginError, blaming_bugs, naming
 from talon_core.sessions import RepeatableSession
 
 if TYPE_CHECKING:
-    from talon_core.drafter import Drafter, DrafterSpec
+    from talon_core.drafter import Drafter
     from talon_core.target import Target
 
 
@@ -67,7 +67,7 @@ class Sessions:
         spec: names the drafter where its session fails.
     """
 
-    def __init__(self, target: "Target", drafter: "Drafter | None", spec: "DrafterSpec | None") -> None:
+    def __init__(self, target: "Target", drafter: "Drafter | None", spec: object) -> None:
         self._parts: list[tuple[str, object, Target | Drafter]] = [("target", target, target)]
         if drafter is not None:
             self._parts.append(("drafter", spec, drafter))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from talon_core.certify.worlds import World, worlds
     from talon_core.table import TableDrafter
     from talon_core.testing.contract import check_tree_policy
+    from talon_core.testing.drafter_contract import check_drafter
     from talon_core.testing.drawing import drawn_trees
     from talon_core.testing.halfway import candidates, hostile_candidates
     from talon_core.testing.hostile import HostileDrafter, hostile_drafters
@@ -33,6 +34,7 @@ __all__ = [
     "World",
     "candidates",
     "certify",
+    "check_drafter",
     "check_rule",
     "check_tree_policy",
     "draft_limits",
@@ -53,6 +55,7 @@ import_on_use(
         "talon_core.certify.certificate": ["Certificate", "CertificationError"],
         "talon_core.certify.trial": ["certify"],
         ".contract": ["check_tree_policy"],
+        ".drafter_contract": ["check_drafter"],
         ".drawing": ["drawn_trees"],
         ".halfway": ["candidates", "hostile_candidates"],
         ".hostile": ["HostileDrafter", "hostile_drafters"],

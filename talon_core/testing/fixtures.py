@@ -57,6 +57,13 @@ def talon_check_rule() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
+def talon_check_drafter() -> Callable[..., None]:
+    """talon_check_drafter(drafter, target, *, prompts, max_examples, tolerance): `check_drafter`, for drafters."""
+    check: Callable[..., None] = _kit("talon_check_drafter").check_drafter
+    return check
+
+
+@pytest.fixture(scope="session")
 def talon_certify() -> Callable[..., "Certificate"]:
     """talon_certify(policy, rule=None, *, drafter, worlds, seed, vary): `certify` in 300 worlds.
 

@@ -74,6 +74,24 @@ def chain(length):
     return Chain(length=length)
 
 
+def test_a_drafter_that_is_opened_decodes_as_its_options_do():
+    request = Request(ids=np.array([0]), max_new_tokens=7)
+    decoders = [Decoder(COUNTING, Match(), chain(3), drafter) for drafter in (Knows(), Given(Knows()))]
+    opened, by_options = ([round_.tokens.tolist() for round_ in decoder.run(request)] for decoder in decoders)
+    assert opened == by_options == [[1, 2, 3, 4], [5, 0, 1]]
+    assert decoders[0].drafter_spec is None
+    assert isinstance(decoders[0].drafter, Knows)
+
+
+def test_an_opened_drafter_that_breaks_its_contract_is_named_by_its_class():
+    class Breaks(Knows):
+        def propose(self, frontiers):
+            return []
+
+    with pytest.raises(PluginError, match=r"^drafter 'Breaks' \(.*Breaks\) returned list from propose"):
+        Decoder(COUNTING, Match(), chain(3), Breaks()).run_all([Request(ids=np.array([0]), max_new_tokens=7)])
+
+
 POLICIES = pytest.mark.parametrize("policy", [None, chain(1), chain(3), chain(20)], ids=["none", "1", "3", "20"])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from talon_core import AcceptanceRule, Accepted, Growth, TokenTree, TreePolicy
-from talon_core.testing import CertificationError, TableDrafter, check_rule, check_tree_policy
+from talon_core.testing import CertificationError, TableDrafter, check_drafter, check_rule, check_tree_policy
 from talon_tests.wrong import KeepsTheLikelier
 
 LAWS = [[0.6, 0.3, 0.1]]
@@ -55,8 +55,9 @@ def test_a_class_in_the_place_of_its_policy_is_refused_in_words(talon_certify):
         talon_certify(Widest)
 
 
-def test_the_contracts_are_at_hand(talon_check_policy, talon_check_rule):
-    assert (talon_check_policy, talon_check_rule) == (check_tree_policy, check_rule)
+def test_the_contracts_are_at_hand(talon_check_policy, talon_check_rule, talon_check_drafter):
+    expected = (check_tree_policy, check_rule, check_drafter)
+    assert (talon_check_policy, talon_check_rule, talon_check_drafter) == expected
 
 
 def test_a_tree_is_drafted_from_a_table_of_laws(talon_draft):
@@ -149,9 +150,10 @@ def test_without_hypothesis_other_tests_run_and_a_fixture_that_needs_it_says_wha
         "def test_certify(talon_certify): pass\n"
         "def test_check_policy(talon_check_policy): pass\n"
         "def test_check_rule(talon_check_rule): pass\n"
+        "def test_check_drafter(talon_check_drafter): pass\n"
     )
     options = ("-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
     done = python("-m", "pytest", *options, cwd=tmp_path)
-    assert "2 passed, 3 errors" in done.stdout, done.stdout + done.stderr
-    for name in ("talon_certify", "talon_check_policy", "talon_check_rule"):
+    assert "2 passed, 4 errors" in done.stdout, done.stdout + done.stderr
+    for name in ("talon_certify", "talon_check_policy", "talon_check_rule", "talon_check_drafter"):
         assert f"fixture '{name}' needs hypothesis: pip install 'talon-core[testing]'" in done.stdout

@@ -1,13 +1,10 @@
 """Every drafter with a real network: the exact law of several rounds is the target's own, every draw enumerated."""
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from talon_core.certify.exact import ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
@@ -15,61 +12,19 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.plugins.parts import Parts
 from talon_core.request import Request
 from talon_core.sampling import Sampling
-from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
-from talon_drafters.eagle.network import EagleHead
-from talon_drafters.eagle3.training import Eagle3Training
-from talon_drafters.hydra.training import HydraTraining
-from talon_drafters.medusa.training import MedusaTraining
+from talon_tests.random_drafters import DRAFTERS, VOCAB, drafter_specs, random_target
 
-VOCAB = 4
-DRAFTED = torch.tensor([0, 1, 3])
-"""The heads' draft vocabulary: what they cannot draft, the target says all the same."""
-
-SIZES: dict[str, Any] = {
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_attention_heads": 3,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 64,
-    "vocab_size": VOCAB,
-}
-TRAINED = {
-    "eagle3": Eagle3Training(Eagle3Recipe(draft_vocab=3)),
-    "medusa": MedusaTraining(MedusaRecipe(draft_vocab=3, steps=3)),
-    "hydra": HydraTraining(HydraRecipe(draft_vocab=3, steps=3)),
-    "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=3, steps=3, prefix=True)),
-}
-DRAFTERS = (*TRAINED, "eagle", "ngram", "draft-model:skip=1")
 POLICIES = ("talon:budget=7,top_k=2,mu=0.1", "eagle2:budget=5,depth=2,top_k=2", "chain:length=2")
 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    """A target in float64, whose laws are neither flat nor certain."""
-    torch.manual_seed(0)
-    config = LlamaConfig(**SIZES, num_hidden_layers=3, initializer_range=0.4, bos_token_id=0, eos_token_id=None)
-    return LlamaForCausalLM(config).double().eval()
+    return random_target()
 
 
 @pytest.fixture(scope="module")
 def specs(model: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A spec for each drafter, with random weights in folders where it needs some."""
-    root = tmp_path_factory.mktemp("heads")
-    torch.manual_seed(1)
-    found = {"ngram": "ngram:least=0", "draft-model:skip=1": "draft-model:skip=1"}
-    for name, training in TRAINED.items():
-        head = training.make(model, DRAFTED).float()
-        with torch.no_grad():
-            for weight in head.parameters():
-                weight.add_(0.2 * torch.randn_like(weight))
-        training.export(head, DRAFTED, {}, root / name)
-        found[name] = f"{training.options.name}:path={root / name}"
-    eagle = EagleHead(LlamaConfig(**SIZES), 1, True, model.get_output_embeddings())
-    (root / "eagle").mkdir()
-    save_file(eagle.state_dict(), root / "eagle" / "model.safetensors")
-    (root / "eagle" / "config.json").write_text(json.dumps(SIZES))
-    found["eagle"] = f"eagle:path={root / 'eagle'}"
-    return found
+    return drafter_specs(model, tmp_path_factory.mktemp("heads"))
 
 
 class Plain:

@@ -25,6 +25,7 @@ from talon_core.drafter import Committed, Frontier, Part
 from talon_core.plugins.parts import Parts
 from talon_core.recipe import TrainingJob
 from talon_core.runtime.executor import HostExecutor
+from talon_core.runtime.sharing import shared_embedding
 from talon_core.tree import TokenTree
 from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.checkpoints.files import read_checkpoint
@@ -32,7 +33,6 @@ from talon_drafters.eagle3.files import Eagle3Files
 from talon_drafters.eagle3.options import default_states
 from talon_drafters.eagle3.training import Eagle3Training
 from talon_drafters.heads.feature_drafter import FeatureDrafter
-from talon_drafters.heads.opening import shared_embedding
 from talon_drafters.heads.unrolled import unrolled
 from talon_drafters.hydra.training import HydraTraining
 from talon_drafters.medusa.training import MedusaTraining

@@ -1,0 +1,185 @@
+"""What every drafter must keep, as a function that its author runs in a test."""
+
+from collections.abc import Callable, Sequence
+from itertools import count, islice
+from typing import Any
+
+import attrs
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis.errors import Flaky
+
+from talon_core.certify.composed import is_frozen
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.checked_drafter import checked_depth, checked_features, described, opened
+from talon_core.errors import PluginError, blaming_bugs, naming, written
+from talon_core.target import Target
+from talon_core.testing.claims import is_name, require
+from talon_core.testing.drafter_answers import difference
+from talon_core.testing.drafter_events import Player, Subject, Tokens
+from talon_core.testing.drafter_faults import Reference, fault
+from talon_core.testing.drafter_schedules import Schedule, Step, steps
+
+SLOTS = 3
+"""Sequences at a time."""
+
+
+def check_drafter(
+    drafter: DrafterSpec | type[DrafterSpec] | Callable[[Target], Drafter],
+    target: Target,
+    *,
+    prompts: Sequence[Sequence[int]] | None = None,
+    max_examples: int = 20,
+    tolerance: float = 1e-4,
+) -> None:
+    """Check that a drafter keeps the contract of `Drafter`.
+
+    It is opened for the target and driven as the engine does it: random prompts come and go in three slots, are read in
+    parts or at once, or taken over from another slot by `resume`; trees grow layer by layer, for one slot or several at
+    a time, from any of their nodes; something, nothing or all is accepted, also in rounds in which nothing was drafted;
+    sessions are left and entered again. The target runs beside it and gives it the hidden states that it wants.
+
+    Each answer must be what the decoder takes: a row for each node in order, sorted, no token twice, none outside the
+    vocabulary, right `path_logp`, at most as many as were wanted, int64 and float64. A law must be one, fit the row up
+    to rounding, and stay what it is until the round is over. And each answer must be the one that another drafter gives
+    which was opened anew, got the whole text as a prompt, and drafts from this one path alone. So nothing may be left
+    of what was drafted, of another text or of another slot. Where that fails, the history is played again with one
+    circumstance more each time, so that the error can tell which one it was.
+
+    Args:
+        drafter: its options, or their class, or a function that opens one more for a target.
+        target: what it drafts for; a `TableTarget` for drafters that read tokens alone. For others an `HFTarget` that
+            returns the hidden states that they want.
+        prompts: token ids of texts that prompts begin with; by default random ones of four different tokens.
+        max_examples: how many histories to try.
+        tolerance: by how much two probabilities may differ that should be the same, because sums are rounded; 0 for a
+            drafter that must answer exactly the same.
+
+    Raises:
+        AssertionError: if the contract is broken in a way that the decoder does not look for.
+        PluginError: if it is broken in a way that the decoder would refuse, too.
+        ValueError: if the drafter does not fit the target.
+    """
+    subject, make = _subject(drafter, target, tolerance)
+    texts = _texts(prompts, target.vocab_size)
+
+    # a history is neither simplified, which may take minutes with a network, nor printed: the error says what is wrong
+    @settings(
+        max_examples=max_examples,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=[Phase.reuse, Phase.generate],
+        verbosity=Verbosity.quiet,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(steps(texts, target.vocab_size, SLOTS))
+    def every_history_keeps_the_contract(history: tuple[Step, ...]) -> None:
+        _check(subject, make, history)
+
+    target.occupied.update(subject.slots)
+    try:
+        _check_features(drafter, subject, make)
+        every_history_keeps_the_contract()
+    except Flaky as error:
+        raise AssertionError(
+            f"{naming('drafter', subject.named)} does not do the same whenever it is told and asked the same; nothing "
+            "about a drafter may be random, or left over from another one that was opened before"
+        ) from error
+    finally:
+        target.occupied.difference_update(subject.slots)
+
+
+def _subject(drafter: Any, target: Target, tolerance: float) -> tuple[Subject, Callable[[], Drafter]]:
+    if isinstance(drafter, type) and issubclass(drafter, DrafterSpec):
+        drafter = drafter()
+    slots = [*islice((slot for slot in count() if slot not in target.occupied), SLOTS + 1)]
+    slots = [slots[2], slots[0], *slots[3:]]  # in no order, and with one left out
+    if isinstance(drafter, DrafterSpec):
+        spec = drafter
+        _check_claims(spec)
+        described(spec, opened(spec, target))
+        hears = checked_features(spec, _layers(target)) != ()
+        return Subject(spec, target, hears, slots, tolerance), lambda: opened(spec, target)
+    if isinstance(drafter, Drafter) or not callable(drafter):
+        raise TypeError(
+            f"{written(drafter)} is no drafter's options and no function that opens one; several are needed, so give "
+            "the DrafterSpec, or lambda target: MyDrafter(...)"
+        )
+    named = _opened_by(drafter, target)
+    described_by: Any = named
+    described(described_by, named)
+    return Subject(named, target, True, slots, tolerance), lambda: _opened_by(drafter, target)
+
+
+def _opened_by(make: Callable[[Target], Drafter], target: Target) -> Drafter:
+    with blaming_bugs("drafter", make, "open"):
+        drafter: Any = make(target)
+    if not isinstance(drafter, Drafter):
+        raise PluginError(f"{naming('drafter', make)} returned {written(drafter)}; it must return a Drafter")
+    checked_depth(None, drafter)
+    return drafter
+
+
+def _check_claims(spec: DrafterSpec) -> None:
+    name = getattr(spec, "name", None)
+    require(
+        is_name(name),
+        "drafter",
+        spec,
+        f"has the name {name!r}; a name is lower case letters and digits with dashes between",
+    )
+    require(
+        attrs.has(type(spec)) and is_frozen(spec),
+        "drafter",
+        spec,
+        "must be an @attrs.frozen class, with options as its fields",
+    )
+
+
+def _layers(target: Target) -> int:
+    """Layers of a target that is a transformers model; 0 of others."""
+    model: Any = getattr(target, "model", None)
+    return 0 if model is None else int(model.config.get_text_config().num_hidden_layers)
+
+
+def _check_features(drafter: object, subject: Subject, make: Callable[[], Drafter]) -> None:
+    """Check that the target returns the hidden states that a drafter wants."""
+    target = subject.target
+    if not isinstance(subject.named, DrafterSpec) or not subject.hears:
+        return
+    wanted = checked_features(subject.named, _layers(target))
+    runner: Any = getattr(target, "runner", None)
+    kept: tuple[int, ...] = () if runner is None else tuple(runner.features)
+    if kept != wanted:
+        raise ValueError(
+            f"{naming('drafter', subject.named)} wants the hidden states {wanted}, and this {type(target).__name__} "
+            f"returns {kept or 'none'}; take the target of talon_core.load(model, drafter=...)"
+        )
+
+
+def _texts(prompts: Sequence[Sequence[int]] | None, vocab_size: int) -> list[Tokens]:
+    texts = [tuple(int(token) for token in prompt) for prompt in prompts or ()]
+    for text in texts:
+        if not text or not all(0 <= token < vocab_size for token in text):
+            raise ValueError(f"a prompt is {written([*text])}; it must be at least one token id, 0 to {vocab_size - 1}")
+    return texts
+
+
+def _check(subject: Subject, make: Callable[[], Drafter], history: Sequence[Step]) -> None:
+    drafter = make()
+    depth = checked_depth(subject.named if isinstance(subject.named, DrafterSpec) else None, drafter)
+    with Player(subject, drafter) as player:
+        schedule = Schedule(subject, player, depth)
+        schedule.run(history)
+    with Player(subject, make()) as player:
+        reference = Reference(subject, player)
+        longest_first = sorted(schedule.asked, key=lambda one: -len(one.path))
+        for asked in longest_first:
+            reference.answer(asked.text, asked.path, asked.room)
+        found = None
+        for asked in schedule.asked:
+            wrong = difference(asked.row, reference.answer(asked.text, asked.path, asked.room), subject.tolerance)
+            if wrong is not None:
+                found = asked, wrong
+                break
+    if found is not None:
+        raise AssertionError(fault(subject, make, schedule.events, *found))

@@ -1,0 +1,171 @@
+"""The right answers of a drafter, by one that was given the text alone, and what makes it answer otherwise."""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+
+from talon_core.drafter import Drafter, Frontier
+from talon_core.errors import naming, written
+from talon_core.testing.drafter_answers import Row, difference
+from talon_core.testing.drafter_events import (
+    Ask,
+    Close,
+    Commit,
+    Event,
+    Open,
+    Player,
+    Read,
+    Resume,
+    Subject,
+    Tokens,
+    only,
+    without,
+)
+from talon_core.testing.drafter_schedules import WIDEST, Asked
+from talon_core.tree import TokenTree
+
+_ANEW = "when all was told and asked anew"
+_FORMER = "in a slot that had held another text; open forgets whatever was known of that"
+
+
+class Reference:
+    """Answers by a drafter that is given each text as a prompt, read at once, and drafts from one path alone.
+
+    Args:
+        subject: what is checked.
+        player: of a drafter that is used for nothing else; in session.
+    """
+
+    def __init__(self, subject: Subject, player: Player) -> None:
+        self._subject = subject
+        self._player = player
+        self._known: dict[tuple[Tokens, Tokens], Row] = {}
+
+    def answer(self, text: Tokens, path: Tokens, room: int) -> Row:
+        """The answer after a path, asked for as many candidates as ever are."""
+        if (text, path) not in self._known:
+            self._ask_along(text, path, room)
+        return self._known[text, path]
+
+    def _ask_along(self, text: Tokens, path: Tokens, room: int) -> None:
+        slot, width = self._subject.slots[0], min(WIDEST, self._subject.target.vocab_size)
+        for event in _given(slot, text, room):
+            self._player.play(event)
+        tree = TokenTree.root(text[-1])
+        for depth in range(len(path) + 1):
+            frontier = Frontier(slot, tree, np.array([depth]), width)
+            _, ((row,),) = self._player.play(Ask((frontier,)))
+            self._known[text, path[:depth]] = row
+            if depth < len(path):
+                tree = tree.extend(np.array([path[depth]]), np.array([depth]), tree.path_logp[[depth]] - 1.0)
+        self._player.play(Close(slot))
+
+
+def _given(slot: int, text: Tokens, room: int) -> list[Event]:
+    """A text as a prompt, read at once."""
+    return [Open(slot, text, room), *([Read({slot: len(text) - 1})] if len(text) > 1 else [])]
+
+
+@attrs.frozen(eq=False)
+class Trial:
+    """A history that ends with the question, and what is to be said if the answer is wrong after it.
+
+    Attributes:
+        events: the last one is the `Ask`.
+        where: under which circumstances, and what is right.
+    """
+
+    events: Sequence[Event]
+    where: str
+
+
+def fault(subject: Subject, make: Callable[[], Drafter], events: Sequence[Event], asked: Asked, wrong: str) -> str:
+    """Why an answer was wrong, as a sentence: what made it so is found by adding one circumstance after the other.
+
+    Args:
+        subject: what is checked.
+        make: opens another drafter.
+        events: everything that happened.
+        asked: the question.
+        wrong: how its answer differed from the right one.
+    """
+    right, again = (_fresh_answer(subject, make(), asked) for _ in range(2))
+    differs = difference(again, right, subject.tolerance)
+    if differs is not None:
+        return _sentence(subject, asked, differs, f"{_ANEW}; nothing about a drafter may be random")
+    if difference(asked.row, right, subject.tolerance) is None:  # what was compared with it had read other texts
+        return _sentence(subject, asked, wrong, _FORMER)
+    for trial in _trials(events[: asked.event + 1], asked):
+        differs = difference(_answer(subject, make(), trial.events, asked), right, subject.tolerance)
+        if differs is not None:
+            return _sentence(subject, asked, differs, trial.where)
+    return _sentence(subject, asked, wrong, f"and otherwise {_ANEW}; nothing about a drafter may be random")
+
+
+def _fresh_answer(subject: Subject, drafter: Drafter, asked: Asked) -> Row:
+    with Player(subject, drafter) as player:
+        return Reference(subject, player).answer(asked.text, asked.path, asked.room)
+
+
+def _sentence(subject: Subject, asked: Asked, differs: str, where: str) -> str:
+    at = f"after the text {written([*asked.text])}"
+    if asked.path:
+        at += f" and the drafted tokens {written([*asked.path])}"
+    return f"{naming('drafter', subject.named)} proposed {differs} {at}, {where}"
+
+
+def _answer(subject: Subject, drafter: Drafter, events: Sequence[Event], asked: Asked) -> Row:
+    with Player(subject, drafter) as player:
+        for event in events:
+            played, answers = player.play(event)
+        assert isinstance(played, Ask)
+        at = [one.slot for one in played.frontiers].index(asked.slot)
+        return answers[at][asked.place]
+
+
+def _trials(events: Sequence[Event], asked: Asked) -> list[Trial]:
+    """Histories of the question, each with one circumstance more than the one before."""
+    slot = asked.slot
+    begins = max(i for i, event in enumerate(events) if isinstance(event, Open | Resume) and event.slot == slot)
+    before, since = _opened(events[:begins]), _opened(events[begins:])
+    life = [own for event in since if (own := only(event, slot)) is not None]
+    commits = [i for i, event in enumerate(life) if isinstance(event, Commit)]
+    this_round = [event for event in life[commits[-1] + 1 if commits else 0 :] if isinstance(event, Ask)]
+    first = life[0]
+    assert isinstance(first, Open)
+    at_once = _given(slot, first.prompt, first.room)
+    undrafted = [Commit(event.tokens, {slot: (0,)}) for event in life if isinstance(event, Commit)]
+    drafted = [event for event in life if isinstance(event, Ask | Commit)]
+    beside = [*(other for event in before if (other := without(event, slot)) is not None), *since]
+    return [
+        Trial(
+            [*_given(slot, asked.text, asked.room), *this_round],
+            "where other nodes were drafted from as well, or fewer candidates were wanted; those of a node follow from "
+            "the text and its own path",
+        ),
+        Trial(
+            [*at_once, *undrafted, *this_round],
+            "which had come by commit; what is committed counts as if it had been in the prompt",
+        ),
+        Trial(
+            [*at_once, *drafted],
+            "of which a part had come by commit after drafting; a commit leaves nothing of what was drafted",
+        ),
+        Trial(life, "of which the prompt was read in parts; read may tell of parts of any size"),
+        Trial(beside, "while other slots were in use; each slot is drafted for as if it were alone"),
+        Trial([*before, *since], _FORMER),
+        Trial(events, "where texts were taken over by resume; these count as if they had been read"),
+    ]
+
+
+def _opened(events: Sequence[Event]) -> list[Event]:
+    """The events, and in the place of each text that is taken over one that is read."""
+    plain: list[Event] = []
+    for event in events:
+        if isinstance(event, Resume):
+            plain.append(Open(event.slot, event.prompt, event.room))
+            plain += [Read({event.slot: event.told})] if event.told else []
+        else:
+            plain.append(event)
+    return plain
