@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
     from talon_core.candidates import Candidates
     from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
+    from talon_core.costs import Costs
     from talon_core.decoding.decoder import Decoder
     from talon_core.decoding.loading import build, load
     from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from talon_core.hf.target import HFTarget
     from talon_core.hookspecs import hookimpl
     from talon_core.laws import Laws
-    from talon_core.policy import Growth, TreePolicy
+    from talon_core.policy import Growth, SequenceInfo, TreePolicy
     from talon_core.request import Chunk, Request, Result
     from talon_core.rounds import Round, Stats
     from talon_core.rule import AcceptanceRule, Accepted
@@ -42,6 +43,7 @@ __all__ = [
     "Choices",
     "Chunk",
     "Committed",
+    "Costs",
     "Decoder",
     "Drafter",
     "DrafterSpec",
@@ -58,6 +60,7 @@ __all__ = [
     "Result",
     "Round",
     "SeededChoices",
+    "SequenceInfo",
     "Stats",
     "TableTarget",
     "Target",
@@ -78,6 +81,7 @@ import_on_use(
         ".attention": ["Accelerator", "AttentionBackend", "TreeLayout"],
         ".candidates": ["Candidates"],
         ".choices": ["Choices", "SeededChoices", "enumerate_outcomes"],
+        ".costs": ["Costs"],
         ".decoding.decoder": ["Decoder"],
         ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed"],
         ".engine.engine": ["Engine"],
@@ -87,7 +91,7 @@ import_on_use(
         ".hookspecs": ["hookimpl"],
         ".laws": ["Laws"],
         ".decoding.loading": ["build", "load"],
-        ".policy": ["Growth", "TreePolicy"],
+        ".policy": ["Growth", "SequenceInfo", "TreePolicy"],
         ".request": ["Chunk", "Request", "Result"],
         ".rounds": ["Round", "Stats"],
         ".rule": ["AcceptanceRule", "Accepted"],
