@@ -88,7 +88,7 @@ def checked_rank(cls: type[DrafterSpec], model: Any) -> int | None:
     return None if rank is None else int(rank)
 
 
-def checked_depth(spec: DrafterSpec | None, drafter: Drafter) -> int | None:
+def checked_depth(spec: object, drafter: Drafter) -> int | None:
     """A drafter's `max_depth`.
 
     Raises:

@@ -105,7 +105,7 @@ class Engine:
         self.now = now
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}  # by slot
-        self._sessions = Sessions(target, self.parts.drafter, spec)
+        self._sessions = Sessions(target, self.parts.drafter, self.parts.named)
         self._lock = Lock()  # held by the thread that is in session
         self._holder: int | None = None
         self._stepping = False
@@ -317,7 +317,7 @@ class Engine:
         self._opened[1].add(slot)
         if not is_whole(told) or not 0 <= told <= taken:
             raise PluginError(
-                f"{naming('drafter', self.parts.spec)} returned {written(told)} from resume; it must be a number of "
+                f"{naming('drafter', self.parts.named)} returned {written(told)} from resume; it must be a number of "
                 f"tokens, at most {taken}"
             )
         if told < taken and target.resume(slot, room, slot, int(told)) != told:

@@ -64,13 +64,13 @@ class Sessions:
     Args:
         target: its session comes first.
         drafter: None if there is none.
-        spec: names the drafter where its session fails.
+        named: the drafter or its options, whom errors name where its session fails.
     """
 
-    def __init__(self, target: "Target", drafter: "Drafter | None", spec: object) -> None:
+    def __init__(self, target: "Target", drafter: "Drafter | None", named: object) -> None:
         self._parts: list[tuple[str, object, Target | Drafter]] = [("target", target, target)]
         if drafter is not None:
-            self._parts.append(("drafter", spec, drafter))
+            self._parts.append(("drafter", named, drafter))
         self._known: dict[str, object] = {}
 
     @contextmanager

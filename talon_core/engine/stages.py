@@ -28,7 +28,7 @@ class Parts:
         target: whose text it is.
         drafter: proposes tokens.
         rule: accepts them.
-        spec: the drafter's options, which errors name; None for plain decoding.
+        spec: the drafter's options; None for plain decoding, and for a drafter that was given opened.
     """
 
     target: Target
@@ -36,9 +36,14 @@ class Parts:
     rule: AcceptanceRule
     spec: DrafterSpec | None = None
 
+    @property
+    def named(self) -> DrafterSpec | Drafter:
+        """Whom errors of the drafter name: its options, or where there are none, itself."""
+        return self.spec if self.spec is not None else self.drafter
+
     def blaming(self, method: str) -> blaming:
         """Whatever goes wrong inside is an error of this method of the drafter."""
-        return blaming("drafter", self.spec if self.spec is not None else self.drafter, method)
+        return blaming("drafter", self.named, method)
 
 
 class Stages:
@@ -109,7 +114,7 @@ class Stages:
         parts = self._parts
         wanted: list[Wanted] = []
         with self._faults.of(self._sequences):
-            max_depth = checked_depth(parts.spec, parts.drafter)
+            max_depth = checked_depth(parts.named, parts.drafter)
             for slot, one in self._sequences.items():
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices))

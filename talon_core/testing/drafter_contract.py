@@ -110,12 +110,12 @@ def _subject(drafter: Any, target: Target, tolerance: float) -> tuple[Subject, C
     return Subject(named, target, True, slots, tolerance), lambda: _opened_by(drafter, target)
 
 
-def _opened_by(make: Callable[[Target], Drafter], target: Target) -> Drafter:
+def _opened_by(make: Callable[..., object], target: Target) -> Drafter:
     with blaming_bugs("drafter", make, "open"):
         drafter: Any = make(target)
     if not isinstance(drafter, Drafter):
         raise PluginError(f"{naming('drafter', make)} returned {written(drafter)}; it must return a Drafter")
-    checked_depth(None, drafter)
+    checked_depth(drafter, drafter)
     return drafter
 
 
@@ -166,7 +166,7 @@ def _texts(prompts: Sequence[Sequence[int]] | None, vocab_size: int) -> list[Tok
 
 def _check(subject: Subject, make: Callable[[], Drafter], history: Sequence[Step]) -> None:
     drafter = make()
-    depth = checked_depth(subject.named if isinstance(subject.named, DrafterSpec) else None, drafter)
+    depth = checked_depth(subject.named, drafter)
     with Player(subject, drafter) as player:
         schedule = Schedule(subject, player, depth)
         schedule.run(history)

@@ -475,7 +475,7 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
     ],
 )
 def test_a_mistake_is_refused_in_words(mistaken, complaint):
-    name = "" if mistaken is BelowNothing else THE_DRAFTER.format(mistaken.__name__)
+    name = THE_DRAFTER.format(mistaken.__name__)
     with pytest.raises((AssertionError, PluginError), match=rf"(?s){name}.*{complaint}"):
         check_drafter(mistaken, Hearable(LOGITS), tolerance=0)
 

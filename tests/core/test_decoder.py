@@ -83,13 +83,40 @@ def test_a_drafter_that_is_opened_decodes_as_its_options_do():
     assert isinstance(decoders[0].drafter, Knows)
 
 
-def test_an_opened_drafter_that_breaks_its_contract_is_named_by_its_class():
-    class Breaks(Knows):
-        def propose(self, frontiers):
-            return []
+class ProposesAList(Knows):
+    def propose(self, frontiers):
+        return []
 
-    with pytest.raises(PluginError, match=r"^drafter 'Breaks' \(.*Breaks\) returned list from propose"):
-        Decoder(COUNTING, Match(), chain(3), Breaks()).run_all([Request(ids=np.array([0]), max_new_tokens=7)])
+
+class HasNoSession(Knows):
+    def session(self):
+        return None
+
+
+class IsTooShallow(Knows):
+    max_depth = -1
+
+
+class ResumesTooMuch(Knows):
+    def resume(self, slot, prompt, room, source, length):
+        return length + 1
+
+
+@pytest.mark.parametrize(
+    ("drafter", "complaint"),
+    [
+        (ProposesAList, "returned list from propose"),
+        (HasNoSession, "returned NoneType from session"),
+        (IsTooShallow, "has a max_depth of -1"),
+        (ResumesTooMuch, "returned 3 from resume"),
+    ],
+)
+def test_an_opened_drafter_that_breaks_its_contract_is_named_by_its_class(drafter, complaint):
+    decoder = Decoder(COUNTING, Match(), chain(3), drafter())
+    name = drafter.__name__
+    requests = [Request(ids=np.array(prompt), max_new_tokens=5) for prompt in ([0, 1, 2], [0, 1, 3])]  # begin alike
+    with pytest.raises(PluginError, match=rf"^drafter '{name}' \(.*{name}\) {complaint}"):
+        _ = [decoder.run_all([request]) for request in requests]
 
 
 POLICIES = pytest.mark.parametrize("policy", [None, chain(1), chain(3), chain(20)], ids=["none", "1", "3", "20"])
