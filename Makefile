@@ -40,10 +40,10 @@ demo: setup ## set up, and run the main job
 	$(BIN)/talon demo
 
 test: models ## set up, and run the test suite
-	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-all: models ## the test suite with the whole matrix of combinations
-	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(WORKERS) --matrix $(PYTEST_ARGS)
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --matrix $(PYTEST_ARGS)
 
 lint: setup ## ruff, mypy --strict and pyright
 	$(BIN)/ruff check .

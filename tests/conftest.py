@@ -1,10 +1,11 @@
 """Options and fixtures of the whole suite."""
 
+import hashlib
 import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +128,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without `--matrix`, tests marked so are skipped, visibly."""
+    """Without `--matrix`, tests marked so are skipped, visibly. Workers begin with what is slow: none ends late."""
     if not config.getoption("--matrix"):
         skip = pytest.mark.skip(reason="part of the whole matrix: run with --matrix")
         for item in items:
             if "matrix" in item.keywords:
                 item.add_marker(skip)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: "slow" not in item.keywords)
+
+
+SLOW = 5.0
+"""Seconds; what takes longer is told when it is done, whatever its marks are."""
+
+
+class SlowTests:
+    """Says while tests run which slow ones begin, and what they took: a run is never silent for long."""
+
+    def __init__(self, reporter: Any) -> None:
+        self._reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "setup" and report.passed and "slow" in report.keywords:
+            self._reporter.write_line(f"slow: {report.nodeid} begins")
+        if report.duration >= SLOW:
+            self._reporter.write_line(f"slow: {report.nodeid} took {report.duration:.0f} s ({report.when})")
+
+
+@pytest.hookimpl(trylast=True)  # when there is a reporter
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers report to the process that started them; that one tells."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SlowTests(reporter), "slow-tests")
 
 
 def read_prompts(file: Path, limit: int = 0) -> list[str]:
@@ -165,6 +193,34 @@ def prompts(request: pytest.FixtureRequest) -> list[str]:
         for file in files:
             found += read_prompts(file, request.config.getoption("--prompts-limit"))
     return found
+
+
+class Answers:
+    """What takes long to compute, and several tests compare with, computed once in a run: workers share the folder.
+
+    Args:
+        folder: of this run; nothing is kept for another one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of(self, question: tuple[Any, ...], compute: Callable[[], list[int]]) -> list[int]:
+        """The answer to a question, whose `repr` tells it from every other one."""
+        file = self._folder / f"answer-{hashlib.sha256(repr(question).encode()).hexdigest()}.json"
+        if not file.exists():
+            own = file.with_suffix(f".{os.getpid()}")  # another worker may be at the same one
+            own.write_text(json.dumps(compute()))
+            own.replace(file)
+        found: list[int] = json.loads(file.read_text())
+        return found
+
+
+@pytest.fixture(scope="session")
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """See `Answers`."""
+    own = tmp_path_factory.getbasetemp()
+    return Answers(own.parent if hasattr(request.config, "workerinput") else own)
 
 
 def _embedded(name: str) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from talon_core.errors import blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.model import AttentionSwitch, evaluating
-from talon_core.runtime.executor import Executor, TreeView, Walks
+from talon_core.runtime.executor import HOST_SHORT_PART, HOST_SHORT_PARTS, Executor, TreeView, Walks
 from talon_core.runtime.inputs import PassInputs, Staged, prompt_passes
 from talon_core.runtime.modules import Modules, marks_of, recorded_parts
 from talon_core.runtime.passes import Pass
@@ -155,8 +155,7 @@ class ModelRunner:
         """Run the next tokens of prompts; as `Target.read`."""
         kept: dict[int, list[Tensor]] = {slot: [] for slot in parts}
         chunk = self.executor.prompt_tokens
-        lengths = {slot: (self.cache.lengths[slot], len(ids)) for slot, ids in parts.items() if len(ids)}
-        for offset, group in prompt_passes(lengths, chunk, self.executor.prompts):
+        for offset, group in self._prompt_passes({slot: len(ids) for slot, ids in parts.items()}, chunk):
             counts = [min(len(parts[slot]) - offset, chunk) for slot in group]
             ids = np.zeros((len(group), max(counts)), dtype=np.int64)
             for at, (slot, count) in enumerate(zip(group, counts, strict=True)):
@@ -172,6 +171,16 @@ class ModelRunner:
         width = len(self.features) * self.model.config.get_text_config().hidden_size
         none = torch.empty((0, width), dtype=self.model.dtype, device=self.device)
         return {slot: torch.cat(of_one) if of_one else none for slot, of_one in kept.items()}
+
+    def _prompt_passes(self, counts: Mapping[int, int], chunk: int) -> Iterator[tuple[int, list[int]]]:
+        """The passes over so many next tokens of prompts, by slot; as `prompt_passes`."""
+        parts = {slot: (self.cache.lengths[slot], count) for slot, count in counts.items() if count}
+        if self.executor.prompts > 1:
+            yield from prompt_passes(parts, chunk, self.executor.prompts)
+            return
+        for length in sorted({count for _, count in parts.values()}):  # without padding they are rounded as alone
+            alike = {slot: part for slot, part in parts.items() if part[1] == length}
+            yield from prompt_passes(alike, chunk, HOST_SHORT_PARTS if length <= HOST_SHORT_PART else 1)
 
     @torch.inference_mode()
     def run(self, staged: Staged) -> Ran:

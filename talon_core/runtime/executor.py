@@ -26,6 +26,9 @@ Made = TypeVar("Made", bound=tuple[Any, ...])
 HOST_PROMPT_TOKENS = 1024
 """Tokens of a prompt that run in one pass on a CPU; bounds the attention mask of long prompts with a sliding window."""
 
+HOST_SHORT_PART, HOST_SHORT_PARTS = 16, 8
+"""So few tokens cost a CPU about what one does, which is to read the weights; so many parts as long share a pass."""
+
 DEVICE_PROMPT_TOKENS = 4096
 """The same elsewhere: the first part of a prompt needs no mask, and gets the fastest attention."""
 

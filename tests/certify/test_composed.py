@@ -14,15 +14,16 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import build
 from talon_core.plugins.registry import load_registry
 from talon_core.rule import descend
+from talon_core.testing.odd_policies import CoinTosser
 from talon_strategies import SampledChain, Talon
 
 POLICIES = sorted(load_registry().entries["tree policy"])
 SPECS = {"specinfer": "specinfer:widths=2"}
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [*POLICIES, "coin-tosser"])
 def test_rounds_chained_have_the_law_of_whole_generations(name):
-    policy = build("tree policy", SPECS.get(name, name))
+    policy = CoinTosser() if name == "coin-tosser" else build("tree policy", SPECS.get(name, name))
     rule = build("rule", policy.default_rule)
     accepting = 0
     for world in islice(random_worlds(1), 25):

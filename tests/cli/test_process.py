@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from talon_tests.children import hear_ctrl_c
+
 SENTENCE = "hi-🙂é~\n"
 TALON = [sys.executable, "-c", "import sys; from talon_core.cli import main; sys.exit(main())"]
 SLOW = """
@@ -24,11 +26,6 @@ from talon_core.cli import main
 sys.exit(main())
 """
 """The command line with a pause after each round, so that there is time to interrupt it."""
-
-
-def hear_ctrl_c() -> None:
-    """For a child: what was started with `&`, as a whole test run may be, ignores SIGINT, and so do its children."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def start(command: Sequence[str], *arguments: str, **environment: str) -> subprocess.Popen[bytes]:

@@ -61,9 +61,10 @@ def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, rec
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["gemma2", "gpt-oss"])
 def test_tritons_kernels_decode_what_plain_decoding_does(architecture):
-    """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two."""
+    """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two of two layers."""
     pytest.importorskip("triton")
-    model = tiny_model(architecture)
+    model = tiny_model(architecture, num_hidden_layers=2)
+    assert sorted(model.config.layer_types) == ["full_attention", "sliding_attention"]
     backend = TritonAttention()
     why = backend.unavailable(torch.device("cpu"), torch.float32)
     if why is not None:

@@ -203,6 +203,34 @@ def test_a_prompt_that_is_read_in_several_parts_is_as_one_that_is_read_at_once(
             check_rows(row, one, 1e-12)
 
 
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gemma2"])
+def test_short_parts_of_one_length_share_a_pass_and_have_the_bits_they_have_alone(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, accelerator = np.random.default_rng(7), load_registry().get("accelerator", "native").cls()
+    beginning, ends = rng.integers(3, VOCAB, 14), [rng.integers(3, VOCAB, count) for count in (2, 40, 2, 16, 2)]
+
+    def states(slots: list[int]) -> tuple[dict[int, torch.Tensor], int]:
+        """What is read of the ends in these slots, after the same beginning, and in how many passes."""
+        target, passes = HFTarget(tiny_model(architecture), backend("native"), accelerator, features=(0, 3)), []
+        with target.session():
+            for slot in slots:
+                target.open(slot, 64)
+                target.read({slot: beginning})
+            forward = target.runner._forward
+            monkeypatch.setattr(
+                target.runner, "_forward", lambda *args, **options: (passes.append(args), forward(*args, **options))[1]
+            )
+            found = target.read({slot: ends[slot] for slot in slots})
+        return {slot: one.clone() for slot, one in found.items() if one is not None}, len(passes)
+
+    together, passes = states([0, 1, 2, 3, 4])
+    assert passes == 3  # those of two tokens have one
+    for slot, one in together.items():
+        alone, _ = states([slot])
+        assert torch.equal(one, alone[slot])
+
+
 def test_prompts_of_similar_length_run_together() -> None:
     parts = {slot: (0, count) for slot, count in {0: 7, 2: 3, 3: 12, 4: 4}.items()}
     assert list(prompt_passes(parts, chunk=5, rows=2)) == [

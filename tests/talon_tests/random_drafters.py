@@ -14,8 +14,8 @@ from talon_drafters.eagle3.training import Eagle3Training
 from talon_drafters.hydra.training import HydraTraining
 from talon_drafters.medusa.training import MedusaTraining
 
-VOCAB = 4
-DRAFTED = torch.tensor([0, 1, 3])
+VOCAB = 3
+DRAFTED = torch.tensor([0, 2])
 """The heads' draft vocabulary: what they cannot draft, the target says all the same."""
 
 SIZES: dict[str, Any] = {
@@ -27,10 +27,10 @@ SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
 }
 TRAINED = {
-    "eagle3": Eagle3Training(Eagle3Recipe(draft_vocab=3)),
-    "medusa": MedusaTraining(MedusaRecipe(draft_vocab=3, steps=3)),
-    "hydra": HydraTraining(HydraRecipe(draft_vocab=3, steps=3)),
-    "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=3, steps=3, prefix=True)),
+    "eagle3": Eagle3Training(Eagle3Recipe(draft_vocab=2)),
+    "medusa": MedusaTraining(MedusaRecipe(draft_vocab=2, steps=3)),
+    "hydra": HydraTraining(HydraRecipe(draft_vocab=2, steps=3)),
+    "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=2, steps=3, prefix=True)),
 }
 DRAFTERS = (*TRAINED, "eagle", "ngram", "draft-model:skip=1")
 """Keys of `drafter_specs`."""

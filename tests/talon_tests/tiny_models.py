@@ -74,10 +74,16 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def tiny_model(architecture: str, seed: int = 0) -> Any:
-    """A random causal LM of four small layers, float32, 97 token ids; `architecture` is a key of `ARCHITECTURES`."""
+def tiny_model(architecture: str, seed: int = 0, **more: Any) -> Any:
+    """A random causal LM of four small layers, float32, 97 token ids.
+
+    Args:
+        architecture: a key of `ARCHITECTURES`.
+        seed: of its weights.
+        more: entries of its config, in the place of those that it has.
+    """
     name, changes = ARCHITECTURES[architecture]
     base = {} if architecture == "gpt2" else SMALL
-    config = getattr(transformers, name)(**{**base, **changes})
+    config = getattr(transformers, name)(**{**base, **changes, **more})
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
