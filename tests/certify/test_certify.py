@@ -55,6 +55,7 @@ def test_the_pairs_hold_every_built_in_policy_and_every_lossless_rule():
     assert {rule for _, rule in FULL} == lossless
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "rule"), FULL, ids=["-".join(pair) for pair in FULL])
 def test_every_built_in_is_certified_in_two_thousand_worlds(policy, rule):
     certificate = certify(SPECS.get(policy, policy), rule, worlds=2000)

@@ -1,6 +1,7 @@
 """Losslessness by enumeration: whatever drafts, the law of the output is the target's own."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
@@ -85,6 +86,7 @@ def requests(draw: st.DrawFn) -> Request:
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(targets(), table_drafters(VOCAB), small_policies(), requests())
 def test_the_law_of_several_rounds_is_the_targets_own(target, drafter, policy, request):

@@ -134,6 +134,7 @@ def test_sdpa_has_the_error_of_float32(check_error, case):
     check_error(*run({**case, "softcap": None, "sinks": False}, "sdpa"))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases())
 def test_triton_has_the_error_of_float32(device, check_error, case):

@@ -160,6 +160,7 @@ def run(case, device):
     check(got, query, key, value, case.layout, **options)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases())
 def test_it_has_the_error_of_its_type(device, case):
