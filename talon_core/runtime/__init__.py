@@ -6,5 +6,78 @@ The target's adapter (`hf/`) stands on it, and so does any neural drafter:
 - `executor` runs passes, on a host or a device (`device`, `recording`);
 - `modules` and `states` look into a network: what it is made of, and what its layers give;
 - `cache` holds keys and values, `passes` is a pass as an attention layer sees it, `inputs` what a network reads in it;
-- `staging` says which nodes of a growing tree are in a drafter's cache, and `best` makes candidates out of scores.
+- `staging` says which nodes of a growing tree are in a drafter's cache, `rows` keeps what passes read by its place, and
+  `best` makes candidates out of scores.
+
+What a drafter's author needs of it can be imported from here by name; each is imported when it is first used.
 """
+
+from typing import TYPE_CHECKING
+
+from talon_core.lazy import import_on_use
+
+if TYPE_CHECKING:
+    from talon_core.runtime.best import Best, Vocabulary, best_by, best_numbers, few_widths, last_rows, rows_at
+    from talon_core.runtime.cache import TreeCache
+    from talon_core.runtime.device import DeviceExecutor, executor_for
+    from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
+    from talon_core.runtime.inputs import PassInputs, pass_inputs
+    from talon_core.runtime.network import NetworkTarget, network_target
+    from talon_core.runtime.passes import Pass
+    from talon_core.runtime.recording import Recorder
+    from talon_core.runtime.rows import KeptRows
+    from talon_core.runtime.sharing import (
+        embedding_weight,
+        output_weight,
+        shared_embedding,
+        shared_output,
+        vocabulary_size,
+    )
+    from talon_core.runtime.staging import StagedSlot
+
+__all__ = [
+    "Best",
+    "DeviceExecutor",
+    "Executor",
+    "HostExecutor",
+    "KeptRows",
+    "NetworkTarget",
+    "Numbers",
+    "Pass",
+    "PassInputs",
+    "Recorder",
+    "StagedSlot",
+    "TreeCache",
+    "TreeView",
+    "Vocabulary",
+    "best_by",
+    "best_numbers",
+    "embedding_weight",
+    "executor_for",
+    "few_widths",
+    "last_rows",
+    "network_target",
+    "output_weight",
+    "pass_inputs",
+    "rows_at",
+    "shared_embedding",
+    "shared_output",
+    "vocabulary_size",
+]
+
+import_on_use(
+    __name__,
+    {
+        ".best": ["Best", "Vocabulary", "best_by", "best_numbers", "few_widths", "last_rows", "rows_at"],
+        ".cache": ["TreeCache"],
+        ".device": ["DeviceExecutor", "executor_for"],
+        ".executor": ["Executor", "HostExecutor", "Numbers", "TreeView"],
+        ".inputs": ["PassInputs", "pass_inputs"],
+        ".network": ["NetworkTarget", "network_target"],
+        ".passes": ["Pass"],
+        ".recording": ["Recorder"],
+        ".rows": ["KeptRows"],
+        ".sharing": ["embedding_weight", "output_weight", "shared_embedding", "shared_output", "vocabulary_size"],
+        ".staging": ["StagedSlot"],
+    },
+)

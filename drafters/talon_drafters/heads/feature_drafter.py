@@ -14,6 +14,7 @@ from talon_core.runtime.best import Best, Vocabulary, best_numbers, few_widths, 
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
+from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import StagedSlot
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import FeatureHead
@@ -32,7 +33,7 @@ class _Slot(StagedSlot):
     Attributes:
         prompt: likewise.
         states: what the head reads at the pending pairs, shape `(pending, hidden)`.
-        places: of these states in the drafter's buffer; when they are staged, of what was made at each staged node.
+        places: of these states in the drafter's `KeptRows`; when they are staged, of what was made at each staged node.
     """
 
     def __init__(self, prompt: IntArray, states: Tensor) -> None:
@@ -93,9 +94,8 @@ class FeatureDrafter(Drafter):
         self._described = described or {}
         self._slots: dict[int, _Slot] = {}  # by slot
         self._device = next(head.parameters()).device
-        # of the round's pending pairs, and of what was made in it; `_Slot` says where
-        self._states = torch.empty((0, 0), dtype=head.dtype, device=self._device)
-        self._filled = 0
+        self._no_states = torch.empty((0, 0), dtype=head.dtype, device=self._device)
+        self._rows = KeptRows(executor)  # of the round's pending pairs, and what was made in it; `_Slot` says where
         self.executor = executor
         self._cache = executor.cache
         ids = head.target_ids.cpu().numpy() if head.target_ids is not None else None
@@ -108,13 +108,13 @@ class FeatureDrafter(Drafter):
         return self._session
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._slots[slot] = _Slot(prompt, self._states[:0])
+        self._slots[slot] = _Slot(prompt, self._no_states)
         self._cache.open(slot, room + SPARE_ROWS)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         # a pair belongs to what is shared if its second token does
         pairs = self._cache.resume(slot, room + SPARE_ROWS, source, max(length - 1, 0))
-        self._slots[slot] = _Slot(prompt, self._states[:0])
+        self._slots[slot] = _Slot(prompt, self._no_states)
         return pairs
 
     def close(self, slot: int) -> None:
@@ -134,15 +134,6 @@ class FeatureDrafter(Drafter):
                 self._prefill(slot, tokens[start:end], states[start:end])
             own.restart(tokens[last:])
             own.states = states[last:]
-
-    def _reserve(self, more: int) -> None:
-        """Room for so many states behind those there are, and one that is padding."""
-        need = self._filled + more + 1
-        if need > len(self._states):
-            grown = self._states.new_empty((max(2 * need, 256), self._states.shape[1]))
-            grown[: self._filled] = self._states[: self._filled]
-            self._states = grown
-            self.executor.forget()
 
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
@@ -166,12 +157,12 @@ class FeatureDrafter(Drafter):
         if not known:  # prompts of one token, of which no feature is known yet
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
         if not any(own.staged is not None for own in self._slots.values()):  # a new round
-            self._filled = 0
+            self._rows.clear()
         staged = {}
         for one in sorted(known, key=lambda one: one.slot):
             own = self._slots[one.slot]
             if own.staged is None:
-                own.places = self._keep(own.states)
+                own.places = self._rows.keep(own.states).tolist()
             staged[one.slot] = own.stage(one.tree, one.nodes)
         inputs = self.executor.inputs(staged)
         # before a frontier's rows, pairs that were only pending
@@ -179,30 +170,19 @@ class FeatureDrafter(Drafter):
         best = self._run(inputs, [*staged], places, max(one.width for one in known))
         return Proposed(best.shared_out(frontiers, first), 1)
 
-    def _keep(self, states: Tensor) -> list[int]:
-        """Put states where the head reads them; returns the places."""
-        if not len(self._states):
-            self._states = states[:0]  # of the width that the head makes
-        self._reserve(len(states))
-        first, self._filled = self._filled, self._filled + len(states)
-        self._states[first : self._filled] = states
-        return [*range(first, self._filled)]
-
     def _run(self, inputs: PassInputs, slots: list[int], ends: IntArray, width: int) -> Best:
         """Run the new pairs of these slots, keep the states that come out, and find the best tokens after `ends`."""
         counts = inputs.layout.queries
         staged = [self._slots[slot] for slot in slots]
         sources = np.concatenate([own.sources(inputs.counts[slot]) for slot, own in zip(slots, staged, strict=True)])
-        self._reserve(counts)
-        made = np.arange(self._filled, self._filled + counts)
+        made = self._rows.reserve(counts)
         starts = inputs.layout.starts
         for slot, own in zip(slots, staged, strict=True):
             own.note(made[starts[slot] : starts[slot + 1]])
-        self._filled += counts
         width = few_widths(width)
         more = {
             "sources": Numbers(sources),
-            "made": Numbers(made, len(self._states) - 1),
+            "made": Numbers(made, self._rows.padding),
             "ends": Numbers(ends),
         }
         found = self.executor.run(inputs, partial(self._drafted, width), width, more)
@@ -210,9 +190,9 @@ class FeatureDrafter(Drafter):
 
     def _drafted(self, width: int, view: TreeView) -> tuple[Tensor, Tensor]:
         """One pass: what `best_numbers` finds behind the `ends`, and the scores there."""
-        states = self._states.index_select(0, view.more["sources"])
+        states = self._rows.table.index_select(0, view.more["sources"])
         made, hidden = self._forward(view.ids[None], states[None], view.positions[None], view.attention)
-        self._states.index_copy_(0, view.more["made"], made[0])
+        self._rows.table.index_copy_(0, view.more["made"], made[0])
         scores = self.head.logits(hidden[0].index_select(0, view.more["ends"])).float()
         return best_numbers(scores, width), scores
 
