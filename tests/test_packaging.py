@@ -115,6 +115,8 @@ def test_the_source_distribution_can_be_tested(built: Path) -> None:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"pyproject.toml", "Makefile", "constraints.txt", "LICENSE", "README.md"} <= names
     assert {"tests/test_packaging.py", "tools/api_reference.py"} <= names
+    example = "docs/example-drafter"
+    assert {f"{example}/train.py", f"{example}/src/talon_last_state/smollm2-135m.safetensors"} <= names
     assert not [name for name in names if name.startswith((".venv", ".git/"))]
 
 

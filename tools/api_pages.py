@@ -55,6 +55,13 @@ PAGES = (
         ("talon_core.drafter", "talon_core.recipe:Recipe", "talon_core.recipe:TrainingJob"),
     ),
     Page(
+        "runtime",
+        "The kit for networks that draft",
+        "What a neural drafter runs on: caches, passes over trees, candidates. "
+        "[Writing a drafter](../writing-a-drafter.md) uses it.",
+        ("talon_core.runtime:*",),
+    ),
+    Page(
         "rules",
         "Acceptance rules",
         "What decides how much of a verified tree is kept.",
@@ -83,7 +90,8 @@ PAGES = (
         (
             *("talon_core.testing:*", "talon_core.certify.exact:Given", "talon_core.certify.exact:emitted_law"),
             *("talon_core.certify.exact:ancestral_law", "talon_core.certify.exact:distance"),
-            "talon_core.certificates.store:certificates_folder",
+            *("talon_core.certificates.store:certificates_folder", "talon_core.testing.tape:TapeRecorder"),
+            *("talon_core.testing.tape:TapedBackend", "talon_core.testing.plain_device:PlainDevice"),
         ),
     ),
     Page(

@@ -1,65 +1,20 @@
 """The manual's example plugin, installed as a user would install it, found by name and used from the command line."""
 
-import json
-import os
 import shutil
-import subprocess
-import sysconfig
-import venv
-from pathlib import Path
 
-import attrs
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "example-plugin"
-TALON = "import sys; from talon_core.cli import main; sys.exit(main())"
-
-
-@attrs.frozen
-class Environment:
-    """A virtual environment that sees this one's packages and has some of its own."""
-
-    folder: Path
-
-    @property
-    def site_packages(self) -> Path:
-        return Path(sysconfig.get_path("purelib", "venv", vars={"base": str(self.folder)}))
-
-    def python(self, *arguments, check=True, **options):
-        python = Path(sysconfig.get_path("scripts", "venv", vars={"base": str(self.folder)})) / "python"
-        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-        done = subprocess.run([python, *arguments], capture_output=True, text=True, env=offline, **options)
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    def talon(self, *arguments, check=True):
-        return self.python("-c", TALON, *arguments, check=check)
-
-    def json(self, *arguments):
-        return json.loads(self.talon(*arguments, "--json").stdout)
+from talon_tests.installed import DOCS, copied, environment_with
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A copy of the example, so that building it leaves nothing in the checkout."""
-    copy = tmp_path_factory.mktemp("plugin") / "example-plugin"
-    return shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("__pycache__", ".*", "dist", "build"))
+    return copied("example-plugin", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, folder):
-    """An environment with the example installed by pip, offline."""
-    made = Environment(tmp_path_factory.mktemp("environment"))
-    venv.create(made.folder, symlinks=os.name != "nt")
-    ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-    # addsitedir also reads the .pth files there, by which an editable install of TALON is found
-    lines = [f"import site; site.addsitedir({path!r})\n" for path in ours]
-    (made.site_packages / "parent.pth").write_text("".join(lines))
-    made.python(
-        *("-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-        *("--no-deps", "--no-build-isolation", "--no-index", str(folder)),
-    )
-    return made
+    return environment_with(folder, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +105,6 @@ def test_a_hostile_distribution_of_the_same_entry_point_name_takes_nothing_away(
 
 
 def test_the_manual_shows_the_class_as_it_is_installed():
-    source = (EXAMPLE / "src" / "talon_nucleus" / "__init__.py").read_text()
+    source = (DOCS / "example-plugin" / "src" / "talon_nucleus" / "__init__.py").read_text()
     body = source[source.index('    name = "nucleus"') : source.index("@hookimpl")].strip()
-    assert body in (EXAMPLE.parent / "writing-a-policy.md").read_text()
+    assert body in (DOCS / "writing-a-policy.md").read_text()
