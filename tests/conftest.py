@@ -224,8 +224,8 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def _embedded(name: str) -> tuple[Any, Any]:
-    from talon_core.decoding.model_files import load_model
     from talon_core.models import is_cached
+    from talon_core.models.loading import load_model
 
     if not is_cached(name):
         missing = f"{name} is not in the cache; fetch it with: talon models fetch {name}"

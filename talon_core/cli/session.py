@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from talon_core.cli.output import debugging, stderr
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.decoding.model_files import load_model
+from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Resolved
 from talon_core.render import render_tree, what_came_of
 

@@ -9,10 +9,10 @@ import attrs
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.decoding.announcing import announce
-from talon_core.decoding.model_files import load_model
 from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_features
+from talon_core.models.loading import load_model
 from talon_core.plugins.backends import attention_backends, choose_accelerator
 from talon_core.plugins.parts import Parts, Resolved, built, resolve
 from talon_core.plugins.registry import KINDS, load_registry
@@ -147,7 +147,7 @@ def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, 
         why = without_graphs(parts.graphs, {each.device for each in model.parameters()}, attention)
         try:
             target = HFTarget(model, attention, accelerator, features, tokenizer, CudaGraphs if why is None else None)
-            return target, why
+            return target, why or target.runner.executor.failure
         except BackendError as error:
             other = next(backends, None) if isinstance(attention, DeviceBackend) else None
             if other is None:

@@ -15,8 +15,8 @@ from talon_core.errors import blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.model import AttentionSwitch, evaluating
-from talon_core.runtime.executor import HOST_SHORT_PART, HOST_SHORT_PARTS, Executor, TreeView, Walks
-from talon_core.runtime.inputs import PassInputs, Staged, prompt_passes
+from talon_core.runtime.executor import Executor, TreeView, Walks
+from talon_core.runtime.inputs import PassInputs, Staged
 from talon_core.runtime.modules import Modules, marks_of, recorded_parts
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.states import captured_states, decoder_layers
@@ -46,6 +46,7 @@ class ModelRunner:
         model: any `transformers` causal LM that routes its attention through `AttentionInterface`.
         executor: runs its passes.
         accelerator: makes the model's own layers faster; None leaves them alone.
+        forget: gives up what was recorded of the model, where it has changed; by default what the executor has.
         features: which hidden states to keep: 0 is what enters the first layer, `i` what layer `i - 1` returns,
             `FINAL_STATE` what enters the LM head.
 
@@ -59,11 +60,13 @@ class ModelRunner:
         executor: Executor,
         accelerator: Accelerator | None = None,
         features: Sequence[int] = (),
+        forget: Callable[[], None] | None = None,
     ) -> None:
         self.model = model
         self.features = tuple(features)
         self.device: torch.device = model.device
         self.executor = executor
+        self._forget = forget if forget is not None else executor.forget
         self.cache = executor.cache
         self._captured: dict[int, Tensor] = {}
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
@@ -123,7 +126,7 @@ class ModelRunner:
         """
         parts, marks = recorded_parts(self.model), marks_of(self.model, watched)
         if parts != self._parts:
-            self.executor.forget()
+            self._forget()
         if (parts, marks) != (self._parts, self._marks):
             self._parts, self._marks = parts, marks
             self._changes += 1
@@ -155,7 +158,7 @@ class ModelRunner:
         """Run the next tokens of prompts; as `Target.read`."""
         kept: dict[int, list[Tensor]] = {slot: [] for slot in parts}
         chunk = self.executor.prompt_tokens
-        for offset, group in self._prompt_passes({slot: len(ids) for slot, ids in parts.items()}, chunk):
+        for offset, group in self.executor.prompt_passes({slot: len(ids) for slot, ids in parts.items()}):
             counts = [min(len(parts[slot]) - offset, chunk) for slot in group]
             ids = np.zeros((len(group), max(counts)), dtype=np.int64)
             for at, (slot, count) in enumerate(zip(group, counts, strict=True)):
@@ -172,16 +175,6 @@ class ModelRunner:
         none = torch.empty((0, width), dtype=self.model.dtype, device=self.device)
         return {slot: torch.cat(of_one) if of_one else none for slot, of_one in kept.items()}
 
-    def _prompt_passes(self, counts: Mapping[int, int], chunk: int) -> Iterator[tuple[int, list[int]]]:
-        """The passes over so many next tokens of prompts, by slot; as `prompt_passes`."""
-        parts = {slot: (self.cache.lengths[slot], count) for slot, count in counts.items() if count}
-        if self.executor.prompts > 1:
-            yield from prompt_passes(parts, chunk, self.executor.prompts)
-            return
-        for length in sorted({count for _, count in parts.values()}):  # without padding they are rounded as alone
-            alike = {slot: part for slot, part in parts.items() if part[1] == length}
-            yield from prompt_passes(alike, chunk, HOST_SHORT_PARTS if length <= HOST_SHORT_PART else 1)
-
     @torch.inference_mode()
     def run(self, staged: Staged) -> Ran:
         """Run the nodes of trees that are not staged in the cache yet.
@@ -189,7 +182,7 @@ class ModelRunner:
         What is returned is lost when something else is run.
         """
         inputs = self.executor.inputs(staged)
-        return _ran(inputs, self.executor.run(inputs, self._outputs))
+        return _ran(inputs, self.executor.run(inputs, self._outputs, "outputs"))
 
     @torch.inference_mode()
     def walk(self, trees: Mapping[int, TokenTree], slots: Collection[int], ends: frozenset[int]) -> tuple[Ran, Walks]:
@@ -204,7 +197,7 @@ class ModelRunner:
             What `run` returns, and of each slot that was walked the accepted nodes and the token after them.
         """
         inputs = self.executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
-        made, walks = self.executor.walk(inputs, self._outputs, slots, ends)
+        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends)
         return _ran(inputs, made), walks
 
     @torch.inference_mode()

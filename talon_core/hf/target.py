@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -80,12 +81,20 @@ class HFTarget(NetworkTarget):
         self.tokenizer = tokenizer
         self.states = tuple(features)
         self.graphs = graphs
-        self.runner = ModelRunner(model, self.executor(), accelerator, features)
+        self._executors: WeakSet[Executor] = WeakSet()  # whose recorded passes may read weights of the model
+        self.runner = ModelRunner(model, self.executor(), accelerator, features, self._forget)
         if probe:
             self._probe(config)
 
     def executor(self) -> Executor:
-        return executor_for(self.attention, self.device, self.graphs() if self.graphs is not None else None)
+        made = executor_for(self.attention, self.device, self.graphs() if self.graphs is not None else None)
+        self._executors.add(made)
+        return made
+
+    def _forget(self) -> None:
+        """Give up what is recorded, the drafters' passes too: they may share the model's embedding and LM head."""
+        for executor in self._executors:
+            executor.forget()
 
     def faster(self, *modules: nn.Module) -> AbstractContextManager[object]:
         own = nn.ModuleList(module for module in modules if module is not self.model.get_output_embeddings())

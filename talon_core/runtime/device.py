@@ -99,7 +99,7 @@ class _Memory:
 
 @attrs.frozen(eq=False)
 class _Recorded:
-    numbers: _Memory
+    memory: _Memory
     out: Any
     repeat: Callable[[], None] | None
 
@@ -133,7 +133,7 @@ class DeviceExecutor(Executor):
         self,
         inputs: PassInputs,
         work: Callable[[TreeView], T],
-        kind: Hashable = None,
+        kind: Hashable,
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
         return self._run(inputs, lambda sent: work(self._view(sent)), kind, more)
@@ -142,6 +142,7 @@ class DeviceExecutor(Executor):
         self,
         inputs: PassInputs,
         work: Callable[[TreeView], Made],
+        kind: Hashable,
         slots: Collection[int],
         ends: frozenset[int],
     ) -> tuple[Made, Walks]:
@@ -166,7 +167,7 @@ class DeviceExecutor(Executor):
             self._move(layout.sequences, walks)
             return walks, made
 
-        walks, made = self._run(inputs, walked, ("walk", ends), {"parents": Numbers(parents, -1)})
+        walks, made = self._run(inputs, walked, ("walk", kind, ends), {"parents": Numbers(parents, -1)})
         found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
         paths = {
             slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1]))
@@ -193,6 +194,8 @@ class DeviceExecutor(Executor):
         self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
     def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
+        if not self._recording.active:
+            return function(*inputs)
         rows = len(inputs[0])
         key = (kind, bucket(rows))
         if key not in self._called:
@@ -210,7 +213,7 @@ class DeviceExecutor(Executor):
         return found
 
     def lasting(self, found: Tensor) -> Tensor:
-        return found.clone()
+        return found.clone() if self._recording.active else found
 
     def forget(self) -> None:
         self._recorded.clear()
@@ -240,29 +243,29 @@ class DeviceExecutor(Executor):
             found = self._recorded[key] = self._made(_Memory(shape, fill, self.device), work)
         slots = np.repeat(np.arange(len(inputs.counts)), inputs.counts)
         rows = np.concatenate([np.arange(*of) for of in zip(starts, ends, strict=True)])
-        found.numbers.wait()
+        found.memory.wait()
         sent = {name: numbers.values for name, numbers in more.items()}
-        found.numbers.write(inputs, {"slots": slots, "rows": rows, **sent})
-        found.numbers.send()
+        found.memory.write(inputs, {"slots": slots, "rows": rows, **sent})
+        found.memory.send()
         if found.repeat is None or self.failure is not None:
-            out: T = self._work(found.numbers, work)
+            out: T = self._work(found.memory, work)
         else:
             found.repeat()
             out = found.out
         self.cache.staged_now(inputs.counts)
         return out
 
-    def _work(self, numbers: _Memory, work: Callable[[_DevicePass], T]) -> T:
-        self.cache.stage_at(numbers.slots.long(), numbers.rows.long())
-        return work(numbers.on_device)
+    def _work(self, memory: _Memory, work: Callable[[_DevicePass], T]) -> T:
+        self.cache.stage_at(memory.slots.long(), memory.rows.long())
+        return work(memory.on_device)
 
-    def _made(self, numbers: _Memory, work: Callable[[_DevicePass], Any]) -> _Recorded:
-        numbers.clear()
-        numbers.send()
-        recorded = self._recording.record(lambda: self._work(numbers, work))
+    def _made(self, memory: _Memory, work: Callable[[_DevicePass], Any]) -> _Recorded:
+        memory.clear()
+        memory.send()
+        recorded = self._recording.record(lambda: self._work(memory, work))
         if recorded is None:
-            return _Recorded(numbers, None, None)
-        return _Recorded(numbers, *recorded)
+            return _Recorded(memory, None, None)
+        return _Recorded(memory, *recorded)
 
     def _move(self, sequences: Tensor, walks: Tensor) -> None:
         """Commit to the cache, with a mover that is made once for its buffers."""

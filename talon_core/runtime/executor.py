@@ -16,7 +16,7 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, TreeLayout
 from talon_core.runtime.cache import TreeCache
-from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs
+from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
 from talon_core.tree import IntArray
 
@@ -27,10 +27,11 @@ HOST_PROMPT_TOKENS = 1024
 """Tokens of a prompt that run in one pass on a CPU; bounds the attention mask of long prompts with a sliding window."""
 
 HOST_SHORT_PART, HOST_SHORT_PARTS = 16, 8
-"""So few tokens cost a CPU about what one does, which is to read the weights; so many parts as long share a pass."""
+"""So few tokens of a prompt cost a CPU about what one does, which is to read the weights; so many such parts, of one
+length, share a pass."""
 
 DEVICE_PROMPT_TOKENS = 4096
-"""The same elsewhere: the first part of a prompt needs no mask, and gets the fastest attention."""
+"""Tokens of a prompt that run in one pass elsewhere: its first part needs no mask, and gets the fastest attention."""
 
 DEVICE_PROMPTS = 8
 """Prompts that run in one pass elsewhere than on a CPU, where padding costs more than a pass."""
@@ -106,8 +107,30 @@ class Executor(ABC):
 
     @property
     def prompts(self) -> int:
-        """Most prompts in a pass."""
+        """Most prompts in a pass, whatever their lengths are."""
         return 1 if self.device.type == "cpu" else DEVICE_PROMPTS
+
+    def prompt_passes(self, counts: Mapping[int, int]) -> Iterator[tuple[int, list[int]]]:
+        """The passes over the next tokens of prompts; each is run inside `reading`.
+
+        On a CPU only short parts of one length share a pass: without padding. In kernels whose rows do not depend on
+        each other, they are rounded as alone then.
+
+        Args:
+            counts: by slot how many tokens, perhaps none.
+
+        Yields:
+            Where the pass begins, counted from the beginning of these tokens, and its slots. It takes up to
+            `prompt_tokens` of each.
+        """
+        parts = {slot: (self.cache.lengths[slot], count) for slot, count in counts.items() if count}
+        if self.prompts > 1:
+            yield from prompt_passes(parts, self.prompt_tokens, self.prompts)
+            return
+        for length in sorted({count for _, count in parts.values()}):
+            alike = {slot: part for slot, part in parts.items() if part[1] == length}
+            together = HOST_SHORT_PARTS if length <= HOST_SHORT_PART else 1
+            yield from prompt_passes(alike, self.prompt_tokens, together)
 
     @contextmanager
     def reading(
@@ -144,7 +167,7 @@ class Executor(ABC):
         self,
         inputs: PassInputs,
         work: Callable[[TreeView], T],
-        kind: Hashable = None,
+        kind: Hashable,
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
         """Run one pass over trees; its nodes are staged in the cache then.
@@ -158,7 +181,7 @@ class Executor(ABC):
 
         Returns:
             What `work` returned. Rows behind those of the queries, or of the numbers, are padding. It may be
-            overwritten by the next pass: see `lasting`.
+            overwritten by the next pass or call of this executor: see `lasting`.
         """
 
     @abstractmethod
@@ -172,12 +195,12 @@ class Executor(ABC):
 
         Returns:
             What the function returns for these rows, and behind them perhaps for others. It may be overwritten by the
-            next call: see `lasting`.
+            next pass or call of this executor: see `lasting`.
         """
 
     @abstractmethod
     def lasting(self, found: Tensor) -> Tensor:
-        """What a pass or a call has found, in memory that the next one leaves alone."""
+        """What a pass or a call has found, in memory that later ones leave alone."""
 
     @abstractmethod
     def commit(self, paths: Mapping[int, IntArray]) -> None:
@@ -187,6 +210,7 @@ class Executor(ABC):
         self,
         inputs: PassInputs,
         work: Callable[[TreeView], Made],
+        kind: Hashable,
         slots: Collection[int],
         ends: frozenset[int],
     ) -> tuple[Made, Walks]:
@@ -195,6 +219,7 @@ class Executor(ABC):
         Args:
             inputs: the trees; every node is a query.
             work: the pass, as for `run`; the first of what it returns are the logits.
+            kind: as for `run`.
             slots: where to walk.
             ends: tokens that end their texts.
 
@@ -221,7 +246,7 @@ class HostExecutor(Executor):
         self,
         inputs: PassInputs,
         work: Callable[[TreeView], T],
-        kind: Hashable = None,
+        kind: Hashable,
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
         self.cache.stage(inputs.counts)

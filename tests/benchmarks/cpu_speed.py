@@ -26,8 +26,8 @@ from rich.table import Table
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.decoding.model_files import load_model
 from talon_core.defaults import DEFAULT_MODEL
+from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.tree import TokenTree
 from talon_drafters.checkpoints.files import shipped_for

@@ -21,10 +21,10 @@ from talon_core.bench.prompts import read_sets
 from talon_core.choices import Choices
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.decoding.model_files import load_model
 from talon_core.defaults import DEFAULT_MODEL
 from talon_core.drawn import without
 from talon_core.laws import Laws
+from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule

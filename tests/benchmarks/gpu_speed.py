@@ -38,9 +38,9 @@ from talon_core.attention import TreeLayout
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.decoding.model_files import load_model
 from talon_core.drafter import Frontier, Part
 from talon_core.hf.target import HFTarget
+from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.runtime.recording import CudaGraphs
 from talon_core.tree import TokenTree

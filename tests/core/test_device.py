@@ -116,6 +116,27 @@ def test_what_was_recorded_is_given_up_where_the_model_has_changed(change):
     assert decoder.generate(PROMPTS[0], max_new_tokens=12).token_ids == expected != before
 
 
+def test_what_drafters_have_recorded_is_given_up_as_well():
+    """They may share the target's LM head."""
+    model = tiny_model("llama")
+    target = HFTarget(model, TapedBackend(PlainDevice()), graphs=TapeRecorder)
+    executor, states = target.executor(), torch.randn(3, model.config.hidden_size)
+
+    def called():
+        with torch.inference_mode(), target.session():
+            return executor.call("head", model.lm_head, states)[:3].clone()
+
+    with torch.inference_mode():
+        before = model.lm_head(states)
+        torch.testing.assert_close(called(), before)
+        torch.testing.assert_close(called(), before)
+    assigned(model)
+    with torch.inference_mode():
+        after = model.lm_head(states)
+        assert (after - before).abs().max() > 0.1
+        torch.testing.assert_close(called(), after)
+
+
 def test_processors_and_rules_of_ones_own_are_asked_on_a_device_too():
     model = tiny_model("llama")
     decoder, _ = decoder_of(model, *DRAFTERS["ngram"])

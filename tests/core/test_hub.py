@@ -9,9 +9,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import HFValidationError
 
-from talon_core.decoding.model_files import load_model
 from talon_core.models import ModelError, hub
 from talon_core.models.hub import only_local
+from talon_core.models.loading import load_model
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, with_error: Exception | None) -> None:

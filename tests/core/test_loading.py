@@ -19,8 +19,8 @@ import talon_core
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.certify.exact import Given
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.decoding.model_files import load_model
 from talon_core.errors import PluginError
+from talon_core.models.loading import load_model
 from talon_core.plugins.backends import attention_backends, choose_accelerator, choose_attention
 from talon_core.plugins.parts import Parts, Resolved, choose_drafter, resolve
 from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from talon_core.decoding.model_files import load_model
+from talon_core.models.loading import load_model
 from talon_core.models.sizes import check_sizes
 
 LLAMA_405B = {"num_hidden_layers": 126, "hidden_size": 16384, "intermediate_size": 53248, "vocab_size": 128256}

@@ -12,10 +12,10 @@ import torch
 from talon_core.certify.greedy import Divergence, GreedyCheck, PromptCheck, check_greedy
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.decoding.model_files import load_model
 from talon_core.hf import runner
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
+from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.rule import Accepted
 from talon_core.sampling import Sampling

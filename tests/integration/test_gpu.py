@@ -12,6 +12,8 @@ from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
+from talon_core.runtime.best import Vocabulary, best_by
+from talon_core.runtime.device import executor_for
 from talon_core.runtime.recording import CudaGraphs
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.heads.feature_drafter import FeatureDrafter
@@ -162,3 +164,20 @@ def test_bfloat16_differs_at_near_ties_only(exact):
             logits = decoder.target.model(torch.tensor([ids], device="cuda")).logits[0, -1].float()
         best, second = logits.topk(2).values.tolist()
         assert best - second <= 2**-7 * abs(best)  # bfloat16 has 8 bits
+
+
+def test_calls_are_recorded_and_what_they_find_can_be_kept(exact):
+    """What heads without a cache do, in any number of rows."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 300, device="cuda").requires_grad_(False)
+    executor = executor_for(TritonAttention(), torch.device("cuda"), CudaGraphs())
+    with torch.inference_mode():
+        for rows in (1, 3, 4, 33):
+            first, second = torch.randn(2, rows, 64, device="cuda")
+            kept = best_by(executor, "layer", layer, (first,), 5, Vocabulary(300))
+            again = best_by(executor, "layer", layer, (second,), 5, Vocabulary(300))
+            for found, states in ((kept, first), (again, second)):
+                expected = torch.softmax(layer(states).double(), -1).cpu().numpy()
+                assert found.tokens[:, 0].tolist() == expected.argmax(-1).tolist()
+                np.testing.assert_allclose(found.law(rows - 1), expected[rows - 1], atol=1e-5)
+    assert executor.failure is None

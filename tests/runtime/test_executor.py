@@ -78,7 +78,7 @@ def logits(executor: Executor, network: Network, staged: dict[int, tuple[TokenTr
     def work(view: TreeView) -> tuple[Tensor]:
         return (network(executor, view.ids[None], view.positions[None], view.attention)[0],)
 
-    (made,) = executor.run(inputs, work)
+    (made,) = executor.run(inputs, work, "logits")
     return executor.lasting(made[: inputs.layout.queries])
 
 
@@ -124,7 +124,7 @@ def test_walks_are_those_along_the_most_likely_tokens() -> None:
         def work(view: TreeView) -> tuple[Tensor]:
             return (network(executor, view.ids[None], view.positions[None], view.attention)[0],)
 
-        _, walks = executor.walk(inputs, work, [0], frozenset())
+        _, walks = executor.walk(inputs, work, "logits", [0], frozenset())
     path, token = walks[0]
     child = next(node for node in range(1, len(tree)) if tree.tokens[node] == expected[0])
     assert path.tolist() == [0, child]
@@ -134,7 +134,7 @@ def test_walks_are_those_along_the_most_likely_tokens() -> None:
     assert executor.cache.staged == [0, len(tree)]
     assert not host.can_walk
     with pytest.raises(RuntimeError, match="does not walk"):
-        host.walk(inputs, lambda view: (view.ids,), [0], frozenset())
+        host.walk(inputs, lambda view: (view.ids,), "ids", [0], frozenset())
 
 
 def test_numbers_are_sent_with_a_pass() -> None:
@@ -170,6 +170,67 @@ def test_the_best_tokens_of_a_function_are_the_same(rows: int, width: int) -> No
         return [torch.from_numpy(part) for one in found for part in (one.tokens[:, :width], one.logp[:, :width])]
 
     each(best)
+
+
+def test_each_kind_of_pass_is_recorded_by_itself() -> None:
+    tree = TokenTree([3, 1, 2], [-1, 0, 0], np.zeros(3))
+
+    def both(executor: Executor, network: Network) -> list[Tensor]:
+        read(executor, network, 0, [1])
+        found = []
+        for sign in (1, -1, 1):
+            inputs = executor.inputs({0: (tree, 0)})
+
+            def work(view: TreeView, sign: int = sign) -> tuple[Tensor]:
+                return (sign * network(executor, view.ids[None], view.positions[None], view.attention)[0],)
+
+            (made,) = executor.run(inputs, work, sign)
+            found.append(executor.lasting(made[:3]))
+            executor.commit({0: np.array([0])})
+        return found
+
+    each(both)
+
+
+def test_each_kind_of_walk_is_recorded_by_itself() -> None:
+    network = Network()
+    executor = executor_for(TapedBackend(PlainDevice()), CPU, TapeRecorder())
+    tree = TokenTree.root(3)
+    found = []
+    with torch.inference_mode():
+        for sign in (1, -1):
+            read(executor, network, 0, [4, 5])
+
+            def work(view: TreeView, sign: int = sign) -> tuple[Tensor]:
+                return (sign * network(executor, view.ids[None], view.positions[None], view.attention)[0],)
+
+            (made,), walks = executor.walk(executor.inputs({0: (tree, 0)}), work, sign, [0], frozenset())
+            assert walks[0][1] == made[0].argmax()
+            found.append(made[0].clone())
+    torch.testing.assert_close(found[0], -found[1], rtol=0, atol=1e-12)
+
+
+def test_what_a_pass_found_lasts_through_calls_and_other_passes() -> None:
+    tree = TokenTree([3, 1], [-1, 0], np.zeros(2))
+
+    def kept(executor: Executor, network: Network) -> list[Tensor]:
+        read(executor, network, 0, [1])
+        first = logits(executor, network, {0: (tree, 0)})
+        executor.call("out", network.out, torch.ones(2, WIDTH, dtype=torch.float64))
+        executor.commit({0: np.array([0, 1])})
+        return [first, logits(executor, network, {0: (tree, 0)})]
+
+    each(kept)
+
+
+def test_what_cannot_be_recorded_runs_as_it_is_and_says_why() -> None:
+    executor = executor_for(TapedBackend(PlainDevice()), CPU, TapeRecorder())
+    rows = torch.arange(4.0)[:, None]
+    with pytest.warns(RuntimeWarning, match="without CUDA graphs"):
+        found = executor.call("asks", lambda own: own * float(own.max() >= 0), rows)
+    assert torch.equal(found, rows)
+    assert "asks the device" in str(executor.failure)
+    assert torch.equal(executor.call("asks", lambda own: own + 1, rows), rows + 1)
 
 
 def test_what_lasts_is_not_overwritten() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from torch import nn
 
 from talon_core.candidates import Candidates
-from talon_core.decoding.model_files import load_model
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
+from talon_core.models.loading import load_model
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
 from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.sharing import vocabulary_size
