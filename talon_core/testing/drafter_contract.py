@@ -69,6 +69,7 @@ def check_drafter(
         report_multiple_bugs=False,
         phases=[Phase.reuse, Phase.generate],
         verbosity=Verbosity.quiet,
+        print_blob=False,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(steps(texts, target.vocab_size, SLOTS))

@@ -253,7 +253,8 @@ def test_a_compiled_model_is_decoded_as_it_is_plain(compiled: Callable[[Any], An
 def test_compiled_models_do_not_end_the_process() -> None:
     """In a process of its own: a compiler that traces into native code may take it down, and a class stays changed."""
     code = f"""
-        import runpy
+        import runpy, sys
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
         tests = runpy.run_path({__file__!r})
         for name in ("wrapper", "forward", "of_class"):
             tests["check_compiled"](tests[name])

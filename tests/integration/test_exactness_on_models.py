@@ -12,12 +12,12 @@ import torch
 from talon_core.certify.greedy import Divergence, GreedyCheck, PromptCheck, check_greedy
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.hf import runner
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.rule import Accepted
+from talon_core.runtime import executor
 from talon_core.sampling import Sampling
 from talon_core.target import NOT_GREEDY, Verified
 from talon_core.testing.plain_device import PlainDevice
@@ -152,13 +152,13 @@ def test_positions_that_are_one_too_far_are_found(dtype: torch.dtype, monkeypatc
 
 def off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the tokens of a tree think that they are one place further from the prompt."""
-    inputs = runner.pass_inputs
+    inputs = executor.pass_inputs
 
     def shifted(*args: Any) -> Any:
         right = inputs(*args)
         return attrs.evolve(right, positions=right.positions + 1)
 
-    monkeypatch.setattr(runner, "pass_inputs", shifted)
+    monkeypatch.setattr(executor, "pass_inputs", shifted)
 
 
 def twins(model: Any) -> int:
