@@ -152,10 +152,13 @@ class TreeCache:
         elif capacity > self._capacity:  # a text is longer than was thought: do not come back soon
             asked = max(asked, self._capacity + self._capacity // 2)
         rows = max(self._rounded(asked), self._capacity)
+        counts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
+        kept = [(slot, count) for slot, count in enumerate(counts) if count]
         for buffers in (self._keys, self._values):
             for layer, old in buffers.items():
                 new = old.new_empty((slots, old.shape[1], rows, old.shape[3]))
-                new[: self._slots, :, : self._capacity] = old
+                for slot, count in kept:  # memory that nobody has written to costs nothing until it is touched
+                    new[slot, :, :count] = old[slot, :, :count]
                 buffers[layer] = new
         self._slots, self._capacity = slots, rows
         self.reallocations += 1

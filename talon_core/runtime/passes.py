@@ -10,6 +10,10 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, PackedLayout, TreeLayout
 
+CHEAP = 4
+"""Plain causal attention needs as many queries as keys. Queries for tokens that are cached already cost less than a mask
+does, if there are so many times as many others."""
+
 
 class Pass(ABC):
     """One forward pass through all attention layers, which know it by its keyword.
@@ -79,6 +83,7 @@ class PromptPass(Pass):
     def __init__(self, start: int, count: int, backend: AttentionBackend) -> None:
         super().__init__()
         self._start = start
+        self._count = count
         self._chain = TreeLayout.chain(start, count)
         self._masks: dict[int | None, Tensor] = {}
         self._backend = backend
@@ -87,20 +92,25 @@ class PromptPass(Pass):
         if options["softcap"] is not None or options["sinks"] is not None:
             rows = zip(query, key, value, strict=True)
             return torch.stack([self._backend.attend(q, k[None], v[None], self._chain, **options) for q, k, v in rows])
-        mask = self._mask(key.shape[2], options["window"], query.device)
+        end, window = key.shape[2], options["window"]
+        every = window is None or window >= end  # that came before is seen
+        unread = 0
+        if every and 0 < CHEAP * self._start <= self._count:
+            unread = self._start
+            query = F.pad(query, (0, 0, unread, 0))
+        mask = None if every and unread == self._start else self._mask(end, window, query.device)
         grouped = key.shape[1] != query.shape[1]
         causal = mask is None and query.shape[2] > 1
         if mask is not None and grouped and query.is_cuda:  # of grouped heads, only plain causality has a kernel
             group = query.shape[1] // key.shape[1]
             key, value, grouped = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), False
-        return F.scaled_dot_product_attention(
+        out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal, scale=options["scale"], enable_gqa=grouped
         )
+        return out[:, :, unread:]
 
-    def _mask(self, end: int, window: int | None, device: torch.device) -> Tensor | None:
-        """Which of the positions up to `end` each query sees, made once for all layers; None where causality is all."""
-        if not self._start and (window is None or window >= end):
-            return None
+    def _mask(self, end: int, window: int | None, device: torch.device) -> Tensor:
+        """Which of the positions up to `end` each query sees, made once for all layers."""
         if window not in self._masks:
             behind = torch.arange(self._start, end, device=device)[:, None] - torch.arange(end, device=device)
             self._masks[window] = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
