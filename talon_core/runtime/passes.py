@@ -12,7 +12,7 @@ from talon_core.attention import AttentionBackend, PackedLayout, TreeLayout
 
 
 class Pass(ABC):
-    """One forward pass through all attention layers, which know it by its keyword.
+    """One forward pass through all attention layers, each of which calls `attend`.
 
     Attributes:
         windows: the sliding window that each layer asked for, in the order of the calls.
