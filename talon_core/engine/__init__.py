@@ -1,7 +1,7 @@
 """The loop: sequences in slots, and a round over those that are ready.
 
-- `engine` lets sequences in and out and runs rounds, `slots` says who is where and what is kept, and `sessions` enters
-  and leaves target and drafter; `generation` runs it for one request or for many;
+- `engine` lets sequences in and out and runs rounds, `slots` says who is where and what is kept, and `in_session`
+  enters and leaves target and drafter; `generation` runs it for one request or for many;
 - `stages` is one round, and `faults` keeps what fails in one sequence from the others;
 - `drafting` grows all trees of a round, `growing` one of them, and `plain` is decoding without drafting;
 - `sequence` is one text, `warping` makes the law of its next token, and `processors` says whose processors remember;
