@@ -1,7 +1,7 @@
 """What is used where the user names nothing: the only parts of plugins that the core knows by name."""
 
 AUTO = "auto"
-"""In the place of a drafter: the best that is ready for the model. In the place of a rule: the one the policy suits."""
+"""In the place of a drafter: the best that is ready for the model. In the place of a rule: the policy's default."""
 
 NONE = "none"
 """In the place of a policy: decode without drafting."""
@@ -12,7 +12,7 @@ DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.15,least=0.03"
 DEFAULT_RULE = AUTO
 
 EXACT_RULE = "match"
-"""The rule that is exact for any trees: of policies that suit no other, and where nothing is drafted."""
+"""The rule that is exact for any trees: of policies that name no other, and where nothing is drafted."""
 
 CHECK_POLICY = "chain:length=5"
 """With which `talon doctor` looks how often a drafter guesses right."""

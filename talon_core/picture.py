@@ -149,14 +149,14 @@ class _Layout:
         boxes = self.boxes.values()
         width = max(box.left + box.width for box in boxes) + 1
         height = (1 + max(box.row for box in boxes)) * ROW
-        drawing = "".join([self._edges(), *map(self._node, self.boxes)])
+        shapes = "".join([self._edges(), *map(self._node, self.boxes)])
         caption, legend = self._caption(), self._legend()
         return (
             '<div style="overflow-x:auto;font-size:12px;line-height:1.6">'
             f"<div><b>{caption}</b></div>"
             f'<svg role="img" aria-label="draft tree: {caption}" width="{width:.0f}" height="{height}" '
             f'viewBox="0 0 {width:.0f} {height}" fill="currentColor" font-size="12" '
-            f'font-family="{FONTS}" style="max-width:none">{drawing}</svg>'
+            f'font-family="{FONTS}" style="max-width:none">{shapes}</svg>'
             f'<div style="opacity:.7">{legend}</div></div>'
         )
 
@@ -180,7 +180,7 @@ class _Layout:
         return " &nbsp; ".join(parts)
 
     def _edges(self) -> str:
-        """Lines from parents to children; those of one parent are one line, so that none is drawn over another."""
+        """Lines from parents to children; those of one parent are one line, so that none covers another."""
         plain: dict[int, str] = {}
         coloured = ""
         for node, parent in self.parents.items():

@@ -20,7 +20,7 @@ LONGEST_TOKEN = 24
 
 @attrs.frozen
 class Glyphs:
-    """The characters a tree is drawn with."""
+    """The characters a tree is shown with."""
 
     root: str
     accepted: str
@@ -98,12 +98,12 @@ def render_tree(
 
 
 def to_svg(picture: RenderableType, title: str = "talon", width: int = 80) -> str:
-    """A picture of anything rich can draw, as an SVG document that loads nothing from elsewhere.
+    """A picture of anything rich can show, as an SVG document that loads nothing from elsewhere.
 
     Args:
         picture: what to show, for example from `render_tree`.
         title: what stands in the window's frame.
-        width: columns of the terminal that is drawn.
+        width: columns of the terminal that is shown.
     """
     console = Console(
         record=True,
@@ -131,7 +131,7 @@ class _Picture:
         glyphs = ASCII if options.ascii_only else UNICODE
         yield Text(self._header(), style=HEADER)
         yield Text()
-        yield from _Lines(self, glyphs, max(options.max_width, 20)).draw()
+        yield from _Lines(self, glyphs, max(options.max_width, 20)).texts()
         yield Text()
         marks = f"{glyphs.accepted} accepted   {glyphs.bonus} the target's own"
         yield Text(f"{marks}   % drafter's probability after the parent", style=NOTE)
@@ -167,7 +167,7 @@ class _Lines:
         """The accepted child first, then those that lead somewhere, then the more likely."""
         return (node not in self.accepted, not self.children[node], -float(self.picture.tree.path_logp[node]))
 
-    def draw(self) -> Iterator[Text]:
+    def texts(self) -> Iterator[Text]:
         """The lines, the root's first."""
         waiting: list[tuple[list[int], str, str]] = [([0], "", "")]  # nodes, guides of their line, and of those below
         while waiting:

@@ -84,7 +84,7 @@ class Counterexample:
         lines.append(f"  {'probability':>11}  {'emits':<10}  tree")
         for one in self.outcomes[:MOST_LINES]:
             emits = " ".join(map(str, one.tokens))
-            lines.append(f"  {one.prob:11.5f}  {emits:<10}  {sketch(one.tree)}")
+            lines.append(f"  {one.prob:11.5f}  {emits:<10}  {on_one_line(one.tree)}")
         left = len(self.outcomes) - MOST_LINES
         return [*lines, *([f"  and {left} less likely ones"] if left > 0 else []), ""]
 
@@ -93,8 +93,8 @@ def _spelled(text: Text) -> str:
     return f"the new tokens {' '.join(map(str, text))}" if text else "the prompt"
 
 
-def sketch(tree: TokenTree) -> str:
-    """A small tree on one line: a node's children in brackets after it, drawn ones marked, in their order."""
+def on_one_line(tree: TokenTree) -> str:
+    """A small tree: a node's children in brackets after it, drawn ones marked, in their order."""
 
     def node(number: int) -> str:
         drawn = tree.drawn.get(number)
@@ -167,8 +167,8 @@ def _round(decoder: Decoder, request: Request) -> list[Outcome]:
     probs: dict[tuple[str, Text], float] = defaultdict(float)
     trees: dict[tuple[str, Text], TokenTree] = {}
     for prob, (tree, tokens) in enumerate_outcomes(experiment):
-        probs[sketch(tree), tokens] += prob
-        trees[sketch(tree), tokens] = tree
+        probs[on_one_line(tree), tokens] += prob
+        trees[on_one_line(tree), tokens] = tree
     outcomes = [Outcome(prob, trees[look], look[1]) for look, prob in probs.items()]
     return sorted(outcomes, key=lambda one: -one.prob)
 

@@ -81,7 +81,7 @@ def certify(
     Args:
         policy: a policy or its spec. Worlds set its options named in `vary`. None or "none" certifies a rule where
             nothing is drafted.
-        rule: a rule or its spec; by default the one that the policy suits.
+        rule: a rule or its spec; by default the policy's default rule.
         drafter: what drafts, or its spec; by default a random table in each world. It must take any target.
         worlds: how many.
         seed: the same seed gives the same worlds.
@@ -95,7 +95,7 @@ def certify(
     Raises:
         CertificationError: if the laws differ in a world, or the policy, rule or drafter raises or breaks its contract;
             the message is the counterexample.
-        LookupError: for an unknown name, or a policy that suits a rule that is not there.
+        LookupError: for an unknown name, or a policy whose default rule is not there.
         ValueError: for a bad option, a rule that says itself that it is not exact for such trees, no worlds, or a
             policy whose trees are too large for so many worlds, or never accepted in any: nothing is certified then.
     """

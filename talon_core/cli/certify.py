@@ -45,7 +45,7 @@ PROMPTS = (
 def certify(
     policy: Annotated[str | None, typer.Option("--policy", help="The tree policy, as name:option=value,...")] = None,
     rule: Annotated[
-        str, typer.Option("--rule", help="The acceptance rule; by default the one the policy suits.")
+        str, typer.Option("--rule", help="The acceptance rule; by default the policy's default rule.")
     ] = opts.DEFAULT_RULE,
     drafter: Annotated[
         str | None,

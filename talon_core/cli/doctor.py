@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from talon_core.cli import options as opts
-from talon_core.cli.drafter_check import check_drafter, drafter_rows, named_drafter
+from talon_core.cli.drafter_check import drafter_rows, measured_drafter, named_drafter
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import print_json, stdout
 from talon_core.defaults import DEFAULT_MODEL
@@ -254,7 +254,7 @@ def _drafter(given: str, session: "Session | None", registry: Registry, problems
     """What a drafter is, and how often it guesses right; None if it, or the model, cannot be used."""
     try:
         spec = named_drafter(given, registry)
-        return check_drafter(spec, session, registry) if session is not None else None
+        return measured_drafter(spec, session, registry) if session is not None else None
     except Exception as error:
         problems.append(f"drafter '{given}' cannot be used: {error}")
         return None

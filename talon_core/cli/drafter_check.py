@@ -70,7 +70,7 @@ def drafter_of_files(path: str, registry: Registry) -> DrafterSpec:
     )
 
 
-def check_drafter(spec: DrafterSpec, session: "Session", registry: Registry) -> dict[str, Any]:
+def measured_drafter(spec: DrafterSpec, session: "Session", registry: Registry) -> dict[str, Any]:
     """Open a drafter for a loaded model and decode a few prompts greedily with chains.
 
     Returns:

@@ -65,7 +65,7 @@ def generate(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
     stop: Annotated[list[str] | None, typer.Option(help="Stop after this text; may be given several times.")] = None,
-    show_tree: Annotated[bool, typer.Option("--show-tree", help="Draw the tree that accepted most.")] = False,
+    show_tree: Annotated[bool, typer.Option("--show-tree", help="Show the tree that accepted most.")] = False,
     tree_svg: Annotated[Path | None, typer.Option(help="Save that tree as an SVG picture.")] = None,
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show text as soon as it is accepted.")] = True,
     as_json: opts.Json = False,
@@ -87,7 +87,7 @@ def generate(
         raise ValueError(f"--batch-size is {batch_size}; it must be at least 1")
     several = prompt is None and prompt_file is not None and prompt_file.endswith(many.ENDING)
     if several and (show_tree or tree_svg is not None):
-        raise ValueError("--show-tree and --tree-svg draw a tree of one prompt; the prompt file holds several")
+        raise ValueError("--show-tree and --tree-svg show a tree of one prompt; the prompt file holds several")
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
     resolved = opts.resolved(drafter, policy, rule, attention, lossy)
     _check_picture(tree_svg)
@@ -222,7 +222,7 @@ def _check_picture(file: Path | None) -> None:
 def _show(session: "Session", result: "Result", on_terminal: bool, file: Path | None) -> None:
     picture = session.picture(result)
     if picture is None:
-        note("there is no tree to draw: nothing was drafted")
+        note("there is no tree to show: nothing was drafted")
         return
     if on_terminal:
         console = stderr()

@@ -12,6 +12,7 @@ from talon_core.decoding.announcing import announce
 from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_features
+from talon_core.errors import one_line
 from talon_core.models.loading import load_model
 from talon_core.plugins.backends import attention_backends, choose_accelerator
 from talon_core.plugins.parts import Parts, Resolved, built, resolve
@@ -56,7 +57,7 @@ def load(
             nothing, and a warning says so.
         policy: what shapes the trees; "none" decodes without drafting. A spec such as `talon:budget=12,mu=0.05`, or a
             `TreePolicy`; None is "none".
-        rule: what is accepted of a tree; "auto" is what the policy suits. A spec such as `match`, or an
+        rule: what is accepted of a tree; "auto" is the policy's default rule. A spec such as `match`, or an
             `AcceptanceRule`.
         attention: what computes tree attention; by default the fastest that can run. A name, or an `AttentionBackend`.
         accelerate: make the model's own layers faster where that is possible without changing what they compute. The
@@ -152,7 +153,8 @@ def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, 
             other = next(backends, None) if isinstance(attention, DeviceBackend) else None
             if other is None:
                 raise
-            LOGGER.warning("attention backend '%s' takes the place of '%s': %s", other.name, attention.name, error)
+            why_not = one_line(error.__cause__ or error)  # its advice, another backend, is what happens here
+            LOGGER.warning("attention backend '%s' takes the place of '%s': %s", other.name, attention.name, why_not)
             attention = other
 
 

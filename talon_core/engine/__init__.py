@@ -1,5 +1,9 @@
 """The loop: sequences in slots, and a round over those that are ready.
 
-`engine` lets sequences in and out and runs rounds, `stages` is one round, `slots` says who is where and what is kept,
-and `plain` is decoding without drafting.
+- `engine` lets sequences in and out and runs rounds, `slots` says who is where and what is kept, and `in_session`
+  enters and leaves target and drafter; `generation` runs it for one request or for many;
+- `stages` is one round, and `faults` keeps what fails in one sequence from the others;
+- `drafting` grows all trees of a round, `growing` one of them, and `plain` is decoding without drafting;
+- `sequence` is one text, `warping` makes the law of its next token, and `processors` says whose processors remember;
+- `checked_candidates`, `checked_drafter` and `checked_policy` look at what plugins answer.
 """

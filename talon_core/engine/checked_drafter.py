@@ -59,8 +59,12 @@ def files_known(cls: type[DrafterSpec], path: str) -> DrafterSpec | None:
     return spec
 
 
-def described(spec: DrafterSpec, drafter: Drafter) -> dict[str, object]:
+def described(spec: object, drafter: Drafter) -> dict[str, object]:
     """What a drafter says of its files.
+
+    Args:
+        spec: whom errors name: its options, or where there are none, itself.
+        drafter: the drafter.
 
     Raises:
         PluginError: if it fails, or says it in another way than by name; the message names the drafter.
@@ -104,6 +108,25 @@ def checked_depth(spec: object, drafter: Drafter) -> int | None:
             "or None where there is no limit"
         )
     return int(depth)
+
+
+def checked_resume(drafter: object, given: object, length: int) -> int:
+    """What a drafter has answered to `resume`: of how many tokens it knows all that it needs.
+
+    Args:
+        drafter: who has answered, for the message.
+        given: the answer.
+        length: tokens that the target has taken over.
+
+    Raises:
+        PluginError: if it is no number of tokens, or larger than `length`; the message names the drafter.
+    """
+    if not is_whole(given) or not 0 <= given <= length:
+        raise PluginError(
+            f"{naming('drafter', drafter)} returned {written(given)} from resume; it must be a number of tokens, at "
+            f"most {length}"
+        )
+    return int(given)
 
 
 def checked_proposal(drafter: object, given: object, frontiers: int) -> tuple[list[Candidates], int]:

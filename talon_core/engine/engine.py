@@ -12,15 +12,16 @@ from typing import Any
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
+from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget
 from talon_core.engine.faults import Faults
+from talon_core.engine.in_session import Sessions
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.processors import remembering, why_not
 from talon_core.engine.sequence import Sequence
-from talon_core.engine.sessions import Sessions
 from talon_core.engine.slots import Slots
-from talon_core.engine.stages import Parts, Stages
-from talon_core.errors import BusyError, PluginError, blaming, is_whole, naming, one_line, written
+from talon_core.engine.stages import RoundParts, Stages
+from talon_core.errors import BusyError, blaming, is_whole, one_line, written
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
@@ -88,7 +89,7 @@ class Engine:
         for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
             if bound is not None and (not is_whole(bound) or bound < 1):
                 raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
-        self.parts = Parts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
+        self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
         self._given = policy
         self.target_passes = 0
@@ -313,16 +314,12 @@ class Engine:
         taken = target.resume(slot, room, source, length)
         self._opened[0].add(slot)
         with self.parts.blaming("resume"):
-            told = drafter.resume(slot, ids.copy(), tokens, source, taken)
+            answer = drafter.resume(slot, ids.copy(), tokens, source, taken)
         self._opened[1].add(slot)
-        if not is_whole(told) or not 0 <= told <= taken:
-            raise PluginError(
-                f"{naming('drafter', self.parts.named)} returned {written(told)} from resume; it must be a number of "
-                f"tokens, at most {taken}"
-            )
-        if told < taken and target.resume(slot, room, slot, int(told)) != told:
+        told = checked_resume(self.parts.named, answer, taken)
+        if told < taken and target.resume(slot, room, slot, told) != told:
             raise RuntimeError(f"a target that took {taken} tokens over must be able to go back to {told} of them")
-        return int(told)
+        return told
 
     def _read(self, new: dict[int, Sequence], faults: Faults, others: bool) -> None:
         """Read parts of prompts: all there is, or so much that others do not wait for long."""

@@ -21,8 +21,8 @@ from talon_core.tree import IntArray, read_only
 
 
 @attrs.frozen(eq=False)
-class Parts:
-    """What decodes.
+class RoundParts:
+    """What each round asks.
 
     Attributes:
         target: whose text it is.
@@ -50,7 +50,7 @@ class Stages:
     """The stages of one round. Each goes on with the slots for which the ones before have worked.
 
     Args:
-        parts: what decodes.
+        parts: whom it asks.
         sequences: who takes part, by slot.
         faults: what fails.
         measured: is told what passes take.
@@ -59,7 +59,7 @@ class Stages:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: RoundParts,
         sequences: Mapping[int, Sequence],
         faults: Faults,
         measured: MeasuredCosts,

@@ -22,7 +22,7 @@ HONOURED = frozenset(
 """Fields of a `GenerationConfig` that mean what they mean in `generate`: they become processors and stop conditions."""
 
 HARMLESS: Mapping[str, str] = {
-    "pad_token_id": "one sequence is decoded at a time, or each of a list in its own row: nothing is padded",
+    "pad_token_id": "one sequence is decoded at a time, or each of a list in its own slot: nothing is padded",
     "use_cache": "there always is a cache, and the tokens are the same without",
     "max_cache_len": "it sizes a static cache of transformers; the cache is TALON's own",
     "cache_config": "it is read by a quantised cache alone, which is refused",

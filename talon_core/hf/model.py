@@ -1,4 +1,4 @@
-"""What TALON does to a transformers model for the time of a generation: it listens, and switches its attention."""
+"""What TALON does to a transformers model for the time of a generation: evaluation mode, and TALON's attention."""
 
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,5 +1,6 @@
 """What can be asked for by name, and what goes together.
 
-`registry` collects what plugins register, `specs` makes objects of spec strings, `fitting` says which rule goes with
-which trees, and `backends` which attention and which accelerator a model is decoded with.
+`registry` collects what plugins register, and `specs` makes objects of spec strings. `parts` makes what a decoder
+consists of besides its model; it asks `fitting` which rule goes with which trees. `backends` says which attention and
+which accelerator a model is decoded with.
 """

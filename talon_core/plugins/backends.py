@@ -135,7 +135,7 @@ def made_and_why_not(kind: str, cls: type[Backend], device: "device", dtype: "dt
 def _made_if_it_can(
     kind: str, cls: type[Backend], device: "device", dtype: "dtype"
 ) -> tuple[Backend, str | None] | None:
-    """As `_made`, of one that nobody has asked for: None if it fails, with a warning."""
+    """As `made_and_why_not`, of one that nobody has asked for: None if it fails, with a warning."""
     try:
         return made_and_why_not(kind, cls, device, dtype)
     except PluginError as error:

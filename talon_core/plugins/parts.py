@@ -83,7 +83,7 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
         registry: where names are looked up.
 
     Raises:
-        LookupError: for an unknown name, or a policy that suits a rule that is not registered.
+        LookupError: for an unknown name, or a policy whose default rule is not registered.
         ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
     for option, kinds in (("graphs", bool), ("lossy", bool), ("accelerate", bool | str)):

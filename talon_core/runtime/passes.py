@@ -11,12 +11,12 @@ from torch import Tensor
 from talon_core.attention import AttentionBackend, PackedLayout, TreeLayout
 
 CHEAP = 4
-"""Plain causal attention needs as many queries as keys. Queries for tokens that are cached already cost less than a mask
-does, if there are so many times as many others."""
+"""Plain causal attention needs as many queries as keys. Queries for tokens that are cached already cost less than a
+mask does, if there are so many times as many others."""
 
 
 class Pass(ABC):
-    """One forward pass through all attention layers, which know it by its keyword.
+    """One forward pass through all attention layers, each of which calls `attend`.
 
     Attributes:
         windows: the sliding window that each layer asked for, in the order of the calls.

@@ -40,7 +40,7 @@ def _readable_weight(module: Any, what: str) -> Tensor:
     if _rows(weight) is None:
         raise ValueError(
             f"the model's {what} is a {type(module).__name__} whose weight cannot be read; is it quantised? "
-            "Choose a drafter that does not read it, such as 'ngram'"
+            "Choose a drafter that reads tokens alone"
         )
     assert isinstance(weight, Tensor)
     return weight

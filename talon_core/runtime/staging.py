@@ -4,6 +4,9 @@ import numpy as np
 
 from talon_core.tree import IntArray, TokenTree
 
+SPARE_ROWS = 256
+"""Rows of a drafter's cache for trees; more are made where a tree is larger."""
+
 
 class StagedSlot:
     """One sequence of a drafter with a cache: what waits to be run, and what this round has put behind it.

@@ -1,4 +1,4 @@
-"""What a policy or rule says of itself, which the decoder and the registry rely on."""
+"""What a policy, a rule or a drafter says of itself, which the decoder and the registry rely on."""
 
 import re
 from collections.abc import Callable, Iterator

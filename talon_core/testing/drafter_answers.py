@@ -127,7 +127,7 @@ def difference(mine: Row, right: Row, tolerance: float) -> str | None:
         if token in probs and abs(prob - probs[token]) > tolerance:
             return f"token {token} with probability {prob:.6g} instead of {probs[token]:.6g}"
         if token not in probs and prob > right.probs[-1] + tolerance:
-            return f"token {token} with probability {prob:.6g} instead of token {right.tokens[0]}"
+            return f"token {token} with probability {prob:.6g}, which is not among the {len(right.tokens)} likeliest"
     for token in right.tokens[:expected].tolist():
         if token not in mine.tokens and probs[token] > mine.probs[-1] + tolerance:
             return f"no token {token}, which has probability {probs[token]:.6g}, but token {mine.tokens[-1]}"

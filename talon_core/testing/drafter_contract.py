@@ -17,7 +17,8 @@ from talon_core.testing.claims import is_name, require
 from talon_core.testing.drafter_answers import difference
 from talon_core.testing.drafter_events import Player, Subject, Tokens
 from talon_core.testing.drafter_faults import Reference, fault
-from talon_core.testing.drafter_schedules import Schedule, Step, steps
+from talon_core.testing.drafter_schedules import Schedule
+from talon_core.testing.drafter_steps import Step, steps
 
 SLOTS = 3
 """Sequences at a time."""
@@ -106,8 +107,7 @@ def _subject(drafter: Any, target: Target, tolerance: float) -> tuple[Subject, C
             "the DrafterSpec, or lambda target: MyDrafter(...)"
         )
     named = _opened_by(drafter, target)
-    described_by: Any = named
-    described(described_by, named)
+    described(named, named)
     return Subject(named, target, True, slots, tolerance), lambda: _opened_by(drafter, target)
 
 

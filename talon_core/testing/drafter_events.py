@@ -9,9 +9,9 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part
-from talon_core.engine.checked_drafter import checked_proposal
-from talon_core.engine.sessions import Sessions
-from talon_core.errors import PluginError, blaming, is_whole, naming, written
+from talon_core.engine.checked_drafter import checked_proposal, checked_resume
+from talon_core.engine.in_session import Sessions
+from talon_core.errors import blaming
 from talon_core.target import Target
 from talon_core.testing.claims import require
 from talon_core.testing.drafter_answers import TINY, Row, checked_rows, law_of
@@ -221,16 +221,12 @@ class Player:
         taken = self._target.resume(slot, room, event.source, event.length)
         self._note(slot, event.prompt, event.room, 0)
         with self._blaming("resume"):
-            told = self._drafter.resume(slot, _ids(event.prompt), event.room, event.source, taken)
-        if not is_whole(told) or not 0 <= told <= taken:
-            raise PluginError(
-                f"{naming('drafter', self._subject.named)} returned {written(told)} from resume; it must be a number "
-                f"of tokens, at most {taken}"
-            )
+            answer = self._drafter.resume(slot, _ids(event.prompt), event.room, event.source, taken)
+        told = checked_resume(self._subject.named, answer, taken)
         if told < taken:
-            self._target.resume(slot, room, slot, int(told))
-        self.read[slot] = int(told)
-        return attrs.evolve(event, told=int(told))
+            self._target.resume(slot, room, slot, told)
+        self.read[slot] = told
+        return attrs.evolve(event, told=told)
 
     def _read(self, counts: Mapping[int, int]) -> None:
         starts = {slot: self.read[slot] for slot in counts}

@@ -22,7 +22,8 @@ from talon_core.testing.drafter_events import (
     only,
     without,
 )
-from talon_core.testing.drafter_schedules import WIDEST, Asked
+from talon_core.testing.drafter_schedules import Asked
+from talon_core.testing.drafter_steps import WIDEST
 from talon_core.tree import TokenTree
 
 _ANEW = "when all was told and asked anew"

@@ -112,7 +112,7 @@ def talon_rounds() -> Callable[..., "list[Round]"]:
     """talon_rounds(policy, target, drafter, *, rule=None, prompt=(0,), tokens=8, ends=(), temperature=0.0, seed=0).
 
     The rounds of one generation. `target` has the law after each token, shape `(vocab, vocab)`, or one for all, shape
-    `(1, vocab)`; `drafter` is a table as for `talon_draft`. By default the rule is the one that the policy suits.
+    `(1, vocab)`; `drafter` is a table as for `talon_draft`. By default the rule is the policy's default rule.
     """
     import numpy as np
 

@@ -31,18 +31,18 @@ class PlainDevice(DeviceBackend):
     ) -> Tensor:
         out = query.new_zeros((*query.shape[:2], value.shape[3]))
         group = query.shape[0] // key.shape[1]
-        for row, (_, nodes, first, start) in enumerate(layout.sequences.tolist()):
+        for sequence, (_, nodes, first, start) in enumerate(layout.sequences.tolist()):
             own = slice(start, start + nodes - first)
-            seen = _visible(layout, row, window)  # (queries, rows)
+            seen = _visible(layout, sequence, window)  # (queries, rows)
             rows = seen.shape[1]
-            score = query[:, own] @ key[row, :, :rows].repeat_interleave(group, 0).transpose(1, 2) * scale
+            score = query[:, own] @ key[sequence, :, :rows].repeat_interleave(group, 0).transpose(1, 2) * scale
             if softcap is not None:
                 score = softcap * torch.tanh(score / softcap)
             score = score.masked_fill(~seen, -torch.inf)
             if sinks is not None:
                 score = torch.cat([score, sinks[:, None, None].expand(-1, len(seen), 1)], dim=-1)
             prob = torch.softmax(score, dim=-1)[..., :rows]
-            out[:, own] = prob @ value[row, :, :rows].repeat_interleave(group, 0)
+            out[:, own] = prob @ value[sequence, :, :rows].repeat_interleave(group, 0)
         return out
 
     def greedy_walk(
@@ -64,21 +64,21 @@ class PlainDevice(DeviceBackend):
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
         def move(sequences: Tensor, walks: Tensor) -> None:
-            for row, (walk, prefix) in enumerate(zip(walks.tolist(), sequences[:, 0].tolist(), strict=True)):
+            for sequence, (walk, prefix) in enumerate(zip(walks.tolist(), sequences[:, 0].tolist(), strict=True)):
                 path = torch.tensor(walk[2 : 2 + walk[0]], dtype=torch.int64)
                 for buffer in buffers:
-                    buffer[row, :, prefix : prefix + len(path)] = buffer[row, :, prefix + path]
+                    buffer[sequence, :, prefix : prefix + len(path)] = buffer[sequence, :, prefix + path]
 
         return move
 
 
-def _visible(layout: PackedLayout, row: int, window: int | None) -> Tensor:
+def _visible(layout: PackedLayout, sequence: int, window: int | None) -> Tensor:
     """Which rows of the buffers each query of one sequence sees, from the packed numbers alone."""
-    prefix, nodes, first, start = layout.sequences[row].tolist()
+    prefix, nodes, first, start = layout.sequences[sequence].tolist()
     words = np.ascontiguousarray(layout.bits[start : start + nodes - first].numpy())
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :nodes].astype(bool)
     seen = np.concatenate([np.ones((len(bits), prefix), dtype=bool), bits], axis=1)
-    depths = layout.depths[row, :nodes].numpy()
+    depths = layout.depths[sequence, :nodes].numpy()
     at = np.concatenate([np.arange(prefix), prefix + depths])
     if window is not None:
         seen &= (prefix + depths[first:])[:, None] - at < window

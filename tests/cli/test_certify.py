@@ -24,14 +24,14 @@ def test_a_certificate_is_printed_and_the_status_is_0(talon):
     assert "talon-core" in versions
 
 
-def test_the_rule_is_the_one_the_policy_suits_or_the_one_that_is_named(talon):
-    suited = talon("certify", "--policy", "sequoia", "--worlds", "20", "--json").answer
+def test_the_rule_is_the_policys_default_rule_or_the_one_that_is_named(talon):
+    default = talon("certify", "--policy", "sequoia", "--worlds", "20", "--json").answer
     named = talon("certify", "--policy", "sequoia", "--rule", "rrsw", "--worlds", "20", "--json").answer
-    assert (suited["rule"], named["rule"]) == ("traversal", "rrsw")
-    assert suited["certified"] is named["certified"] is True
-    assert suited["worlds"] == 20
-    assert suited["counterexample"] is None
-    assert suited["largest_error"] <= suited["tolerance"]
+    assert (default["rule"], named["rule"]) == ("traversal", "rrsw")
+    assert default["certified"] is named["certified"] is True
+    assert default["worlds"] == 20
+    assert default["counterexample"] is None
+    assert default["largest_error"] <= default["tolerance"]
 
 
 def test_what_is_not_lossless_is_refuted_with_status_1_and_a_world_to_follow(talon):

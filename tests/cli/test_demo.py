@@ -53,7 +53,7 @@ def test_a_difference_is_a_failure(talon, model, monkeypatch):
     assert talon("demo", "--model", model, "--max-new-tokens", "12", "--json").status == 1
 
 
-def test_plain_decoding_is_that_of_policy_none_whatever_the_policy_suits(talon, model):
+def test_plain_decoding_is_that_of_policy_none_whatever_the_default_rule(talon, model):
     ran = talon("demo", "--model", model, "--max-new-tokens", "12", "--policy", "sampled-chain", "--json")
     assert (ran.status, ran.answer["identical"]) == (0, True)
     assert (ran.answer["plain"]["rule"], ran.answer["talon"]["rule"]) == ("match", "block")

@@ -56,7 +56,7 @@ def test_streamed_text_is_the_whole_text_with_no_character_broken(talon, model, 
 @pytest.mark.parametrize(
     ("policy", "rule"), [("none", "match"), ("chain", "match"), ("sampled-chain", "block"), ("specinfer", "rrs")]
 )
-def test_the_rule_is_the_one_that_the_policy_suits(talon, model, policy, rule):
+def test_the_rule_is_the_policys_default_rule(talon, model, policy, rule):
     arguments = ("generate", SENTENCE, "--model", model, "--max-new-tokens", "3", "--policy", policy, "--json")
     for more in ((), ("--rule", "auto")):
         assert talon(*arguments, *more).answer["rule"] == rule
@@ -110,7 +110,7 @@ def test_the_tree_is_drawn_on_stderr_and_saved(talon, model, tmp_path):
 def test_there_is_no_tree_to_draw_without_a_policy(talon, model):
     ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "3", "--policy", "none", "--show-tree")
     assert ran.status == 0
-    assert "no tree to draw" in ran.err
+    assert "no tree to show" in ran.err
 
 
 def test_a_stop_string_ends_the_text(talon, model):

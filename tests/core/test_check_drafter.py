@@ -15,6 +15,7 @@ from talon_core.errors import PluginError
 from talon_core.table import TableTarget, path_number
 from talon_core.target import NodeOutputs, Verified
 from talon_core.testing import HostileDrafter, TableDrafter, check_drafter
+from talon_core.testing.drafter_answers import Row, difference
 from talon_drafters import Ngram
 
 VOCAB = 5
@@ -572,3 +573,10 @@ def test_within_the_tolerance_sums_may_be_rounded():
             return changed(found, law=LawRows(found.law.rows / found.law.rows.sum(axis=1, keepdims=True)))
 
     check_drafter(Rounded, Hearable(LOGITS), tolerance=1e-2)
+
+
+def test_a_token_that_is_not_offered_anew_is_told_with_how_many_are():
+    mine = Row(2, np.array([4, 1]), np.array([0.5, 0.4]), None)
+    right = Row(2, np.array([1, 2]), np.array([0.4, 0.3]), None)
+    assert difference(mine, right, 1e-4) == "token 4 with probability 0.5, which is not among the 2 likeliest"
+    assert difference(right, right, 1e-4) is None

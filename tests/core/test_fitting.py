@@ -1,4 +1,4 @@
-"""What goes with which rule: the trees it is for, the rule that a policy suits, lossy rules, and logits processors."""
+"""What goes with which rule: the trees it is for, a policy's default rule, lossy rules, and logits processors."""
 
 import ast
 import inspect
@@ -93,11 +93,11 @@ def test_the_permission_changes_nothing_for_a_lossless_rule() -> None:
         Decoder(TARGET, Block(), Chain(), DRAFTER, lossy=True)
 
 
-# The rule that a policy suits
+# A policy's default rule
 
 
 @pytest.mark.parametrize("name", load_registry().names("tree policy"))
-def test_every_registered_policy_suits_a_rule_that_is_exact_for_it(name: str) -> None:
+def test_the_default_rule_of_every_registered_policy_is_exact_for_it(name: str) -> None:
     registry = load_registry()
     policy = registry.get("tree policy", name).cls()
     assert rule_for(registry, policy) in exact_rules(registry, policy)
@@ -107,13 +107,13 @@ def test_without_a_policy_the_rule_is_match() -> None:
     assert rule_for(load_registry(), None) == "match"
 
 
-@pytest.mark.parametrize("suits", ["blok", "auto", None, 7, ["match"]])
-def test_a_policy_that_suits_no_rule_is_named_with_the_rules_that_would_do(suits: Any) -> None:
+@pytest.mark.parametrize("default", ["blok", "auto", None, 7, ["match"]])
+def test_a_policy_without_such_a_default_rule_is_named_with_the_rules_that_would_do(default: Any) -> None:
     @attrs.frozen
     class Odd(SampledChain):
         name = "odd"
 
-    Odd.default_rule = suits
+    Odd.default_rule = default
     sentence = r"^tree policy 'odd' \(.*Odd\) has the default rule .*, and there is none; name one.*: block, match$"
     with pytest.raises(LookupError, match=sentence):
         rule_for(registry_of(Match, Block, Cheerful), Odd())

@@ -203,32 +203,48 @@ def test_a_prompt_that_is_read_in_several_parts_is_as_one_that_is_read_at_once(
             check_rows(row, one, 1e-12)
 
 
+def states_of_ends(
+    architecture: str, counts: list[int], slots: list[int], accelerator: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[int, torch.Tensor], int]:
+    """What is read in these slots of ends of so many tokens, after the same beginning, and in how many passes."""
+    rng, passes = np.random.default_rng(7), []
+    beginning, ends = rng.integers(3, VOCAB, 14), [rng.integers(3, VOCAB, count) for count in counts]
+    target = HFTarget(tiny_model(architecture), backend("native"), accelerator, features=(0, 3))
+    with target.session():
+        for slot in slots:
+            target.open(slot, 64)
+            target.read({slot: beginning})
+        forward = target.runner._forward
+        monkeypatch.setattr(
+            target.runner, "_forward", lambda *args, **options: (passes.append(args), forward(*args, **options))[1]
+        )
+        found = target.read({slot: ends[slot] for slot in slots})
+    return {slot: one.clone() for slot, one in found.items() if one is not None}, len(passes)
+
+
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gemma2"])
 def test_short_parts_of_one_length_share_a_pass_and_have_the_bits_they_have_alone(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, accelerator = np.random.default_rng(7), load_registry().get("accelerator", "native").cls()
-    beginning, ends = rng.integers(3, VOCAB, 14), [rng.integers(3, VOCAB, count) for count in (2, 40, 2, 16, 2)]
+    counts, accelerator = [2, 40, 17, 2, 17, *[16] * 9], load_registry().get("accelerator", "native").cls()
+    slots = [*range(len(counts))]
+    together, passes = states_of_ends(architecture, counts, slots, accelerator, monkeypatch)
+    assert passes == 6  # those of 2 tokens have one, eight of 16 have one; the other part of 16, and longer ones, don't
+    for slot in slots:
+        alone, _ = states_of_ends(architecture, counts, [slot], accelerator, monkeypatch)
+        assert torch.equal(together[slot], alone[slot])
 
-    def states(slots: list[int]) -> tuple[dict[int, torch.Tensor], int]:
-        """What is read of the ends in these slots, after the same beginning, and in how many passes."""
-        target, passes = HFTarget(tiny_model(architecture), backend("native"), accelerator, features=(0, 3)), []
-        with target.session():
-            for slot in slots:
-                target.open(slot, 64)
-                target.read({slot: beginning})
-            forward = target.runner._forward
-            monkeypatch.setattr(
-                target.runner, "_forward", lambda *args, **options: (passes.append(args), forward(*args, **options))[1]
-            )
-            found = target.read({slot: ends[slot] for slot in slots})
-        return {slot: one.clone() for slot, one in found.items() if one is not None}, len(passes)
 
-    together, passes = states([0, 1, 2, 3, 4])
-    assert passes == 3  # those of two tokens have one
-    for slot, one in together.items():
-        alone, _ = states([slot])
-        assert torch.equal(one, alone[slot])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gemma2"])
+def test_without_an_accelerator_short_parts_are_read_as_alone_up_to_rounding(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = [2, 16, 2, *[16] * 7]
+    slots = [*range(len(counts))]
+    together, _ = states_of_ends(architecture, counts, slots, None, monkeypatch)
+    for slot in slots:
+        alone, _ = states_of_ends(architecture, counts, [slot], None, monkeypatch)
+        check_close(together[slot], alone[slot])
 
 
 def test_prompts_of_similar_length_run_together() -> None:

@@ -303,6 +303,8 @@ REFUSED = {
         {},
         "is an EAGLE-3 head; use drafter 'eagle3'",
     ),
+    "an EAGLE-3 speculator": ({}, {"speculators_model_type": "eagle3"}, "is an EAGLE-3 head; use drafter 'eagle3'"),
+    "a P-EAGLE speculator": ({}, {"speculators_model_type": "peagle"}, "is an EAGLE-3 head; use drafter 'eagle3'"),
     "a speculator": ({}, {"speculators_model_type": "eagle"}, "is a speculator of type 'eagle'; drafter 'eagle' reads"),
 }
 

@@ -517,7 +517,7 @@ def test_the_law_of_the_output_is_exactly_the_targets(policy, do_sample):
     drafter = FeatureDrafter(head, head.embed_tokens, 3, HostExecutor(ReferenceAttention(), torch.device("cpu")))
     cls = load_registry().get("tree policy", policy).cls
     drawn = cls.children != "deterministic"  # drawn children multiply the outcomes
-    small = {"budget": 3 if drawn else 5, "top_k": 2, "depth": 2, "widths": (2,)}
+    small = {"budget": 3 if drawn else 5, "top_k": 2, "depth": 2, "widths": (1, 1)}
     made = cls(**{option: value for option, value in small.items() if option in describe_options(cls)})
     target = StatefulTable(np.random.default_rng(4).normal(size=(3, 3, 3)))
     for prompt in ([1], [2, 0]):

@@ -280,10 +280,10 @@ def test_what_was_asked_for_is_never_replaced(library):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"layout": layout_of([5, 5], [SEVEN, SEVEN])}, "2 trees, the keys 1"),
-        ({"layout": layout_of([6], [SEVEN])}, "key buffer 12 rows"),
+        ({"layout": layout_of([5, 5], [SEVEN, SEVEN])}, "2 trees, the keys are of 1 sequences"),
+        ({"layout": layout_of([6], [SEVEN])}, "sequence 0 has a prefix of 6 and 7 nodes, its key buffer 12 rows"),
         ({"layout": layout_of([2], [[*SEVEN, 0]])}, "8 queries, the query 7"),
-        ({"layout": layout_of([2], [SEVEN], [8])}, "cannot start at 8"),
+        ({"layout": layout_of([2], [SEVEN], [8])}, "sequence 0 has 7 nodes, so its queries cannot start at 8"),
         ({"query": torch.zeros(3, 7, 16)}, "no multiple of kv_heads"),
         ({"query": torch.zeros(2, 7, 16).double()}, "must be the same"),
         ({"query": torch.zeros(1, 2, 7, 16)}, "query is"),

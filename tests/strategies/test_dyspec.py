@@ -126,7 +126,7 @@ def test_tokens_are_drawn_at_the_temperature(draft):
     assert tree.drawn[0].law == pytest.approx(law**2 / (law**2).sum())
 
 
-def test_it_suits_traversal():
+def test_its_default_rule_is_traversal():
     assert (DySpec.default_rule, DySpec.children) == (Traversal.name, "without-replacement")
 
 

@@ -52,7 +52,7 @@ def test_every_rule_for_chains_keeps_the_targets_law(rounds_of, drafter, target,
     assert rounds_of(SampledChain(length=2, temperature=temperature), drafter, target).error(rule) < 1e-12
 
 
-def test_it_suits_block_verification():
+def test_its_default_rule_is_block():
     assert (SampledChain.default_rule, SampledChain.children) == ("block", "sampled-chain")
     assert SampledChain.children in Block.exact_for
 

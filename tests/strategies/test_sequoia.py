@@ -143,7 +143,7 @@ def test_with_its_rules_the_output_has_the_targets_law(rounds_of, drafter, targe
     assert rounds_of(policy, drafter, target).error(rule) < 1e-12
 
 
-def test_it_suits_traversal():
+def test_its_default_rule_is_traversal():
     assert (Sequoia.default_rule, Sequoia.children) == (Traversal.name, "without-replacement")
 
 

@@ -15,7 +15,7 @@ from talon_core.models.loading import load_model
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
 from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.sharing import vocabulary_size
-from talon_core.runtime.staging import StagedSlot
+from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.runtime.states import decoder_layers
 from talon_core.target import Target
 from talon_core.tree import IntArray
@@ -108,10 +108,6 @@ def _shallow(module: Any) -> Any:
     return twin
 
 
-SPARE_ROWS = 256
-"""Rows of the cache for trees; more are made where a tree is larger."""
-
-
 class _Slot(StagedSlot):
     """One sequence: what is in the draft model's cache, and where."""
 
@@ -132,10 +128,14 @@ class ModelDrafter(Drafter):
     Args:
         runner: the model with its cache.
         vocab_size: the target's; ids beyond it are never proposed.
+
+    Attributes:
+        executor: runs the model's passes; its `failure` says why they are not recorded.
     """
 
     def __init__(self, runner: "ModelRunner", vocab_size: int) -> None:
         self._runner = runner
+        self.executor = runner.executor
         self._vocabulary = Vocabulary(vocab_size)
         self._context = getattr(runner.model.config.get_text_config(), "max_position_embeddings", None)
         self._slots: dict[int, _Slot] = {}  # by slot
@@ -187,7 +187,7 @@ class ModelDrafter(Drafter):
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
         places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})
         # laws may be asked for after the next pass
-        scores = self._runner.executor.lasting(rows_at(ran.logits, places)[:, : self._vocabulary.size])
+        scores = self.executor.lasting(rows_at(ran.logits, places)[:, : self._vocabulary.size])
         best = Best.of(scores, max(one.width for one in known), self._vocabulary)
         return Proposed(best.shared_out(frontiers, first), 1)
 

@@ -19,13 +19,19 @@ IGNORED = r".*rotary_emb\.inv_freq|lm_head\.weight"
 """Some copies carry the target's LM head along."""
 
 FIRST = "layers.0.self_attn.q_proj.weight"
+EAGLE3_SPECULATORS = ("eagle3", "peagle")
 STRANGE = ("layers.0.input_layernorm.weight", "norm.weight")
 
 
 def resembles_eagle(checkpoint: Checkpoint) -> bool:
     """Whether these are files of EAGLE-1 or EAGLE-2, be they readable or not."""
     names = _bare(checkpoint)
-    return "fc.weight" in names and FIRST in names and not norms_features(checkpoint)
+    return "fc.weight" in names and FIRST in names and not _is_eagle3(checkpoint)
+
+
+def _is_eagle3(checkpoint: Checkpoint) -> bool:
+    """Whether these are files of the EAGLE-3 family, by what vLLM's `speculators` call them or by their tensors."""
+    return checkpoint.config.get("speculators_model_type") in EAGLE3_SPECULATORS or norms_features(checkpoint)
 
 
 def _bare(checkpoint: Checkpoint) -> set[str]:
@@ -45,7 +51,7 @@ class EagleFiles:
         Raises:
             ValueError: if it is another kind of drafter.
         """
-        if norms_features(checkpoint):
+        if _is_eagle3(checkpoint):
             raise checkpoint.error("is an EAGLE-3 head; use drafter 'eagle3'")
         kind = checkpoint.config.get("speculators_model_type")
         if kind is not None:

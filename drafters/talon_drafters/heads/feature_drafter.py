@@ -15,12 +15,9 @@ from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
-from talon_core.runtime.staging import StagedSlot
+from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import FeatureHead
-
-SPARE_ROWS = 256
-"""Rows of the cache for trees; more are made where a tree is larger."""
 
 
 class _Slot(StagedSlot):
@@ -75,6 +72,9 @@ class FeatureDrafter(Drafter):
         session: a context in which the head's layers run faster.
         select: from the target's features to those that the head was made for.
         described: what its files are, for `describe`.
+
+    Attributes:
+        executor: runs the head's passes; its `failure` says why they are not recorded.
     """
 
     def __init__(

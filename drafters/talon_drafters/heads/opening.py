@@ -1,11 +1,13 @@
 """What drafters share that are heads on the target's hidden states: how they are opened."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 
 from torch import Tensor, nn
 
+from talon_core.runtime.best import Vocabulary
 from talon_core.runtime.network import NetworkTarget
-from talon_core.runtime.sharing import embedding_weight, shared_embedding
+from talon_core.runtime.sharing import embedding_weight, shared_embedding, shared_output
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
 from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.heads.feature_drafter import FeatureDrafter
@@ -29,6 +31,25 @@ def checkpoint_for(target: NetworkTarget, path: str, kind: str, stem: str) -> Ch
             f"(hidden size {sizes.hidden}, {sizes.vocab} tokens)"
         )
     return read_checkpoint(source, stem)
+
+
+def output_of(
+    heads: nn.Module, vocabulary: Tensor | None, target: NetworkTarget
+) -> tuple[nn.Module | None, Vocabulary, AbstractContextManager[object]]:
+    """What guessing heads score tokens with.
+
+    Args:
+        heads: whose `outputs` are their output matrices; None where they use the target's LM head.
+        vocabulary: the tokens that they choose from, shape `(draft vocab,)`, int64; None for all.
+        target: what they draft for.
+
+    Returns:
+        The target's LM head where they use it, what the columns of their scores stand for, and a context in which all
+        of it is as fast as the target.
+    """
+    output = shared_output(target.model, vocabulary) if heads.outputs is None else None
+    faster = target.faster(heads) if output is None else target.faster(heads, output)
+    return output, Vocabulary(target.vocab_size, None if vocabulary is None else vocabulary.numpy()), faster
 
 
 def embedding_of(

@@ -29,12 +29,12 @@ def unrolled(head: FeatureHead, embeddings: Tensor, features: Tensor, starts: Te
     positions = torch.arange(tokens - 1, device=starts.device).expand(len(starts), -1)
     states, hidden = head(embeddings[:, 1:], head.fuse(features), positions, attention)
     index = starts.clamp(min=0)
-    states, hidden = rows_at(states, index), rows_at(hidden, index)
+    states, hidden = at_places(states, index), at_places(hidden, index)
     yield hidden
     for step in range(1, steps):
         attention.step = step
         at = (index + 1 + step).clamp(max=tokens - 1)
-        states, hidden = head(rows_at(embeddings, at), states, index + step, attention)
+        states, hidden = head(at_places(embeddings, at), states, index + step, attention)
         yield hidden
 
 
@@ -79,6 +79,6 @@ class UnrolledAttention:
         return out.reshape(batch, heads, starts, size)
 
 
-def rows_at(states: Tensor, index: Tensor) -> Tensor:
+def at_places(states: Tensor, index: Tensor) -> Tensor:
     """`states[b, index[b, s]]`, shape `(batch, starts, width)`."""
     return states.gather(1, index[:, :, None].expand(-1, -1, states.shape[2]))

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.runtime.best import Best, Vocabulary, best_by
+from talon_core.runtime.best import Best, best_by
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.runtime.sharing import embedding_weight, output_weight, shared_embedding, shared_output
+from talon_core.runtime.sharing import embedding_weight, output_weight, shared_embedding
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.reading import Sizes
-from talon_drafters.heads.opening import checkpoint_for
+from talon_drafters.heads.opening import checkpoint_for, output_of
 from talon_drafters.hydra.files import STEM, ReadHydra, hydra_of
 from talon_drafters.hydra.network import HydraHeads
 
@@ -117,18 +117,19 @@ class HydraDrafter(Drafter):
     Args:
         read: the heads and their vocabulary.
         target: whose states and embeddings they read.
+
+    Attributes:
+        executor: runs the heads' passes; its `failure` says why they are not recorded.
     """
 
     def __init__(self, read: ReadHydra, target: NetworkTarget) -> None:
         self.max_depth = read.heads.config.num_heads
         self._heads = read.heads
-        self._output = shared_output(target.model, read.vocabulary) if read.heads.outputs is None else None
-        self._session = target.faster(read.heads, *([self._output] if self._output is not None else []))
+        self._output, self._vocabulary, self._session = output_of(read.heads, read.vocabulary, target)
         self._embed = shared_embedding(target.model)
-        self._vocabulary = Vocabulary(target.vocab_size, None if read.vocabulary is None else read.vocabulary.numpy())
         self._device = target.device
-        self._executor = target.executor()
-        self._states = _States(read.heads, self._executor)
+        self.executor = target.executor()
+        self._states = _States(read.heads, self.executor)
 
     def session(self) -> AbstractContextManager[object]:
         return self._session
@@ -173,7 +174,7 @@ class HydraDrafter(Drafter):
             if self._heads.config.grounded:
                 inputs.append(torch.as_tensor(np.stack([paths[i][1] for i in group]), device=self._device))
             scored = partial(self._scores, length - 1)
-            found.append(best_by(self._executor, length, scored, tuple(inputs), width, self._vocabulary))
+            found.append(best_by(self.executor, length, scored, tuple(inputs), width, self._vocabulary))
             order += group
         return found[0] if len(found) == 1 else Best.joined(found, np.argsort(order))
 

@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from talon_drafters.heads.unrolled import rows_at
+from talon_drafters.heads.unrolled import at_places
 from talon_drafters.hydra.files import save_hydra
 from talon_drafters.hydra.network import HydraConfig, HydraHeads
 from talon_drafters.hydra.recipe import HydraRecipe
@@ -37,10 +37,10 @@ class HydraTraining(HeadTraining):
     def loss(self, head: nn.Module, batch: Batch, truth: Truth) -> StepCounts:
         assert isinstance(head, HydraHeads)
         index, last = batch.starts.clamp(min=0), batch.ids.shape[1] - 1
-        read = [rows_at(head.encode(truth.last.to(next(head.parameters()).dtype)), index)]
+        read = [at_places(head.encode(truth.last.to(next(head.parameters()).dtype)), index)]
         counter = StepCounter(batch, truth, truth.law.weight, self.options.decay)
         for step in range(self.options.steps):
-            read.append(rows_at(truth.embeddings, (index + 1 + step).clamp(max=last)).to(read[0].dtype))
+            read.append(at_places(truth.embeddings, (index + 1 + step).clamp(max=last)).to(read[0].dtype))
             counter.add(head.hidden(step, torch.cat(read, dim=-1)))
         return counter.result()
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.runtime.best import Best, Vocabulary, best_by
+from talon_core.runtime.best import Best, best_by
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.runtime.sharing import output_weight, shared_output
+from talon_core.runtime.sharing import output_weight
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.reading import Sizes
-from talon_drafters.heads.opening import checkpoint_for
+from talon_drafters.heads.opening import checkpoint_for, output_of
 from talon_drafters.medusa.files import STEM, ReadMedusa, medusa_of
 
 if TYPE_CHECKING:
@@ -38,15 +38,16 @@ class MedusaDrafter(Drafter):
     Args:
         read: the heads and their vocabulary.
         target: whose states they read.
+
+    Attributes:
+        executor: runs the heads' passes; its `failure` says why they are not recorded.
     """
 
     def __init__(self, read: ReadMedusa, target: NetworkTarget) -> None:
         self.max_depth = read.heads.config.num_heads
         self._heads = read.heads
-        self._output = shared_output(target.model, read.vocabulary) if read.heads.outputs is None else None
-        self._session = target.faster(read.heads, *([self._output] if self._output is not None else []))
-        self._vocabulary = Vocabulary(target.vocab_size, None if read.vocabulary is None else read.vocabulary.numpy())
-        self._executor = target.executor()
+        self._output, self._vocabulary, self._session = output_of(read.heads, read.vocabulary, target)
+        self.executor = target.executor()
         self._states: dict[int, Tensor] = {}  # by slot: the state of the token before the root, (hidden,)
         self._best: dict[int, tuple[Best, int]] = {}  # this round's rows, one for each head, and the first of a slot's
 
@@ -102,7 +103,7 @@ class MedusaDrafter(Drafter):
         """All heads' best tokens for these slots, a row for each head of each."""
         states = torch.stack([self._states[slot] for slot in slots])
         heads = len(self._heads.blocks)
-        return best_by(self._executor, None, self._scores, (states,), width, self._vocabulary, heads)
+        return best_by(self.executor, None, self._scores, (states,), width, self._vocabulary, heads)
 
     def _scores(self, states: Tensor) -> Tensor:
         """All heads' scores, shape `(sequences * heads, draft vocab)`."""

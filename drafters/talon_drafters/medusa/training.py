@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from talon_drafters.heads.unrolled import rows_at
+from talon_drafters.heads.unrolled import at_places
 from talon_drafters.medusa.files import save_medusa
 from talon_drafters.medusa.network import MedusaConfig, MedusaHeads
 from talon_drafters.medusa.recipe import MedusaRecipe
@@ -32,7 +32,7 @@ class MedusaTraining(HeadTraining):
 
     def loss(self, head: nn.Module, batch: Batch, truth: Truth) -> StepCounts:
         assert isinstance(head, MedusaHeads)
-        states = rows_at(truth.last, batch.starts.clamp(min=0)).to(next(head.parameters()).dtype)
+        states = at_places(truth.last, batch.starts.clamp(min=0)).to(next(head.parameters()).dtype)
         counter = StepCounter(batch, truth, truth.law.weight, self.options.decay)
         for hidden in head.hidden(states):
             counter.add(hidden)

@@ -32,7 +32,7 @@ def tree_attention(
     sinks: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """Attention of tree nodes over their row's prefix, their own ancestors and themselves.
+    """Attention of tree nodes over their sequence's prefix, their own ancestors and themselves.
 
     With the native backend an output has the same bits as in plain decoding of one token at the same prefix, whatever
     the tree around the node, the batch, and the number of threads: keys are summed by position, never by row.
@@ -137,15 +137,15 @@ def _check(
             f"{value.dtype} on {value.device}; they must be the same"
         )
     if len(layout.parents) != batch:
-        raise ValueError(f"the layout has {len(layout.parents)} trees, the keys {batch} rows")
-    for row, parents in enumerate(layout.parents):
-        prefix, first = int(layout.prefix_lengths[row]), int(layout.first_queries[row])
+        raise ValueError(f"the layout has {len(layout.parents)} trees, the keys are of {batch} sequences")
+    for sequence, parents in enumerate(layout.parents):
+        prefix, first = int(layout.prefix_lengths[sequence]), int(layout.first_queries[sequence])
         if prefix < 0 or prefix + len(parents) > capacity:
             raise ValueError(
-                f"row {row} has a prefix of {prefix} and {len(parents)} nodes, its key buffer {capacity} rows"
+                f"sequence {sequence} has a prefix of {prefix} and {len(parents)} nodes, its key buffer {capacity} rows"
             )
         if not 0 <= first <= len(parents):
-            raise ValueError(f"row {row} has {len(parents)} nodes, so its queries cannot start at {first}")
+            raise ValueError(f"sequence {sequence} has {len(parents)} nodes, so its queries cannot start at {first}")
     if layout.queries != queries:
         raise ValueError(f"the layout has {layout.queries} queries, the query {queries}")
     if softcap is not None and softcap <= 0:

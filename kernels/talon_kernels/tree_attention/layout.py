@@ -30,18 +30,18 @@ class PerLayout(Generic[T]):
         return kept
 
 
-def visible(layout: TreeLayout, row: int, window: int | None) -> npt.NDArray[np.bool_]:
+def visible(layout: TreeLayout, sequence: int, window: int | None) -> npt.NDArray[np.bool_]:
     """Which rows of the key buffer each query of one sequence attends to.
 
     Args:
         layout: the layout.
-        row: index of the sequence.
+        sequence: index of the sequence.
         window: a key is visible only if its position is less than `window` behind the query's.
 
     Returns:
         Shape `(queries, prefix + nodes)`.
     """
-    parents, prefix = layout.parents[row], int(layout.prefix_lengths[row])
+    parents, prefix = layout.parents[sequence], int(layout.prefix_lengths[sequence])
     nodes = len(parents)
     seen = np.zeros((nodes, prefix + nodes), dtype=np.bool_)
     position = np.arange(prefix + nodes)
@@ -55,7 +55,7 @@ def visible(layout: TreeLayout, row: int, window: int | None) -> npt.NDArray[np.
         seen[node, prefix + node] = True
     if window is not None:
         seen &= position[prefix:, None] - position[None, :] < window
-    return seen[int(layout.first_queries[row]) :]
+    return seen[int(layout.first_queries[sequence]) :]
 
 
 @attrs.frozen(eq=False)
@@ -83,9 +83,9 @@ def _native(layout: TreeLayout) -> NativeLayout:
         [layout.prefix_lengths, [len(parents) for parents in layout.parents], layout.first_queries], dtype=np.int32
     )
     parents = [np.ascontiguousarray(tree, dtype=np.int32) for tree in layout.parents]
-    for row, tree in enumerate(parents):
+    for sequence, tree in enumerate(parents):
         if ((tree >= np.arange(len(tree), dtype=np.int32)) | (tree < -1)).any():
-            raise ValueError(f"parents of tree {row} do not stand before their children: {tree.tolist()}")
+            raise ValueError(f"parents of tree {sequence} do not stand before their children: {tree.tolist()}")
     addresses = (ctypes.c_void_p * len(parents))(*[tree.ctypes.data for tree in parents])
     at, step = small.ctypes.data, small.strides[0]
     used = int((small[0] + small[1]).max(initial=0))

@@ -23,12 +23,12 @@ def tree_attention_reference(
     """Shapes as in `tree_attention`, any type."""
     parts = []
     group = query.shape[0] // key.shape[1]
-    for row in range(len(layout.parents)):
-        mask = torch.from_numpy(visible(layout, row, window)).to(query.device)  # (queries, rows)
+    for sequence in range(len(layout.parents)):
+        mask = torch.from_numpy(visible(layout, sequence, window)).to(query.device)  # (queries, rows)
         queries, rows = mask.shape
-        k = key[row, :, :rows].repeat_interleave(group, dim=0)  # (heads, rows, head_dim)
-        v = value[row, :, :rows].repeat_interleave(group, dim=0)
-        own = query[:, layout.starts[row] : layout.starts[row + 1]]
+        k = key[sequence, :, :rows].repeat_interleave(group, dim=0)  # (heads, rows, head_dim)
+        v = value[sequence, :, :rows].repeat_interleave(group, dim=0)
+        own = query[:, layout.starts[sequence] : layout.starts[sequence + 1]]
         score = own @ k.transpose(1, 2) * scale  # (heads, queries, rows)
         if softcap is not None:
             score = torch.tanh(score / softcap) * softcap

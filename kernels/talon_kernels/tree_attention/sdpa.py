@@ -18,17 +18,17 @@ def tree_attention_sdpa(
     """Shapes as in `tree_attention`, any type and device."""
     heads, kv_heads = query.shape[0], key.shape[1]
     parts = []
-    for row, mask in enumerate(_masks(layout, window, heads // kv_heads, query.device)):
-        own = query[:, layout.starts[row] : layout.starts[row + 1]]  # (heads, queries, head_dim)
-        queries, used = own.shape[1], int(layout.prefix_lengths[row] + layout.nodes[row])
+    for sequence, mask in enumerate(_masks(layout, window, heads // kv_heads, query.device)):
+        own = query[:, layout.starts[sequence] : layout.starts[sequence + 1]]  # (heads, queries, head_dim)
+        queries, used = own.shape[1], int(layout.prefix_lengths[sequence] + layout.nodes[sequence])
         if queries == 0:
             continue
         # Query heads that share a key head become further queries of it: the keys are not copied.
         folded = own.reshape(1, kv_heads, -1, own.shape[2])
         out = F.scaled_dot_product_attention(
             folded,
-            key[row, None, :, :used],
-            value[row, None, :, :used],
+            key[sequence, None, :, :used],
+            value[sequence, None, :, :used],
             attn_mask=mask,
             scale=scale,
         )
@@ -43,6 +43,6 @@ def _masks(layout: TreeLayout, window: int | None, group: int, device: torch.dev
     kept = _kept(layout)
     at = (window, group, device)
     if at not in kept:
-        seen = [visible(layout, row, window) for row in range(len(layout.parents))]
+        seen = [visible(layout, sequence, window) for sequence in range(len(layout.parents))]
         kept[at] = [None if mask.all() else torch.from_numpy(mask).to(device).repeat(group, 1) for mask in seen]
     return kept[at]

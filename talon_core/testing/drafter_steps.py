@@ -1,0 +1,104 @@
+"""What may happen to sequences in slots, side by side and one after another: random steps, for Hypothesis."""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+from hypothesis import strategies as st
+
+from talon_core.testing.drafter_events import Tokens
+
+WIDEST = 8
+"""Most candidates of a node that are asked for."""
+
+
+@attrs.frozen
+class Layer:
+    """One layer of a tree. Numbers that choose are counted around what there is.
+
+    Attributes:
+        width: candidates that are asked for.
+        nodes: which of the nodes that were not drafted from yet are drafted from; none for all.
+        children: which of what was offered, or has probability in a law, joins the tree.
+    """
+
+    width: int
+    nodes: tuple[int, ...]
+    children: tuple[int, ...]
+
+
+@attrs.frozen
+class Turn:
+    """What happens in one slot in one step.
+
+    Attributes:
+        move: "go", or "wait", which does nothing, or "close", or "anew", which opens the slot without closing it.
+        prompt: of the sequence, if one begins; or what comes after what is taken over.
+        source: the slot, counted around, whose text the prompt begins with; None for none.
+        length: in how many tokens, counted around.
+        count: tokens of a prompt that are read at once.
+        layers: of the tree, if the prompt is read.
+        accepted: the last accepted node, counted around.
+        behind: accepted tokens that were not drafted.
+        last: the token after these, counted around; below 0 it is one that was drafted, where there is one.
+        ends: the text ends with this round, so that the drafter is not told of it.
+    """
+
+    move: str
+    prompt: Tokens
+    source: int | None
+    length: int
+    count: int
+    layers: tuple[Layer, ...]
+    accepted: int
+    behind: Tokens
+    last: int
+    ends: bool
+
+
+@attrs.frozen
+class Step:
+    """A turn for each slot, and whether the session is left before."""
+
+    turns: tuple[Turn, ...]
+    pause: bool
+
+
+_NUMBERS = st.integers(0, 60)
+_LAYERS = st.builds(
+    Layer,
+    width=st.sampled_from([3, 1, 2, 5, WIDEST]),
+    nodes=st.just(()) | st.lists(_NUMBERS, min_size=1, max_size=2).map(tuple),
+    children=st.lists(_NUMBERS, min_size=1, max_size=3).map(tuple),
+)
+
+
+def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStrategy[tuple[Step, ...]]:
+    """Steps of sequences in so many slots.
+
+    Args:
+        texts: the prompts begin like one of these; none for random ones of a few tokens, which repeat themselves.
+        vocab_size: the target's.
+        slots: how many.
+    """
+    # few of them, so that texts repeat themselves
+    some = st.sampled_from([*dict.fromkeys(int(token) for token in np.linspace(0, vocab_size - 1, 4))])
+    prompts = st.lists(some, min_size=1, max_size=14).map(tuple)
+    if texts:
+        whole = st.sampled_from([*texts])
+        prompts = whole | st.tuples(whole, _NUMBERS).map(lambda both: both[0][: 1 + both[1] % len(both[0])])
+    turn = st.builds(
+        Turn,
+        move=st.sampled_from(["go"] * 8 + ["wait", "close", "anew"]),
+        prompt=prompts,
+        source=st.none() | st.integers(0, slots - 1),
+        length=_NUMBERS,
+        count=st.sampled_from([60, 1, 2, 5]),
+        layers=st.lists(_LAYERS, max_size=5).map(tuple),
+        accepted=_NUMBERS,
+        behind=st.just(()) | st.lists(some, max_size=2).map(tuple),
+        last=st.integers(-1, 60),
+        ends=st.sampled_from([False] * 7 + [True]),
+    )
+    step = st.builds(Step, st.tuples(*[turn] * slots), st.booleans())
+    return st.lists(step, min_size=3, max_size=7).map(tuple)
