@@ -1,4 +1,4 @@
-"""The rooms of the code: no module imports one that imports it, and none imports a higher room."""
+"""The rooms of the code: no module imports one that imports it, none a higher room, and few transformers."""
 
 import ast
 from collections.abc import Iterator
@@ -21,6 +21,19 @@ ROOMS = (
     *("decoding", "hf", "bench", "certify", "testing", "cli"),
 )
 """The folders of `talon_core`, each above those that it may import; the files beside them are the contracts."""
+IMPORTED_BY = {
+    "talon_strategies": {CONTRACTS},
+    "talon_kernels": {CONTRACTS, "runtime"},
+    "talon_drafters": {CONTRACTS, "runtime", "models"},
+}
+"""The rooms that plugins of ours import."""
+IMPORTED_BESIDES = {
+    "talon_drafters.draft_model.drafter": {"decoding", "hf"},
+    "talon_drafters.hydra.drafter": {"hf"},
+}
+"""What single modules import besides: a draft model, and the prefix layer of Hydra, are of transformers."""
+LOADS_TRANSFORMERS = {"talon_core.decoding.model_files", "talon_core.models.convert"}
+"""Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 
 
 @attrs.frozen
@@ -127,11 +140,40 @@ def test_the_adapter_to_transformers_is_imported_by_nothing_at_module_level() ->
     assert not wrong
 
 
-@pytest.mark.parametrize("module", ["runtime", "engine", "plugins", "certificates"])
-def test_no_transformers_below_the_adapter(module: str) -> None:
-    for name, path in MODULES.items():
-        if room(name) == module and name.startswith("talon_core."):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                names += [one.name for one in node.names] if isinstance(node, ast.Import) else []
-                assert not any(one.split(".")[0] == "transformers" for one in names), f"{name} imports transformers"
+def test_our_plugins_import_the_contracts_and_a_room_or_two() -> None:
+    besides: dict[str, set[str]] = {}
+    for one in IMPORTS:
+        package = one.module.split(".")[0]
+        of_core = one.imported.startswith("talon_core")
+        if of_core and package in IMPORTED_BY and room(one.imported) not in IMPORTED_BY[package]:
+            besides.setdefault(one.module, set()).add(room(one.imported))
+    assert besides == IMPORTED_BESIDES
+
+
+def transformers_in(source: str) -> tuple[bool, bool]:
+    """Whether a module imports transformers, and whether it does when it is imported itself."""
+
+    def within(node: ast.AST, runs: bool) -> Iterator[bool]:
+        for child in ast.iter_child_nodes(node):
+            names = [child.module or ""] if isinstance(child, ast.ImportFrom) else []
+            names += [one.name for one in child.names] if isinstance(child, ast.Import) else []
+            if any(name.split(".")[0] == "transformers" for name in names):
+                yield runs
+            yield from within(child, runs and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    found = [*within(ast.parse(source), True)]
+    return bool(found), any(found)
+
+
+def test_an_import_of_transformers_is_found_wherever_it_stands() -> None:
+    assert transformers_in("import torch") == (False, False)
+    assert transformers_in("if True:\n    from transformers.utils import logging") == (True, True)
+    assert transformers_in("def load():\n    import transformers") == (True, False)
+
+
+@pytest.mark.parametrize("below", ROOMS[: ROOMS.index("hf")])
+def test_no_transformers_below_the_adapter_but_where_a_model_is_loaded(below: str) -> None:
+    own = {name: path for name, path in MODULES.items() if name.startswith("talon_core") and room(name) == below}
+    found = {name: transformers_in(path.read_text(encoding="utf-8")) for name, path in own.items()}
+    assert {name for name, (somewhere, _) in found.items() if somewhere} == LOADS_TRANSFORMERS & {*own}
+    assert not any(at_once for _, at_once in found.values())
