@@ -28,11 +28,11 @@ IMPORTED_BY = {
 }
 """The rooms that plugins of ours import."""
 IMPORTED_BESIDES = {
-    "talon_drafters.draft_model.drafter": {"decoding", "hf"},
+    "talon_drafters.draft_model.drafter": {"hf"},
     "talon_drafters.hydra.drafter": {"hf"},
 }
 """What single modules import besides: a draft model, and the prefix layer of Hydra, are of transformers."""
-LOADS_TRANSFORMERS = {"talon_core.decoding.model_files", "talon_core.models.convert"}
+LOADS_TRANSFORMERS = {"talon_core.models.loading", "talon_core.models.convert"}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 
 
