@@ -51,20 +51,27 @@ class TableTarget(Target):
         self._prefixes[slot] = []
 
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
-        self._prefixes[slot] = self._prefixes[source][:length]
+        self._prefixes[slot] = self._prefix(source)[:length]
         return len(self._prefixes[slot])
 
     def close(self, slot: int) -> None:
+        self._prefix(slot)
         del self._prefixes[slot]
+
+    def _prefix(self, slot: int) -> list[int]:
+        if slot not in self._prefixes:
+            opened = ", ".join(map(str, sorted(self._prefixes)))
+            raise ValueError(f"slot {slot} is not open; open are: {opened or 'none'}")
+        return self._prefixes[slot]
 
     def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, "Tensor | None"]:
         for slot, tokens in parts.items():
-            self._prefixes[slot] += tokens.tolist()
+            self._prefix(slot).extend(tokens.tolist())
         return dict.fromkeys(parts)
 
     def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
         self._trees = trees
-        return Verified({slot: NodeOutputs(self._logits(self._prefixes[slot], tree)) for slot, tree in trees.items()})
+        return Verified({slot: NodeOutputs(self._logits(self._prefix(slot), tree)) for slot, tree in trees.items()})
 
     def _logits(self, prefix: list[int], tree: TokenTree) -> "Tensor":
         import torch
@@ -74,7 +81,7 @@ class TableTarget(Target):
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         for slot, path in paths.items():
-            self._prefixes[slot] += self._trees[slot].tokens[path].tolist()
+            self._prefix(slot).extend(self._trees[slot].tokens[path].tolist())
 
 
 def _laws(given: Any) -> FloatArray:

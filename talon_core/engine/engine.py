@@ -144,26 +144,38 @@ class Engine:
 
     def prepared(self, request: Request, choices: Choices | None = None) -> Sequence:
         """What `submit` makes of a request, checked, and not handed in yet; raises as `submit` does."""
+        if not isinstance(request, Request):
+            raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad request
+                f"the request is {written(request)}; it must be a Request"
+            )
         processor = remembering(self.parts.rule, self._given, request.sampling.processors)
         if processor is not None:
             raise ValueError(f"{why_not(self.parts.rule, processor)}; take a rule that does not look ahead")
         limit = request.limit(self.parts.target)
         given = choices if choices is not None else SeededChoices(request.seed)
         sequence = Sequence(request, given, limit, self._children)
+        self._check_rows(sequence)
+        return sequence
+
+    def _check_rows(self, sequence: Sequence) -> None:
         missing = self._slots.rows(self._room(sequence))
         if missing is not None:
             raise ValueError(
-                f"the prompt has {len(request.ids)} tokens, and {limit} new ones are asked for: {missing} rows of keys "
-                "and values more than there are; ask for fewer tokens, or give the engine more rows"
+                f"the prompt has {len(sequence.request.ids)} tokens, and {sequence.limit} new ones are asked for: "
+                f"{missing} rows of keys and values more than there are; ask for fewer tokens, or give the engine more "
+                "rows"
             )
-        return sequence
 
     def enter(self, sequence: Sequence) -> Sequence:
         """Hand in what was prepared.
 
         Raises:
-            ValueError: if its request is being decoded, or waits, already.
+            ValueError: if its request is being decoded, or waits, already; if it was begun, here or elsewhere; or if
+                it was prepared by an engine of more rows.
         """
+        if sequence.has_begun or sequence.finished:
+            raise ValueError("this sequence was handed in before; prepare another one to decode its request again")
+        self._check_rows(sequence)
         known = (*self._running.values(), *self._waiting)
         if any(one.request is sequence.request and not one.finished for one in known):
             raise ValueError("this request was submitted already, and is not over; make another one to decode it twice")
@@ -178,7 +190,8 @@ class Engine:
             ValueError: if it is over already, or is none of this engine's.
         """
         if sequence.finished:
-            raise ValueError(f"this sequence is over ({sequence.finish_reason}); only one that is not can be cancelled")
+            why = sequence.finish_reason or ("cancelled" if sequence.cancelled else "it failed")
+            raise ValueError(f"this sequence is over ({why}); only one that is not can be cancelled")
         if sequence not in self._waiting and sequence not in self._running.values():
             raise ValueError("this sequence is none of this engine's; cancel it where it was submitted")
         sequence.cancelled = True

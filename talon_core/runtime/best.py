@@ -132,7 +132,13 @@ class Best:
 
 
 def few_widths(width: int) -> int:
-    """At least `width`, and one of few: each is recorded by itself."""
+    """At least `width`, and one of few: each is recorded by itself.
+
+    Raises:
+        ValueError: if `width` is below 1.
+    """
+    if width < 1:
+        raise ValueError(f"the width is {width}; at least 1 candidate must be wanted")
     return 1 << (width - 1).bit_length()
 
 

@@ -1,6 +1,6 @@
 """A preallocated key-value cache with a tree region behind each sequence's committed prefix."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from talon_core.errors import is_whole
 from talon_core.tree import IntArray
 
 
@@ -47,6 +48,8 @@ class TreeCache:
         Buffers in which nothing is kept are given up where they are too small, or were much too large for all that
         came between the last two times that every slot was closed.
         """
+        if not is_whole(slot) or slot < 0:
+            raise ValueError(f"the slot is {slot!r}; it must be a whole number and at least 0")
         self.close(slot)
         if not self._rooms:
             slots, rows = self._needed
@@ -68,6 +71,7 @@ class TreeCache:
         Returns:
             How many: `length`, or as many as there are.
         """
+        self.check_open([source])
         length = min(length, self.lengths[source])
         if slot != source:
             self.open(slot, room)
@@ -92,6 +96,17 @@ class TreeCache:
         self.lengths = [0] * (max(self._rooms, default=-1) + 1)
         self.staged = [0] * len(self.lengths)
         self.reallocations += 1
+
+    def check_open(self, slots: Iterable[int]) -> None:
+        """Make sure that these slots are open.
+
+        Raises:
+            ValueError: for one that is not.
+        """
+        for slot in slots:
+            if slot not in self._rooms:
+                opened = ", ".join(map(str, sorted(self._rooms)))
+                raise ValueError(f"slot {slot} is not open; open are: {opened or 'none'}")
 
     def close(self, slot: int) -> None:
         """Forget a sequence."""

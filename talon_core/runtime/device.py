@@ -11,7 +11,7 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
 from talon_core.runtime.cache import TreeCache
-from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, Walks
+from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, Walks, check_numbers
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Recording
@@ -178,6 +178,7 @@ class DeviceExecutor(Executor):
         return made, paths
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
+        self._check_paths(paths)
         if all(np.array_equal(path, np.arange(len(path))) for path in paths.values()):
             self.cache.commit(paths)  # nothing moves
             return
@@ -227,6 +228,7 @@ class DeviceExecutor(Executor):
     def _run(
         self, inputs: PassInputs, work: Callable[[_DevicePass], T], kind: Hashable, more: Mapping[str, Numbers]
     ) -> T:
+        check_numbers(inputs, more)
         starts = [length + staged for length, staged in zip(self.cache.lengths, self.cache.staged, strict=True)]
         ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
         self.cache.make_room(max(ends) + 1)  # one row for what is padding

@@ -145,7 +145,20 @@ class Executor(ABC):
 
         Yields:
             Their positions on the device, shape `(len(slots), longest)`, int64, and the pass.
+
+        Raises:
+            ValueError: if a slot is not open, is named twice or has staged nodes, or the prefixes differ in length.
         """
+        self.cache.check_open(slots)
+        lengths = [self.cache.lengths[slot] for slot in slots]
+        if len({*slots}) != len(slots) or len({*lengths}) != 1:
+            raise ValueError(
+                f"slots {[*slots]} have prefixes of {lengths} rows; what is read together must be different slots "
+                "whose prefixes are equally long"
+            )
+        busy = [slot for slot in slots if self.cache.staged[slot]]
+        if busy:
+            raise ValueError(f"slot {busy[0]} has staged nodes; commit them before more of its text is read")
         start, count = self.cache.lengths[slots[0]], max(counts)
         self.cache.stage_prompts(slots, count)
         this_pass: Pass
@@ -159,7 +172,12 @@ class Executor(ABC):
             self.cache.lengths[slot] += own
 
     def inputs(self, staged: Staged) -> PassInputs:
-        """What a pass over the nodes of trees reads that are not staged in the cache yet."""
+        """What a pass over the nodes of trees reads that are not staged in the cache yet.
+
+        Raises:
+            ValueError: if a slot is not open.
+        """
+        self.cache.check_open(staged)
         return pass_inputs(staged, self.cache.lengths)
 
     @abstractmethod
@@ -182,6 +200,9 @@ class Executor(ABC):
         Returns:
             What `work` returned. Rows behind those of the queries, or of the numbers, are padding. It may be
             overwritten by the next pass or call of this executor: see `lasting`.
+
+        Raises:
+            ValueError: if there are more further numbers than queries, or they are no whole numbers in a row.
         """
 
     @abstractmethod
@@ -204,7 +225,11 @@ class Executor(ABC):
 
     @abstractmethod
     def commit(self, paths: Mapping[int, IntArray]) -> None:
-        """Keep these of the staged nodes of each slot, ascending, and forget the others."""
+        """Keep these of the staged nodes of each slot, ascending, and forget the others.
+
+        Raises:
+            ValueError: if a slot is not open, or a path does not ascend or has other nodes than those that are staged.
+        """
 
     def walk(
         self,
@@ -235,6 +260,27 @@ class Executor(ABC):
     def forget(self) -> None:
         """Give up what was recorded, because memory that it uses is given up."""
 
+    def _check_paths(self, paths: Mapping[int, IntArray]) -> None:
+        self.cache.check_open(paths)
+        for slot, path in paths.items():
+            staged = self.cache.staged[slot]
+            if len(path) and (path[0] < 0 or path[-1] >= staged or not (path[1:] > path[:-1]).all()):
+                raise ValueError(
+                    f"the path of slot {slot} is {path.tolist()}; it must ascend, within its {staged} staged nodes"
+                )
+
+
+def check_numbers(inputs: PassInputs, more: Mapping[str, Numbers]) -> None:
+    """Make sure that further numbers of a pass have room; raises as `Executor.run`."""
+    queries = inputs.layout.queries
+    for name, numbers in more.items():
+        values = numbers.values
+        if values.ndim != 1 or values.dtype.kind != "i" or len(values) > queries:
+            raise ValueError(
+                f"'{name}' has shape {values.shape} and type {values.dtype}; it must be whole numbers in a row, at "
+                f"most as many as the pass has queries, which are {queries}"
+            )
+
 
 class HostExecutor(Executor):
     """Runs what it is given as it is."""
@@ -249,6 +295,7 @@ class HostExecutor(Executor):
         kind: Hashable,
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
+        check_numbers(inputs, more)
         self.cache.stage(inputs.counts)
         sent = {name: torch.from_numpy(numbers.values).to(self.device) for name, numbers in more.items()}
         this_pass = TreePass(inputs.layout, self.attention.attend)
@@ -263,6 +310,7 @@ class HostExecutor(Executor):
         return found
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
+        self._check_paths(paths)
         self.cache.commit(paths)
 
     def forget(self) -> None:

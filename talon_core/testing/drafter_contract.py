@@ -11,7 +11,7 @@ from hypothesis.errors import Flaky
 from talon_core.certify.composed import is_frozen
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, checked_features, described, opened
-from talon_core.errors import PluginError, blaming_bugs, naming, written
+from talon_core.errors import PluginError, blaming_bugs, is_whole, naming, written
 from talon_core.target import Target
 from talon_core.testing.claims import is_name, require
 from talon_core.testing.drafter_answers import difference
@@ -22,6 +22,9 @@ from talon_core.testing.drafter_steps import Step, steps
 
 SLOTS = 3
 """Sequences at a time."""
+
+MOST_TOLERANCE = 0.05
+"""Probabilities that differ by more are not the same, whatever rounded them."""
 
 
 def check_drafter(
@@ -58,8 +61,12 @@ def check_drafter(
     Raises:
         AssertionError: if the contract is broken in a way that the decoder does not look for.
         PluginError: if it is broken in a way that the decoder would refuse, too.
-        ValueError: if the drafter does not fit the target.
+        ValueError: if the drafter does not fit the target, or for a bad argument.
     """
+    if not is_whole(max_examples) or max_examples < 1:
+        raise ValueError(f"max_examples is {written(max_examples)}; it must be a whole number and at least 1")
+    if not isinstance(tolerance, float | int) or not 0 <= tolerance <= MOST_TOLERANCE:
+        raise ValueError(f"tolerance is {written(tolerance)}; it must be from 0 to {MOST_TOLERANCE}")
     subject, make = _subject(drafter, target, tolerance)
     texts = _texts(prompts, target.vocab_size)
 

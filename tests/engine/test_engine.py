@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
-from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TreePolicy
+from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.choices import SeededChoices
 from talon_core.engine.generation import Batch
 from talon_core.engine.slots import Place, Slots
@@ -273,11 +273,6 @@ def test_bad_input_is_refused_in_words():
         own.submit(request(prompt=()))
 
 
-def test_a_slot_that_is_not_open_is_an_error_of_the_target():
-    with pytest.raises(KeyError):
-        TableTarget(TABLE).read({0: np.array([1])})
-
-
 def test_what_is_cancelled_while_it_waits_never_begins():
     own = engine(slots=1)
     first, second = own.submit(request()), own.submit(request())
@@ -394,3 +389,43 @@ def test_a_kept_text_is_given_up_where_there_is_no_room_beside_it():
     assert slots.take(np.array([5, 5]), 20, {}) is None  # slot 0 is taken, and two slots of 20 are too many
     slots.keep(0, text)
     assert slots.take(np.array([5, 5]), 20, {}) == (Place(0, 0, 0), [1, 0])
+
+
+def test_what_was_handed_in_before_or_does_not_fit_is_refused():
+    own, small = engine(None), engine(None, rows=20)
+    done = own.submit(Request(np.array([0]), 3))
+    while not done.finished:
+        own.step()
+    for other in (own, small):
+        with pytest.raises(ValueError, match="this sequence was handed in before; prepare another one"):
+            other.enter(done)
+    assert len(done.token_ids) == 3
+    with pytest.raises(ValueError, match="rows of keys and values more than there are"):
+        small.enter(own.prepared(Request(np.zeros(60, dtype=np.int64), 3)))
+    assert small.submit(Request(np.array([0]), 2)) is not None
+    small.step()
+
+
+@pytest.mark.parametrize("given", ["hi", None, {"ids": [1]}])
+def test_what_is_no_request_is_refused(given):
+    with pytest.raises(ValueError, match=r"^the request is .*; it must be a Request$"):
+        engine(None).submit(given)
+
+
+@pytest.mark.parametrize("call", ["resume", "read", "verify", "commit", "close"])
+def test_a_slot_of_a_table_that_is_not_open_is_refused(call):
+    target = TableTarget(np.zeros((3, 3)))
+    target.open(1, 8)
+    tokens = np.array([0])
+    calls = {
+        "resume": lambda: target.resume(0, 8, 9, 1),
+        "read": lambda: target.read({9: tokens}),
+        "verify": lambda: target.verify({9: TokenTree.root(0)}),
+        "commit": lambda: target.commit({9: tokens}),
+        "close": lambda: target.close(9),
+    }
+    if call == "commit":
+        target.verify({1: TokenTree.root(0)})
+        target._trees = {9: TokenTree.root(0)}
+    with pytest.raises(ValueError, match="slot 9 is not open; open are: 1"):
+        calls[call]()

@@ -1,6 +1,7 @@
 """The two executors: a network is run over the same trees by both, and what comes out is the same."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -231,6 +232,76 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_says_why() -> None:
     assert torch.equal(found, rows)
     assert "asks the device" in str(executor.failure)
     assert torch.equal(executor.call("asks", lambda own: own + 1, rows), rows + 1)
+
+
+TREE = TokenTree([3, 1, 2], [-1, 0, 0], np.zeros(3))
+
+
+@pytest.mark.parametrize("name", executors())
+@pytest.mark.parametrize(
+    ("path", "complaint"),
+    [
+        ([0, 3], r"the path of slot 0 is \[0, 3\]; it must ascend, within its 3 staged nodes"),
+        ([2, 0], r"is \[2, 0\]; it must ascend"),
+        ([-1], r"is \[-1\]; it must ascend"),
+    ],
+)
+def test_a_path_through_other_nodes_than_those_that_are_staged_is_refused(
+    name: str, path: list[int], complaint: str
+) -> None:
+    executor, network = executors()[name], Network()
+    with torch.inference_mode():
+        read(executor, network, 0, [1])
+        logits(executor, network, {0: (TREE, 0)})
+        with pytest.raises(ValueError, match=complaint):
+            executor.commit({0: np.array(path)})
+        executor.commit({0: np.array([0, 2])})
+    assert executor.cache.lengths == [3]
+
+
+@pytest.mark.parametrize("name", executors())
+def test_slots_that_are_not_open_are_refused(name: str) -> None:
+    executor, network = executors()[name], Network()
+    read(executor, network, 2, [1])
+    for wrong in (
+        lambda: executor.inputs({0: (TREE, 0)}),
+        lambda: executor.commit({9: np.array([0])}),
+        lambda: executor.reading([0], [1]).__enter__(),
+        lambda: executor.cache.resume(3, 8, 9, 1),
+    ):
+        with pytest.raises(ValueError, match=r"slot [09] is not open; open are: 2"):
+            wrong()
+    with pytest.raises(ValueError, match="the slot is -1; it must be a whole number and at least 0"):
+        executor.cache.open(-1, 8)
+
+
+@pytest.mark.parametrize("name", executors())
+def test_prompts_that_cannot_be_read_together_are_refused(name: str) -> None:
+    executor, network = executors()[name], Network()
+    with torch.inference_mode():
+        read(executor, network, 0, [1])
+        read(executor, network, 1, [1, 2])
+        for slots in ([0, 1], [0, 0]):
+            with pytest.raises(ValueError, match="must be different slots whose prefixes are equally long"):
+                executor.reading(slots, [1, 1]).__enter__()
+        logits(executor, network, {0: (TREE, 0)})
+        with pytest.raises(ValueError, match="slot 0 has staged nodes; commit them before"):
+            executor.reading([0], [1]).__enter__()
+
+
+@pytest.mark.parametrize("name", executors())
+@pytest.mark.parametrize("values", [np.arange(4), np.zeros((1, 2), dtype=np.int64), np.array([0.5])])
+def test_numbers_that_a_pass_has_no_room_for_are_refused(name: str, values: Any) -> None:
+    executor, network = executors()[name], Network()
+    read(executor, network, 0, [1])
+    inputs = executor.inputs({0: (TREE, 0)})
+    with pytest.raises(ValueError, match=r"'some' has shape .* whole numbers in a row, at most as many as .* are 3$"):
+        executor.run(inputs, lambda view: (view.ids,), "some", {"some": Numbers(values)})
+
+
+def test_no_candidates_cannot_be_wanted() -> None:
+    with pytest.raises(ValueError, match="the width is 0; at least 1 candidate must be wanted"):
+        best_by(executors()["host"], "out", Network().out, (torch.ones(1, WIDTH),), 0, Vocabulary(VOCAB))
 
 
 def test_what_lasts_is_not_overwritten() -> None:
