@@ -15,6 +15,7 @@ from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_kernels import TritonAttention
 from talon_strategies import Match
+from talon_tests.interpreter import patch_once
 from talon_tests.tiny_models import tiny_model
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
@@ -60,9 +61,10 @@ def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, rec
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["gemma2", "gpt-oss"])
-def test_tritons_kernels_decode_what_plain_decoding_does(architecture):
+def test_tritons_kernels_decode_what_plain_decoding_does(architecture, monkeypatch):
     """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two of two layers."""
     pytest.importorskip("triton")
+    patch_once(monkeypatch)
     model = tiny_model(architecture, num_hidden_layers=2)
     assert sorted(model.config.layer_types) == ["full_attention", "sliding_attention"]
     backend = TritonAttention()

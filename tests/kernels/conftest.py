@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from talon_kernels.native import Library, load, unavailable
+from talon_tests.interpreter import patch_once
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
         pytest.skip("triton compiles in this process; set TRITON_INTERPRET=1 to test its interpreter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
+        patch_once(patch)
         yield torch.device("cpu")
 
 
