@@ -74,7 +74,8 @@ def expected(request: pytest.FixtureRequest, answers: Any) -> Callable[..., list
 
 
 def _decoder(request: pytest.FixtureRequest, model: str, policy: str, drafter: str) -> Decoder:
-    return decoder_for_model(*request.getfixturevalue(model), Parts(drafter, policy))
+    made: Decoder = request.getfixturevalue("shared_target")(*request.getfixturevalue(model), Parts(drafter, policy))
+    return made
 
 
 LONG_TEXT = " ".join(
@@ -118,7 +119,7 @@ def test_a_shipped_drafter_is_small_and_guesses_well(
     assert sum(file.stat().st_size for file in folder.iterdir()) <= most_bytes
     assert "## Licences" in (folder / "README.md").read_text()
     decoder = _decoder(request, "smollm", "talon:budget=32", kind)
-    stats = [decoder.generate(prompt, max_new_tokens=64).stats for prompt in prompts]
+    stats = [result.stats for result in decoder.generate([*prompts], max_new_tokens=64)]
     assert sum(one.new_tokens for one in stats) >= least * sum(one.target_passes for one in stats)
 
 

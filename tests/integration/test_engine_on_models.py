@@ -37,13 +37,15 @@ def alone(decoder: Decoder, request: Request) -> list[int]:
 
 
 @pytest.mark.parametrize("drafter", ["eagle3", "medusa"])
-def test_sequences_come_out_as_alone_whatever_joins_leaves_or_is_cancelled(smollm: Any, drafter: str) -> None:
-    decoder = decoder_for_model(*smollm, Parts(drafter))
+def test_sequences_come_out_as_alone_whatever_joins_leaves_or_is_cancelled(
+    smollm: Any, shared_target: Any, drafter: str
+) -> None:
+    decoder = shared_target(*smollm, Parts(drafter))
     requests = [
         decoder.frontend.request(prompt, {"raw": True, "max_new_tokens": 8 + 4 * at, **options})
         for at, (prompt, options) in enumerate(zip(PROMPTS, OPTIONS, strict=True))
     ]
-    expected = [alone(decoder_for_model(*smollm, Parts(drafter)), request) for request in requests]
+    expected = [alone(shared_target(*smollm, Parts(drafter)), request) for request in requests]
     dice = random.Random(0)
     waiting, running = [*enumerate(requests)] * 2, {}
     dice.shuffle(waiting)
@@ -72,8 +74,8 @@ def _check(one: Sequence, expected: list[int]) -> None:
         assert one.token_ids == expected
 
 
-def test_the_next_turn_reads_only_what_is_new_and_says_the_same(smollm: Any) -> None:
-    decoder = decoder_for_model(*smollm, Parts("eagle3"))
+def test_the_next_turn_reads_only_what_is_new_and_says_the_same(smollm: Any, shared_target: Any) -> None:
+    decoder = decoder_for_model(*smollm, Parts("eagle3"))  # its own target, whose reads are counted
     target = decoder.target
     read: list[int] = []
     lengths: list[int] = []
@@ -82,7 +84,7 @@ def test_the_next_turn_reads_only_what_is_new_and_says_the_same(smollm: Any) -> 
     chat = [{"role": "user", "content": "Name a colour."}]
     for said in ("And another?", "Which is warmer?", "Why?"):
         result = decoder.generate(chat, temperature=0, max_new_tokens=16)
-        fresh = decoder_for_model(*smollm, Parts("eagle3")).generate(chat, temperature=0, max_new_tokens=16)
+        fresh = shared_target(*smollm, Parts("eagle3")).generate(chat, temperature=0, max_new_tokens=16)
         assert result.token_ids == fresh.token_ids
         lengths.append(len(result.prompt_ids))
         chat = [*chat, {"role": "assistant", "content": result.text}, {"role": "user", "content": said}]

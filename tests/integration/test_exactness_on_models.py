@@ -328,8 +328,15 @@ def half(smollm: tuple[Any, Any]) -> tuple[Any, Any]:
     return load_model("smollm2-135m", dtype=HALF)
 
 
-def embedded(model: Any, tokenizer: Any, drafter: str = "eagle3", way: tuple[str, str] = TALON) -> Decoder:
-    return decoder_for_model(model, tokenizer, Parts(drafter, *way, graphs=False))
+@pytest.fixture
+def embedded(shared_target: Any) -> Callable[..., Decoder]:
+    """Makes decoders of a loaded model."""
+
+    def make(model: Any, tokenizer: Any, drafter: str = "eagle3", way: tuple[str, str] = TALON) -> Decoder:
+        made: Decoder = shared_target(model, tokenizer, Parts(drafter, *way, graphs=False))
+        return made
+
+    return make
 
 
 def encoded(decoder: Decoder, prompts: list[str]) -> list[Any]:
@@ -341,7 +348,12 @@ def encoded(decoder: Decoder, prompts: list[str]) -> list[Any]:
 @pytest.mark.parametrize(("drafter", "way"), EMBEDDED)
 @pytest.mark.parametrize("dtype", ["smollm", "half"])
 def test_smollm_passes(
-    request: pytest.FixtureRequest, prompts: list[str], dtype: str, drafter: str, way: tuple[str, str]
+    request: pytest.FixtureRequest,
+    embedded: Callable[..., Decoder],
+    prompts: list[str],
+    dtype: str,
+    drafter: str,
+    way: tuple[str, str],
 ) -> None:
     model, tokenizer = request.getfixturevalue(dtype)
     decoder = embedded(model, tokenizer, drafter, way)
@@ -355,7 +367,11 @@ def test_smollm_passes(
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["smollm", "half"])
 def test_a_disturbed_node_is_found_in_smollm(
-    request: pytest.FixtureRequest, prompts: list[str], dtype: str, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    embedded: Callable[..., Decoder],
+    prompts: list[str],
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, tokenizer = request.getfixturevalue(dtype)
     decoder, swap = embedded(model, tokenizer), SwapOnce(3.0)
@@ -373,6 +389,7 @@ def test_a_disturbed_node_is_found_in_smollm(
 @pytest.mark.parametrize(("units", "new_tokens", "passes"), [(1, NEW_TOKENS, True), (16, 4, False)])
 def test_a_disturbance_of_the_size_of_rounding_is_called_rounding_and_a_larger_one_error(
     half: tuple[Any, Any],
+    embedded: Callable[..., Decoder],
     prompts: list[str],
     monkeypatch: pytest.MonkeyPatch,
     units: float,
@@ -390,7 +407,10 @@ def test_a_disturbance_of_the_size_of_rounding_is_called_rounding_and_a_larger_o
 @pytest.mark.models
 @pytest.mark.slow
 def test_positions_that_are_one_too_far_are_found_in_smollm_in_float32(
-    smollm: tuple[Any, Any], prompts: list[str], monkeypatch: pytest.MonkeyPatch
+    smollm: tuple[Any, Any],
+    embedded: Callable[..., Decoder],
+    prompts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What that changes is of the size of rounding in bfloat16, where nothing could find it."""
     decoder = embedded(*smollm)
@@ -404,7 +424,10 @@ def test_positions_that_are_one_too_far_are_found_in_smollm_in_float32(
 @pytest.mark.models
 @pytest.mark.slow
 def test_the_models_own_stop_strings_count_on_both_sides(
-    smollm: tuple[Any, Any], prompts: list[str], monkeypatch: pytest.MonkeyPatch
+    smollm: tuple[Any, Any],
+    embedded: Callable[..., Decoder],
+    prompts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = smollm[0]
     decoder = embedded(*smollm)

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from talon_core.choices import Choices
-from talon_core.decoding.loading import decoder_for_model
+from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.laws import Laws
 from talon_core.plugins.parts import Parts
@@ -33,7 +33,7 @@ QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is
 """Three tokens may come next, none of them with a probability above a half, and the drafter does not agree."""
 
 TOKENS, TOP_K = 3, 3
-SAMPLES, BATCH = 720, 40
+SAMPLES, BATCH = 720, 20
 FALSE_ALARM = 1e-4
 PAIRS = [
     ("talon-sampled:budget=6,top_k=2", "hybrid"),
@@ -112,11 +112,8 @@ def law(smollm: tuple[Any, Any], ids: list[int]) -> Texts:
     return plain_law(smollm[0], ids)
 
 
-def sampled(
-    smollm: tuple[Any, Any], ids: list[int], policy: str, rule: str | AcceptanceRule, samples: int = SAMPLES
-) -> tuple[Texts, float]:
+def sampled(decoder: Decoder, ids: list[int], samples: int = SAMPLES) -> tuple[Texts, float]:
     """How often each text came out, and how many drafted tokens were accepted for each."""
-    decoder = decoder_for_model(*smollm, Parts("eagle3", policy, rule, graphs=False))
     options = {"temperature": 1.0, "top_k": TOP_K, "max_new_tokens": TOKENS}
     request = decoder.frontend.request(np.array(ids), options)
     requests = [attrs.evolve(request, seed=seed) for seed in range(samples)]
@@ -131,8 +128,10 @@ def sampled(
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "rule"), PAIRS)
-def test_texts_have_the_models_law(smollm: tuple[Any, Any], ids: list[int], law: Texts, policy: str, rule: str) -> None:
-    counts, accepted = sampled(smollm, ids, policy, rule)
+def test_texts_have_the_models_law(
+    smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts, policy: str, rule: str
+) -> None:
+    counts, accepted = sampled(shared_target(*smollm, Parts("eagle3", policy, rule, graphs=False)), ids)
     assert surprise(counts, law) >= FALSE_ALARM
     assert accepted >= 0.4  # or little of it would be about drafting
 
@@ -205,7 +204,10 @@ class Gullible(AcceptanceRule):
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [Gullible(), NoLeftover()], ids=lambda rule: rule.name)
-def test_a_wrong_rule_is_found(smollm: tuple[Any, Any], ids: list[int], law: Texts, rule: AcceptanceRule) -> None:
-    counts, _ = sampled(smollm, ids, "sampled-chain:length=2", rule, samples=SAMPLES // 2)
+def test_a_wrong_rule_is_found(
+    smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts, rule: AcceptanceRule
+) -> None:
+    decoder = shared_target(*smollm, Parts("eagle3", "sampled-chain:length=2", rule, graphs=False))
+    counts, _ = sampled(decoder, ids, samples=SAMPLES // 4)
     assert set(counts) <= set(law)  # so it is the counts that tell
     assert surprise(counts, law) < FALSE_ALARM
