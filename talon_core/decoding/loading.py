@@ -134,8 +134,10 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved) -> "D
 def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, str | None]":
     """The target, and why its passes are not recorded as CUDA graphs, None if they are.
 
-    A backend for devices that nobody has asked for is replaced if it lacks what this model needs, with a warning.
+    A backend that nobody has asked for is replaced if it fails at this model, and such an accelerator is left out, both
+    with a warning.
     """
+    from talon_core.hf.runner import AcceleratorError
     from talon_core.hf.target import BackendError, HFTarget
     from talon_core.runtime.recording import CudaGraphs
 
@@ -144,18 +146,27 @@ def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, 
     attention = next(backends)
     accelerator = choose_accelerator(registry, parts.accelerate, model.device, model.dtype)
     features = checked_features(resolved.drafter, layers) if resolved.drafter is not None else ()
+    failed: list[tuple[str, BackendError]] = []
     while True:
         why = without_graphs(parts.graphs, {each.device for each in model.parameters()}, attention)
         try:
             target = HFTarget(model, attention, accelerator, features, tokenizer, CudaGraphs if why is None else None)
-            return target, why or target.runner.executor.failure
-        except BackendError as error:
-            other = next(backends, None) if isinstance(attention, DeviceBackend) else None
-            if other is None:
+            break
+        except AcceleratorError as error:
+            if parts.accelerate is not True:
                 raise
-            why_not = one_line(error.__cause__ or error)  # its advice, another backend, is what happens here
-            LOGGER.warning("attention backend '%s' takes the place of '%s': %s", other.name, attention.name, why_not)
+            LOGGER.warning("the model's own layers run without an accelerator: %s", error)
+            accelerator = None
+        except BackendError as error:
+            failed.append((attention.name, error))
+            other = next(backends, None)
+            if other is None:
+                raise failed[0][1] from None
             attention = other
+    for name, fault in failed:
+        why_not = one_line(fault.__cause__ or fault)  # its advice, another backend, is what happened here
+        LOGGER.warning("attention backend '%s' takes the place of '%s': %s", attention.name, name, why_not)
+    return target, why or target.runner.executor.failure
 
 
 def without_graphs(asked: bool, devices: "Collection[device]", attention: AttentionBackend) -> str | None:

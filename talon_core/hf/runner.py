@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from talon_core.attention import Accelerator
 from talon_core.drafter import FINAL_STATE
-from talon_core.errors import blaming, blaming_bugs
+from talon_core.errors import PluginError, blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.model import AttentionSwitch, evaluating
@@ -39,6 +39,10 @@ class Ran:
     starts: IntArray
 
 
+class AcceleratorError(PluginError):
+    """An accelerator failed at a model, which runs without it."""
+
+
 class ModelRunner:
     """A causal LM, its tree cache, its attention backend, and, where there is one, its accelerator.
 
@@ -52,6 +56,7 @@ class ModelRunner:
 
     Raises:
         ValueError: if the model cannot be run over trees; the sentence says why.
+        AcceleratorError: if the accelerator fails at the model.
     """
 
     def __init__(
@@ -79,8 +84,11 @@ class ModelRunner:
         self._opened_at: dict[int, int] = {}  # by slot, after how many changes
         self._accelerated = None
         if accelerator is not None:
-            with blaming_bugs("accelerator", accelerator, "prepare"):
-                self._accelerated = accelerator.prepare(model)
+            try:
+                with blaming_bugs("accelerator", accelerator, "prepare"):
+                    self._accelerated = accelerator.prepare(model)
+            except PluginError as error:
+                raise AcceleratorError(str(error)) from error
         self._layers = decoder_layers(model) if self.features else nn.ModuleList()
         for layer in self.features:
             if layer != FINAL_STATE and not 0 <= layer <= len(self._layers):

@@ -31,7 +31,11 @@ def attention_backends(
         PluginError: if the one asked for fails at saying whether it can.
     """
     if asked is not None:
-        yield asked if isinstance(asked, AttentionBackend) else _as_asked(registry, KIND, asked, device, dtype)
+        yield (
+            _usable(asked, device, dtype)
+            if isinstance(asked, AttentionBackend)
+            else _as_asked(registry, KIND, asked, device, dtype)
+        )
         return
     reasons = []
     found = False
@@ -107,6 +111,14 @@ def checked_priority(kind: str, cls: type[Backend], device: "device") -> int:
     return int(priority)
 
 
+def _usable(given: AttentionBackend, device: "device", dtype: "dtype") -> AttentionBackend:
+    """An attention backend that was given as an object; raises as `attention_backends` does."""
+    why = _why_not(KIND, given, given, device, dtype)
+    if why is not None:
+        raise ValueError(f"{naming(KIND, given)} cannot be used here: {why}")
+    return given
+
+
 def _as_asked(registry: Registry, kind: str, asked: str, device: "device", dtype: "dtype") -> Any:
     """What was asked for by name; raises as `attention_backends` and `choose_accelerator` do."""
     made, why = made_and_why_not(kind, registry.get(kind, asked).cls, device, dtype)
@@ -123,13 +135,19 @@ def made_and_why_not(kind: str, cls: type[Backend], device: "device", dtype: "dt
     """
     with blaming(kind, cls, "unavailable", but=of_the_machine):
         made = cls()
+    return made, _why_not(kind, cls, made, device, dtype)
+
+
+def _why_not(kind: str, named: object, made: Backend, device: "device", dtype: "dtype") -> str | None:
+    """Why a backend cannot run on such tensors; errors name `named`."""
+    with blaming(kind, named, "unavailable", but=of_the_machine):
         why: Any = made.unavailable(device, dtype)
     if why is not None and not isinstance(why, str):
         raise PluginError(
-            f"{naming(kind, cls)} returned {written(why)} from unavailable; it must return why it cannot run here, a "
+            f"{naming(kind, named)} returned {written(why)} from unavailable; it must return why it cannot run here, a "
             "text, or None if it can"
         )
-    return made, why
+    return why
 
 
 def _made_if_it_can(

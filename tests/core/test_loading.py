@@ -27,6 +27,7 @@ from talon_core.plugins.registry import KINDS, Registered, Registry, load_regist
 from talon_core.testing import TableDrafter
 from talon_core.testing.plain_device import PlainDevice
 from talon_drafters import Ngram
+from talon_kernels import SdpaAttention
 from talon_strategies.chain import Chain
 from talon_strategies.rules.match import Match
 from talon_strategies.rules.typical import Typical
@@ -555,6 +556,49 @@ def test_a_backend_that_fails_is_an_error_where_it_was_asked_for_or_is_the_last(
 ) -> None:
     with pytest.raises(ValueError, match="cannot verify a tree with attention backend 'fails'"):
         decoder_for_model(tiny_model("llama"), None, resolved_with(attention, *classes))
+
+
+class FailsOnTheHost(SdpaAttention):
+    name = "fails-on-the-host"
+
+    @classmethod
+    def priority(cls, device: Any) -> int:
+        return 99
+
+    def attend(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("it is tired")
+
+
+def test_a_plain_backend_that_nobody_asked_for_is_replaced_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    decoder = decoder_for_model(tiny_model("llama"), None, resolved_with(None, FailsOnTheHost, SdpaAttention))
+    assert decoder.target.attention.name == "sdpa"  # type: ignore[attr-defined]
+    assert "attention backend 'sdpa' takes the place of 'fails-on-the-host': it is tired" in caplog.messages
+
+
+class Elsewhere(SdpaAttention):
+    def unavailable(self, device: Any, dtype: Any) -> str | None:
+        return "the sun is out"
+
+
+def test_a_backend_that_is_given_as_an_object_is_asked_whether_it_can_run() -> None:
+    with pytest.raises(ValueError, match=r"Elsewhere\) cannot be used here: the sun is out$"):
+        talon_core.load(tiny_model("llama"), policy=None, attention=Elsewhere())
+
+
+def test_an_accelerator_that_fails_at_a_model_is_left_out_unless_it_was_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entries = {**load_registry().entries, "accelerator": accelerators_of({"bad": None}).entries["accelerator"]}
+    model, why = tiny_model("llama"), r"accelerator 'bad' \(.*\) raised NotImplementedError in prepare"
+    decoder = decoder_for_model(model, None, resolve(Parts(policy=None), Registry(entries, {})))
+    (said,) = caplog.messages
+    assert re.search(f"the model's own layers run without an accelerator: {why}", said)
+    assert (
+        decoder.generate([1, 2], max_new_tokens=4).token_ids
+        == talon_core.load(model, policy=None).generate([1, 2], max_new_tokens=4).token_ids
+    )
+    with pytest.raises(PluginError, match=why):
+        decoder_for_model(model, None, resolve(Parts(policy=None, accelerate="bad"), Registry(entries, {})))
 
 
 # Models
