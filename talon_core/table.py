@@ -9,7 +9,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates, LawRows
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
-from talon_core.target import NOT_GREEDY, NodeOutputs, Target, Verified
+from talon_core.target import NOT_GREEDY, NodeOutputs, Target, Verified, check_open
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ class TableTarget(Target):
         del self._prefixes[slot]
 
     def _prefix(self, slot: int) -> list[int]:
-        if slot not in self._prefixes:
-            opened = ", ".join(map(str, sorted(self._prefixes)))
-            raise ValueError(f"slot {slot} is not open; open are: {opened or 'none'}")
+        check_open([slot], self._prefixes)
         return self._prefixes[slot]
 
     def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, "Tensor | None"]:

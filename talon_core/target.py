@@ -1,7 +1,7 @@
 """The interface of targets: the model whose output must not change."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -139,3 +139,18 @@ class Target(ABC):
         Args:
             paths: by slot; those that the target has committed by itself are not among them.
         """
+
+
+def check_open(slots: Iterable[int], opened: Collection[int]) -> None:
+    """Make sure that slots are open.
+
+    Args:
+        slots: those that are wanted.
+        opened: those that are open.
+
+    Raises:
+        ValueError: for one that is not.
+    """
+    for slot in slots:
+        if slot not in opened:
+            raise ValueError(f"slot {slot} is not open; open are: {', '.join(map(str, sorted(opened))) or 'none'}")

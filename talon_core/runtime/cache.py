@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from talon_core.errors import is_whole
+from talon_core.target import check_open
 from talon_core.tree import IntArray
 
 
@@ -103,10 +104,7 @@ class TreeCache:
         Raises:
             ValueError: for one that is not.
         """
-        for slot in slots:
-            if slot not in self._rooms:
-                opened = ", ".join(map(str, sorted(self._rooms)))
-                raise ValueError(f"slot {slot} is not open; open are: {opened or 'none'}")
+        check_open(slots, self._rooms)
 
     def close(self, slot: int) -> None:
         """Forget a sequence."""
