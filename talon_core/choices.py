@@ -72,32 +72,35 @@ class ScriptedChoices(Choices):
         laws: for each step of the script the law that was met there before.
     """
 
-    def __init__(self, script: list[int], laws: Sequence[FloatArray] = ()) -> None:
+    def __init__(self, script: list[int], laws: Sequence[list[float]] = ()) -> None:
         self.script = script
-        self.laws: list[FloatArray] = []
+        self.laws: list[list[float]] = []
         self.taken: list[int] = []
         self._before = laws
 
     def pick(self, law: FloatArray) -> int:
-        law = np.array(law, dtype=np.float64)
+        probs = np.asarray(law, dtype=np.float64).tolist()  # of a few outcomes: a list is faster than an array
         step = len(self.taken)
         if step < len(self.script):
             outcome = self.script[step]
-            if step < len(self._before) and not np.array_equal(law, self._before[step]):
+            if step < len(self._before) and probs != self._before[step]:
                 raise ValueError(
                     f"draw {step + 1} was from another law when everything drawn before was the same; "
                     "what is random must come from Choices alone"
                 )
         else:
-            outcome = int(np.flatnonzero(law > 0)[0])
-        self.laws.append(law)
+            possible = [at for at, prob in enumerate(probs) if prob > 0]
+            if not possible:
+                raise ValueError(f"nothing can be drawn from a law that sums to {sum(probs)}")
+            outcome = possible[0]
+        self.laws.append(probs)
         self.taken.append(outcome)
         return outcome
 
     @property
     def prob(self) -> float:
         """Probability of the outcomes taken so far, in [0, 1]."""
-        return math.prod(float(law[outcome]) for law, outcome in zip(self.laws, self.taken, strict=True))
+        return math.prod(law[outcome] for law, outcome in zip(self.laws, self.taken, strict=True))
 
 
 def enumerate_outcomes(experiment: Callable[[Choices], T]) -> Iterator[tuple[float, T]]:
@@ -113,7 +116,7 @@ def enumerate_outcomes(experiment: Callable[[Choices], T]) -> Iterator[tuple[flo
         ValueError: in a draw of `experiment`, if it does not do the same whenever the choices are the same.
     """
     script: list[int] | None = []
-    laws: list[FloatArray] = []
+    laws: list[list[float]] = []
     while script is not None:
         choices = ScriptedChoices(script, laws)
         result = experiment(choices)
@@ -130,8 +133,8 @@ def _first_above(cumulated: FloatArray, threshold: float) -> int:
 
 def _next_script(choices: ScriptedChoices) -> list[int] | None:
     for step in reversed(range(len(choices.taken))):
-        later = np.flatnonzero(choices.laws[step] > 0)
-        later = later[later > choices.taken[step]]
-        if len(later):
-            return [*choices.taken[:step], int(later[0])]
+        law = choices.laws[step]
+        for later in range(choices.taken[step] + 1, len(law)):
+            if law[later] > 0:
+                return [*choices.taken[:step], later]
     return None

@@ -69,7 +69,10 @@ class Drawn:
         """At which draw each of `nodes` came out first, ascending, shape `(nodes,)`, int64."""
         if not self.replacement:
             return np.arange(len(self.tokens))  # they are all different
-        return np.sort(np.unique(self.tokens, return_index=True)[1])
+        first: dict[int, int] = {}
+        for at, token in enumerate(self.tokens.tolist()):
+            first.setdefault(token, at)
+        return np.array([*first.values()], dtype=np.int64)
 
     def copied(self) -> "Drawn":
         """The same draws as an object of its own: whatever is done to it, this one stays as it is."""

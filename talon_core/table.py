@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -140,21 +141,25 @@ class TableDrafter(Memoryless):
         law: FloatArray = self.laws[path_number(path) % len(self.laws)]
         return law
 
-    def offer(self, tree: TokenTree, frontier: IntArray, width: int) -> Candidates:
-        laws = self.laws[
-            [path_number(tree.tokens[tree.path(node)].tolist()) % len(self.laws) for node in frontier.tolist()]
-        ]  # (frontier, vocab)
-        known = width if self.knows is None else min(width, self.knows)
-        best = np.argsort(-laws, axis=1, kind="stable")[:, :known]
-        probs = np.take_along_axis(laws, best, axis=1)
-        if not self.fills:
-            width = max(1, int((probs > 0).sum(axis=1).max()))
-            best, probs = best[:, :width], probs[:, :width]
-        tokens, logp = np.full((len(frontier), width), -1), np.full((len(frontier), width), -np.inf)
-        tokens[:, : best.shape[1]] = np.where(probs > 0, best, -1)
+    @cached_property
+    def _ranked(self) -> tuple[IntArray, FloatArray]:
+        """The tokens of each law by falling probability, and what is offered as their logp; -1 for what cannot come."""
+        best = np.argsort(-self.laws, axis=1, kind="stable")
+        probs = np.take_along_axis(self.laws, best, axis=1)
         with np.errstate(divide="ignore"):
-            logp[:, : best.shape[1]] = np.log(probs) + self.excess
+            return np.where(probs > 0, best, -1), np.log(probs) + self.excess
+
+    def offer(self, tree: TokenTree, frontier: IntArray, width: int) -> Candidates:
+        rows = [path_number(tree.tokens[tree.path(node)].tolist()) % len(self.laws) for node in frontier.tolist()]
+        known = width if self.knows is None else min(width, self.knows)
+        best, scores = self._ranked
+        best, scores = best[rows, :known], scores[rows, :known]
+        if not self.fills:
+            width = max(1, int((best >= 0).sum(axis=1).max()))
+            best, scores = best[:, :width], scores[:, :width]
+        tokens, logp = np.full((len(frontier), width), -1), np.full((len(frontier), width), -np.inf)
+        tokens[:, : best.shape[1]], logp[:, : best.shape[1]] = best, scores
         path_logp = tree.path_logp[frontier][:, None] + logp
         for array in (tokens, logp, path_logp):
             array.flags.writeable = False
-        return Candidates(frontier, tokens, logp, path_logp, LawRows(laws))
+        return Candidates(frontier, tokens, logp, path_logp, LawRows(self.laws[rows]))

@@ -1,18 +1,18 @@
 """The exact law of a text, composed of the laws of its rounds, each enumerated once for the text before it."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import attrs
 import numpy as np
-from torch import Tensor
 
 from talon_core.certify.exact import Law
-from talon_core.choices import Choices, enumerate_outcomes
+from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Part
-from talon_core.engine.drafting import Drafted, draft_tree
+from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.sequence import Sequence, walked
 from talon_core.engine.warping import WarpedLaws
 from talon_core.laws import Laws, check_node
@@ -20,7 +20,7 @@ from talon_core.policy import TreePolicy
 from talon_core.request import Request
 from talon_core.rule import Accepted
 from talon_core.target import Target
-from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
+from talon_core.tree import FloatArray, TokenTree, read_only
 
 Text = tuple[int, ...]
 
@@ -76,18 +76,87 @@ class RoundOutcome:
     finished: bool
 
 
+class Known:
+    """What rounds of one generation have in common, each computed once.
+
+    Args:
+        decoder: its target takes tables, and its drafter looks at nothing but each tree's own paths.
+        request: the whole request.
+    """
+
+    def __init__(self, decoder: Decoder, request: Request) -> None:
+        self._decoder, self._request = decoder, request
+        self._policy = decoder.engine.policy_for(request)
+        self._laws: dict[Text, FloatArray] = {}
+        self._drafts: dict[tuple[int, DraftLimits], list[tuple[float, TokenTree]]] = {}
+
+    def sequence(self, text: Text) -> Sequence:
+        """The sequence as it is after some new tokens."""
+        before = attrs.evolve(
+            self._request,
+            ids=np.append(self._request.ids, np.array(text, dtype=np.int64)),
+            max_new_tokens=self._request.max_new_tokens - len(text),
+        )
+        limit = self._decoder.limit(before)
+        sequence = Sequence(before, ScriptedChoices([]), limit, self._decoder.children)
+        sequence.start(self._policy, self._decoder.target.device, len(before.ids) + limit, 0.0)
+        return sequence
+
+    def drafts(self, sequence: Sequence) -> list[tuple[float, TokenTree]]:
+        """Every tree that may be drafted for a sequence, with its probability: one for each outcome of the draws.
+
+        They depend on the root and on the limits alone, as drafter and policy look at nothing else.
+        """
+        drafter = self._decoder.engine.parts.drafter
+        limits = sequence.limits(self._decoder.target.vocab_size, drafter.max_depth)
+        known = self._drafts.get((sequence.root, limits))
+        if known is None:
+            known = self._drafts[sequence.root, limits] = list(
+                enumerate_outcomes(lambda choices: self._draft(sequence, limits, choices))
+            )
+        return known
+
+    def _draft(self, sequence: Sequence, limits: DraftLimits, choices: Choices) -> TokenTree:
+        drafter, ids = self._decoder.engine.parts.drafter, sequence.request.ids
+        drafter.open(0, ids.copy(), len(ids) + sequence.limit)
+        drafter.read({0: Part(0, len(ids) - 1)})
+        drafted = draft_tree(self._policy, drafter, sequence.root, limits, choices)
+        drafter.close(0)
+        return drafted.tree
+
+    def law(self, text: Text, compute: Callable[[], FloatArray]) -> FloatArray:
+        """The target's law after some new tokens."""
+        if text not in self._laws:
+            self._laws[text] = read_only(compute())
+        return self._laws[text]
+
+
 class _KnownLaws(Laws):
     """The laws at a verified tree, each computed once for the text it follows, in whatever tree that stands.
 
     Args:
-        laws: computes them.
+        known: those that are known; gets others.
+        target: verifies the tree where one is not known.
+        sequence: whose tree it is.
         tree: the verified tree.
         text: the new tokens before its root.
-        known: those that are known, by the text before them.
+
+    Attributes:
+        failures: as in `WarpedLaws`.
     """
 
-    def __init__(self, laws: Laws, tree: TokenTree, text: Text, known: dict[Text, FloatArray]) -> None:
-        self._laws, self._tree, self._text, self._known = laws, tree, text, known
+    def __init__(self, known: Known, target: Target, sequence: Sequence, tree: TokenTree, text: Text) -> None:
+        self._known, self._target, self._sequence, self._tree, self._text = known, target, sequence, tree, text
+        self.failures: list[BaseException] = []
+
+    @cached_property
+    def _laws(self) -> WarpedLaws:
+        ids = self._sequence.request.ids
+        self._target.open(0, len(ids) + len(self._tree))
+        self._target.read({0: ids[:-1]})
+        logits = self._target.verify({0: self._tree}).outputs[0].logits
+        self._target.close(0)
+        return attrs.evolve(self._sequence.laws(self._tree, logits), failures=self.failures)
 
     def at(self, node: int) -> FloatArray:
         check_node(self._tree, node)
@@ -96,68 +165,32 @@ class _KnownLaws(Laws):
         while above > 0:
             path.append(int(self._tree.tokens[above]))
             above = int(self._tree.parents[above])
-        before = (*self._text, *reversed(path))
-        if before not in self._known:
-            self._known[before] = read_only(self._laws.at(node))
-        return self._known[before]
+        return self._known.law((*self._text, *reversed(path)), lambda: self._laws.at(node))
 
     def ends(self, token: int) -> bool:
-        return self._laws.ends(token)
+        return token in self._sequence.request.eos
 
 
-def rounds_after(
-    decoder: Decoder, request: Request, text: Text, known: dict[Text, FloatArray]
-) -> Iterator[RoundOutcome]:
+def rounds_after(decoder: Decoder, known: Known, text: Text) -> Iterator[RoundOutcome]:
     """How the round after some new tokens may go, for a policy and a rule without memory.
 
     The tree is drafted once for each outcome of the policy's draws, and walked once for each of the rule's.
 
     Args:
-        decoder: its target takes tables.
-        request: the whole request.
+        decoder: what is decoded with.
+        known: what its rounds have in common; grows.
         text: the new tokens before the round.
-        known: the target's laws that are known, by the new tokens before them; grows.
     """
-    before = attrs.evolve(
-        request,
-        ids=np.append(request.ids, np.array(text, dtype=np.int64)),
-        max_new_tokens=request.max_new_tokens - len(text),
-    )
-    limit, vocab_size = decoder.limit(before), decoder.target.vocab_size
-    policy = decoder.engine.policy_for(request)
+    sequence, target = known.sequence(text), decoder.target
+    for prob, tree in known.drafts(sequence):
+        laws = _KnownLaws(known, target, sequence, tree, text)
 
-    def drafted(choices: Choices) -> tuple[Sequence, TokenTree]:
-        sequence = Sequence(before, choices, limit, decoder.children)
-        sequence.start(policy, decoder.target.device, len(before.ids) + limit, 0.0)
-        return sequence, _draft(decoder, sequence).tree
-
-    for prob, (sequence, tree) in enumerate_outcomes(drafted):
-        laws = sequence.laws(tree, _logits(decoder.target, before.ids, tree))
-
-        def walk(choices: Choices, tree: TokenTree = tree, laws: WarpedLaws = laws) -> Accepted:
-            return walked(decoder.rule, tree, _KnownLaws(laws, tree, text, known), choices, vocab_size, laws.failures)
+        def walk(choices: Choices, tree: TokenTree = tree, laws: _KnownLaws = laws) -> Accepted:
+            return walked(decoder.rule, tree, laws, choices, target.vocab_size, laws.failures)
 
         for share, accepted in enumerate_outcomes(walk):
             tokens, reason = sequence.cut(tree, accepted)
             yield RoundOutcome(prob * share, tree, tuple(tokens.tolist()), len(accepted.path) - 1, reason is not None)
-
-
-def _logits(target: Target, ids: IntArray, tree: TokenTree) -> Tensor:
-    target.open(0, len(ids) + len(tree))
-    target.read({0: ids[:-1]})
-    logits = target.verify({0: tree}).outputs[0].logits
-    target.close(0)
-    return logits
-
-
-def _draft(decoder: Decoder, sequence: Sequence) -> Drafted:
-    drafter, ids = decoder.engine.parts.drafter, sequence.request.ids
-    drafter.open(0, ids.copy(), len(ids) + sequence.limit)
-    drafter.read({0: Part(0, len(ids) - 1)})
-    limits = sequence.limits(decoder.target.vocab_size, drafter.max_depth)
-    drafted = draft_tree(sequence.policy, drafter, sequence.root, limits, sequence.policy_choices)
-    drafter.close(0)
-    return drafted
 
 
 @attrs.frozen(eq=False)
@@ -192,11 +225,11 @@ def composed_law(decoder: Decoder, request: Request, most: int) -> Enumerated | 
     law: Law = defaultdict(float)
     outcomes, accepting = 0, False
     waiting: dict[Text, float] = {(): 1.0}
-    known: dict[Text, FloatArray] = {}
+    known = Known(decoder, request)
     while waiting:
         text = min(waiting, key=len)  # all ways to a text are known once the shorter ones are done
         prob = waiting.pop(text)
-        for one in rounds_after(decoder, request, text, known):
+        for one in rounds_after(decoder, known, text):
             outcomes += 1
             if outcomes > most:
                 return None

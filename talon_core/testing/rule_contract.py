@@ -120,7 +120,7 @@ class _Noted(Choices):
     """Hands choices on and notes them."""
 
     def __init__(self, choices: Choices) -> None:
-        self.laws: list[FloatArray] = []
+        self.laws: list[list[float]] = []
         self.outcomes: list[int] = []
         self._choices = choices
 
@@ -130,7 +130,7 @@ class _Noted(Choices):
         if wrong is not None:
             raise ValueError(f"it drew from {law.tolist()}, which {wrong}")
         outcome = self._choices.pick(law)
-        self.laws.append(law)
+        self.laws.append(law.tolist())
         self.outcomes.append(outcome)
         return outcome
 
