@@ -15,7 +15,7 @@ export PIP_NO_INPUT = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models demo test test-all lint docs bench speed gpu gpu-speed build clean
+.PHONY: help setup models demo test test-all lint docs bench speed batch-speed gpu gpu-speed build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench: models ## time the parts on this machine (pytest-benchmark)
 
 speed: models ## the figures of docs/performance.md on this machine, from one interleaved run
 	$(BIN)/python tests/benchmarks/cpu_speed.py $(SPEED_ARGS)
+
+batch-speed: models ## what slots bring over fixed batches on this machine
+	$(BIN)/python tests/benchmarks/batch_speed.py $(SPEED_ARGS)
 
 gpu: models ## on a machine with a GPU: the kernels and the engine against their references there
 	$(BIN)/python -m pytest tests/kernels tests/integration/test_gpu.py -m "not matrix" $(PYTEST_ARGS)

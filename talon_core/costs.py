@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any, TypeVar
 
@@ -34,24 +34,87 @@ class Costs(ABC):
         """
 
 
-class MeasuredCosts(Costs):
-    """Costs that are measured while one decodes: the engine tells it of every pass.
+class _Line:
+    """Seconds by size, as they were measured: a rising line through the median of each size.
 
-    Passes are remembered by powers of two of their sizes, the latest of each kind, and their median counts. Between
-    kinds a line is drawn, and more never costs less. Beyond what was seen, the last step's slope goes on.
+    Medians that fall where they should rise are put together (isotonic regression, pool adjacent violators), each
+    counted as often as it was measured. Above the largest size the last step's slope goes on; below the smallest, that
+    of the straight line through all of them.
     """
 
     def __init__(self) -> None:
-        self._verified: dict[tuple[int, int], dict[int, deque[float]]] = defaultdict(dict)  # by (batch, context)
-        self._drafted: dict[int, dict[int, deque[float]]] = defaultdict(dict)  # by width
+        self._times: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}
+        self._sizes: list[int] = []  # of the line, rising; empty until somebody asks
+        self._seconds: list[float] = []
+        self._slope = 0.0
+
+    def add(self, size: int, seconds: float) -> None:
+        times = self._times.setdefault(size, deque(maxlen=LATEST))
+        times.append(seconds)
+        self._medians[size] = median(times)
+        self._sizes = []
+
+    def _draw(self) -> None:
+        """Make the line of what was measured."""
+        self._sizes = sorted(self._medians)
+        weights = [len(self._times[size]) for size in self._sizes]
+        self._slope = max(0.0, _slope(self._sizes, [self._medians[size] for size in self._sizes], weights))
+        pools: list[tuple[float, int, int]] = []  # seconds, passes, sizes
+        for size, weight in zip(self._sizes, weights, strict=True):
+            seconds, count, sizes = self._medians[size], weight, 1
+            while pools and pools[-1][0] >= seconds:
+                before, passes, of = pools.pop()
+                seconds = (before * passes + seconds * count) / (passes + count)
+                count, sizes = count + passes, sizes + of
+            pools.append((seconds, count, sizes))
+        self._seconds = [seconds for seconds, _, sizes in pools for _ in range(sizes)]
+
+    def at(self, size: int) -> float:
+        if not self._sizes:
+            self._draw()
+        sizes, seconds = self._sizes, self._seconds
+        place = bisect_left(sizes, size)
+        if place < len(sizes) and sizes[place] == size:
+            return seconds[place]
+        if place == 0:
+            return max(0.0, seconds[0] - self._slope * (sizes[0] - size))
+        if len(sizes) == 1:
+            return seconds[0]
+        right = min(place, len(sizes) - 1)
+        slope = (seconds[right] - seconds[right - 1]) / (sizes[right] - sizes[right - 1])
+        return seconds[right - 1] + slope * (size - sizes[right - 1])
+
+
+def _slope(sizes: list[int], seconds: list[float], weights: list[int]) -> float:
+    """Of the straight line through so many points, by least squares; 0 where there is one size."""
+    total = sum(weights)
+    middle = sum(size * weight for size, weight in zip(sizes, weights, strict=True)) / total
+    spread = sum(weight * (size - middle) ** 2 for size, weight in zip(sizes, weights, strict=True))
+    if not spread:
+        return 0.0
+    along = zip(sizes, seconds, weights, strict=True)
+    return sum(weight * (size - middle) * second for size, second, weight in along) / spread
+
+
+class MeasuredCosts(Costs):
+    """Costs that are measured while one decodes: the engine tells it of every pass.
+
+    The latest passes of each size are remembered, for contexts and batches by powers of two, and their medians make a
+    line, on which more never costs less.
+    """
+
+    def __init__(self) -> None:
+        self._verified: dict[tuple[int, int], _Line] = defaultdict(_Line)  # by (batch, context)
+        self._drafted: dict[int, _Line] = defaultdict(_Line)  # by width
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
         """A pass of the target took so long; arguments as for `verify`."""
-        _remember(self._verified[_power(batch), _power(context)], nodes, seconds)
+        self._verified[_power(batch), _power(context)].add(nodes, seconds)
 
     def drafted(self, rows: int, width: int, seconds: float) -> None:
         """A layer of the drafter took so long; arguments as for `draft`."""
-        _remember(self._drafted[_power(width)], rows, seconds)
+        self._drafted[_power(width)].add(rows, seconds)
 
     def forget(self) -> None:
         """Nothing is known any more."""
@@ -60,11 +123,13 @@ class MeasuredCosts(Costs):
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         wanted = _power(batch), _power(context)
-        return _at(self._verified, nodes, key=lambda kind: [abs(a - b) for a, b in zip(kind, wanted, strict=True)])
+        line = _nearest(self._verified, wanted, lambda kind: [abs(a - b) for a, b in zip(kind, wanted, strict=True)])
+        return line.at(nodes) if line is not None else None
 
     def draft(self, rows: int, width: int) -> float | None:
         wanted = _power(width)
-        return _at(self._drafted, rows, key=lambda kind: abs(kind - wanted))
+        line = _nearest(self._drafted, wanted, lambda kind: abs(kind - wanted))
+        return line.at(rows) if line is not None else None
 
 
 def _power(size: int) -> int:
@@ -72,31 +137,10 @@ def _power(size: int) -> int:
     return max(size, 1).bit_length()
 
 
-def _remember(known: dict[int, deque[float]], size: int, seconds: float) -> None:
-    known.setdefault(size, deque(maxlen=LATEST)).append(seconds)
-
-
 Kind = TypeVar("Kind")
 
 
-def _at(known: Mapping[Kind, dict[int, deque[float]]], size: int, key: Callable[[Kind], Any]) -> float | None:
-    if not known:
+def _nearest(lines: Mapping[Kind, _Line], wanted: Kind, distance: Callable[[Kind], Any]) -> _Line | None:
+    if not lines:
         return None
-    return _along(known[min(known, key=key)].items(), size)
-
-
-def _along(seen: Iterable[tuple[int, deque[float]]], size: int) -> float:
-    """Seconds for a size, on the rising line through what was seen."""
-    sizes: list[int] = []
-    seconds: list[float] = []
-    for one, times in sorted(seen):
-        sizes.append(one)
-        seconds.append(max(median(times), seconds[-1] if seconds else 0.0))
-    place = bisect_left(sizes, size)
-    if place < len(sizes) and sizes[place] == size:
-        return seconds[place]
-    if len(sizes) == 1 or place == 0:
-        return seconds[0]
-    right = min(place, len(sizes) - 1)
-    slope = (seconds[right] - seconds[right - 1]) / (sizes[right] - sizes[right - 1])
-    return seconds[right - 1] + slope * (size - sizes[right - 1])
+    return lines[wanted if wanted in lines else min(lines, key=distance)]

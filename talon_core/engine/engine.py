@@ -62,7 +62,10 @@ class Engine:
         prompt_tokens: of prompts, read in a step where other sequences have a round in it.
         keep: keep the keys and values of texts that are over until their slot is needed, so that the next prompt that
             begins in the same way, as the next turn of a conversation does, is read from there on.
-        costs: what passes take on this machine; measured while it decodes by default.
+        costs: what passes take on this machine; by default, and where `MeasuredCosts` are given, measured while it
+            decodes.
+        allocate: where sequences share a pass, verify those nodes of their trees that are worth their time by these
+            costs; False verifies every tree as its policy has made it. May be set between steps.
         now: the clock, in seconds.
 
     Raises:
@@ -84,6 +87,7 @@ class Engine:
         prompt_tokens: int = PROMPT_TOKENS,
         keep: bool = True,
         costs: Costs | None = None,
+        allocate: bool = True,
         now: Callable[[], float] = perf_counter,
     ) -> None:
         for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
@@ -95,8 +99,9 @@ class Engine:
         self.target_passes = 0
         self._children = children
         self._nodes = min(checked_budget(self.policy), RESERVED_NODES)
-        self._measured = MeasuredCosts()
+        self._measured = costs if isinstance(costs, MeasuredCosts) else MeasuredCosts()
         self.costs = costs if costs is not None else self._measured
+        self.allocate = allocate
         self._machine: dict[str, Any] = {}
         self._slots = Slots(slots, rows, target.occupied)
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
@@ -260,7 +265,8 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            rounds = Stages(self.parts, ready, faults, self._measured, self.now).run()
+            costs = self.costs if self.allocate else None
+            rounds = Stages(self.parts, ready, faults, self._measured, self.now, costs).run()
             self.target_passes += 1
         for slot, round_ in rounds.items():
             with faults.of([slot]), blaming("tree policy", ready[slot].policy, "observe"):

@@ -177,6 +177,10 @@ class Sequence:
         """Where a rule only follows the target's most likely tokens, those that end the text; None elsewhere."""
         return self.request.eos if rule.follows_argmax and self.request.greedy else None
 
+    def takes_any_tree(self, rule: AcceptanceRule) -> bool:
+        """Whether its text is the same whatever tree is verified."""
+        return self.greedy_ends(rule) is not None or ("any" in rule.exact_for and not rule.lossy)
+
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""
         left = 0 if self.finished else self.limit - len(self.token_ids) - 1

@@ -7,8 +7,9 @@ from time import perf_counter
 import attrs
 import torch
 
-from talon_core.costs import MeasuredCosts
+from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
+from talon_core.engine.allocation import allocated
 from talon_core.engine.checked_drafter import checked_depth
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
@@ -55,6 +56,7 @@ class Stages:
         faults: what fails.
         measured: is told what passes take.
         now: the clock, in seconds.
+        allocate: cut the trees of sequences that share a pass to what is worth its time, by these costs; None for no.
     """
 
     def __init__(
@@ -64,18 +66,20 @@ class Stages:
         faults: Faults,
         measured: MeasuredCosts,
         now: Callable[[], float] = perf_counter,
+        allocate: Costs | None = None,
     ) -> None:
         self._parts = parts
         self._sequences = sequences
         self._faults = faults
         self._measured = measured
         self._now = now
+        self._allocate = allocate
         self._spans: dict[int, list[Span]] = {slot: [] for slot in sequences}
 
     def run(self) -> dict[int, Round]:
         """The round of each slot for which nothing has failed."""
         context = {slot: one.length for slot, one in self._sequences.items()}
-        drafted = self._draft()
+        drafted = self._allocated(self._draft())
         accepted, committed = self._verify(drafted)
         emitted = self._emit(drafted, accepted)
         with self._faults.of([*emitted]), self._span("commit", emitted):
@@ -119,6 +123,17 @@ class Stages:
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices))
         return draft_trees(wanted, parts.drafter, self._faults, self._measured, self._now)
+
+    def _allocated(self, drafted: dict[int, Drafted]) -> dict[int, Drafted]:
+        """What was drafted, with the trees as they are verified."""
+        trees = {slot: drafted[slot].tree for slot in self._left(drafted)}
+        if self._allocate is None or len(trees) < 2:
+            return drafted
+        free = frozenset(slot for slot in trees if self._sequences[slot].takes_any_tree(self._parts.rule))
+        context = max(self._sequences[slot].length for slot in trees)
+        drafting = sum(span.seconds for span in {span for slot in trees for span in drafted[slot].spans})
+        cut = allocated(trees, free, self._allocate, context, drafting)
+        return drafted | {slot: attrs.evolve(drafted[slot], tree=tree) for slot, tree in cut.items()}
 
     def _verify(self, drafted: Mapping[int, Drafted]) -> tuple[dict[int, Accepted], set[int]]:
         """What was accepted, by slot, and the slots that are committed already."""

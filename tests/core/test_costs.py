@@ -66,14 +66,18 @@ def test_between_sizes_and_beyond_them_there_is_a_line():
         assert [costs(size, 100) for size in (13, 17)] == pytest.approx([5.0, 6.0])  # as the last step rises
 
 
-def test_below_the_smallest_size_its_time_counts_and_a_single_size_is_all_sizes():
-    assert verified((8, 2.0), (16, 3.0)).verify(1, 100) == 2.0
+def test_below_the_smallest_size_the_straight_line_goes_on_and_a_single_size_is_all_sizes():
+    assert [verified((8, 2.0), (16, 3.0)).verify(nodes, 100) for nodes in (1, 4)] == pytest.approx([1.125, 1.5])
+    assert verified((8, 2.0), (9, 3.0)).verify(1, 100) == 0.0  # no pass takes less
+    assert verified((8, 3.0), (9, 2.0)).verify(1, 100) == 2.5
     assert [verified((8, 2.0)).verify(nodes, 100) for nodes in (1, 8, 64)] == [2.0] * 3
 
 
 def test_more_never_costs_less_whatever_was_measured():
     costs = verified((1, 2.0), (4, 1.0), (8, 3.0))
-    assert [costs.verify(nodes, 100) for nodes in (1, 4, 6, 8)] == pytest.approx([2.0, 2.0, 2.5, 3.0])
+    assert [costs.verify(nodes, 100) for nodes in (1, 4, 6, 8)] == pytest.approx([1.5, 1.5, 2.25, 3.0])
+    costs = verified((1, 2.0), (1, 2.0), (1, 2.0), (4, 1.0), (8, 3.0))  # what was seen oftener counts more
+    assert [costs.verify(nodes, 100) for nodes in (1, 4, 8)] == pytest.approx([1.75, 1.75, 3.0])
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), TIMES), min_size=1, max_size=30))
@@ -83,7 +87,9 @@ def test_the_line_rises_through_any_passes_and_stays_within_what_was_seen_betwee
     assert all(after >= before - 1e-9 for before, after in pairwise(line))
     largest = max(nodes for nodes, _ in passes)
     seen = [seconds for _, seconds in passes]
-    assert all(min(seen) - 1e-9 <= seconds <= max(seen) + 1e-9 for seconds in line[:largest])
+    smallest = min(nodes for nodes, _ in passes)
+    assert all(min(seen) - 1e-9 <= seconds <= max(seen) + 1e-9 for seconds in line[smallest - 1 : largest])
+    assert min(line) >= 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), TIMES), min_size=1, max_size=30), st.randoms())
@@ -214,3 +220,14 @@ def test_costs_that_are_given_are_those_that_policies_are_told_and_a_sequence_ha
     assert seen == [fixed]
     assert own.costs is fixed
     assert SequenceInfo(prompt_length=1, max_new_tokens=1, temperature=0.0).costs.verify(1, 1) is None
+
+
+def test_measured_costs_that_are_handed_in_are_told_of_passes():
+    costs = MeasuredCosts()
+    engine = Engine(
+        TableTarget(np.zeros((3, 3))), Match(), Talon(budget=4), TableDrafter([[0.5, 0.3, 0.2]]), costs=costs
+    )
+    engine.submit(Request(np.array([1]), 4))
+    engine.step()
+    assert costs.verify(4, 2) is not None
+    assert engine.costs is costs

@@ -1,0 +1,132 @@
+"""What slots bring over fixed batches, where answers are of all lengths.
+
+    python tests/benchmarks/batch_speed.py [--prompts FOLDER] [--drafter eagle3] [--out FILE]
+
+Thirty-two prompts, whose answers may have 8, 16, ..., 256 tokens in a shuffled order, are decoded in turn, eight at a
+time: in fixed batches, of which the next begins when all texts of the one before are over; in slots, which the next
+prompt takes as soon as a text is over; and in slots with nothing but the nodes that are worth their time. Then plain
+decoding in slots. Prints the tokens a second of each way, in medians over repetitions, and the ratio to fixed batches.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from talon_core import Request, Result
+from talon_core.bench.environment import describe_environment, describe_session
+from talon_core.bench.prompts import read_sets
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.defaults import AUTO, DEFAULT_MODEL, NONE
+from talon_core.models.loading import load_model
+from talon_core.plugins.parts import Parts
+
+SEQUENCES, SLOTS, LONGEST = 32, 8, 256
+FIXED = "fixed batches"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--drafter", default=AUTO)
+    parser.add_argument("--prompts", type=Path, default=Path(__file__).parent.parent / "prompts.jsonl")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--longest", type=int, default=LONGEST, help="tokens of the longest answer")
+    parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
+    options = parser.parse_args()
+    model, tokenizer = load_model(options.model)
+    drafting = decoder_for_model(model, tokenizer, Parts(options.drafter))
+    plain = decoder_for_model(model, tokenizer, Parts(policy=NONE))
+    requests = _requests(drafting, options.prompts, options.longest)
+    ways: dict[str, Callable[[], list[Result]]] = {
+        FIXED: lambda: _fixed(drafting, requests),
+        "slots": lambda: _in_slots(drafting, requests, allocate=False),
+        "slots, allocated": lambda: _in_slots(drafting, requests, allocate=True),
+        "plain, slots": lambda: _in_slots(plain, requests, allocate=False),
+    }
+    figures = {
+        "manifest": {
+            "model": options.model,
+            **describe_environment(model, tokenizer, plain.target),
+            **describe_session(),
+        },
+        "ways": _timed(ways, options.repetitions),
+    }
+    _show(figures)
+    if options.out is not None:
+        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def _requests(decoder: Decoder, path: Path, longest: int) -> list[Request]:
+    sets = [[prompt.turns[0] for prompt in one.prompts] for one in read_sets(path)]
+    texts = [one[at] for at in range(max(map(len, sets))) for one in sets if at < len(one)]  # a prompt of each set
+    lengths = np.random.default_rng(0).permutation(np.linspace(longest / SEQUENCES, longest, SEQUENCES).astype(int))
+    made = []
+    for at, length in enumerate(lengths.tolist()):
+        made.append(decoder.frontend.request(texts[at % len(texts)], {"max_new_tokens": length}))
+    return made
+
+
+def _again(requests: Sequence[Request]) -> list[Request]:
+    return [attrs.evolve(request) for request in requests]
+
+
+def _fixed(decoder: Decoder, requests: Sequence[Request]) -> list[Result]:
+    decoder.engine.allocate = False
+    batches = [_again(requests[at : at + SLOTS]) for at in range(0, len(requests), SLOTS)]
+    return [result for batch in batches for result in decoder.run_all(batch)]
+
+
+def _in_slots(decoder: Decoder, requests: Sequence[Request], allocate: bool) -> list[Result]:
+    decoder.engine.allocate = allocate
+    batch = decoder.batch(_again(requests), SLOTS)
+    batch.finish()
+    return batch.results()
+
+
+def _timed(ways: dict[str, Callable[[], list[Result]]], repetitions: int) -> dict[str, dict[str, float]]:
+    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    nodes: dict[str, float] = {}
+    texts = set()
+    for repetition in track(range(-1, repetitions), "decoding", console=Console(stderr=True), transient=True):
+        for name, way in ways.items():
+            started = time.perf_counter()
+            results = way()
+            seconds = time.perf_counter() - started
+            texts.add(tuple(tuple(result.token_ids) for result in results))
+            rounds = [round_ for result in results for round_ in result.rounds]
+            nodes[name] = sum(len(round_.tree) for round_ in rounds) / len(rounds)
+            if repetition >= 0:  # the first round warms up
+                speeds[name].append(sum(len(result.token_ids) for result in results) / seconds)
+    if len(texts) != 1:
+        raise SystemExit("the ways gave different texts")
+    return {
+        name: {
+            "tokens_per_second": statistics.median(of),
+            "ratio": statistics.median(a / b for a, b in zip(of, speeds[FIXED], strict=True)),
+            "nodes": nodes[name],
+        }
+        for name, of in speeds.items()
+    }
+
+
+def _show(figures: dict[str, dict[str, dict[str, float]]]) -> None:
+    console = Console()
+    console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
+    table = Table("way", "tokens/s", f"over {FIXED}", "nodes a tree")
+    for name, of in figures["ways"].items():
+        table.add_row(name, f"{of['tokens_per_second']:.1f}", f"{of['ratio']:.2f}x", f"{of['nodes']:.1f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
