@@ -102,7 +102,7 @@ class Known:
         sequence.start(self._policy, self._decoder.target.device, len(before.ids) + limit, 0.0)
         return sequence
 
-    def drafts(self, sequence: Sequence) -> list[tuple[float, TokenTree]]:
+    def drafts(self, sequence: Sequence) -> Iterator[tuple[float, TokenTree]]:
         """Every tree that may be drafted for a sequence, with its probability: one for each outcome of the draws.
 
         They depend on the root and on the limits alone, as drafter and policy look at nothing else.
@@ -110,11 +110,14 @@ class Known:
         drafter = self._decoder.engine.parts.drafter
         limits = sequence.limits(self._decoder.target.vocab_size, drafter.max_depth)
         known = self._drafts.get((sequence.root, limits))
-        if known is None:
-            known = self._drafts[sequence.root, limits] = list(
-                enumerate_outcomes(lambda choices: self._draft(sequence, limits, choices))
-            )
-        return known
+        if known is not None:
+            yield from known
+            return
+        known = []
+        for one in enumerate_outcomes(lambda choices: self._draft(sequence, limits, choices)):
+            known.append(one)
+            yield one  # at once: there may be far too many
+        self._drafts[sequence.root, limits] = known
 
     def _draft(self, sequence: Sequence, limits: DraftLimits, choices: Choices) -> TokenTree:
         drafter, ids = self._decoder.engine.parts.drafter, sequence.request.ids
