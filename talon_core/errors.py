@@ -126,3 +126,9 @@ def of_the_machine(error: BaseException) -> bool:
 
 def _of_the_user(error: BaseException) -> bool:
     return of_the_machine(error) or isinstance(error, OSError | ValueError | BusyError)
+
+
+def made_of(interface: type, given: object) -> str:
+    """The end of a sentence about what is no object of a class, but should be: what would be right."""
+    instead = f", as {given.__name__}() and not {given.__name__}" if isinstance(given, type) else ""
+    return f"an object of class {interface.__name__}{instead}"

@@ -111,6 +111,8 @@ def generate(
         else:
             many.show_all(prompts, answers)
         _mark(decoder)
+        if answers.error is not None:
+            raise answers.error
         if answers.interrupted:
             raise typer.Exit(130)
         return

@@ -29,12 +29,14 @@ class Answers:
         seconds: from the first prefill to the last token.
         target_passes: forward passes over trees, each of a whole batch.
         interrupted: the user has stopped it.
+        error: what has ended it early, if something has.
     """
 
     results: "list[Result]"
     seconds: float
     target_passes: int
-    interrupted: bool
+    interrupted: bool = False
+    error: Exception | None = None
 
     def stats(self) -> dict[str, Any]:
         """Totals; `mean_accepted_tokens` is per sequence and pass, and `tokens_per_second` of all together."""
@@ -63,9 +65,9 @@ def read_prompts(file: str) -> list[str]:
 
 
 def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, options: Mapping[str, Any]) -> Answers:
-    """Decode prompts in batches; Ctrl-C ends it and keeps what there is."""
+    """Decode prompts in batches; Ctrl-C and errors end it and keep what there is."""
     requests = decoder.requests(prompts, options)
-    started, interrupted = perf_counter(), False
+    started, interrupted, failed = perf_counter(), False, None
     batch = decoder.batch(requests, batch_size)
     with _bar() as bar:
         task = bar.add_task("decoding", total=len(requests))
@@ -76,8 +78,10 @@ def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, opti
         except KeyboardInterrupt:
             batch.close()
             interrupted = True
+        except Exception as error:  # the caller raises it, once it has shown the answers
+            failed = error
     results = [result for one, result in zip(batch.sequences, batch.results(), strict=True) if one.has_begun]
-    return Answers(results, perf_counter() - started, batch.target_passes, interrupted)
+    return Answers(results, perf_counter() - started, batch.target_passes, interrupted, failed)
 
 
 def _bar() -> Progress:

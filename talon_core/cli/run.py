@@ -31,7 +31,8 @@ USAGE_ERRORS: tuple[type[BaseException], ...] = typer.BadParameter.__mro__[1:3]
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command, by default the process's own, with which the process ends.
 
-    With `--json` stdout gets one object, whatever happens: the answer, or `{"error": sentence}`.
+    With `--json` stdout gets one object, whatever happens: the answer, or `{"error": sentence}`, or where an answer was
+    there before the error, both in one.
 
     Returns:
         0 if it did what was asked, 1 if it says so itself, 2 for bad input or a broken plugin, 130 after Ctrl-C, 141 if

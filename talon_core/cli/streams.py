@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TextIO
 
@@ -50,7 +50,7 @@ class Streams:
                 exit is no part of the answer either.
         """
         self.json = False
-        self._answer: str | None = None
+        self._answer: Mapping[str, Any] | None = None
         self._stdout = stdout
         self._for_good = for_good
         self._copy: TextIO | None = None
@@ -72,18 +72,17 @@ class Streams:
             os.dup2(2, 1)
         sys.stdout = sys.stderr
 
-    def answer(self, values: object) -> None:
+    def answer(self, values: Mapping[str, Any]) -> None:
         """Keep the answer; it is written by `finish`, so that an error after it does not make two objects.
 
         Args:
             values: what JSON knows.
         """
-        encoding = (getattr(self._stdout, "encoding", None) or "utf-8").lower()
-        self._answer = json.dumps(values, ensure_ascii=not encoding.startswith("utf"), allow_nan=False, indent=2)
+        self._answer = values
 
     def error(self, sentence: str) -> None:
-        """Answer with an error."""
-        self.answer({"error": sentence})
+        """Answer with an error; what was answered before it stays beside it."""
+        self.answer({**(self._answer or {}), "error": sentence})
 
     @property
     def answered(self) -> bool:
@@ -98,8 +97,10 @@ class Streams:
         """
         try:
             if self._answer is not None:
-                self._stdout.write(self._answer + "\n")
-                self._answer = None
+                encoding = (getattr(self._stdout, "encoding", None) or "utf-8").lower()
+                plain = not encoding.startswith("utf")
+                answer, self._answer = self._answer, None
+                self._stdout.write(json.dumps(answer, ensure_ascii=plain, allow_nan=False, indent=2) + "\n")
             self._stdout.flush()
         except OSError:
             self.forget_stdout()

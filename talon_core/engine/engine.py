@@ -21,7 +21,7 @@ from talon_core.engine.processors import remembering, why_not
 from talon_core.engine.sequence import Sequence
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import RoundParts, Stages
-from talon_core.errors import BusyError, blaming, is_whole, one_line, written
+from talon_core.errors import BusyError, blaming, is_whole, made_of, one_line, written
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
@@ -69,7 +69,7 @@ class Engine:
         now: the clock, in seconds.
 
     Raises:
-        ValueError: for a bound that is no whole number of at least 1.
+        ValueError: for a part that is none, or a bound that is no whole number of at least 1.
         PluginError: if what the policy says of its budget cannot be understood.
     """
 
@@ -90,6 +90,14 @@ class Engine:
         allocate: bool = True,
         now: Callable[[], float] = perf_counter,
     ) -> None:
+        for part, given, interface in (
+            ("target", target, Target),
+            ("rule", rule, AcceptanceRule),
+            ("policy", policy, TreePolicy),
+            ("drafter", drafter, Drafter),
+        ):
+            if not isinstance(given, interface) and (given is not None or part in ("target", "rule")):
+                raise ValueError(f"the {part} is {written(given)}; it must be {made_of(interface, given)}")
         for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
             if bound is not None and (not is_whole(bound) or bound < 1):
                 raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
@@ -242,12 +250,14 @@ class Engine:
             says why.
 
         Raises:
+            ValueError: if something in `only` is no sequence.
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
+        taking = None if only is None else _sequences(only)
         with self._in_session(again=not self._handed_in):
             self._stepping, self._handed_in = True, False
             try:
-                return self._step(None if only is None else {*only})
+                return self._step(taking)
             except BaseException:  # Ctrl-C perhaps: nobody knows what the slots hold
                 for slot in [*self._running]:
                     self._leave(slot, keep=False)
@@ -386,6 +396,17 @@ class Engine:
                         close(slot)
                 except Exception as error:
                     LOG.warning("a slot was not closed as it should be: %s", one_line(error))
+
+
+def _sequences(given: object) -> set[Sequence]:
+    """What was given as the sequences of a step.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    if isinstance(given, Collection) and all(isinstance(one, Sequence) for one in given):
+        return {*given}
+    raise ValueError(f"only is {written(given)}; it must be a list of the sequences that submit has returned")
 
 
 def _give_back(target: Target, slots: Slots, opened: set[int]) -> None:

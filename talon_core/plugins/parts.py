@@ -10,7 +10,7 @@ from talon_core.defaults import AUTO, DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_R
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_rank
 from talon_core.engine.checked_policy import checked_budget
-from talon_core.errors import PluginError, naming, written
+from talon_core.errors import PluginError, made_of, naming, written
 from talon_core.plugins import specs
 from talon_core.plugins.fitting import check_rule, rule_for
 from talon_core.plugins.registry import KINDS, Registry
@@ -160,10 +160,8 @@ def built(registry: Registry, kind: str, given: Any) -> Any:
     interface = KINDS[kind][1]
     part = specs.build(registry, kind, given) if isinstance(given, str) else given
     if not isinstance(part, interface):
-        instead = f", as {given.__name__}() and not {given.__name__}" if isinstance(given, type) else ""
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
-            f"the {kind} is {given!r}; it must be a spec, as `talon list` shows them, "
-            f"or an object of class {interface.__name__}{instead}"
+            f"the {kind} is {given!r}; it must be a spec, as `talon list` shows them, or {made_of(interface, given)}"
         )
     if isinstance(part, TreePolicy):
         for which in ("budget", "draft_budget"):

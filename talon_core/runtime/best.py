@@ -1,6 +1,7 @@
 """Candidates out of rows of scores: the best tokens on the host, whole laws on demand."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -21,14 +22,42 @@ class Vocabulary:
         size: the target's tokens.
         ids: the target's id of each of the drafter's tokens, shape `(draft vocab,)`, int64; None where the drafter
             scores the target's own, from 0 on.
+
+    Raises:
+        ValueError: if `ids` are no different tokens of the target.
     """
 
     size: int
     ids: IntArray | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if self.ids is not None:
+            check_tokens("the ids of a drafter's tokens", self.ids, self.size)
+
     def named(self, tokens: IntArray) -> IntArray:
         """The target's ids of the drafter's tokens, of any shape."""
         return tokens if self.ids is None else self.ids[tokens]
+
+
+def check_tokens(what: str, ids: Any, size: int) -> None:
+    """Refuse what are no different token ids.
+
+    Args:
+        what: they are, for the message.
+        ids: an array, or a tensor on the host.
+        size: there are ids 0 to `size - 1`.
+
+    Raises:
+        ValueError: if they are not in one row, no whole numbers, others than there are, or one stands there twice.
+    """
+    numbers = np.asarray(ids)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise ValueError(f"{what} have shape {numbers.shape} and type {numbers.dtype}; they are whole numbers in a row")
+    wrong = numbers[(numbers < 0) | (numbers >= size)]
+    if len(wrong):
+        raise ValueError(f"{what} hold {wrong[0]}; the target's vocabulary has ids 0 to {size - 1}")
+    if len(np.unique(numbers)) < len(numbers):
+        raise ValueError(f"{what} hold a token twice; each stands there once")
 
 
 def best_numbers(scores: Tensor, width: int) -> Tensor:
@@ -151,13 +180,22 @@ def last_rows(starts: IntArray, counts: Mapping[int, int]) -> tuple[IntArray, di
 
     Returns:
         Their places, ascending, int64, and for each slot the first of its own among them.
+
+    Raises:
+        ValueError: if there is no such slot, or it has fewer rows.
     """
     places: list[IntArray] = []
     first: dict[int, int] = {}
     for slot in sorted(counts):
+        there = int(starts[slot + 1] - starts[slot]) if 0 <= slot < len(starts) - 1 else 0
+        if not 0 <= counts[slot] <= there:
+            raise ValueError(f"the last {counts[slot]} rows of slot {slot} are wanted; it has {there} in this pass")
         first[slot] = sum(map(len, places))
         places.append(np.arange(starts[slot + 1] - counts[slot], starts[slot + 1]))
-    return np.concatenate(places), first
+    return np.concatenate([_NO_PLACES, *places]), first
+
+
+_NO_PLACES: IntArray = np.empty(0, dtype=np.int64)
 
 
 def rows_at(rows: Tensor, places: IntArray) -> Tensor:
@@ -187,7 +225,12 @@ def best_by(
         width: how many tokens, best first.
         vocabulary: what the columns of the scores stand for.
         heads: rows of scores for each row of the inputs.
+
+    Raises:
+        ValueError: if there are no inputs, or the width is below 1.
     """
+    if not inputs:
+        raise ValueError("inputs are empty; give what the function works on, as a tuple of tensors")
     width = few_widths(width)
 
     def found(*own: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from talon_core.runtime.best import check_tokens
+
 
 def vocabulary_size(model: Any) -> int:
     """How many token ids a causal LM has logits for."""
@@ -61,16 +63,21 @@ def shared_output(model: Any, vocabulary: Tensor | None = None) -> nn.Module:
     Args:
         model: whose LM head it is.
         vocabulary: shape `(draft vocab,)`, int64; None for all tokens, which copies nothing.
+
+    Raises:
+        ValueError: if these are no different tokens of the model, or the rows of its LM head cannot be read.
     """
     lm_head: Any = model.get_output_embeddings()
     if vocabulary is None:
         whole: nn.Module = lm_head
         return whole
-    rows = vocabulary.to(lm_head.weight.device)
+    weight = output_weight(model)
+    check_tokens("the tokens of the smaller vocabulary", vocabulary.cpu(), len(weight))
+    rows = vocabulary.to(weight.device)
     bias = getattr(lm_head, "bias", None)
     with torch.device("meta"):
-        part = nn.Linear(lm_head.weight.shape[1], len(rows), bias=bias is not None)
-    part.weight = nn.Parameter(lm_head.weight.detach()[rows], requires_grad=False)
+        part = nn.Linear(weight.shape[1], len(rows), bias=bias is not None)
+    part.weight = nn.Parameter(weight.detach()[rows], requires_grad=False)
     if bias is not None:
         part.bias = nn.Parameter(bias.detach()[rows], requires_grad=False)
     return part

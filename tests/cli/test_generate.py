@@ -262,6 +262,31 @@ def lines(file, *values):
     return str(file)
 
 
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_the_answers_before_an_error_are_shown(talon, model, monkeypatch, tmp_path, as_json):
+    from talon_strategies import Chain
+
+    begin, grow, begun = Chain.begin, Chain.grow, []
+
+    def beginning(policy: Chain, sequence: object) -> object:
+        begun.append(sequence)
+        return begin(policy, sequence)
+
+    def failing(policy: Chain, *how: object) -> object:
+        if len(begun) == 2:
+            raise RuntimeError("lost")
+        return grow(policy, *how)
+
+    monkeypatch.setattr(Chain, "begin", beginning)
+    monkeypatch.setattr(Chain, "grow", failing)
+    file = lines(tmp_path / "prompts.jsonl", SENTENCE, SENTENCE)
+    arguments = ("--prompt-file", file, "--batch-size", "1", "--policy", "chain", "--max-new-tokens", "9")
+    ran = talon("generate", *arguments, "--model", model, *as_json)
+    assert ran.status == 2
+    assert "raised RuntimeError in grow: lost" in ran.err
+    assert said(9) in (ran.answer["results"][0]["text"] if as_json else ran.out)
+
+
 @pytest.mark.parametrize("size", ["1", "2", "8"])
 def test_a_file_of_prompts_is_decoded_in_batches(talon, model, tmp_path, size):
     prompts = [SENTENCE, "ab", "xyz" * 5]

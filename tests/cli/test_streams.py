@@ -58,10 +58,10 @@ def test_with_json_an_error_is_an_object_too(process, arguments, redirect):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_an_error_after_the_answer_takes_its_place(talon, model):
+def test_an_error_after_the_answer_stands_beside_it(talon, model):
     options = ["--model", model, "--policy", "chain", "--drafter", "draft-model:skip=1", "--max-new-tokens", "5"]
     ran = talon("generate", "hi", *options, "--tree-svg", "/dev/full", "--json")
-    assert (ran.status, ran.answer) == (2, {"error": "No space left on device"})
+    assert (ran.status, ran.answer["error"], len(ran.answer["token_ids"])) == (2, "No space left on device", 5)
 
 
 def test_what_calls_sys_exit_is_an_error(talon, monkeypatch):

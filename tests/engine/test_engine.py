@@ -412,6 +412,31 @@ def test_what_is_no_request_is_refused(given):
         engine(None).submit(given)
 
 
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        (("model", Match()), "the target is 'model'; it must be an object of class Target"),
+        ((TableTarget, Match()), "the target is .*; .* of class Target, as TableTarget.. and not TableTarget"),
+        ((TableTarget(TABLE), Match), "the rule is .* of class AcceptanceRule, as Match.. and not Match"),
+        ((TableTarget(TABLE), None), "the rule is None"),
+        ((TableTarget(TABLE), Match(), "talon"), "the policy is 'talon'; .* of class TreePolicy"),
+        ((TableTarget(TABLE), Match(), Talon(), TableDrafter), "the drafter is .* of class Drafter"),
+    ],
+)
+def test_parts_that_are_none_are_refused(parts, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Engine(*parts)
+
+
+@pytest.mark.parametrize("only", [[None], 3, "ab", [request()]])
+def test_a_step_is_for_sequences(only):
+    own = engine()
+    sequence = own.submit(request())
+    with pytest.raises(ValueError, match=r"^only is .*; it must be a list of the sequences that submit has returned"):
+        own.step(only)
+    assert run(own, sequence) == [alone(sequence.request)]
+
+
 @pytest.mark.parametrize("call", ["resume", "read", "verify", "commit", "close"])
 def test_a_slot_of_a_table_that_is_not_open_is_refused(call):
     target = TableTarget(np.zeros((3, 3)))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from talon_core import TokenTree
 from talon_core.attention import AttentionBackend
-from talon_core.runtime.best import Best, Vocabulary, best_by, best_numbers
+from talon_core.runtime.best import Best, Vocabulary, best_by, best_numbers, last_rows
 from talon_core.runtime.device import DeviceExecutor, executor_for
 from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
 from talon_core.runtime.passes import Pass
@@ -342,3 +342,34 @@ def test_a_prompt_in_parts_is_as_one_that_is_read_at_once(backend: AttentionBack
                     network(executor, torch.tensor([ids]), positions, this_pass)
             found.append(logits(executor, network, {0: (tree, 0)}))
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        ([[1, 2]], r"have shape \(1, 2\) and type int64; they are whole numbers in a row"),
+        ([1.0], "type float64"),
+        ([1, 9], "hold 9; the target's vocabulary has ids 0 to 8"),
+        ([-1], "hold -1"),
+        ([3, 4, 3], "hold a token twice"),
+    ],
+)
+def test_a_drafters_vocabulary_is_of_different_tokens_of_the_target(ids, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Vocabulary(9, np.array(ids))
+
+
+@pytest.mark.parametrize(("counts", "sentence"), [({0: 3}, "last 3 rows of slot 0 .* has 2"), ({7: 1}, "of slot 7")])
+def test_rows_that_a_pass_does_not_have_are_refused(counts, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        last_rows(np.array([0, 2, 2, 5]), counts)
+
+
+def test_the_last_rows_of_no_slot_are_none():
+    places, first = last_rows(np.array([0, 2]), {})
+    assert (places.tolist(), first) == ([], {})
+
+
+def test_the_best_of_nothing_cannot_be_had():
+    with pytest.raises(ValueError, match="inputs are empty"):
+        best_by(executors()["host"], "out", Network().out, (), 2, Vocabulary(VOCAB))
