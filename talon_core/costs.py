@@ -44,19 +44,19 @@ class _Line:
 
     def __init__(self) -> None:
         self._times: dict[int, deque[float]] = {}
-        self._medians: dict[int, float] = {}
+        self._medians: dict[int, float] = {}  # of the sizes that were not measured since
         self._sizes: list[int] = []  # of the line, rising; empty until somebody asks
         self._seconds: list[float] = []
         self._slope = 0.0
 
     def add(self, size: int, seconds: float) -> None:
-        times = self._times.setdefault(size, deque(maxlen=LATEST))
-        times.append(seconds)
-        self._medians[size] = median(times)
+        self._times.setdefault(size, deque(maxlen=LATEST)).append(seconds)
+        self._medians.pop(size, None)
         self._sizes = []
 
     def _draw(self) -> None:
         """Make the line of what was measured."""
+        self._medians |= {size: median(times) for size, times in self._times.items() if size not in self._medians}
         self._sizes = sorted(self._medians)
         weights = [len(self._times[size]) for size in self._sizes]
         self._slope = max(0.0, _slope(self._sizes, [self._medians[size] for size in self._sizes], weights))
