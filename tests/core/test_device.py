@@ -1,5 +1,7 @@
 """Passes that are recorded once and repeated: the output is the one of plain decoding, whatever the round brings."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -43,17 +45,24 @@ def decoder_of(model, drafter, policy, backend=None, recorded=True):
     return Decoder(target, Match(), policy, drafter, HFFrontend(model)), recorders
 
 
+@cache
+def model_and_truth(architecture):
+    """A model, and what plain decoding makes of the prompts, one by one."""
+    model = tiny_model(architecture)
+    plain = load(model, policy=None, attention="sdpa" if architecture in ("llama", "gpt2") else "reference")
+    return model, [plain.generate(prompt, max_new_tokens=16).token_ids for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("what", DRAFTERS)
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt-oss", "gpt2"])
 def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, recorded):
-    model = tiny_model(architecture)
-    plain = load(model, policy=None, attention="sdpa" if architecture in ("llama", "gpt2") else "reference")
+    model, expected = model_and_truth(architecture)
     decoder, recorders = decoder_of(model, *DRAFTERS[what], recorded=recorded)
-    together = decoder.generate(PROMPTS, max_new_tokens=20)
-    for prompt, result in zip(PROMPTS, together, strict=True):
-        alone = decoder.generate(prompt, max_new_tokens=20)
-        assert result.token_ids == alone.token_ids == plain.generate(prompt, max_new_tokens=20).token_ids
+    together = decoder.generate(PROMPTS, max_new_tokens=16)
+    for prompt, result, plain in zip(PROMPTS, together, expected, strict=True):
+        alone = decoder.generate(prompt, max_new_tokens=16)
+        assert result.token_ids == alone.token_ids == plain
     if recorded:
         assert len(recorders) == (2 if what == "draft model" else 1)
         assert all(one.repeated > 2 * one.recorded > 0 for one in recorders)

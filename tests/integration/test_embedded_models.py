@@ -125,7 +125,7 @@ def test_a_shipped_drafter_is_small_and_guesses_well(
     assert sum(file.stat().st_size for file in folder.iterdir()) <= most_bytes
     assert "## Licences" in (folder / "README.md").read_text()
     decoder = _decoder(request, "smollm", "talon:budget=32", kind)
-    stats = [result.stats for result in decoder.generate([*prompts], max_new_tokens=64)]
+    stats = [result.stats for result in decoder.generate([*prompts], max_new_tokens=48)]
     assert sum(one.new_tokens for one in stats) >= least * sum(one.target_passes for one in stats)
 
 
@@ -171,16 +171,16 @@ def test_processors_are_applied_to_the_true_prefix(
 def test_stop_strings_cut_where_generate_stops(request: pytest.FixtureRequest, prompts: list[str]) -> None:
     model, tokenizer = request.getfixturevalue("smollm")
     decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
-    whole = decoder.generate(prompts[1], max_new_tokens=80)
+    whole = decoder.generate(prompts[1], max_new_tokens=48)
     assert whole.text is not None
     stop = whole.text[len(whole.text) // 2 : len(whole.text) // 2 + 5]
-    result = decoder.generate(prompts[1], max_new_tokens=80, stop_strings=[stop])
+    result = decoder.generate(prompts[1], max_new_tokens=48, stop_strings=[stop])
     batch = torch.as_tensor(result.prompt_ids)[None]
     out = model.generate(
         batch,
         attention_mask=torch.ones_like(batch),
         do_sample=False,
-        max_new_tokens=80,
+        max_new_tokens=48,
         stop_strings=[stop],
         tokenizer=tokenizer,
     )
@@ -198,7 +198,7 @@ def test_stop_strings_that_are_no_texts_are_refused_in_words(request: pytest.Fix
 
 def test_sampling_with_a_seed_is_reproducible(request: pytest.FixtureRequest, prompts: list[str]) -> None:
     decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
-    options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "min_p": 0.02}
+    options: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "min_p": 0.02}
     one, same, other = (decoder.generate(prompts[0], seed=seed, **options).token_ids for seed in (7, 7, 8))
     assert one == same != other
 
@@ -229,5 +229,5 @@ def _visited_logits(decoder: Decoder, prompt: str) -> list[torch.Tensor]:
         seen.append(scores.clone())
         return scores
 
-    result = decoder.generate(prompt, max_new_tokens=60, logits_processor=[watch])
+    result = decoder.generate(prompt, max_new_tokens=44, logits_processor=[watch])
     return seen[: len(result.token_ids)]
