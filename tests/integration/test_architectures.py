@@ -19,7 +19,7 @@ from talon_drafters.hydra.training import HydraTraining
 from talon_drafters.medusa.training import MedusaTraining
 from talon_tests.tiny_models import ARCHITECTURES, SMALL, tiny_model
 
-NEW_TOKENS, MATRIX_TOKENS = 80, 200
+NEW_TOKENS, MATRIX_TOKENS = 64, 200
 PROMPT = torch.randint(3, 97, (21,), generator=torch.Generator().manual_seed(5))
 POLICIES = {
     "none": "none",
