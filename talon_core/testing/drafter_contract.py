@@ -18,7 +18,7 @@ from talon_core.testing.drafter_answers import difference
 from talon_core.testing.drafter_events import Player, Subject, Tokens
 from talon_core.testing.drafter_faults import Reference, fault
 from talon_core.testing.drafter_schedules import Schedule
-from talon_core.testing.drafter_steps import Step, steps
+from talon_core.testing.drafter_steps import History, steps
 
 SLOTS = 3
 """Sequences at a time."""
@@ -81,7 +81,7 @@ def check_drafter(
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(steps(texts, target.vocab_size, SLOTS))
-    def every_history_keeps_the_contract(history: tuple[Step, ...]) -> None:
+    def every_history_keeps_the_contract(history: History) -> None:
         _check(subject, make, history)
 
     target.occupied.update(subject.slots)
@@ -172,7 +172,7 @@ def _texts(prompts: Sequence[Sequence[int]] | None, vocab_size: int) -> list[Tok
     return texts
 
 
-def _check(subject: Subject, make: Callable[[], Drafter], history: Sequence[Step]) -> None:
+def _check(subject: Subject, make: Callable[[], Drafter], history: History) -> None:
     drafter = make()
     depth = checked_depth(subject.named, drafter)
     with Player(subject, drafter) as player:

@@ -1,6 +1,7 @@
 """What may happen to sequences in slots, side by side and one after another: random steps, for Hypothesis."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -64,6 +65,13 @@ class Step:
     pause: bool
 
 
+class History(tuple[Step, ...]):
+    """Steps that Hypothesis does not write out where one fails: that takes seconds, and nobody is shown it."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(f"<{len(self)} steps>")
+
+
 _NUMBERS = st.integers(0, 60)
 _LAYERS = st.builds(
     Layer,
@@ -73,7 +81,7 @@ _LAYERS = st.builds(
 )
 
 
-def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStrategy[tuple[Step, ...]]:
+def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStrategy[History]:
     """Steps of sequences in so many slots.
 
     Args:
@@ -101,4 +109,4 @@ def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStra
         ends=st.sampled_from([False] * 7 + [True]),
     )
     step = st.builds(Step, st.tuples(*[turn] * slots), st.booleans())
-    return st.lists(step, min_size=3, max_size=7).map(tuple)
+    return st.lists(step, min_size=3, max_size=7).map(History)

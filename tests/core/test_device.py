@@ -1,5 +1,7 @@
 """Passes that are recorded once and repeated: the output is the one of plain decoding, whatever the round brings."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -43,17 +45,24 @@ def decoder_of(model, drafter, policy, backend=None, recorded=True):
     return Decoder(target, Match(), policy, drafter, HFFrontend(model)), recorders
 
 
+@cache
+def model_and_truth(architecture):
+    """A model, and what plain decoding makes of the prompts, one by one."""
+    model = tiny_model(architecture)
+    plain = load(model, policy=None, attention="sdpa" if architecture in ("llama", "gpt2") else "reference")
+    return model, [plain.generate(prompt, max_new_tokens=16).token_ids for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("what", DRAFTERS)
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt-oss", "gpt2"])
 def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, recorded):
-    model = tiny_model(architecture)
-    plain = load(model, policy=None, attention="sdpa" if architecture in ("llama", "gpt2") else "reference")
+    model, expected = model_and_truth(architecture)
     decoder, recorders = decoder_of(model, *DRAFTERS[what], recorded=recorded)
-    together = decoder.generate(PROMPTS, max_new_tokens=20)
-    for prompt, result in zip(PROMPTS, together, strict=True):
-        alone = decoder.generate(prompt, max_new_tokens=20)
-        assert result.token_ids == alone.token_ids == plain.generate(prompt, max_new_tokens=20).token_ids
+    together = decoder.generate(PROMPTS, max_new_tokens=16)
+    for prompt, result, plain in zip(PROMPTS, together, expected, strict=True):
+        alone = decoder.generate(prompt, max_new_tokens=16)
+        assert result.token_ids == alone.token_ids == plain
     if recorded:
         assert len(recorders) == (2 if what == "draft model" else 1)
         assert all(one.repeated > 2 * one.recorded > 0 for one in recorders)
@@ -65,7 +74,7 @@ def test_tritons_kernels_decode_what_plain_decoding_does(architecture, monkeypat
     """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two of two layers."""
     pytest.importorskip("triton")
     patch_once(monkeypatch)
-    model = tiny_model(architecture, num_hidden_layers=2)
+    model = tiny_model(architecture, num_hidden_layers=2, sliding_window=6)
     assert sorted(model.config.layer_types) == ["full_attention", "sliding_attention"]
     backend = TritonAttention()
     why = backend.unavailable(torch.device("cpu"), torch.float32)
@@ -73,8 +82,9 @@ def test_tritons_kernels_decode_what_plain_decoding_does(architecture, monkeypat
         pytest.skip(why)
     decoder, _ = decoder_of(model, "draft-model:skip=1", "talon:budget=5,top_k=2", backend=backend, recorded=False)
     plain = load(model, policy=None, attention="reference")
-    for prompt, result in zip(PROMPTS[:2], decoder.generate(PROMPTS[:2], max_new_tokens=4), strict=True):
-        assert result.token_ids == plain.generate(prompt, max_new_tokens=4).token_ids
+    for prompt, result in zip(PROMPTS[:2], decoder.generate(PROMPTS[:2], max_new_tokens=3), strict=True):
+        assert result.token_ids == plain.generate(prompt, max_new_tokens=3).token_ids
+        assert any(len(one.tree) > 1 for one in result.rounds)
 
 
 def test_a_model_that_asks_its_device_for_something_is_run_without_recording():

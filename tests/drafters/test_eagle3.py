@@ -14,6 +14,7 @@ from talon_core import TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.drafter import Part
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import describe_options
@@ -21,6 +22,7 @@ from talon_core.request import Request
 from talon_core.runtime.executor import HostExecutor
 from talon_core.sampling import Sampling
 from talon_core.target import NOT_GREEDY, NodeOutputs, Verified
+from talon_core.tree import TokenTree
 from talon_drafters import Eagle3
 from talon_drafters.checkpoints import files
 from talon_drafters.checkpoints.files import fingerprint, read_checkpoint
@@ -435,6 +437,47 @@ def test_nothing_of_an_earlier_text_is_left(shared, tmp_path):
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.parametrize("slot", [0, 2])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_prompt_that_is_taken_over_whole_is_drafted_from_without_reading(slot, goes_on, shared, tmp_path):
+    drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
+    one = shared.Rounds.random(1, VOCAB)
+    count, states = len(one.prompt) - 1, shared.states_of(target_model(), one.ids, STATES)
+    with drafter.session():
+        shared.start(drafter, one.prompt, states[:count])
+        expected = shared.ask(drafter, one.trees[0]).law(0)
+        if goes_on:
+            path, tokens = one.accepted[0]
+            shared.tell(drafter, tokens, path, states[count : count + len(tokens)])
+            shared.ask(drafter, one.trees[1])
+        assert drafter.resume(slot, one.prompt, 60, 0, count) == count
+        np.testing.assert_allclose(shared.ask(drafter, one.trees[0], slot=slot).law(0), expected, rtol=1e-5, atol=1e-8)
+
+
+def test_a_longer_prompt_than_one_that_is_taken_over_is_read_from_its_end_on(shared, tmp_path):
+    drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
+    text = np.array([5, 6, 7, 8, 9, 10, 11, 12])
+    states, tree = shared.states_of(target_model(), text, STATES), TokenTree.root(11)
+    with drafter.session():
+        shared.start(drafter, text[:7], states[:6], slot=1)
+        expected = shared.ask(drafter, tree, slot=1).law(0)
+        shared.start(drafter, text[:5], states[:4])
+        assert drafter.resume(2, text[:7], 60, 0, 4) == 4
+        drafter.read({2: Part(4, 2, states[4:6])})
+        np.testing.assert_allclose(shared.ask(drafter, tree, slot=2).law(0), expected, rtol=1e-5, atol=1e-8)
+        assert drafter.resume(0, text[:7], 60, 2, 4) == 3  # the state at the fourth token is not there any more
+
+
+def test_a_second_answer_to_a_prompt_begins_without_reading_it(shared, tmp_path, monkeypatch):
+    decoder = decoder_of(written_case(shared, tmp_path, CASES["native"]))
+    read, reads = decoder.target.read, []
+    monkeypatch.setattr(decoder.target, "read", lambda parts: reads.append(parts) or read(parts))
+    prompt = np.arange(5, 14)
+    first, second = (decoder.generate(prompt, max_new_tokens=12) for _ in range(2))
+    assert first.token_ids == second.token_ids
+    assert len(reads) == 1
+
+
 def test_candidates_are_no_more_than_its_vocabulary(shared, tmp_path):
     decoder = decoder_of(written_case(shared, tmp_path, CASES["native"]))
     one = shared.Rounds.random(1, VOCAB)
@@ -471,15 +514,24 @@ def test_each_layer_of_a_tree_is_one_pass(shared, tmp_path):
     assert [round_.draft_passes for round_ in result.rounds] == [int(one.tree.depths.max()) for one in result.rounds]
 
 
+@cache
+def model_and_truth(architecture):
+    """A model, and what plain decoding makes of a prompt of five tokens and of one."""
+    model = tiny_model(architecture)
+    plain = decoder_for_model(model, None, Parts(policy=None))
+    prompts = np.array([5, 6, 7, 8, 9]), np.array([5])
+    return model, [(prompt, plain.generate(prompt, max_new_tokens=15).token_ids) for prompt in prompts]
+
+
 @pytest.mark.parametrize("policy", ["chain", "static", "eagle2:budget=12", "talon:budget=20,mu=0.01"])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2", "qwen3", "opt", "mistral-window"])
 def test_greedy_output_is_the_plain_models(architecture, policy, shared, tmp_path):
-    model = tiny_model(architecture)
+    model, answers = model_and_truth(architecture)
     path = written_case(shared, tmp_path, CASES["native" if policy == "chain" else "SpecForge, maps untouched"])
-    for prompt in ([5, 6, 7, 8, 9], [5]):
-        plain = decoder_for_model(model, None, Parts(policy=None)).generate(np.array(prompt), max_new_tokens=15)
-        drafted = decoder_of(path, policy, model).generate(np.array(prompt), max_new_tokens=15)
-        assert drafted.token_ids == plain.token_ids
+    decoder = decoder_of(path, policy, model)
+    for prompt, expected in answers:
+        drafted = decoder.generate(prompt, max_new_tokens=15)
+        assert drafted.token_ids == expected
         assert drafted.stats.draft_passes > 0
 
 

@@ -36,12 +36,12 @@ TOKENS, TOP_K = 3, 3
 SAMPLES, BATCH = 720, 20
 FALSE_ALARM = 1e-4
 PAIRS = [
-    ("talon-sampled:budget=6,top_k=2", "hybrid"),
-    ("sequoia:budget=6,depth=2", "traversal"),
-    ("sequoia:budget=6,depth=2", "rrsw"),
+    ("talon-sampled:budget=4,top_k=2", "hybrid"),
+    ("sequoia:budget=4,depth=2", "traversal"),
+    ("sequoia:budget=4,depth=2", "rrsw"),
     ("sampled-chain:length=2", "block"),
     ("specinfer:widths=2;1", "rrs"),
-    ("talon:budget=6", "match"),
+    ("talon:budget=4,top_k=2", "match"),
 ]
 
 Texts = Mapping[tuple[int, ...], float]

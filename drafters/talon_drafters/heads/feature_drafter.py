@@ -31,6 +31,8 @@ class _Slot(StagedSlot):
         prompt: likewise.
         states: what the head reads at the pending pairs, shape `(pending, hidden)`.
         places: of these states in the drafter's `KeptRows`; when they are staged, of what was made at each staged node.
+        read: how many tokens of the prompt the target has read.
+        last_read: what the head reads of the last of them, shape `(1, hidden)`.
     """
 
     def __init__(self, prompt: IntArray, states: Tensor) -> None:
@@ -38,6 +40,8 @@ class _Slot(StagedSlot):
         self.prompt = prompt
         self.states = states
         self.places: list[int] = []
+        self.read = 0
+        self.last_read = states
         self._fresh = True
 
     def restart(self, pending: list[int]) -> None:
@@ -112,10 +116,15 @@ class FeatureDrafter(Drafter):
         self._cache.open(slot, room + SPARE_ROWS)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        before = self._slots[source]
         # a pair belongs to what is shared if its second token does
         pairs = self._cache.resume(slot, room + SPARE_ROWS, source, max(length - 1, 0))
-        self._slots[slot] = _Slot(prompt, self._no_states)
-        return pairs
+        own = self._slots[slot] = _Slot(prompt, self._no_states)
+        if before.read != length or pairs != length - 1:
+            return pairs
+        own.restart([int(prompt[length])])
+        own.read, own.states, own.last_read = length, before.last_read, before.last_read
+        return length
 
     def close(self, slot: int) -> None:
         del self._slots[slot]
@@ -133,7 +142,8 @@ class FeatureDrafter(Drafter):
                 end = min(last, start + self.executor.prompt_tokens)
                 self._prefill(slot, tokens[start:end], states[start:end])
             own.restart(tokens[last:])
-            own.states = states[last:]
+            own.states = own.last_read = states[last:].clone()  # so that the others can be freed
+            own.read = part.end
 
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
