@@ -658,6 +658,12 @@ def converted(tiny: EmbeddedModel, gguf: Path, folder: Path, **changes: Any) -> 
     return folder
 
 
+@pytest.fixture
+def in_a_fork(forked_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a conversion has imported already what it takes seconds to import."""
+    monkeypatch.setattr(sys, "executable", forked_python)
+
+
 @pytest.mark.slow
 def test_a_conversion_gives_a_folder_that_from_pretrained_reads(
     tiny: EmbeddedModel, tiny_gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -690,14 +696,14 @@ def test_a_conversion_gives_a_folder_that_from_pretrained_reads(
     ],
 )
 def test_a_conversion_that_went_wrong_is_refused(
-    tiny: EmbeddedModel, tiny_gguf: Path, tmp_path: Path, changes: dict[str, Any], said: str
+    tiny: EmbeddedModel, tiny_gguf: Path, tmp_path: Path, in_a_fork: None, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ModelError, match=said):
         converted(tiny, tiny_gguf, tmp_path / "out", **changes)
 
 
 @pytest.mark.slow
-def test_a_file_that_is_no_gguf_is_refused(tiny: EmbeddedModel, tmp_path: Path) -> None:
+def test_a_file_that_is_no_gguf_is_refused(tiny: EmbeddedModel, tmp_path: Path, in_a_fork: None) -> None:
     (tmp_path / "tiny.gguf").write_bytes(b"".join(PIECES))
     with pytest.raises(ModelError, match="the conversion of 'tiny' failed with") as caught:
         converted(tiny, tmp_path / "tiny.gguf", tmp_path / "out")
