@@ -1,5 +1,6 @@
 """`talon` as a process: signals, pipes, and what it does not import."""
 
+import gc
 import json
 import os
 import signal
@@ -125,6 +126,13 @@ def test_help_is_shown_where_nothing_is_asked_for(talon):
     ran = talon()
     assert ran.status == 0
     assert "generate" in ran.out
+
+
+def test_the_garbage_collector_is_left_as_it_was(talon):
+    before = gc.get_threshold()
+    assert talon("list", "nothing").status == 2
+    assert talon("list").status == 0
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
