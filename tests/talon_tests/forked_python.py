@@ -5,6 +5,7 @@ Each worker starts the server once; the fixture `forked_python` is its other end
 What an interpreter does at its start, such as reading `PYTHONIOENCODING`, a fork does not do again.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
@@ -58,12 +60,18 @@ def attend(channel: socket.socket) -> NoReturn:
         become(asked, streams)
     for descriptor in (held, *streams):
         os.close(descriptor)
-    channel.sendall(b"%d\n" % child)
+    tell(channel, child)
     if channel in select.select([channel, running], [], [])[0]:  # who asked is gone
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    channel.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+    tell(channel, os.waitstatus_to_exitcode(status))
     os._exit(0)
+
+
+def tell(channel: socket.socket, number: int) -> None:
+    """Send a number to whoever asked, if it is still there."""
+    with contextlib.suppress(BrokenPipeError):
+        channel.sendall(b"%d\n" % number)
 
 
 def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
@@ -85,12 +93,28 @@ def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     if "-P" not in options:
         sys.path.insert(0, "")
     sys.argv = [how, *asked["arguments"]]
-    if how == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
-    else:
-        sys.modules["__main__"] = main = ModuleType("__main__")
-        exec(compile(what, "<string>", "exec"), vars(main))
-    sys.exit()
+    try:
+        if how == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            sys.modules["__main__"] = main = ModuleType("__main__")
+            exec(compile(what, "<string>", "exec"), vars(main))
+        sys.exit()
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            leave(leaving.code or 0)
+        raise
+
+
+def leave(status: int) -> None:
+    """End as an interpreter does, without taking apart what is imported, which takes a second; return if it cannot."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(status)
 
 
 def ask(address: str, *words: str) -> NoReturn:
