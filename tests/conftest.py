@@ -4,7 +4,9 @@ import hashlib
 import importlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,28 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TALON_DATA", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def forked_python() -> Iterator[str]:
+    """A command that takes `-c` or `-m` as `python` does, without its imports: see `talon_tests/forked_python.py`."""
+    if not hasattr(os, "fork"):
+        yield sys.executable
+        return
+    script = Path(__file__).parent / "talon_tests" / "forked_python.py"
+    with tempfile.TemporaryDirectory(prefix="talon-") as folder:  # the path of a socket may have a hundred characters
+        address, command = f"{folder}/socket", Path(folder, "python")
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" ask "{address}" "$@"\n')
+        command.chmod(0o700)
+        with subprocess.Popen(
+            [sys.executable, "-P", str(script), "serve", address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        ) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
+            yield str(command)
 
 
 LIAR = """

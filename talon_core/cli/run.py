@@ -1,6 +1,7 @@
 """Running the command line: what an exception becomes on stderr, and the exit status."""
 
 import _thread
+import gc
 import logging
 import os
 import signal
@@ -20,6 +21,9 @@ from talon_core.errors import PluginError, of_the_machine, one_line
 
 BAD_INPUT = 2
 PIPE_CLOSED = 141
+
+SELDOM = (100_000, 50, 100)
+"""The garbage collector's thresholds while a command runs."""
 
 NARROWEST = 20
 """Columns below which no table can be read."""
@@ -46,6 +50,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             _quiet_libraries(),
             _wide_enough(),
             _interruptible(),
+            _seldom_collected(),
         ):
             return _finished(out, _status(out, given))
     except ValueError as error:  # of the streams
@@ -184,6 +189,17 @@ def _interrupt() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     else:
         _thread.interrupt_main()
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Let the garbage collector look seldom: what torch and transformers make at their import stays."""
+    before = gc.get_threshold()
+    gc.set_threshold(*SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
+from hypothesis import Phase, settings
 from hypothesis.errors import Flaky
 
 from talon_core.certify.composed import is_frozen
@@ -49,6 +50,14 @@ def steady(kind: str, plugin: object, source: str) -> Iterator[None]:
             f"{naming(kind, plugin)} does not do the same whenever it is given the same; "
             f"what is random must come from {source} alone"
         ) from error
+
+
+def unexplained() -> list[Phase]:
+    """Hypothesis's phases as they are set, but for that in which it varies each part of a failing example.
+
+    It says which parts do not matter, and takes a hundred times as long as to find and to simplify the example.
+    """
+    return [phase for phase in settings().phases if phase is not Phase.explain]
 
 
 def made(make: Callable[[], T]) -> T:

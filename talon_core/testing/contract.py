@@ -17,7 +17,7 @@ from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.errors import blaming
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
-from talon_core.testing.claims import check_class, is_name, made, require, steady
+from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
 from talon_core.testing.strategies import draft_limits, table_drafters
 from talon_core.tree import TokenTree
@@ -113,7 +113,7 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
 
 
 def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[AnyDrafter], max_examples: int) -> None:
-    @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False)
+    @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False, phases=unexplained())
     @given(
         st.data(),
         drafters,

@@ -17,7 +17,7 @@ from talon_core.engine.sequence import checked_walk
 from talon_core.errors import blaming
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.table import TableDrafter
-from talon_core.testing.claims import check_class, made, require, steady
+from talon_core.testing.claims import check_class, made, require, steady, unexplained
 from talon_core.testing.drawing import Shape, draw_tree, shapes
 from talon_core.testing.strategies import laws
 from talon_core.testing.table import TableLaws
@@ -52,7 +52,7 @@ def check_rule(make: Callable[[], AcceptanceRule], *, max_examples: int = 200) -
     _check_claims(rule)
     kinds = [*KINDS] if rule.lossy or "any" in rule.exact_for else [kind for kind in KINDS if kind in rule.exact_for]
 
-    @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False)
+    @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False, phases=unexplained())
     @given(_trials(kinds))
     def every_walk_keeps_the_contract(trial: Trial) -> None:
         _Walks(make(), trial).check()

@@ -166,7 +166,7 @@ class Bench:
         if recorded and self.on_gpu:
             functions = {name: CudaGraphs().record(function)[1] for name, function in functions.items()}
         times: dict[str, list[float]] = {name: [] for name in functions}
-        for repetition in range(-2, self.sizes.repetitions):
+        for repetition in range(-2 if self.on_gpu else 0, self.sizes.repetitions):  # twice to warm up
             for name, function in functions.items():
                 if self.on_gpu:
                     torch.cuda.synchronize()

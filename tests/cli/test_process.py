@@ -1,5 +1,6 @@
 """`talon` as a process: signals, pipes, and what it does not import."""
 
+import gc
 import json
 import os
 import signal
@@ -41,8 +42,8 @@ def start(command: Sequence[str], *arguments: str, **environment: str) -> subpro
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
-def test_ctrl_c_keeps_what_is_there_and_ends_with_130(model):
-    command = [sys.executable, "-c", SLOW]
+def test_ctrl_c_keeps_what_is_there_and_ends_with_130(model, forked_python):
+    command = [forked_python, "-c", SLOW]
     with start(command, "generate", SENTENCE, "--model", model, "--policy", "none") as running:
         assert running.stdout is not None
         first = running.stdout.read(2)
@@ -57,9 +58,9 @@ def test_ctrl_c_keeps_what_is_there_and_ends_with_130(model):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
-def test_ctrl_c_with_json_leaves_an_object_that_says_so(model):
+def test_ctrl_c_with_json_leaves_an_object_that_says_so(model, forked_python):
     going = "print('going', file=sys.stderr, flush=True)"
-    command = [sys.executable, "-c", SLOW.replace("    time.sleep(0.2)", f"    {going}\n    time.sleep(0.2)")]
+    command = [forked_python, "-c", SLOW.replace("    time.sleep(0.2)", f"    {going}\n    time.sleep(0.2)")]
     with start(command, "generate", SENTENCE, "--model", model, "--policy", "none", "--json") as running:
         assert running.stderr is not None
         running.stderr.read(5)
@@ -70,8 +71,8 @@ def test_ctrl_c_with_json_leaves_an_object_that_says_so(model):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="closes a pipe")
-def test_a_reader_that_goes_away_is_no_error(model):
-    command = [sys.executable, "-c", SLOW]
+def test_a_reader_that_goes_away_is_no_error(model, forked_python):
+    command = [forked_python, "-c", SLOW]
     with start(command, "generate", SENTENCE, "--model", model, "--policy", "none") as running:
         assert running.stdout is not None
         assert running.stderr is not None
@@ -125,6 +126,13 @@ def test_help_is_shown_where_nothing_is_asked_for(talon):
     ran = talon()
     assert ran.status == 0
     assert "generate" in ran.out
+
+
+def test_the_garbage_collector_is_left_as_it_was(talon):
+    before = gc.get_threshold()
+    assert talon("list", "nothing").status == 2
+    assert talon("list").status == 0
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")

@@ -284,3 +284,16 @@ def test_a_lossy_rule_may_change_the_law_and_nothing_else():
 
     with pytest.raises(PluginError, match="a path begins with the root"):
         check_rule(EagerWithoutRoot)
+
+
+def test_a_mistake_in_every_walk_is_told_after_a_few_walks():
+    asked = []
+
+    @attrs.frozen
+    class Silent(Rule):
+        def walk(self, tree, laws, choices):
+            asked.append(tree)
+
+    with pytest.raises(PluginError, match="returned NoneType from walk; it must return an Accepted"):
+        check_rule(Silent)
+    assert len(asked) < 50

@@ -314,3 +314,20 @@ def test_hostile_candidates_are_met_too():
         PluginError, match=r"frontier row \d+ is all padding and has no law; draw where something is offered"
     ):
         check_tree_policy(ExpectsEveryRow, max_examples=300)
+
+
+def test_a_mistake_in_every_tree_is_told_after_a_few_trees():
+    asked = []
+
+    @attrs.frozen
+    class Forgetful(TreePolicy):
+        name = "forgetful"
+        budget: int = 4
+
+        def grow(self, tree, candidates, choices):
+            asked.append(tree)
+            return candidates.best(self.budget - len(tree))
+
+    with pytest.raises(PluginError, match="returned ndarray from grow; it must return a Growth"):
+        check_tree_policy(Forgetful)
+    assert len(asked) < 50

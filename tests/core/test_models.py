@@ -658,6 +658,12 @@ def converted(tiny: EmbeddedModel, gguf: Path, folder: Path, **changes: Any) -> 
     return folder
 
 
+@pytest.fixture
+def in_a_fork(forked_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a conversion has imported already what it takes seconds to import."""
+    monkeypatch.setattr(sys, "executable", forked_python)
+
+
 @pytest.mark.slow
 def test_a_conversion_gives_a_folder_that_from_pretrained_reads(
     tiny: EmbeddedModel, tiny_gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -690,14 +696,14 @@ def test_a_conversion_gives_a_folder_that_from_pretrained_reads(
     ],
 )
 def test_a_conversion_that_went_wrong_is_refused(
-    tiny: EmbeddedModel, tiny_gguf: Path, tmp_path: Path, changes: dict[str, Any], said: str
+    tiny: EmbeddedModel, tiny_gguf: Path, tmp_path: Path, in_a_fork: None, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ModelError, match=said):
         converted(tiny, tiny_gguf, tmp_path / "out", **changes)
 
 
 @pytest.mark.slow
-def test_a_file_that_is_no_gguf_is_refused(tiny: EmbeddedModel, tmp_path: Path) -> None:
+def test_a_file_that_is_no_gguf_is_refused(tiny: EmbeddedModel, tmp_path: Path, in_a_fork: None) -> None:
     (tmp_path / "tiny.gguf").write_bytes(b"".join(PIECES))
     with pytest.raises(ModelError, match="the conversion of 'tiny' failed with") as caught:
         converted(tiny, tmp_path / "tiny.gguf", tmp_path / "out")
@@ -725,24 +731,14 @@ def test_a_cached_model_is_resolved_in_milliseconds_without_network(
     )
 
 
-def load_real(name: str) -> tuple[Any, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = models.resolve(name)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), tokenizer
-
-
 def continue_greedily(model: Any, tokenizer: Any, text: str, tokens: int) -> str:
-    inputs = tokenizer(text, return_tensors="pt")
+    inputs = tokenizer(text, return_tensors="pt").to(model.device)
     ids = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     return str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
-@real("smollm2-135m")
-def test_smollm2_is_right() -> None:
-    model, tokenizer = load_real("smollm2-135m")
+def test_smollm2_is_right(smollm: tuple[Any, Any]) -> None:
+    model, tokenizer = smollm
     assert model.num_parameters() == models.MODELS["smollm2-135m"].parameters
     assert model.lm_head.weight is model.get_input_embeddings().weight
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
@@ -760,9 +756,8 @@ def test_smollm2_is_right() -> None:
 
 
 @pytest.mark.slow
-@real("gemma3-270m")
-def test_gemma3_is_right() -> None:
-    model, tokenizer = load_real("gemma3-270m")
+def test_gemma3_is_right(gemma: tuple[Any, Any]) -> None:
+    model, tokenizer = gemma
     assert model.num_parameters() == models.MODELS["gemma3-270m"].parameters
     assert model.lm_head.weight is model.get_input_embeddings().weight
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 1, 0)

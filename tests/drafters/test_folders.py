@@ -4,7 +4,6 @@ import ast
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,10 +93,10 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def loaded(copies: dict[str, Path]) -> dict[str, Any]:
+def loaded(copies: dict[str, Path], forked_python: str) -> dict[str, Any]:
     """By copy, the classes that it registers and its modules, all imported; or how that failed."""
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, *map(str, copies.values())], capture_output=True, text=True, check=False
+        [forked_python, "-c", IMPORT_ALL, *map(str, copies.values())], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -1,8 +1,5 @@
 """The device's walk is the rule's own at temperature 0, node for node and token for token."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -225,11 +222,6 @@ def test_the_cpu_takes_the_reference_and_says_so_where_triton_is_asked_for(monke
     greedy_walk(**GOOD)
     with pytest.raises(ValueError, match="triton is not installed"):
         greedy_walk(**GOOD, backend="triton")
-
-
-def test_importing_it_loads_no_triton():
-    code = "import sys, talon_kernels.greedy_walk; assert 'triton' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

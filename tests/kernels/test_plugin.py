@@ -24,6 +24,12 @@ def test_importing_the_plugin_loads_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_importing_an_operation_loads_no_triton():
+    code = "import sys, talon_kernels.{}; assert 'triton' not in sys.modules"
+    code = "\n".join(map(code.format, ("greedy_walk", "commit_path", "tree_attention")))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_all_backends_agree(library, softcap):
     layout = TreeLayout(np.array([7]), (np.array([-1, 0, 0]),), np.array([0]))

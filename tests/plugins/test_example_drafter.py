@@ -17,8 +17,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory, folder):
-    return environment_with(folder, tmp_path_factory)
+def environment(tmp_path_factory, folder, forked_python):
+    return environment_with(folder, tmp_path_factory, forked_python)
 
 
 def test_it_is_listed_with_its_distribution_and_without_loading_torch(environment):
@@ -34,7 +34,7 @@ def test_it_is_listed_with_its_distribution_and_without_loading_torch(environmen
 
 def test_it_generates_by_name_what_the_model_alone_generates_in_fewer_passes(environment):
     def generated(*options):
-        return environment.json("generate", PROMPT, "--model", "smollm2-135m", "--max-new-tokens", "24", *options)
+        return environment.generated(PROMPT, "--model", "smollm2-135m", "--max-new-tokens", "24", *options)
 
     drafted = generated("--drafter", "last-state", "--policy", "talon:budget=12")
     assert drafted["token_ids"] == generated("--policy", "none")["token_ids"]
@@ -42,9 +42,7 @@ def test_it_generates_by_name_what_the_model_alone_generates_in_fewer_passes(env
 
 
 def test_its_own_tests_pass_where_it_is_installed(environment, folder):
-    done = environment.python(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"), cwd=folder, check=False
-    )
+    done = environment.own_tests(folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -13,8 +13,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory, folder):
-    return environment_with(folder, tmp_path_factory)
+def environment(tmp_path_factory, folder, forked_python):
+    return environment_with(folder, tmp_path_factory, forked_python)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_it_is_listed_with_its_distribution_and_its_options(environment):
 
 def test_it_generates_by_name_what_the_model_alone_generates(environment, model):
     def generated(*options):
-        return environment.json("generate", "abcabcabcabcab", "--model", model, "--max-new-tokens", "24", *options)
+        return environment.generated("abcabcabcabcab", "--model", model, "--max-new-tokens", "24", *options)
 
     drafted = generated("--policy", "nucleus:budget=6,share=0.5")
     assert drafted["policy"] == "nucleus:budget=6,share=0.5"
@@ -77,9 +77,7 @@ def test_a_bad_value_for_its_option_is_one_sentence_and_status_2(environment):
 
 
 def test_its_own_test_passes_where_it_is_installed(environment, folder):
-    done = environment.python(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"), cwd=folder, check=False
-    )
+    done = environment.own_tests(folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -18,9 +18,15 @@ TALON = "import sys; from talon_core.cli import main; sys.exit(main())"
 
 @attrs.frozen
 class Environment:
-    """A virtual environment that sees this one's packages and has some of its own."""
+    """A virtual environment that sees this one's packages and has some of its own.
+
+    Attributes:
+        folder: where it is.
+        forked_python: the fixture, for what would import torch and transformers.
+    """
 
     folder: Path
+    forked_python: str
 
     @property
     def site_packages(self) -> Path:
@@ -28,16 +34,35 @@ class Environment:
 
     def python(self, *arguments: str, check: bool = True, **options: Any) -> Any:
         python = Path(sysconfig.get_path("scripts", "venv", vars={"base": str(self.folder)})) / "python"
-        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-        done = subprocess.run([python, *arguments], capture_output=True, text=True, env=offline, **options)
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
+        return run(str(python), *arguments, check=check, **options)
+
+    def fork(self, code: str, *arguments: str, check: bool = True, **options: Any) -> Any:
+        """Run code as this environment's interpreter would, in a process that has imported the models' libraries."""
+        own = f"import site; site.addsitedir({str(self.site_packages)!r})\n"
+        return run(self.forked_python, "-c", own + code, *arguments, check=check, **options)
 
     def talon(self, *arguments: str, check: bool = True) -> Any:
         return self.python("-c", TALON, *arguments, check=check)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self.talon(*arguments, "--json").stdout)
+
+    def generated(self, *arguments: str) -> Any:
+        """What `talon generate` gives as JSON."""
+        return json.loads(self.fork(TALON, "generate", *arguments, "--json").stdout)
+
+    def own_tests(self, folder: Path) -> Any:
+        """Run the tests of a distribution's folder there."""
+        code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+        return self.fork(code, "-q", "-p", "no:cacheprovider", str(folder / "tests"), cwd=folder, check=False)
+
+
+def run(*command: str, check: bool, **options: Any) -> Any:
+    """Run a command offline; with `check` it must succeed."""
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    done = subprocess.run(command, capture_output=True, text=True, env=offline, **options)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def copied(example: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -46,9 +71,9 @@ def copied(example: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shutil.copytree(DOCS / example, copy, ignore=shutil.ignore_patterns("__pycache__", ".*", "dist", "build"))
 
 
-def environment_with(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def environment_with(folder: Path, tmp_path_factory: pytest.TempPathFactory, forked_python: str) -> Environment:
     """An environment in which pip has installed a folder, offline."""
-    made = Environment(tmp_path_factory.mktemp("environment"))
+    made = Environment(tmp_path_factory.mktemp("environment"), forked_python)
     venv.create(made.folder, symlinks=os.name != "nt")
     ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     # addsitedir also reads the .pth files there, by which an editable install of TALON is found

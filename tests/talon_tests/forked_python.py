@@ -1,0 +1,154 @@
+"""A `python` that is there at once: a fork of a process that has imported torch, transformers and TALON already.
+
+Each worker starts the server once; the fixture `forked_python` is its other end: a command that takes `-c` or `-m` as
+`python` does. It hands its streams, folder and environment to a fork, passes signals on to it, and ends as it ends.
+What an interpreter does at its start, such as reading `PYTHONIOENCODING`, a fork does not do again.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
+
+IMPORTED = (
+    *("talon_core.cli.run", "talon_core.cli.session", "talon_core.decoding.loading", "talon_core.decoding.decoder"),
+    *("talon_core.engine.engine", "talon_core.hf.frontend", "talon_core.hf.target", "talon_core.certify.composed"),
+    *("talon_strategies", "talon_drafters.eagle3.drafter", "talon_kernels.acceleration", "pydantic"),
+    *("transformers.models.llama.modeling_llama", "transformers.models.llama.tokenization_llama"),
+)
+STREAMS = (0, 1, 2)
+
+
+def serve(address: str) -> None:
+    """Import, say so on stdout, and answer each connection in a process of its own, as long as stdin is open."""
+    from importlib import import_module
+
+    for module in IMPORTED:
+        import_module(module)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        print("ready", flush=True)
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            channel, _ = listener.accept()
+            with channel:
+                if not os.fork():
+                    listener.close()
+                    attend(channel)
+
+
+def attend(channel: socket.socket) -> NoReturn:
+    """Start the process that is asked for, and tell its number and, in the end, its status."""
+    _, streams, _, _ = socket.recv_fds(channel, 1, len(STREAMS))
+    asked = json.loads(channel.makefile().readline())
+    running, held = os.pipe()  # the process holds its end until it ends
+    child = os.fork()
+    if not child:
+        os.close(running)
+        channel.close()
+        become(asked, streams)
+    for descriptor in (held, *streams):
+        os.close(descriptor)
+    tell(channel, child)
+    if channel in select.select([channel, running], [], [])[0]:  # who asked is gone
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    tell(channel, os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+def tell(channel: socket.socket, number: int) -> None:
+    """Send a number to whoever asked, if it is still there."""
+    with contextlib.suppress(BrokenPipeError):
+        channel.sendall(b"%d\n" % number)
+
+
+def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Be that process, until its end."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler if asked["interruptible"] else signal.SIG_IGN)
+    for number, descriptor in zip(STREAMS, streams, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        errors, lines = ("backslashreplace", 1) if name == "stderr" else ("strict", -1)
+        stream = os.fdopen(number, mode, lines, encoding="utf-8", errors=errors, closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["folder"])
+    *options, how, what = asked["command"]
+    if "-P" not in options:
+        sys.path.insert(0, "")
+    sys.argv = [how, *asked["arguments"]]
+    try:
+        if how == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            sys.modules["__main__"] = main = ModuleType("__main__")
+            exec(compile(what, "<string>", "exec"), vars(main))
+        sys.exit()
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            leave(leaving.code or 0)
+        raise
+
+
+def leave(status: int) -> None:
+    """End as an interpreter does, without taking apart what is imported, which takes a second; return if it cannot."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(status)
+
+
+def ask(address: str, *words: str) -> NoReturn:
+    """Stand for `python` with these words on its command line."""
+    place = next(place for place, word in enumerate(words) if word in ("-c", "-m"))
+    asked = {
+        "command": words[: place + 2],
+        "arguments": words[place + 2 :],
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "interruptible": signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
+    }
+    passed_on = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(address)
+        socket.send_fds(channel, [b" "], STREAMS)
+        channel.sendall(json.dumps(asked).encode() + b"\n")
+        answers = channel.makefile()
+        child = int(answers.readline())
+
+        def pass_on(number: int, _: FrameType | None) -> None:
+            os.kill(child, number)
+
+        for number in passed_on:
+            signal.signal(number, pass_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+        status = int(answers.readline())
+    if status < 0:
+        with contextlib.suppress(OSError):  # nobody can hear SIGKILL
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    {"serve": serve, "ask": ask}[sys.argv[1]](*sys.argv[2:])
