@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from talon_core.drawn import LAW_SLACK, fault
 from talon_core.tree import FloatArray
 
 T = TypeVar("T")
@@ -79,7 +80,10 @@ class ScriptedChoices(Choices):
         self._before = laws
 
     def pick(self, law: FloatArray) -> int:
-        probs = np.asarray(law, dtype=np.float64).tolist()  # of a few outcomes: a list is faster than an array
+        numbers = np.asarray(law, dtype=np.float64)
+        if numbers.ndim != 1 or not len(numbers):
+            raise ValueError(f"a law has one axis, its outcomes, and at least one; got shape {numbers.shape}")
+        probs = numbers.tolist()  # of a few outcomes: a list is faster than an array
         step = len(self.taken)
         if step < len(self.script):
             outcome = self.script[step]
@@ -89,10 +93,9 @@ class ScriptedChoices(Choices):
                     "what is random must come from Choices alone"
                 )
         else:
-            possible = [at for at, prob in enumerate(probs) if prob > 0]
-            if not possible:
-                raise ValueError(f"nothing can be drawn from a law that sums to {sum(probs)}")
-            outcome = possible[0]
+            if not (abs(sum(probs) - 1) <= LAW_SLACK and min(probs) >= 0):  # one that holds NaN is none either
+                raise ValueError(f"{probs} is no law: it {fault(numbers)}")
+            outcome = next(at for at, prob in enumerate(probs) if prob > 0)
         self.laws.append(probs)
         self.taken.append(outcome)
         return outcome

@@ -3,12 +3,17 @@
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, TypeVar
 
+import attrs
+
 LATEST = 32
-"""Passes of one kind that are remembered: the machine may be busier today than a minute ago."""
+"""Passes of one size that are remembered: the machine may be busier today than a minute ago."""
+
+OLD = 512
+"""After so many passes of its kind a size that has not come again is forgotten: it may have been a slow moment."""
 
 
 class Costs(ABC):
@@ -34,51 +39,27 @@ class Costs(ABC):
         """
 
 
-class _Line:
-    """Seconds by size, as they were measured: a rising line through the median of each size.
+@attrs.frozen
+class _Curve:
+    """A rising line through points.
 
-    Medians that fall where they should rise are put together (isotonic regression, pool adjacent violators), each
-    counted as often as it was measured. Above the largest size the last step's slope goes on; below the smallest, that
-    of the straight line through all of them.
+    Attributes:
+        sizes: rising.
+        seconds: rising.
+        slope: below the smallest size.
     """
 
-    def __init__(self) -> None:
-        self._times: dict[int, deque[float]] = {}
-        self._medians: dict[int, float] = {}  # of the sizes that were not measured since
-        self._sizes: list[int] = []  # of the line, rising; empty until somebody asks
-        self._seconds: list[float] = []
-        self._slope = 0.0
-
-    def add(self, size: int, seconds: float) -> None:
-        self._times.setdefault(size, deque(maxlen=LATEST)).append(seconds)
-        self._medians.pop(size, None)
-        self._sizes = []
-
-    def _draw(self) -> None:
-        """Make the line of what was measured."""
-        self._medians |= {size: median(times) for size, times in self._times.items() if size not in self._medians}
-        self._sizes = sorted(self._medians)
-        weights = [len(self._times[size]) for size in self._sizes]
-        self._slope = max(0.0, _slope(self._sizes, [self._medians[size] for size in self._sizes], weights))
-        pools: list[tuple[float, int, int]] = []  # seconds, passes, sizes
-        for size, weight in zip(self._sizes, weights, strict=True):
-            seconds, count, sizes = self._medians[size], weight, 1
-            while pools and pools[-1][0] >= seconds:
-                before, passes, of = pools.pop()
-                seconds = (before * passes + seconds * count) / (passes + count)
-                count, sizes = count + passes, sizes + of
-            pools.append((seconds, count, sizes))
-        self._seconds = [seconds for seconds, _, sizes in pools for _ in range(sizes)]
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    slope: float
 
     def at(self, size: int) -> float:
-        if not self._sizes:
-            self._draw()
-        sizes, seconds = self._sizes, self._seconds
+        sizes, seconds = self.sizes, self.seconds
         place = bisect_left(sizes, size)
         if place < len(sizes) and sizes[place] == size:
             return seconds[place]
         if place == 0:
-            return max(0.0, seconds[0] - self._slope * (sizes[0] - size))
+            return max(0.0, seconds[0] - self.slope * (sizes[0] - size))
         if len(sizes) == 1:
             return seconds[0]
         right = min(place, len(sizes) - 1)
@@ -86,13 +67,64 @@ class _Line:
         return seconds[right - 1] + slope * (size - sizes[right - 1])
 
 
-def _slope(sizes: list[int], seconds: list[float], weights: list[int]) -> float:
-    """Of the straight line through so many points, by least squares; 0 where there is one size."""
+class _Line:
+    """Seconds by size, as they were measured: a rising line through the median of each size.
+
+    Medians that fall where they should rise are put together (isotonic regression, pool adjacent violators), each
+    counted as often as it was measured. Above the largest size the last step's slope goes on; below the smallest, that
+    of the straight line through all of them. Where one size is all that is known, a larger pass is taken to last as
+    long, and a smaller one in proportion: who looks for what pays then tries both.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[int, deque[float]] = {}
+        self._last: dict[int, int] = {}  # the pass at which a size was measured last
+        self._passes = 0
+        self._curve: _Curve | None = None
+
+    def add(self, size: int, seconds: float) -> None:
+        self._passes += 1
+        self._times.setdefault(size, deque(maxlen=LATEST)).append(seconds)
+        self._last[size] = self._passes
+        self._curve = None
+
+    @property
+    def only_size(self) -> int | None:
+        """The size that is all that is known; None if there are others."""
+        return next(iter(self._times)) if len(self._times) == 1 else None
+
+    def at(self, size: int) -> float:
+        curve = self._curve
+        if curve is None:
+            curve = self._curve = self._drawn()
+        return curve.at(size)
+
+    def _drawn(self) -> _Curve:
+        fresh = [size for size, last in self._last.items() if last > self._passes - OLD]
+        if len(fresh) > 1:
+            self._times = {size: self._times[size] for size in fresh}
+            self._last = {size: self._last[size] for size in fresh}
+        sizes = sorted(self._times)
+        medians = [median(self._times[size]) for size in sizes]
+        weights = [len(self._times[size]) for size in sizes]
+        pools: list[tuple[float, int, int]] = []  # seconds, passes, sizes
+        for seconds, count in zip(medians, weights, strict=True):
+            pool = seconds, count, 1
+            while pools and pools[-1][0] >= pool[0]:
+                before, passes, of = pools.pop()
+                together = passes + pool[1]
+                pool = (before * passes + pool[0] * pool[1]) / together, together, of + pool[2]
+            pools.append(pool)
+        rising = tuple(seconds for seconds, _, of in pools for _ in range(of))
+        slope = _slope(sizes, medians, weights) if len(sizes) > 1 else medians[0] / sizes[0]
+        return _Curve(tuple(sizes), rising, max(0.0, slope))
+
+
+def _slope(sizes: Sequence[int], seconds: Sequence[float], weights: Sequence[int]) -> float:
+    """Of the straight line through points at different sizes, each as often as its weight says, by least squares."""
     total = sum(weights)
     middle = sum(size * weight for size, weight in zip(sizes, weights, strict=True)) / total
     spread = sum(weight * (size - middle) ** 2 for size, weight in zip(sizes, weights, strict=True))
-    if not spread:
-        return 0.0
     along = zip(sizes, seconds, weights, strict=True)
     return sum(weight * (size - middle) * second for size, second, weight in along) / spread
 
@@ -101,7 +133,8 @@ class MeasuredCosts(Costs):
     """Costs that are measured while one decodes: the engine tells it of every pass.
 
     The latest passes of each size are remembered, for contexts and batches by powers of two, and their medians make a
-    line, on which more never costs less.
+    line, on which more never costs less. Where one size at most is known of a batch and context, the nearest line of
+    which more is known is taken, raised or lowered to meet it.
     """
 
     def __init__(self) -> None:
@@ -123,13 +156,11 @@ class MeasuredCosts(Costs):
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         wanted = _power(batch), _power(context)
-        line = _nearest(self._verified, wanted, lambda kind: [abs(a - b) for a, b in zip(kind, wanted, strict=True)])
-        return line.at(nodes) if line is not None else None
+        return _at(self._verified, wanted, nodes, lambda kind: [abs(a - b) for a, b in zip(kind, wanted, strict=True)])
 
     def draft(self, rows: int, width: int) -> float | None:
         wanted = _power(width)
-        line = _nearest(self._drafted, wanted, lambda kind: abs(kind - wanted))
-        return line.at(rows) if line is not None else None
+        return _at(self._drafted, wanted, rows, lambda kind: abs(kind - wanted))
 
 
 def _power(size: int) -> int:
@@ -140,7 +171,16 @@ def _power(size: int) -> int:
 Kind = TypeVar("Kind")
 
 
-def _nearest(lines: Mapping[Kind, _Line], wanted: Kind, distance: Callable[[Kind], Any]) -> _Line | None:
-    if not lines:
-        return None
-    return lines[wanted if wanted in lines else min(lines, key=distance)]
+def _at(lines: Mapping[Kind, _Line], wanted: Kind, size: int, distance: Callable[[Kind], Any]) -> float | None:
+    """Seconds for a size on the line of a kind; None if there is no line at all."""
+    own = lines.get(wanted)
+    only = own.only_size if own is not None else None
+    if own is not None and only is None:
+        return own.at(size)
+    longer = [kind for kind, line in lines.items() if line.only_size is None]
+    if not longer:
+        return lines[min(lines, key=distance)].at(size) if lines else None
+    near = lines[min(longer, key=distance)]
+    if own is None or only is None or not near.at(only):
+        return near.at(size)
+    return near.at(size) * own.at(only) / near.at(only)

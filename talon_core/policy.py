@@ -136,4 +136,7 @@ class TreePolicy(ABC):
         return fresh
 
     def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise
-        """Called after each round with its tree, what was accepted and what the parts took, in seconds; a copy."""
+        """Called after each round with its tree, what was accepted and what the parts took, in seconds; a copy.
+
+        Where sequences share a pass, the tree that was verified may be smaller than the one that `finish` returned.
+        """

@@ -65,7 +65,8 @@ class Round:
         tree: the tree the target verified; the laws of its draws are forgotten (`TokenTree.without_laws`).
         path: its accepted nodes, root first, shape `(path,)`, int64.
         tokens: the tokens the round emitted, after cutting at a stop condition, shape `(new,)`, int64.
-        drafted: the tree as it was drafted, where the policy has selected `tree` from it; None where it is the same.
+        drafted: the tree as it was drafted, where `tree` was selected from it by the policy or, among sequences that
+            share a pass, by the engine; None where it is the same.
         draft_passes: forward passes of a draft model, shared by the sequences that were drafted together.
         spans: what took time, in the order in which it began. The drafter and the target serve all sequences of a round
             at once; the policy and the rule of another sequence are not among them.

@@ -67,6 +67,10 @@ class AcceptanceRule(ABC):
     Where a target can do that by itself on its device, it is not asked then.
     """
 
+    follows_target: ClassVar[bool] = False
+    """Each token it accepts or emits is a draw from the target's law there, and it draws nothing else. So a seed gives
+    the same text whatever the tree is, and the engine may verify a smaller one where sequences share a pass."""
+
     @abstractmethod
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         """Walk down from the root.
@@ -87,7 +91,7 @@ def fault_of_claims(rule: "AcceptanceRule | type[AcceptanceRule]") -> str | None
     kinds: Any = getattr(rule, "exact_for", frozenset())  # a rule that does not say it is exact for nothing
     if not isinstance(kinds, Set | tuple | list) or not all(isinstance(kind, str) for kind in kinds):
         return f"has exact_for = {written(kinds)}; it must be a frozenset of kinds of trees, as frozenset({{'any'}})"
-    for claim in ("lossy", "looks_ahead", "follows_argmax"):
+    for claim in ("lossy", "looks_ahead", "follows_argmax", "follows_target"):
         said: Any = getattr(rule, claim)
         if not isinstance(said, bool):
             return f"has {claim} = {written(said)}; it must be True or False"

@@ -1,7 +1,7 @@
 """The exact law of a text, composed of the laws of its rounds, each enumerated once for the text before it."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -76,8 +76,8 @@ class RoundOutcome:
     finished: bool
 
 
-class Known:
-    """What rounds of one generation have in common, each computed once.
+class Rounds:
+    """The rounds of a generation, for a policy and a rule without memory. What they have in common is computed once.
 
     Args:
         decoder: its target takes tables, and its drafter looks at nothing but each tree's own paths.
@@ -90,7 +90,25 @@ class Known:
         self._laws: dict[Text, FloatArray] = {}
         self._drafts: dict[tuple[int, DraftLimits], list[tuple[float, TokenTree]]] = {}
 
-    def sequence(self, text: Text) -> Sequence:
+    def after(self, text: Text) -> Iterator[RoundOutcome]:
+        """How the round after some new tokens may go.
+
+        The tree is drafted once for each outcome of the policy's draws, and walked once for each of the rule's.
+        """
+        rule, vocab_size = self._decoder.rule, self._decoder.target.vocab_size
+        sequence = self._sequence(text)
+        for prob, tree in self._trees(sequence):
+            laws = _KnownLaws(self._laws, self._decoder.target, sequence, tree, text)
+
+            def walk(choices: Choices, tree: TokenTree = tree, laws: _KnownLaws = laws) -> Accepted:
+                return walked(rule, tree, laws, choices, vocab_size, laws.failures)
+
+            for share, accepted in enumerate_outcomes(walk):
+                tokens, reason = sequence.cut(tree, accepted)
+                new = tuple(tokens.tolist())
+                yield RoundOutcome(prob * share, tree, new, len(accepted.path) - 1, reason is not None)
+
+    def _sequence(self, text: Text) -> Sequence:
         """The sequence as it is after some new tokens."""
         before = attrs.evolve(
             self._request,
@@ -102,7 +120,7 @@ class Known:
         sequence.start(self._policy, self._decoder.target.device, len(before.ids) + limit, 0.0)
         return sequence
 
-    def drafts(self, sequence: Sequence) -> Iterator[tuple[float, TokenTree]]:
+    def _trees(self, sequence: Sequence) -> Iterator[tuple[float, TokenTree]]:
         """Every tree that may be drafted for a sequence, with its probability: one for each outcome of the draws.
 
         They depend on the root and on the limits alone, as drafter and policy look at nothing else.
@@ -127,18 +145,12 @@ class Known:
         drafter.close(0)
         return drafted.tree
 
-    def law(self, text: Text, compute: Callable[[], FloatArray]) -> FloatArray:
-        """The target's law after some new tokens."""
-        if text not in self._laws:
-            self._laws[text] = read_only(compute())
-        return self._laws[text]
-
 
 class _KnownLaws(Laws):
     """The laws at a verified tree, each computed once for the text it follows, in whatever tree that stands.
 
     Args:
-        known: those that are known; gets others.
+        known: those that are known, by the new tokens before them; gets others.
         target: verifies the tree where one is not known.
         sequence: whose tree it is.
         tree: the verified tree.
@@ -148,7 +160,9 @@ class _KnownLaws(Laws):
         failures: as in `WarpedLaws`.
     """
 
-    def __init__(self, known: Known, target: Target, sequence: Sequence, tree: TokenTree, text: Text) -> None:
+    def __init__(
+        self, known: dict[Text, FloatArray], target: Target, sequence: Sequence, tree: TokenTree, text: Text
+    ) -> None:
         self._known, self._target, self._sequence, self._tree, self._text = known, target, sequence, tree, text
         self.failures: list[BaseException] = []
 
@@ -168,32 +182,13 @@ class _KnownLaws(Laws):
         while above > 0:
             path.append(int(self._tree.tokens[above]))
             above = int(self._tree.parents[above])
-        return self._known.law((*self._text, *reversed(path)), lambda: self._laws.at(node))
+        before = (*self._text, *reversed(path))
+        if before not in self._known:
+            self._known[before] = read_only(self._laws.at(node))
+        return self._known[before]
 
     def ends(self, token: int) -> bool:
         return token in self._sequence.request.eos
-
-
-def rounds_after(decoder: Decoder, known: Known, text: Text) -> Iterator[RoundOutcome]:
-    """How the round after some new tokens may go, for a policy and a rule without memory.
-
-    The tree is drafted once for each outcome of the policy's draws, and walked once for each of the rule's.
-
-    Args:
-        decoder: what is decoded with.
-        known: what its rounds have in common; grows.
-        text: the new tokens before the round.
-    """
-    sequence, target = known.sequence(text), decoder.target
-    for prob, tree in known.drafts(sequence):
-        laws = _KnownLaws(known, target, sequence, tree, text)
-
-        def walk(choices: Choices, tree: TokenTree = tree, laws: _KnownLaws = laws) -> Accepted:
-            return walked(decoder.rule, tree, laws, choices, target.vocab_size, laws.failures)
-
-        for share, accepted in enumerate_outcomes(walk):
-            tokens, reason = sequence.cut(tree, accepted)
-            yield RoundOutcome(prob * share, tree, tuple(tokens.tolist()), len(accepted.path) - 1, reason is not None)
 
 
 @attrs.frozen(eq=False)
@@ -228,11 +223,11 @@ def composed_law(decoder: Decoder, request: Request, most: int) -> Enumerated | 
     law: Law = defaultdict(float)
     outcomes, accepting = 0, False
     waiting: dict[Text, float] = {(): 1.0}
-    known = Known(decoder, request)
+    rounds = Rounds(decoder, request)
     while waiting:
         text = min(waiting, key=len)  # all ways to a text are known once the shorter ones are done
         prob = waiting.pop(text)
-        for one in rounds_after(decoder, known, text):
+        for one in rounds.after(text):
             outcomes += 1
             if outcomes > most:
                 return None

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from talon_core.bench.prompts import read_set
 from talon_core.cli.output import stderr
+from talon_core.request import INTERRUPTED
 
 if TYPE_CHECKING:
     from talon_core.decoding.decoder import Decoder
@@ -96,6 +97,8 @@ def show_all(prompts: Sequence[str], answers: Answers) -> None:
         stderr().print(f"\n[{at + 1}/{len(prompts)}] {first_line}", style="bold", markup=False, soft_wrap=True)
         sys.stdout.write((result.text or "") + "\n")
         sys.stdout.flush()
+        if result.finish_reason == INTERRUPTED:
+            stderr().print("(not at its end)", style="bold", soft_wrap=True)
     total = answers.stats()
     stderr().print(
         f"\n{total['new_tokens']} tokens of {total['sequences']} sequences in {total['seconds']:.2f} s: "

@@ -50,7 +50,8 @@ class Streams:
                 exit is no part of the answer either.
         """
         self.json = False
-        self._answer: Mapping[str, Any] | None = None
+        self._answer: str | None = None
+        self._values: Mapping[str, Any] = {}
         self._stdout = stdout
         self._for_good = for_good
         self._copy: TextIO | None = None
@@ -78,11 +79,13 @@ class Streams:
         Args:
             values: what JSON knows.
         """
-        self._answer = values
+        encoding = (getattr(self._stdout, "encoding", None) or "utf-8").lower()
+        self._answer = json.dumps(values, ensure_ascii=not encoding.startswith("utf"), allow_nan=False, indent=2)
+        self._values = values
 
     def error(self, sentence: str) -> None:
         """Answer with an error; what was answered before it stays beside it."""
-        self.answer({**(self._answer or {}), "error": sentence})
+        self.answer({**self._values, "error": sentence})
 
     @property
     def answered(self) -> bool:
@@ -97,10 +100,8 @@ class Streams:
         """
         try:
             if self._answer is not None:
-                encoding = (getattr(self._stdout, "encoding", None) or "utf-8").lower()
-                plain = not encoding.startswith("utf")
-                answer, self._answer = self._answer, None
-                self._stdout.write(json.dumps(answer, ensure_ascii=plain, allow_nan=False, indent=2) + "\n")
+                self._stdout.write(self._answer + "\n")
+                self._answer = None
             self._stdout.flush()
         except OSError:
             self.forget_stdout()

@@ -95,9 +95,14 @@ class Engine:
             ("rule", rule, AcceptanceRule),
             ("policy", policy, TreePolicy),
             ("drafter", drafter, Drafter),
+            ("costs", costs, Costs),
         ):
             if not isinstance(given, interface) and (given is not None or part in ("target", "rule")):
                 raise ValueError(f"the {part} is {written(given)}; it must be {made_of(interface, given)}")
+        if not isinstance(allocate, bool):
+            raise ValueError(  # noqa: TRY004 - as the other arguments
+                f"allocate is {written(allocate)}; it must be True or False"
+            )
         for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
             if bound is not None and (not is_whole(bound) or bound < 1):
                 raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
@@ -107,6 +112,7 @@ class Engine:
         self.target_passes = 0
         self._children = children
         self._nodes = min(checked_budget(self.policy), RESERVED_NODES)
+        self._given_costs = costs
         self._measured = costs if isinstance(costs, MeasuredCosts) else MeasuredCosts()
         self.costs = costs if costs is not None else self._measured
         self.allocate = allocate
@@ -135,7 +141,8 @@ class Engine:
             for slot in self._slots.kept:
                 self._slots.forget(slot)
                 self._close(slot)
-            self._measured.forget()
+            if self._measured is not self._given_costs:
+                self._measured.forget()
             self._machine.clear()
 
     def submit(self, request: Request, choices: Choices | None = None) -> Sequence:
@@ -406,7 +413,7 @@ def _sequences(given: object) -> set[Sequence]:
     """
     if isinstance(given, Collection) and all(isinstance(one, Sequence) for one in given):
         return {*given}
-    raise ValueError(f"only is {written(given)}; it must be a list of the sequences that submit has returned")
+    raise ValueError(f"only is {written(given)}; it must be a collection of sequences that submit has returned")
 
 
 def _give_back(target: Target, slots: Slots, opened: set[int]) -> None:

@@ -179,7 +179,7 @@ class Sequence:
 
     def takes_any_tree(self, rule: AcceptanceRule) -> bool:
         """Whether its text is the same whatever tree is verified."""
-        return self.greedy_ends(rule) is not None or ("any" in rule.exact_for and not rule.lossy)
+        return rule.follows_target or (not rule.lossy and self.greedy_ends(rule) is not None)
 
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""

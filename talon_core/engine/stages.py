@@ -18,7 +18,7 @@ from talon_core.errors import blaming
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.target import Target
-from talon_core.tree import IntArray, read_only
+from talon_core.tree import IntArray, TokenTree, read_only
 
 
 @attrs.frozen(eq=False)
@@ -132,7 +132,9 @@ class Stages:
         free = frozenset(slot for slot in trees if self._sequences[slot].takes_any_tree(self._parts.rule))
         context = max(self._sequences[slot].length for slot in trees)
         drafting = sum(span.seconds for span in {span for slot in trees for span in drafted[slot].spans})
-        cut = allocated(trees, free, self._allocate, context, drafting)
+        cut: dict[int, TokenTree] = {}
+        with self._faults.of(trees):
+            cut = allocated(trees, free, self._allocate, context, drafting)
         return drafted | {slot: attrs.evolve(drafted[slot], tree=tree) for slot, tree in cut.items()}
 
     def _verify(self, drafted: Mapping[int, Drafted]) -> tuple[dict[int, Accepted], set[int]]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Frontier
+from talon_core.errors import is_whole
 from talon_core.runtime.executor import Executor
 from talon_core.tree import FloatArray, IntArray
 
@@ -187,8 +188,10 @@ def last_rows(starts: IntArray, counts: Mapping[int, int]) -> tuple[IntArray, di
     places: list[IntArray] = []
     first: dict[int, int] = {}
     for slot in sorted(counts):
-        there = int(starts[slot + 1] - starts[slot]) if 0 <= slot < len(starts) - 1 else 0
-        if not 0 <= counts[slot] <= there:
+        if not 0 <= slot < len(starts) - 1:
+            raise ValueError(f"rows of slot {slot} are wanted; the pass has slots 0 to {len(starts) - 2}")
+        there = int(starts[slot + 1] - starts[slot])
+        if not is_whole(counts[slot]) or not 0 <= counts[slot] <= there:
             raise ValueError(f"the last {counts[slot]} rows of slot {slot} are wanted; it has {there} in this pass")
         first[slot] = sum(map(len, places))
         places.append(np.arange(starts[slot + 1] - counts[slot], starts[slot + 1]))

@@ -169,13 +169,16 @@ class _Walks:
             and np.array_equal(again.path, accepted.path),
             "does not do the same whenever its draws come out the same; what is random must come from Choices alone",
         )
-        self._check_walk(tree, accepted, told.asked)
+        self._check_walk(tree, accepted, told.asked, noted)
         return (*tree.tokens[accepted.path[1:]].tolist(), accepted.token)
 
     def _require(self, holds: bool, what: str) -> None:
         require(holds, "rule", self.rule, what)
 
-    def _check_walk(self, tree: TokenTree, accepted: Accepted, asked: list[int]) -> None:
+    def _law(self, tree: TokenTree) -> Callable[[int], FloatArray]:
+        return TableLaws(self.trial.target, tree, self.trial.end).at
+
+    def _check_walk(self, tree: TokenTree, accepted: Accepted, asked: list[int], noted: _Noted) -> None:
         path, token, end = accepted.path.tolist(), accepted.token, self.trial.end
         self._require(
             end is None or end not in tree.tokens[path[1:]],
@@ -186,6 +189,14 @@ class _Walks:
                 self.rule.looks_ahead or node in path,
                 f"asked for the law at node {node}, and accepted the path {path} without it; "
                 "a rule that does so says looks_ahead = True",
+            )
+        if self.rule.follows_target:
+            emitted = [*tree.tokens[path[1:]].tolist(), token]
+            self._require(
+                noted.outcomes == emitted
+                and all(np.array_equal(*laws) for laws in zip(noted.laws, map(self._law(tree), path), strict=True)),
+                f"emitted {emitted} and drew {noted.outcomes}; it says that it follows_target, so each token is a draw "
+                "from the target's law there, and nothing else is drawn",
             )
         if self.trial.greedy and self.rule.follows_argmax:
             expected = self._argmax(tree)

@@ -1,6 +1,6 @@
 """What slots bring over fixed batches, where answers are of all lengths.
 
-    python tests/benchmarks/batch_speed.py [--prompts FOLDER] [--drafter eagle3] [--out FILE]
+    python tests/benchmarks/batch_speed.py [--prompts PATH] [--drafter eagle3] [--out FILE]
 
 Thirty-two prompts, whose answers may have 8, 16, ..., 256 tokens in a shuffled order, are decoded in turn, eight at a
 time: in fixed batches, of which the next begins when all texts of the one before are over; in slots, which the next
@@ -43,6 +43,8 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=LONGEST, help="tokens of the longest answer")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    if options.longest < SEQUENCES:
+        parser.error(f"--longest is {options.longest}; it must be at least {SEQUENCES}, one token for each sequence")
     model, tokenizer = load_model(options.model)
     drafting = decoder_for_model(model, tokenizer, Parts(options.drafter))
     plain = decoder_for_model(model, tokenizer, Parts(policy=NONE))

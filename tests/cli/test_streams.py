@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from talon_core.cli.streams import streams
+
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="descriptors and signals as POSIX has them")
 
 NOISY = """
@@ -55,6 +57,16 @@ def test_with_json_an_error_is_an_object_too(process, arguments, redirect):
     assert status == 2
     (sentence,) = json.loads(out).values()
     assert err == ("" if redirect else f"talon: {sentence}\n")
+
+
+def test_an_answer_that_json_has_no_words_for_is_an_error_in_json(capsys):
+    with streams(for_good=False) as out:
+        out.only_json()
+        with pytest.raises(ValueError, match="JSON"):
+            out.answer({"figure": float("nan")})
+        out.error("wrong")
+        out.finish()
+    assert json.loads(capsys.readouterr().out) == {"error": "wrong"}
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")

@@ -131,6 +131,25 @@ class TimidAtTemperature0(Rule):
 
 
 @attrs.frozen
+class AsksSiblings(Rule):
+    """Asks of one child after the other whether it comes: as often as another rule accepts, with other draws."""
+
+    follows_target = True
+
+    def walk(self, tree, laws, choices):
+        def draw(node):
+            law = laws.at(node).copy()
+            for child in np.flatnonzero(tree.parents == node).tolist():
+                token = int(tree.tokens[child])
+                if law[token] > 0 and choices.coin(law[token] / law.sum()):
+                    return token
+                law[token] = 0
+            return choices.pick(law / law.sum())
+
+        return descend(tree, laws, draw)
+
+
+@attrs.frozen
 class PeeksAtChildren(Rule):
     def walk(self, tree, laws, choices):
         for node in range(len(tree)):
@@ -188,6 +207,7 @@ class Writes(Rule):
         (ReturnsAFloat, r"emitted token \d\.0; the vocabulary has ids"),
         (ReturnsAnUnknownToken, r"emitted token [23]; the vocabulary has ids 0 to [12]"),
         (TimidAtTemperature0, r"accepted the path \[0\] and token \d at temperature 0; .* follows_argmax, .* \[0, \d"),
+        (AsksSiblings, r"emitted \[.*\] and drew \[.*\]; it says that it follows_target"),
         (PeeksAtChildren, r"asked for the law at node \d, and accepted the path \[0.* looks_ahead = True"),
         (TakesTurns, r"does not do the same .*; what is random must come from Choices alone"),
         (OwnDice, r"(what is random must come from Choices alone|changes what comes out)"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talon_core import Engine, Request, TableTarget
-from talon_core.costs import LATEST, Costs, MeasuredCosts
+from talon_core.costs import LATEST, OLD, Costs, MeasuredCosts
 from talon_core.policy import SequenceInfo
 from talon_core.testing import TableDrafter
 from talon_strategies import Match, Talon
@@ -66,11 +66,11 @@ def test_between_sizes_and_beyond_them_there_is_a_line():
         assert [costs(size, 100) for size in (13, 17)] == pytest.approx([5.0, 6.0])  # as the last step rises
 
 
-def test_below_the_smallest_size_the_straight_line_goes_on_and_a_single_size_is_all_sizes():
+def test_below_the_smallest_size_the_straight_line_goes_on_and_of_a_single_size_a_part_takes_a_part():
     assert [verified((8, 2.0), (16, 3.0)).verify(nodes, 100) for nodes in (1, 4)] == pytest.approx([1.125, 1.5])
     assert verified((8, 2.0), (9, 3.0)).verify(1, 100) == 0.0  # no pass takes less
     assert verified((8, 3.0), (9, 2.0)).verify(1, 100) == 2.5
-    assert [verified((8, 2.0)).verify(nodes, 100) for nodes in (1, 8, 64)] == [2.0] * 3
+    assert [verified((8, 2.0)).verify(nodes, 100) for nodes in (2, 8, 64)] == [0.5, 2.0, 2.0]  # so that all are tried
 
 
 def test_more_never_costs_less_whatever_was_measured():
@@ -231,3 +231,20 @@ def test_measured_costs_that_are_handed_in_are_told_of_passes():
     engine.step()
     assert costs.verify(4, 2) is not None
     assert engine.costs is costs
+
+
+def test_a_size_of_another_batch_or_context_does_not_hide_what_is_known():
+    costs = verified(*[(nodes, 0.01 + 0.001 * nodes) for nodes in range(8, 88, 8)], context=100, batch=8)
+    costs.verified(40, 128, 8, 0.1)  # twice as long as there
+    assert [costs.verify(nodes, 128, 8) for nodes in (8, 40, 80)] == pytest.approx([0.036, 0.1, 0.18])
+    costs.verified(8, 128, 8, 0.09)  # now it has a line of its own
+    assert [costs.verify(nodes, 128, 8) for nodes in (8, 24, 40)] == pytest.approx([0.09, 0.095, 0.1])
+
+
+def test_a_size_that_has_not_come_for_long_is_forgotten():
+    costs = verified((64, 9.0), *[(4, 1.0), (8, 2.0)] * (OLD // 2 - 1))
+    assert costs.verify(64, 100) == 9.0
+    costs.verified(4, 100, 1, 1.0)
+    costs.verified(8, 100, 1, 2.0)
+    assert costs.verify(64, 100) == pytest.approx(16.0)  # as the last step rises
+    assert verified((64, 9.0), *[(4, 1.0)] * 2 * OLD).verify(64, 100) == 9.0  # or there would be one size

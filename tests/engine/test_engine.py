@@ -432,7 +432,7 @@ def test_parts_that_are_none_are_refused(parts, sentence):
 def test_a_step_is_for_sequences(only):
     own = engine()
     sequence = own.submit(request())
-    with pytest.raises(ValueError, match=r"^only is .*; it must be a list of the sequences that submit has returned"):
+    with pytest.raises(ValueError, match=r"^only is .*; it must be a collection of sequences that submit has returned"):
         own.step(only)
     assert run(own, sequence) == [alone(sequence.request)]
 

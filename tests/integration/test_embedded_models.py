@@ -124,6 +124,7 @@ def test_a_shipped_drafter_is_small_and_guesses_well(
     assert sum(file.stat().st_size for file in folder.iterdir()) <= most_bytes
     assert "## Licences" in (folder / "README.md").read_text()
     decoder = _decoder(request, "smollm", "talon:budget=32", kind)
+    decoder.engine.allocate = False  # all nodes count, whatever they cost here
     stats = [result.stats for result in decoder.generate([*prompts], max_new_tokens=48)]
     assert sum(one.new_tokens for one in stats) >= least * sum(one.target_passes for one in stats)
 

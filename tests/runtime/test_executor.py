@@ -359,7 +359,16 @@ def test_a_drafters_vocabulary_is_of_different_tokens_of_the_target(ids, sentenc
         Vocabulary(9, np.array(ids))
 
 
-@pytest.mark.parametrize(("counts", "sentence"), [({0: 3}, "last 3 rows of slot 0 .* has 2"), ({7: 1}, "of slot 7")])
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ({0: 3}, "last 3 rows of slot 0 .* has 2"),
+        ({0: 1.5}, "last 1.5 rows"),
+        ({7: 1}, "of slot 7 are wanted; the pass has slots 0 to 2"),
+        ({7: 0}, "of slot 7"),
+        ({-1: 0}, "of slot -1"),
+    ],
+)
 def test_rows_that_a_pass_does_not_have_are_refused(counts, sentence):
     with pytest.raises(ValueError, match=sentence):
         last_rows(np.array([0, 2, 2, 5]), counts)

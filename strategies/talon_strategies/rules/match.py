@@ -23,6 +23,7 @@ class Match(AcceptanceRule):
     name = "match"
     exact_for = frozenset({"any"})
     follows_argmax = True
+    follows_target = True
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         return descend(tree, laws, lambda node: laws.draw(node, choices))
