@@ -2,24 +2,22 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import attrs
 import numpy as np
 
-from talon_core.certify.exact import Law
+from talon_core.certify.exact import Law, law_after
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Part
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.sequence import Sequence, walked
-from talon_core.engine.warping import WarpedLaws
 from talon_core.laws import Laws, check_node
 from talon_core.policy import TreePolicy
 from talon_core.request import Request
 from talon_core.rule import Accepted
-from talon_core.target import Target
+from talon_core.table import TableTarget
 from talon_core.tree import FloatArray, TokenTree, read_only
 
 Text = tuple[int, ...]
@@ -80,12 +78,13 @@ class Rounds:
     """The rounds of a generation, for a policy and a rule without memory. What they have in common is computed once.
 
     Args:
-        decoder: its target takes tables, and its drafter looks at nothing but each tree's own paths.
+        decoder: its target is a table, and its drafter looks at nothing but each tree's own paths.
         request: the whole request.
     """
 
     def __init__(self, decoder: Decoder, request: Request) -> None:
-        self._decoder, self._request = decoder, request
+        assert isinstance(decoder.target, TableTarget)
+        self._decoder, self._request, self._target = decoder, request, decoder.target
         self._policy = decoder.engine.policy_for(request)
         self._laws: dict[Text, FloatArray] = {}
         self._drafts: dict[tuple[int, DraftLimits], list[tuple[float, TokenTree]]] = {}
@@ -95,10 +94,10 @@ class Rounds:
 
         The tree is drafted once for each outcome of the policy's draws, and walked once for each of the rule's.
         """
-        rule, vocab_size = self._decoder.rule, self._decoder.target.vocab_size
+        rule, vocab_size = self._decoder.rule, self._target.vocab_size
         sequence = self._sequence(text)
         for prob, tree in self._trees(sequence):
-            laws = _KnownLaws(self._laws, self._decoder.target, sequence, tree, text)
+            laws = _KnownLaws(self._laws, self._target, sequence.request, tree, text)
 
             def walk(choices: Choices, tree: TokenTree = tree, laws: _KnownLaws = laws) -> Accepted:
                 return walked(rule, tree, laws, choices, vocab_size, laws.failures)
@@ -117,7 +116,7 @@ class Rounds:
         )
         limit = self._decoder.limit(before)
         sequence = Sequence(before, ScriptedChoices([]), limit, self._decoder.children)
-        sequence.start(self._policy, self._decoder.target.device, len(before.ids) + limit, 0.0)
+        sequence.start(self._policy, self._target.device, len(before.ids) + limit, 0.0)
         return sequence
 
     def _trees(self, sequence: Sequence) -> Iterator[tuple[float, TokenTree]]:
@@ -126,7 +125,7 @@ class Rounds:
         They depend on the root and on the limits alone, as drafter and policy look at nothing else.
         """
         drafter = self._decoder.engine.parts.drafter
-        limits = sequence.limits(self._decoder.target.vocab_size, drafter.max_depth)
+        limits = sequence.limits(self._target.vocab_size, drafter.max_depth)
         known = self._drafts.get((sequence.root, limits))
         if known is not None:
             yield from known
@@ -147,12 +146,12 @@ class Rounds:
 
 
 class _KnownLaws(Laws):
-    """The laws at a verified tree, each computed once for the text it follows, in whatever tree that stands.
+    """A table's laws at a verified tree, each computed once for the text it follows, in whatever tree that stands.
 
     Args:
         known: those that are known, by the new tokens before them; gets others.
-        target: verifies the tree where one is not known.
-        sequence: whose tree it is.
+        target: the table.
+        request: as it is before the round.
         tree: the verified tree.
         text: the new tokens before its root.
 
@@ -161,34 +160,30 @@ class _KnownLaws(Laws):
     """
 
     def __init__(
-        self, known: dict[Text, FloatArray], target: Target, sequence: Sequence, tree: TokenTree, text: Text
+        self, known: dict[Text, FloatArray], target: TableTarget, request: Request, tree: TokenTree, text: Text
     ) -> None:
-        self._known, self._target, self._sequence, self._tree, self._text = known, target, sequence, tree, text
+        self._known, self._target, self._request, self._tree, self._text = known, target, request, tree, text
         self.failures: list[BaseException] = []
-
-    @cached_property
-    def _laws(self) -> WarpedLaws:
-        ids = self._sequence.request.ids
-        self._target.open(0, len(ids) + len(self._tree))
-        self._target.read({0: ids[:-1]})
-        logits = self._target.verify({0: self._tree}).outputs[0].logits
-        self._target.close(0)
-        return attrs.evolve(self._sequence.laws(self._tree, logits), failures=self.failures)
 
     def at(self, node: int) -> FloatArray:
         check_node(self._tree, node)
-        path = []
+        path: list[int] = []
         above = int(node)
         while above > 0:
-            path.append(int(self._tree.tokens[above]))
+            path.insert(0, int(self._tree.tokens[above]))
             above = int(self._tree.parents[above])
-        before = (*self._text, *reversed(path))
+        before = (*self._text, *path)
         if before not in self._known:
-            self._known[before] = read_only(self._laws.at(node))
+            try:
+                law = law_after(self._target, [*self._request.ids.tolist(), *path], self._request.sampling)
+            except Exception as error:
+                self.failures.append(error)
+                raise
+            self._known[before] = read_only(np.array(law))
         return self._known[before]
 
     def ends(self, token: int) -> bool:
-        return token in self._sequence.request.eos
+        return token in self._request.eos
 
 
 @attrs.frozen(eq=False)
@@ -213,7 +208,7 @@ def composed_law(decoder: Decoder, request: Request, most: int) -> Enumerated | 
     of them. Whole generations have the same law (`emitted_law`), in many more outcomes.
 
     Args:
-        decoder: what to decode with.
+        decoder: as for `Rounds`.
         request: what to decode.
         most: outcomes that are too many.
 

@@ -82,7 +82,7 @@ def ancestral_law(target: TableTarget, request: Request) -> Law:
             law[tuple(tokens)] += prob
             return
         prefix = [*request.ids.tolist(), *tokens]
-        for token, p in enumerate(_next_law(target, prefix, request.sampling)):
+        for token, p in enumerate(law_after(target, prefix, request.sampling)):
             if p > 0:
                 extend([*tokens, token], prob * p)
 
@@ -95,16 +95,24 @@ def _limit(target: TableTarget, request: Request) -> int:
     return min(room, request.max_new_tokens)
 
 
-def _next_law(target: TableTarget, prefix: list[int], sampling: Sampling) -> list[float]:
-    scores = torch.as_tensor(target.after(prefix))[None]
-    for processor in sampling.processors:
-        scores = processor(torch.as_tensor([prefix]), scores.clone())
-    numbers = scores[0].numpy()
+def law_after(target: TableTarget, prefix: list[int], sampling: Sampling) -> list[float]:
+    """The law of the token after a prefix, written without any of the engine's parts; without processors without torch.
+
+    Raises:
+        ValueError: if the processors forbid every token.
+    """
+    numbers = target.after(prefix)
+    if sampling.processors:
+        scores = torch.as_tensor(numbers)[None]
+        for processor in sampling.processors:
+            scores = processor(torch.as_tensor([prefix]), scores.clone())
+        numbers = scores[0].numpy()
     if not sampling.do_sample:
         return [float(token == int(numbers.argmax())) for token in range(len(numbers))]
-    if not np.isfinite(numbers.max()):
+    highest = numbers.max()
+    if not np.isfinite(highest):
         raise ValueError(f"there is no law to draw from after tokens {prefix}")
-    weights = np.exp(numbers - numbers.max())
+    weights = np.exp(numbers - highest)
     return list(weights / weights.sum())
 
 

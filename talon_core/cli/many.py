@@ -11,7 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from talon_core.bench.prompts import read_set
 from talon_core.cli.output import stderr
-from talon_core.request import INTERRUPTED
 
 if TYPE_CHECKING:
     from talon_core.decoding.decoder import Decoder
@@ -92,6 +91,8 @@ def _bar() -> Progress:
 
 def show_all(prompts: Sequence[str], answers: Answers) -> None:
     """The texts on stdout, each behind its prompt's first line on stderr; the totals on stderr."""
+    from talon_core.request import INTERRUPTED  # here, as it imports torch
+
     for at, result in enumerate(answers.results):
         first_line = prompts[at].strip().splitlines()[0]
         stderr().print(f"\n[{at + 1}/{len(prompts)}] {first_line}", style="bold", markup=False, soft_wrap=True)

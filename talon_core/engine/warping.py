@@ -19,7 +19,8 @@ class TokenBuffer:
     """
 
     def __init__(self, ids: IntArray, capacity: int, device: torch.device) -> None:
-        self._ids = torch.zeros((1, max(capacity, len(ids))), dtype=torch.int64, device=device)
+        self._ids: Tensor | None = None
+        self._capacity, self._device = max(capacity, len(ids)), device
         self._sent = 0  # so many of the committed tokens are on the device
         self._unsent = [ids]
         self.length = len(ids)
@@ -32,15 +33,18 @@ class TokenBuffer:
     def with_path(self, tokens: IntArray) -> Tensor:
         """Committed tokens and then `tokens`, shape `(1, length + len(tokens))`; valid until the next call."""
         end = self.length + len(tokens)
-        if end > self._ids.shape[1]:
-            grown = torch.zeros((1, 2 * end), dtype=torch.int64, device=self._ids.device)
-            grown[:, : self._sent] = self._ids[:, : self._sent]
-            self._ids = grown
+        ids = self._ids
+        if ids is None or end > ids.shape[1]:
+            room = self._capacity if end <= self._capacity else 2 * end
+            grown = torch.zeros((1, room), dtype=torch.int64, device=self._device)
+            if ids is not None:
+                grown[:, : self._sent] = ids[:, : self._sent]
+            ids = self._ids = grown
         if self._sent < end:
             new = np.concatenate([*self._unsent, tokens])
-            self._ids[0, self._sent : end] = torch.as_tensor(new, device=self._ids.device)
+            ids[0, self._sent : end] = torch.as_tensor(new, device=self._device)
             self._sent, self._unsent = self.length, []
-        return self._ids[:, :end]
+        return ids[:, :end]
 
 
 @attrs.frozen(eq=False)
