@@ -233,15 +233,14 @@ class Answers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def of(self, question: tuple[Any, ...], compute: Callable[[], list[int]]) -> list[int]:
-        """The answer to a question, whose `repr` tells it from every other one."""
+    def of(self, question: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
+        """The answer to a question, whose `repr` tells it from every other one, as JSON has it: tuples are lists."""
         file = self._folder / f"answer-{hashlib.sha256(repr(question).encode()).hexdigest()}.json"
         if not file.exists():
             own = file.with_suffix(f".{os.getpid()}")  # another worker may be at the same one
             own.write_text(json.dumps(compute()))
             own.replace(file)
-        found: list[int] = json.loads(file.read_text())
-        return found
+        return json.loads(file.read_text())
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
@@ -201,7 +202,24 @@ def stop_criterion(tokenizer: Any, stop_strings: Any) -> StopStringCriteria | No
     if tokenizer is None:
         raise ValueError(f"stop_strings is {stop_strings!r}; stop strings need a tokenizer, and there is none")
     check_tokenizer(tokenizer)
-    return StopStringCriteria(tokenizer, [*texts])
+    return _criterion(tokenizer, tuple(texts))
+
+
+_CRITERIA: WeakKeyDictionary[Any, dict[tuple[int, tuple[str, ...]], StopStringCriteria]] = WeakKeyDictionary()
+_MOST_CRITERIA = 32
+
+
+def _criterion(tokenizer: Any, texts: tuple[str, ...]) -> StopStringCriteria:
+    """The criterion for texts, made once: it goes through the whole vocabulary, and keeps nothing of what it sees."""
+    try:
+        known, key = _CRITERIA.setdefault(tokenizer, {}), (len(tokenizer), texts)  # tokens may be added to it
+    except TypeError:  # one that cannot be a key, or has no length
+        return StopStringCriteria(tokenizer, [*texts])
+    if key not in known:
+        if len(known) >= _MOST_CRITERIA:
+            known.clear()
+        known[key] = StopStringCriteria(tokenizer, [*texts])
+    return known[key]
 
 
 def _fields(config: Any) -> Mapping[str, Any]:

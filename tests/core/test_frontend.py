@@ -9,7 +9,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core.decoding.decoder import Decoder
-from talon_core.hf.frontend import DEFAULT_MAX_NEW_TOKENS, HFFrontend
+from talon_core.hf.frontend import DEFAULT_MAX_NEW_TOKENS, HFFrontend, stop_criterion
 from talon_core.request import Request
 from talon_tests.tiny_models import tiny_model
 
@@ -146,3 +146,19 @@ def test_a_chat_template_that_raises_is_refused_in_words(
     with pytest.raises(ValueError, match=sentence) as refused:
         chatting.request(messages, {})
     assert "\n" not in str(refused.value)
+
+
+def test_a_criterion_for_stop_strings_is_made_once_for_a_tokenizer_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("talon_core.hf.frontend.StopStringCriteria", lambda *given: [*given])
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    one, other = (PreTrainedTokenizerFast(tokenizer_object=words) for _ in range(2))
+    first: Any = stop_criterion(one, "b")
+    assert first == [one, ["b"]]
+    assert stop_criterion(one, ["b"]) is first
+    assert stop_criterion(one, ["a", "b"]) == [one, ["a", "b"]]
+    assert stop_criterion(other, "b") == [other, ["b"]]
+    one.add_tokens(["ab"])
+    assert stop_criterion(one, "b") is not first
+    assert stop_criterion(one, "b") == first
+    for number in range(100):
+        assert stop_criterion(one, str(number)) == [one, [str(number)]]

@@ -107,9 +107,10 @@ def ids(smollm: tuple[Any, Any]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def law(smollm: tuple[Any, Any], ids: list[int]) -> Texts:
-    """The exact law of the next tokens."""
-    return plain_law(smollm[0], ids)
+def law(smollm: tuple[Any, Any], ids: list[int], answers: Any) -> Texts:
+    """The exact law of the next tokens; computed once in a run."""
+    found = answers.of(("plain law", ids, TOKENS, TOP_K), lambda: [*plain_law(smollm[0], ids).items()])
+    return {tuple(tokens): prob for tokens, prob in found}
 
 
 def sampled(decoder: Decoder, ids: list[int], samples: int = SAMPLES) -> tuple[Texts, float]:
