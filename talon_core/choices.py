@@ -94,7 +94,7 @@ class ScriptedChoices(Choices):
                 )
         else:
             if not (abs(sum(probs) - 1) <= LAW_SLACK and min(probs) >= 0):  # one that holds NaN is none either
-                raise ValueError(f"{probs} is no law: it {fault(numbers)}")
+                raise ValueError(f"it drew from {probs}, which {fault(numbers)}")
             outcome = next(at for at, prob in enumerate(probs) if prob > 0)
         self.laws.append(probs)
         self.taken.append(outcome)

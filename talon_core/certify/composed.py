@@ -167,11 +167,7 @@ class _KnownLaws(Laws):
 
     def at(self, node: int) -> FloatArray:
         check_node(self._tree, node)
-        path: list[int] = []
-        above = int(node)
-        while above > 0:
-            path.insert(0, int(self._tree.tokens[above]))
-            above = int(self._tree.parents[above])
+        path = self._tree.tokens[self._tree.path(node)[1:]].tolist()
         before = (*self._text, *path)
         if before not in self._known:
             try:

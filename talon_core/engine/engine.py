@@ -134,6 +134,8 @@ class Engine:
     def forget(self) -> None:
         """Give up the texts that are kept, what passes took, and what policies have learnt of the machine.
 
+        Costs that were given stay as they are: others may ask them, too.
+
         Raises:
             BusyError: if the model is being decoded at this moment.
         """

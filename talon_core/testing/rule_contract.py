@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from talon_core.certificates.store import TOLERANCE
 from talon_core.certify.exact import Law, completed, distance
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
-from talon_core.drawn import KINDS, fault
+from talon_core.drawn import KINDS
 from talon_core.engine.sequence import checked_walk
 from talon_core.errors import blaming
 from talon_core.rule import AcceptanceRule, Accepted
@@ -126,9 +126,6 @@ class _Noted(Choices):
 
     def pick(self, law: FloatArray) -> int:
         law = np.array(law, dtype=np.float64)
-        wrong = fault(law)
-        if wrong is not None:
-            raise ValueError(f"it drew from {law.tolist()}, which {wrong}")
         outcome = self._choices.pick(law)
         self.laws.append(law.tolist())
         self.outcomes.append(outcome)
@@ -156,13 +153,13 @@ class _Walks:
         """What one walk emits."""
         trial, noted = self.trial, _Noted(choices)
         tree = draw_tree(trial.kind, trial.drafter, trial.shape, choices, fixed=trial.fixed)
-        told = TableLaws(trial.target, tree, trial.end)
+        told = self._told(tree)
         with blaming("rule", self.rule, "walk"):
             returned = self.rule.walk(tree.copied(), told, noted)
         accepted = checked_walk(self.rule, returned, tree, trial.target.vocab_size)
         script = ScriptedChoices(noted.outcomes, noted.laws)
         with blaming("rule", self.rule, "walk"):
-            again = self.rule.walk(tree.copied(), TableLaws(trial.target, tree, trial.end), script)
+            again = self.rule.walk(tree.copied(), self._told(tree), script)
         self._require(
             script.taken == noted.outcomes
             and again.token == accepted.token
@@ -175,8 +172,9 @@ class _Walks:
     def _require(self, holds: bool, what: str) -> None:
         require(holds, "rule", self.rule, what)
 
-    def _law(self, tree: TokenTree) -> Callable[[int], FloatArray]:
-        return TableLaws(self.trial.target, tree, self.trial.end).at
+    def _told(self, tree: TokenTree) -> TableLaws:
+        """The target's laws at a tree, as a rule is told of them."""
+        return TableLaws(self.trial.target, tree, self.trial.end)
 
     def _check_walk(self, tree: TokenTree, accepted: Accepted, asked: list[int], noted: _Noted) -> None:
         path, token, end = accepted.path.tolist(), accepted.token, self.trial.end
@@ -194,7 +192,7 @@ class _Walks:
             emitted = [*tree.tokens[path[1:]].tolist(), token]
             self._require(
                 noted.outcomes == emitted
-                and all(np.array_equal(*laws) for laws in zip(noted.laws, map(self._law(tree), path), strict=True)),
+                and all(np.array_equal(*laws) for laws in zip(noted.laws, map(self._told(tree).at, path), strict=True)),
                 f"emitted {emitted} and drew {noted.outcomes}; it says that it follows_target, so each token is a draw "
                 "from the target's law there, and nothing else is drawn",
             )
@@ -208,7 +206,7 @@ class _Walks:
 
     def _argmax(self, tree: TokenTree) -> tuple[list[int], int]:
         """The longest path of the target's most likely tokens, and the token after it."""
-        told = TableLaws(self.trial.target, tree, self.trial.end)
+        told = self._told(tree)
         path = [0]
         while True:
             token = int(told.at(path[-1]).argmax())

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import attrs
 import numpy as np
 from rich.console import Console
 from rich.progress import track
@@ -78,19 +77,15 @@ def _requests(decoder: Decoder, path: Path, longest: int) -> list[Request]:
     return made
 
 
-def _again(requests: Sequence[Request]) -> list[Request]:
-    return [attrs.evolve(request) for request in requests]
-
-
 def _fixed(decoder: Decoder, requests: Sequence[Request]) -> list[Result]:
     decoder.engine.allocate = False
-    batches = [_again(requests[at : at + SLOTS]) for at in range(0, len(requests), SLOTS)]
+    batches = [requests[at : at + SLOTS] for at in range(0, len(requests), SLOTS)]
     return [result for batch in batches for result in decoder.run_all(batch)]
 
 
 def _in_slots(decoder: Decoder, requests: Sequence[Request], allocate: bool) -> list[Result]:
     decoder.engine.allocate = allocate
-    batch = decoder.batch(_again(requests), SLOTS)
+    batch = decoder.batch(requests, SLOTS)
     batch.finish()
     return batch.results()
 

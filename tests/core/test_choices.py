@@ -168,3 +168,19 @@ def test_draws_invert_the_cumulated_law_of_any_size(outcomes, empty, seed, numbe
 def test_what_cannot_come_out_is_not_drawn(outcomes, prob):
     with pytest.raises(ValueError, match=rf"nothing can be drawn from a law that sums to {prob}"):
         SeededChoices(0).pick(np.full(outcomes, prob))
+
+
+@pytest.mark.parametrize(
+    ("law", "sentence"),
+    [
+        ([np.nan, 0.5, 0.5], r"it drew from \[nan, 0.5, 0.5\], which holds NaN"),
+        ([-1.0, 2.0], "which gives token 0 -1; no probability is negative"),
+        ([0.0, 0.0], "which sums to 0"),
+        ([[0.5, 0.5]], r"a law has one axis, .*; got shape \(1, 2\)"),
+        (0.5, r"got shape \(\)"),
+        ([], r"got shape \(0,\)"),
+    ],
+)
+def test_what_is_no_law_is_refused_where_outcomes_are_enumerated(law, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        list(enumerate_outcomes(lambda choices: choices.pick(law)))

@@ -522,14 +522,16 @@ def test_an_accelerator_of_a_higher_priority_is_taken_first() -> None:
     assert chosen.name == "b"
 
 
-class Fails(PlainDevice):
-    """A backend for devices that lacks what the model needs."""
-
-    name = "fails"
-
+class BeforeAllOthers(AttentionBackend):
     @classmethod
     def priority(cls, device: Any) -> int:
         return 99
+
+
+class Fails(BeforeAllOthers, PlainDevice):
+    """A backend for devices that lacks what the model needs."""
+
+    name = "fails"
 
     def attend_packed(self, *_: Any, **__: Any) -> Any:
         raise ValueError("heads of 12 numbers are too small")
@@ -558,12 +560,8 @@ def test_a_backend_that_fails_is_an_error_where_it_was_asked_for_or_is_the_last(
         decoder_for_model(tiny_model("llama"), None, resolved_with(attention, *classes))
 
 
-class FailsOnTheHost(SdpaAttention):
+class FailsOnTheHost(BeforeAllOthers, SdpaAttention):
     name = "fails-on-the-host"
-
-    @classmethod
-    def priority(cls, device: Any) -> int:
-        return 99
 
     def attend(self, *_: Any, **__: Any) -> Any:
         raise ValueError("it is tired")
