@@ -184,7 +184,10 @@ class Candidates:
             Indices into the flattened `(frontier, width)` rectangle, shape `(chosen,)`, `chosen <= count`, int64.
         """
         ranked = (self.path_logp if score is None else score).ravel()
-        found = np.flatnonzero((ranked >= max(at_least, LOWEST)) & (self.tokens.ravel() >= 0))
+        good = ranked >= max(at_least, LOWEST)
+        if score is not None:  # where there is none, padding has minus infinity
+            good &= self.tokens.ravel() >= 0
+        (found,) = good.nonzero()
         if len(found) > count > 0:  # sorting only what can be chosen is several times faster on wide layers
             passing = ranked[found]
             found = found[passing >= np.partition(passing, -count)[-count]]

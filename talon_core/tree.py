@@ -84,13 +84,12 @@ class TokenTree:
             )
         if self.parents[0] != -1:
             raise ValueError(f"node 0 is the root and has parent -1, not {self.parents[0]}")
-        bad = np.flatnonzero((self.parents[1:] < 0) | (self.parents[1:] >= np.arange(1, nodes)))
-        if len(bad):
-            node = int(bad[0]) + 1
-            raise ValueError(
-                f"node {node} has parent {self.parents[node]}: a parent must stand before its child, "
-                f"so it would have to be between 0 and {node - 1}"
-            )
+        for node, parent in enumerate(self.parents.tolist()):
+            if not 0 <= parent < node and node:
+                raise ValueError(
+                    f"node {node} has parent {parent}: a parent must stand before its child, "
+                    f"so it would have to be between 0 and {node - 1}"
+                )
         if self.drawn:
             self._check_drawn()
 
@@ -202,7 +201,7 @@ class TokenTree:
             drawn={**self.drawn, **drawn} if drawn else self.drawn,
         )
         above = extended.parents[len(self) :]
-        if len(above) and above.max() < len(self):  # as in a layer of a draft: found without walking the whole tree
+        if len(above) and max(above.tolist()) < len(self):  # a layer of a draft: the tree need not be walked
             object.__setattr__(extended, "depths", ints(np.concatenate([self.depths, self.depths[above] + 1])))
         return extended
 

@@ -1,5 +1,6 @@
 """Options and fixtures of the whole suite."""
 
+import gc
 import hashlib
 import importlib
 import json
@@ -166,6 +167,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: "slow" not in item.keywords)
 
 
+SELDOM = (50_000, 20, 50)
+"""The garbage collector's thresholds: most of what it looks through are modules, which stay."""
+
 SLOW = 5.0
 """Seconds; what takes longer is told when it is done, whatever its marks are."""
 
@@ -186,6 +190,7 @@ class SlowTests:
 @pytest.hookimpl(trylast=True)  # when there is a reporter
 def pytest_configure(config: pytest.Config) -> None:
     """Workers report to the process that started them; that one tells."""
+    gc.set_threshold(*SELDOM)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(SlowTests(reporter), "slow-tests")

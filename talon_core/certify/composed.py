@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from talon_core.certify.exact import Law, law_after
+from talon_core.certify.exact import Law, LawsAfter, law_after
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Part
@@ -18,7 +18,7 @@ from talon_core.policy import TreePolicy
 from talon_core.request import Request
 from talon_core.rule import Accepted
 from talon_core.table import TableTarget
-from talon_core.tree import FloatArray, TokenTree, read_only
+from talon_core.tree import FloatArray, TokenTree
 
 Text = tuple[int, ...]
 
@@ -80,13 +80,14 @@ class Rounds:
     Args:
         decoder: its target is a table, and its drafter looks at nothing but each tree's own paths.
         request: the whole request.
+        laws: the target's laws that are known; gets others.
     """
 
-    def __init__(self, decoder: Decoder, request: Request) -> None:
+    def __init__(self, decoder: Decoder, request: Request, laws: LawsAfter | None = None) -> None:
         assert isinstance(decoder.target, TableTarget)
         self._decoder, self._request, self._target = decoder, request, decoder.target
         self._policy = decoder.engine.policy_for(request)
-        self._laws: dict[Text, FloatArray] = {}
+        self._laws: LawsAfter = {} if laws is None else laws
         self._drafts: dict[tuple[int, DraftLimits], list[tuple[float, TokenTree]]] = {}
 
     def after(self, text: Text) -> Iterator[RoundOutcome]:
@@ -159,9 +160,7 @@ class _KnownLaws(Laws):
         failures: as in `WarpedLaws`.
     """
 
-    def __init__(
-        self, known: dict[Text, FloatArray], target: TableTarget, request: Request, tree: TokenTree, text: Text
-    ) -> None:
+    def __init__(self, known: LawsAfter, target: TableTarget, request: Request, tree: TokenTree, text: Text) -> None:
         self._known, self._target, self._request, self._tree, self._text = known, target, request, tree, text
         self.failures: list[BaseException] = []
 
@@ -175,7 +174,7 @@ class _KnownLaws(Laws):
             except Exception as error:
                 self.failures.append(error)
                 raise
-            self._known[before] = read_only(np.array(law))
+            self._known[before] = law
         return self._known[before]
 
     def ends(self, token: int) -> bool:
@@ -197,7 +196,7 @@ class Enumerated:
     accepting: bool
 
 
-def composed_law(decoder: Decoder, request: Request, most: int) -> Enumerated | None:
+def composed_law(decoder: Decoder, request: Request, most: int, laws: LawsAfter | None = None) -> Enumerated | None:
     """The exact law of a generation's tokens, for a policy and a rule without memory.
 
     Without memory, the law of a round depends on the tokens before it alone, so each round is enumerated once for each
@@ -207,6 +206,7 @@ def composed_law(decoder: Decoder, request: Request, most: int) -> Enumerated | 
         decoder: as for `Rounds`.
         request: what to decode.
         most: outcomes that are too many.
+        laws: as for `Rounds`.
 
     Returns:
         None if there are too many outcomes.
@@ -214,7 +214,7 @@ def composed_law(decoder: Decoder, request: Request, most: int) -> Enumerated | 
     law: Law = defaultdict(float)
     outcomes, accepting = 0, False
     waiting: dict[Text, float] = {(): 1.0}
-    rounds = Rounds(decoder, request)
+    rounds = Rounds(decoder, request, laws)
     while waiting:
         text = min(waiting, key=len)  # all ways to a text are known once the shorter ones are done
         prob = waiting.pop(text)

@@ -1,7 +1,7 @@
 """The exact law of what a decoder emits, by enumeration, and the law it must have."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
 import attrs
 import numpy as np
@@ -16,10 +16,13 @@ from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.table import TableTarget
 from talon_core.target import Target
-from talon_core.tree import FloatArray
+from talon_core.tree import FloatArray, read_only
 
 Law = dict[tuple[int, ...], float]
 """For each sequence of new tokens its probability."""
+
+LawsAfter = MutableMapping[tuple[int, ...], FloatArray]
+"""By new tokens, the target's law after them, shape `(vocab,)`."""
 
 
 def generations(decoder: Decoder, request: Request) -> Iterator[tuple[float, Generation]]:
@@ -69,8 +72,13 @@ def completed(emitted: Law, length: int, after: Callable[[tuple[int, ...]], Floa
     return law
 
 
-def ancestral_law(target: TableTarget, request: Request) -> Law:
+def ancestral_law(target: TableTarget, request: Request, known: LawsAfter | None = None) -> Law:
     """The exact law of sampling one token after the other; written without any of the engine's parts.
+
+    Args:
+        target: whose law it is.
+        request: what to decode.
+        known: gets the law of the token after each text that can come out.
 
     Raises:
         ValueError: if the processors forbid every token after a text that can come out, however unlikely.
@@ -81,8 +89,10 @@ def ancestral_law(target: TableTarget, request: Request) -> Law:
         if tokens and (tokens[-1] in request.eos or len(tokens) >= _limit(target, request)):
             law[tuple(tokens)] += prob
             return
-        prefix = [*request.ids.tolist(), *tokens]
-        for token, p in enumerate(law_after(target, prefix, request.sampling)):
+        after = law_after(target, [*request.ids.tolist(), *tokens], request.sampling)
+        if known is not None:
+            known[tuple(tokens)] = after
+        for token, p in enumerate(after.tolist()):
             if p > 0:
                 extend([*tokens, token], prob * p)
 
@@ -95,8 +105,11 @@ def _limit(target: TableTarget, request: Request) -> int:
     return min(room, request.max_new_tokens)
 
 
-def law_after(target: TableTarget, prefix: list[int], sampling: Sampling) -> list[float]:
+def law_after(target: TableTarget, prefix: list[int], sampling: Sampling) -> FloatArray:
     """The law of the token after a prefix, written without any of the engine's parts; without processors without torch.
+
+    Returns:
+        The law, shape `(vocab,)`, read only.
 
     Raises:
         ValueError: if the processors forbid every token.
@@ -108,12 +121,12 @@ def law_after(target: TableTarget, prefix: list[int], sampling: Sampling) -> lis
             scores = processor(torch.as_tensor([prefix]), scores.clone())
         numbers = scores[0].numpy()
     if not sampling.do_sample:
-        return [float(token == int(numbers.argmax())) for token in range(len(numbers))]
+        return read_only(np.eye(len(numbers))[numbers.argmax()])
     highest = numbers.max()
     if not np.isfinite(highest):
         raise ValueError(f"there is no law to draw from after tokens {prefix}")
     weights = np.exp(numbers - highest)
-    return list(weights / weights.sum())
+    return read_only(weights / weights.sum())
 
 
 def distance(one: Law, other: Law) -> float:

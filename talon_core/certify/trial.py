@@ -24,7 +24,7 @@ from talon_core.certificates.subject import Subject
 from talon_core.certify.certificate import Certificate, CertificationError
 from talon_core.certify.composed import Enumerated, composed_law, is_memoryless
 from talon_core.certify.counterexample import explain
-from talon_core.certify.exact import Given, Law, ancestral_law, distance, generations
+from talon_core.certify.exact import Given, Law, LawsAfter, ancestral_law, distance, generations
 from talon_core.certify.ticks import Ticks
 from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
 from talon_core.decoding.decoder import Decoder
@@ -320,8 +320,9 @@ class _Trial:
         Raises:
             _TooLarge: if there are too many outcomes.
         """
+        laws: LawsAfter = {}
         try:
-            expected = ancestral_law(world.make_target(), world.request)
+            expected = ancestral_law(world.make_target(), world.request, laws)
         except ValueError:
             return None
         decoder = self.decoder(world)
@@ -329,7 +330,7 @@ class _Trial:
         try:
             composes = self._composes and is_memoryless(decoder.engine.policy_for(world.request))
             if composes:
-                composed = composed_law(decoder, world.request, MOST_OUTCOMES)
+                composed = composed_law(decoder, world.request, MOST_OUTCOMES, laws)
                 if composed is None:
                     raise _TooLarge
                 examined = examined.with_law(composed)

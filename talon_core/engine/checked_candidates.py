@@ -55,11 +55,12 @@ def checked_candidates(
         )
     if not 1 <= tokens.shape[1] <= width:
         raise fail(f"returned {tokens.shape[1]} candidates per node; between 1 and {width} were asked for")
-    if not np.array_equal(frontier, nodes):
+    if np.asarray(frontier).tolist() != nodes.tolist():
         given_nodes = written(np.asarray(frontier).tolist())
         raise fail(f"returned candidates for other nodes than the frontier's: {given_nodes}, not {nodes.tolist()}")
-    if tokens.min() < -1 or tokens.max() >= vocab_size:
-        bad = int(tokens.min() if tokens.min() < -1 else tokens.max())
+    lowest, top = int(tokens.min()), int(tokens.max())
+    if lowest < -1 or top >= vocab_size:
+        bad = lowest if lowest < -1 else top
         raise fail(f"proposed token {bad}; the target's vocabulary has ids 0 to {vocab_size - 1}")
     padding, highest = tokens < 0, logp.max()  # NaN if there is one
     if not highest <= LOGP_SLACK or ((logp == -np.inf) != padding).any():
@@ -67,7 +68,7 @@ def checked_candidates(
     if highest > 0:  # clipped, so that no path scores above its parent's
         logp = floats(np.minimum(logp, 0.0))
     along = tree.path_logp[nodes][:, None] + logp
-    if not np.array_equal(path_logp, along):
+    if not (path_logp == along).all():
         _check_paths(path_logp, along, ~padding, fail)
     _check_rows(tokens, logp, fail)
 

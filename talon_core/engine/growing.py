@@ -49,7 +49,7 @@ class Growing:
         self.limits = limits
         self.tree = TokenTree.root(root)
         self.frontier = self._usable(np.zeros(1, dtype=np.int64))
-        self.drafted_from = np.zeros(1, dtype=bool)
+        self._drafted_from: set[int] = set()
         self.spans: list[Span] = []  # of the policy
         self._now = now
         self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
@@ -64,11 +64,9 @@ class Growing:
         self.shown = self.tree.copied()
 
     def _usable(self, nodes: IntArray) -> IntArray:
-        usable = self.tree.depths[nodes] < self.limits.max_depth
-        tokens = self.tree.tokens[nodes]
-        for end in self.limits.ends:
-            usable &= tokens != end
-        return ints(nodes[usable])
+        ends, most = self.limits.ends, self.limits.max_depth
+        held = zip(nodes.tolist(), self.tree.tokens[nodes].tolist(), self.tree.depths[nodes].tolist(), strict=True)
+        return ints([node for node, token, depth in held if depth < most and token not in ends])
 
     def fail(self, what: str) -> PluginError:
         return PluginError(f"{naming('tree policy', self.policy)} {what}")
@@ -92,7 +90,7 @@ class Growing:
             candidates: the engine's own, for the frontier.
             choices: the policy's randomness.
         """
-        self.drafted_from[self.frontier] = True
+        self._drafted_from.update(self.frontier.tolist())
         if not (candidates.tokens >= 0).any():
             self.frontier = self.frontier[:0]
             return
@@ -132,11 +130,9 @@ class Growing:
             parents.append(np.full(len(firsts), parent))
             path_logp.append(self.tree.path_logp[parent] + one.logp[firsts])
         by_parent = {int(candidates.frontier[row]): one for row, one in drawn.items()}
-        old = len(self.tree)
         self.tree = self.tree.extend(
             np.concatenate(tokens), np.concatenate(parents), np.concatenate(path_logp), by_parent
         )
-        self.drafted_from = np.concatenate([self.drafted_from, np.zeros(len(self.tree) - old, dtype=bool)])
         self.shown_draws |= {node: one.copied() for node, one in by_parent.items()}
         self.shown = self.tree.copied(self.shown_draws)
 
@@ -147,13 +143,15 @@ class Growing:
                 "it must be one-dimensional and hold integers"
             )
         chosen = chosen.astype(np.int64)
-        tokens = candidates.tokens.ravel()
-        if chosen.size and (chosen.min() < 0 or chosen.max() >= tokens.size):
-            outside = int(chosen.min() if chosen.min() < 0 else chosen.max())
+        numbers, tokens = chosen.tolist(), candidates.tokens.ravel()
+        if not numbers:
+            return chosen
+        if min(numbers) < 0 or max(numbers) >= tokens.size:
+            outside = min(numbers) if min(numbers) < 0 else max(numbers)
             raise self.fail(f"chose candidate {outside}; there are candidates 0 to {tokens.size - 1}")
-        if _repeats(chosen):
+        if len(set(numbers)) < len(numbers):
             raise self.fail("chose the same candidate twice; each may join the tree once")
-        if (tokens[chosen] < 0).any():
+        if min(tokens[chosen].tolist()) < 0:
             raise self.fail("chose a padded candidate (token -1); only candidates with a finite logp exist")
         return chosen
 
@@ -205,11 +203,12 @@ class Growing:
                 f"returned a frontier of shape {frontier.shape} and type {frontier.dtype}, not node indices"
             )
         frontier = frontier.astype(np.int64)
-        if frontier.size and (frontier.min() < 0 or frontier.max() >= len(self.tree)):
+        nodes = frontier.tolist()
+        if nodes and (min(nodes) < 0 or max(nodes) >= len(self.tree)):
             raise self.fail(f"wants to draft from a node outside its tree of {len(self.tree)} nodes")
-        if _repeats(frontier) or self.drafted_from[frontier].any():
+        if len(set(nodes)) < len(nodes) or not self._drafted_from.isdisjoint(nodes):
             raise self.fail("wants to draft from a node twice; each node is drafted from at most once a round")
-        if not self.drafted_from[self.tree.parents[frontier]].all():
+        if not self._drafted_from.issuperset(self.tree.parents[frontier].tolist()):
             raise self.fail("wants to draft from a node whose parent was not drafted from")
         return frontier
 
@@ -280,10 +279,6 @@ def _same_start(own: Drawn, drawn: Drawn) -> bool:
     """Whether draws are the first of these; laws share their memory unless somebody has made them anew."""
     same_law = own.law.base is drawn.law.base or np.array_equal(own.law, drawn.law)
     return same_law and np.array_equal(own.tokens[: len(drawn.tokens)], drawn.tokens)
-
-
-def _repeats(numbers: IntArray) -> bool:
-    return len(set(numbers.tolist())) != len(numbers)
 
 
 def _array(given: object) -> NDArray[Any]:

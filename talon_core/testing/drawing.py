@@ -1,6 +1,7 @@
 """Trees of every kind, really drawn: enumerated by whoever wants their law, or one of them as an example."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from hypothesis import strategies as st
@@ -70,6 +71,7 @@ def _draw(node: int, law: FloatArray, count: int, replacement: bool, choices: Ch
     return Candidates(one, none.astype(np.int64), none, none).draw(choices, 0, count, law=law, replacement=replacement)
 
 
+@cache
 def shapes(kind: str, max_nodes: int) -> st.SearchStrategy[Shape]:
     """Shapes of trees of a kind, of 1 to `max_nodes` nodes."""
     drafted = st.sampled_from([*range(1, max_nodes), 0])

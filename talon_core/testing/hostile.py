@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import attrs
 import numpy as np
@@ -103,6 +104,10 @@ def hostile_drafters(vocab_size: int | None = None) -> st.SearchStrategy[Hostile
         vocab_size: tokens are 0 to `vocab_size - 1`; by default 2, 3 or 100 of them.
     """
     sizes = st.sampled_from([2, 3, 100]) if vocab_size is None else st.just(vocab_size)
-    row = st.sampled_from([*ROWS, "tied", "nothing"])
-    rows = st.sampled_from([3, 1, 2, 4]).flatmap(lambda count: st.tuples(*[row] * count))
+    rows = st.sampled_from([3, 1, 2, 4]).flatmap(_some_rows)
     return st.builds(HostileDrafter, sizes, rows, st.sampled_from([None, None, 1]))
+
+
+@cache
+def _some_rows(count: int) -> st.SearchStrategy[tuple[str, ...]]:
+    return st.tuples(*[st.sampled_from([*ROWS, "tied", "nothing"])] * count)

@@ -1,5 +1,7 @@
 """Hypothesis strategies: laws, trees, drafters and limits, the awkward ones among them."""
 
+from functools import cache
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -53,18 +55,21 @@ def _tree(root: int, nodes: list[tuple[int, int, float]], vocab_size: int) -> To
 
 def table_drafters(vocab_size: int | None = None) -> st.SearchStrategy[TableDrafter]:
     """Drafters of 2 to 6 tokens, or of `vocab_size`: some look at the path, know few tokens, end or round upwards."""
-    sizes = st.integers(2, 6) if vocab_size is None else st.just(vocab_size)
-    return sizes.flatmap(
-        lambda size: st.builds(
-            TableDrafter,
-            st.lists(laws(size), min_size=1, max_size=6).map(np.stack),
-            knows=st.none() | st.integers(0, size),
-            fills=st.booleans(),
-            excess=st.sampled_from([0.0, 0.0, 5e-4]),
-        )
+    return st.integers(2, 6).flatmap(_table_drafters) if vocab_size is None else _table_drafters(vocab_size)
+
+
+@cache  # Hypothesis looks each strategy through before it first draws from it, which takes longer than drawing
+def _table_drafters(vocab_size: int) -> st.SearchStrategy[TableDrafter]:
+    return st.builds(
+        TableDrafter,
+        st.lists(laws(vocab_size), min_size=1, max_size=6).map(np.stack),
+        knows=st.none() | st.integers(0, vocab_size),
+        fills=st.booleans(),
+        excess=st.sampled_from([0.0, 0.0, 5e-4]),
     )
 
 
+@cache
 def untied_drafters(vocab_size: int) -> st.SearchStrategy[TableDrafter]:
     """Drafters whose laws look at the path, forbid nothing, and hold no ties, flat ones and peaked ones."""
     return st.builds(_untied, st.just(vocab_size), st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, 3.0, 8.0]))
@@ -75,6 +80,7 @@ def _untied(vocab_size: int, seed: int, spread: float) -> TableDrafter:
     return TableDrafter(weights / weights.sum(axis=1, keepdims=True))
 
 
+@cache
 def draft_limits(vocab_size: int, max_depth: int = 64) -> st.SearchStrategy[DraftLimits]:
     """Limits of one round, down to a tree that must not grow at all, with and without tokens that end the text."""
     few: st.SearchStrategy[frozenset[int]] = st.frozensets(st.integers(0, vocab_size - 1), max_size=2)

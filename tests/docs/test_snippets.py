@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import re
 import shlex
 import sys
@@ -49,6 +50,18 @@ def title(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture
+def logs_as_before():
+    """Pages say how to see what is logged; tests that come later must not."""
+    loggers = [logging.getLogger(name) for name in (None, "talon_core")]
+    before = [(logger.level, [*logger.handlers]) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("logs_as_before")
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

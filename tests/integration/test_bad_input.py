@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -126,8 +125,8 @@ def test_a_backend_that_cannot_run(refused: Refused, model: str, monkeypatch: py
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_behind_stdout_is_said_in_a_sentence(model: str) -> None:
-    command = [sys.executable, "-c", "import sys; from talon_core.cli import main; sys.exit(main())"]
+def test_a_full_disk_behind_stdout_is_said_in_a_sentence(model: str, forked_python: str) -> None:
+    command = [forked_python, "-c", "import sys; from talon_core.cli import main; sys.exit(main())"]
     options = ["generate", "t5 t6", "--model", model, "--max-new-tokens", "5", "--json"]
     with open("/dev/full", "wb") as full:
         done = subprocess.run([*command, *options], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)

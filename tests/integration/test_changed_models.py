@@ -1,7 +1,6 @@
 """Models that are not as their classes make them: compiled, quantised, pruned, patched. They work or are refused."""
 
 import subprocess
-import sys
 import textwrap
 import warnings
 from collections.abc import Callable
@@ -250,7 +249,7 @@ def test_a_compiled_model_is_decoded_as_it_is_plain(compiled: Callable[[Any], An
     check_compiled(compiled)
 
 
-def test_compiled_models_do_not_end_the_process() -> None:
+def test_compiled_models_do_not_end_the_process(forked_python: str) -> None:
     """In a process of its own: a compiler that traces into native code may take it down, and a class stays changed."""
     code = f"""
         import runpy, sys
@@ -261,7 +260,7 @@ def test_compiled_models_do_not_end_the_process() -> None:
             print(name)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300, check=False
+        [forked_python, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["wrapper", "forward", "of_class"]
