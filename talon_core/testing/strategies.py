@@ -84,5 +84,5 @@ def _untied(vocab_size: int, seed: int, spread: float) -> TableDrafter:
 def draft_limits(vocab_size: int, max_depth: int = 64) -> st.SearchStrategy[DraftLimits]:
     """Limits of one round, down to a tree that must not grow at all, with and without tokens that end the text."""
     few: st.SearchStrategy[frozenset[int]] = st.frozensets(st.integers(0, vocab_size - 1), max_size=2)
-    depths = st.just(max_depth) | st.integers(0, min(4, max_depth)) | st.integers(0, max_depth)
+    depths = st.integers(0, min(12, max_depth)) | st.integers(0, min(4, max_depth)) | st.integers(0, max_depth)
     return st.builds(DraftLimits, st.just(vocab_size), depths, few)
