@@ -164,6 +164,10 @@ class DrafterSpec(ABC):
     name: ClassVar[str]
     """What the drafter is called in the registry: lower case, with dashes."""
 
+    reads_texts: ClassVar[bool] = False
+    """It needs nothing of the target but the size of its vocabulary, and reads nothing but prompts and what was
+    committed: then it can be asked again wherever the texts are, without the model."""
+
     def features(self, num_layers: int) -> tuple[int, ...]:
         """Which hidden states it wants of a target with so many layers.
 

@@ -44,6 +44,13 @@ def ancestor_bits(parents: IntArray) -> BitArray:
     return bits
 
 
+def _no_parent(node: int, parent: int) -> ValueError:
+    return ValueError(
+        f"node {node} has parent {parent}: a parent must stand before its child, "
+        f"so it would have to be between 0 and {node - 1}"
+    )
+
+
 @attrs.frozen(eq=False)
 class TokenTree:
     """A tree of draft tokens. Read only; `extend` and `keep` return new trees.
@@ -84,12 +91,9 @@ class TokenTree:
             )
         if self.parents[0] != -1:
             raise ValueError(f"node 0 is the root and has parent -1, not {self.parents[0]}")
-        for node, parent in enumerate(self.parents.tolist()):
-            if not 0 <= parent < node and node:
-                raise ValueError(
-                    f"node {node} has parent {parent}: a parent must stand before its child, "
-                    f"so it would have to be between 0 and {node - 1}"
-                )
+        bad = np.flatnonzero((self.parents[1:] < 0) | (self.parents[1:] >= np.arange(1, nodes)))
+        if len(bad):
+            raise _no_parent(int(bad[0]) + 1, int(self.parents[bad[0] + 1]))
         if self.drawn:
             self._check_drawn()
 
@@ -193,16 +197,28 @@ class TokenTree:
         path_logp: FloatArray,
         drawn: Mapping[int, Drawn] | None = None,
     ) -> "TokenTree":
-        """This tree with nodes added at its end; the arrays have shape `(added,)`, `drawn` is by parent."""
-        extended = TokenTree(
-            tokens=np.concatenate([self.tokens, tokens]),
-            parents=np.concatenate([self.parents, parents]),
-            path_logp=np.concatenate([self.path_logp, path_logp]),
-            drawn={**self.drawn, **drawn} if drawn else self.drawn,
-        )
-        above = extended.parents[len(self) :]
-        if len(above) and max(above.tolist()) < len(self):  # a layer of a draft: the tree need not be walked
-            object.__setattr__(extended, "depths", ints(np.concatenate([self.depths, self.depths[above] + 1])))
+        """This tree with nodes added at its end; the arrays have shape `(added,)`, `drawn` is by parent.
+
+        Raises:
+            ValueError: as for a new tree.
+        """
+        own: dict[str, Any] = {"drawn": {**self.drawn, **drawn} if drawn else self.drawn}
+        own["tokens"] = ints(np.concatenate([self.tokens, np.asarray(tokens, np.int64)]))
+        own["parents"] = ints(np.concatenate([self.parents, np.asarray(parents, np.int64)]))
+        own["path_logp"] = floats(np.concatenate([self.path_logp, np.asarray(path_logp, np.float64)]))
+        old, above = len(self), own["parents"][len(self) :].tolist()
+        if len(own["tokens"]) != old + len(above) or len(own["path_logp"]) != old + len(above):
+            return TokenTree(**own)  # it refuses them
+        for node, parent in enumerate(above, start=old):  # the others were checked when this tree was made
+            if not 0 <= parent < node:
+                raise _no_parent(node, parent)
+        if above and max(above) < old:  # a layer of a draft: the tree need not be walked
+            own["depths"] = ints(np.concatenate([self.depths, self.depths[above] + 1]))
+        extended = object.__new__(TokenTree)
+        for name, value in own.items():
+            object.__setattr__(extended, name, value)
+        if drawn:
+            extended._check_drawn()
         return extended
 
     def without_laws(self) -> "TokenTree":

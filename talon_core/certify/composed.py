@@ -12,7 +12,8 @@ from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Part
 from talon_core.engine.drafting import DraftLimits, draft_tree
-from talon_core.engine.sequence import Sequence, walked
+from talon_core.engine.sequence import Sequence
+from talon_core.engine.walking import walked
 from talon_core.laws import Laws, check_node
 from talon_core.policy import TreePolicy
 from talon_core.request import Request

@@ -4,6 +4,7 @@
   enters and leaves target and drafter; `generation` runs it for one request or for many;
 - `stages` is one round, and `faults` keeps what fails in one sequence from the others;
 - `drafting` grows all trees of a round, `growing` one of them, and `plain` is decoding without drafting;
-- `sequence` is one text, `warping` makes the law of its next token, and `processors` says whose processors remember;
+- `sequence` is one text, `walking` asks the rule, `warping` makes the law of its next token, and `processors` says
+  whose processors remember;
 - `checked_candidates`, `checked_drafter` and `checked_policy` look at what plugins answer.
 """

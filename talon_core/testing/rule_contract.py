@@ -13,7 +13,7 @@ from talon_core.certificates.store import TOLERANCE
 from talon_core.certify.exact import Law, completed, distance
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.drawn import KINDS
-from talon_core.engine.sequence import checked_walk
+from talon_core.engine.walking import checked_walk
 from talon_core.errors import blaming
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.table import TableDrafter

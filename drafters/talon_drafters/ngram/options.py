@@ -55,6 +55,7 @@ class Ngram(DrafterSpec):
     """
 
     name = "ngram"
+    reads_texts = True
     max_match: int = attrs.field(default=16, validator=[ge(1), le(256)])
     min_match: int = attrs.field(default=1, validator=ge(1))
     discount: float = attrs.field(default=0.7, validator=[gt(0), lt(1)])

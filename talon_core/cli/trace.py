@@ -1,0 +1,185 @@
+"""`talon trace`: what a drafter proposes along the target's own text, recorded once, and policies tried on it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from talon_core.bench.prompts import read_sets
+from talon_core.cli import options as opts
+from talon_core.cli.output import note, print_json, stdout
+from talon_core.cli.progress import progress
+from talon_core.plugins.parts import built, choose_drafter
+from talon_core.plugins.registry import load_registry
+
+if TYPE_CHECKING:
+    from talon_core.trace.record import Recorded, Wanted
+
+trace = typer.Typer(
+    help="Record what a drafter proposes, and try policies on it without a model.", no_args_is_help=True
+)
+
+
+@trace.command()
+def record(
+    prompts: Annotated[
+        Path, typer.Option(help="A file of prompts, *.jsonl or *.txt, or a folder of them; each file is a set.")
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the trace goes; an unfinished one is gone on with.")
+    ],
+    drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
+    model: opts.Model = opts.DEFAULT_MODEL,
+    trust_remote_code: opts.TrustRemoteCode = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(parser=opts.whole_number, metavar="N", help="Only the first N prompts of each set."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Most tokens of a text.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(parser=opts.number, metavar="T", help="0 is greedy; above it, tokens are drawn.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(parser=opts.whole_number, metavar="S", help="Of drawing.")] = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
+    width: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Candidates that are kept of each node.")
+    ] = 32,
+    depth: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Layers that are drafted at each position.")
+    ] = 8,
+    nodes: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Nodes of each layer that are drafted from.")
+    ] = 64,
+    laws: Annotated[
+        bool,
+        typer.Option("--laws", help="Keep whole laws, the drafter's and the target's, at every node; takes gigabytes."),
+    ] = False,
+    as_json: opts.Json = False,
+) -> None:
+    """Let the model write, and keep what a drafter proposes at every position of its text.
+
+    Ctrl-C leaves a folder that the same command goes on with.
+    """
+    from talon_core.trace.record import Wanted
+
+    opts.sampling_options(temperature, None, None, seed, max_new_tokens)
+    for option, value in (("limit", limit), ("width", width), ("depth", depth), ("nodes", nodes)):
+        if value is not None and value < 1:
+            raise ValueError(f"--{option} is {value}; it must be at least 1")
+    registry = load_registry()
+    if drafter != opts.DEFAULT_DRAFTER:
+        built(registry, "drafter", drafter)  # a typing error costs no waiting
+    wanted = Wanted(
+        model=model,
+        sets=tuple(read_sets(prompts, limit)),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        raw=raw,
+        width=width,
+        depth=depth,
+        nodes=nodes,
+        laws=laws,
+    )
+    recorded = _record(wanted, out, drafter, trust_remote_code)
+    answer = {
+        "folder": str(out),
+        "texts": recorded.texts,
+        "positions": recorded.positions,
+        "bytes": recorded.size,
+        "seconds": recorded.seconds,
+    }
+    if as_json:
+        print_json(answer)
+        return
+    note(_said(recorded))
+    typer.echo(str(out))
+
+
+def _record(wanted: "Wanted", out: Path, drafter: str, trust_remote_code: bool) -> "Recorded":
+    from talon_core.cli.session import open_session
+    from talon_core.trace.folder import find_trace
+    from talon_core.trace.record import Recorder
+
+    find_trace(out)  # refuses a folder of something else, before a model is loaded
+    session = open_session(wanted.model, trust_remote_code=trust_remote_code)
+    registry = load_registry()
+    spec = choose_drafter(registry, session.model) if drafter == opts.DEFAULT_DRAFTER else drafter
+    recorder = Recorder(wanted, session.model, session.tokenizer, built(registry, "drafter", spec), spec)
+    note(f"the trace of '{spec}' goes to '{out}'")
+    try:
+        with progress("recording", "texts") as report:
+            return recorder.run(out, report)
+    except KeyboardInterrupt:
+        note(f"interrupted; the same command with --out '{out}' goes on from here")
+        raise
+
+
+def _said(recorded: "Recorded") -> str:
+    if not recorded.texts:
+        return "everything was there already"
+    per = recorded.size / max(1, recorded.positions)
+    speed = recorded.positions / recorded.seconds
+    return (
+        f"{recorded.texts} texts, {recorded.positions} positions in {recorded.seconds:.0f} s ({speed:.1f} a second), "
+        f"{recorded.size / 1e6:.1f} MB ({per / 1e3:.1f} kB a position)"
+    )
+
+
+@trace.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of talon trace record.")],
+    methods: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD...",
+            help="Policies, as talon:budget=12, with a rule behind a slash; ngram/talon takes a drafter of texts.",
+        ),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option(parser=opts.whole_number, metavar="N", help="Processes; by default one for each core."),
+    ] = None,
+    as_json: opts.Json = False,
+) -> None:
+    """Try policies on a trace: the rounds that decoding would have had, without either model."""
+    from talon_core.trace.folder import read_trace
+    from talon_core.trace.methods import parse_methods
+    from talon_core.trace.run import replayed
+
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"--jobs is {jobs}; it must be at least 1")
+    found = read_trace(folder)
+    chosen = parse_methods(methods, found, load_registry())
+    with progress("replaying", "texts") as report:
+        answer = replayed(found, chosen, jobs, report)
+    if answer.missing:
+        note(f"{answer.missing} texts of the trace are not recorded yet, and are left out")
+    outside = [one["method"] for one in answer.as_dict()["methods"] if one["outside"]]
+    if outside:
+        note(
+            f"the trace does not answer all that was asked by {', '.join(outside)}; record with more --nodes or --width"
+        )
+    if as_json:
+        print_json(answer.as_dict())
+    else:
+        stdout().print(_table(answer))
+
+
+def _table(answer: Any) -> Any:
+    from rich.table import Table
+
+    table = Table("method", "MAT", "target passes", "draft passes", "nodes", "outside", "by the laws", "in hindsight")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in answer.as_dict()["methods"]:
+        best = one["oracle"]
+        table.add_row(
+            one["method"],
+            f"{one['mean_accepted_tokens']:.3f}",
+            *(str(one[name]) for name in ("target_passes", "draft_passes", "nodes_verified", "outside")),
+            *(f"{best[name]:.3f}" for name in ("by_the_laws", "in_hindsight")),
+        )
+    return table

@@ -1,0 +1,46 @@
+"""What a drafter of texts would offer along a text, asked when it is wanted."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from talon_core.choices import SeededChoices
+from talon_core.costs import MeasuredCosts
+from talon_core.drafter import Committed, DrafterSpec
+from talon_core.engine.checked_drafter import checked_depth, opened
+from talon_core.engine.drafting import DraftLimits, Wanted, draft_trees
+from talon_core.engine.faults import Faults
+from talon_core.trace.columns import Rows, TextTrace
+from talon_core.trace.observed import Notes, Observed, Place
+from talon_core.trace.superset import Ahead, Superset
+from talon_core.trace.texts import TextTarget
+
+
+def rows_of(spec: DrafterSpec, text: TextTrace, settings: Mapping[str, Any], target: Mapping[str, Any]) -> Rows:
+    """The rows that a recording would have.
+
+    Args:
+        spec: of a drafter that reads texts alone.
+        text: along which.
+        settings: of the trace, and so is `target`.
+        target: likewise.
+    """
+    new, ahead = text.ids[text.prompt_tokens :], Ahead()
+    notes = Notes(settings["width"], settings["depth"], laws=False)
+    sizes = settings["width"], settings["depth"], settings["nodes"], settings["least"]
+    policy = Superset(*sizes, ahead=ahead)
+    drafter = Observed(opened(spec, TextTarget(target["vocab_size"])), Place(notes))
+    drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
+    for position in range(len(new)):
+        ahead.tokens = new[position:]
+        left, most = len(new) - position - 1, checked_depth(spec, drafter)
+        limits = DraftLimits(target["vocab_size"], left if most is None else min(left, most), frozenset(target["eos"]))
+        root, faults = int(text.ids[text.prompt_tokens + position - 1]), Faults()
+        notes.begin()
+        draft_trees([Wanted(0, policy, root, limits, SeededChoices(0))], drafter, faults, MeasuredCosts())
+        notes.end()
+        if faults:
+            raise faults[0]
+        drafter.commit({0: Committed(new[position : position + 1].copy(), np.zeros(1, dtype=np.int64))})
+    return notes.rows()

@@ -1,0 +1,241 @@
+"""What was recorded of one text, as columns: a safetensors file each."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from talon_core.paths import put_in_place
+from talon_core.tree_arrays import FloatArray, IntArray
+
+NO_ROW = -1
+"""In the place of a row that was not recorded."""
+
+NARROW = np.iinfo(np.uint16).max
+"""Vocabularies up to this size are kept in two bytes a token; the number itself stands for padding then."""
+
+
+@attrs.frozen(eq=False)
+class Rows:
+    """What a drafter offered at the nodes of a superset tree at every position; a row for each node.
+
+    Rows stand position by position, layer by layer. A node is known by the row of its parent and its token. Columns are
+    as small as they can be without loss; `offered` gives rows as they were.
+
+    Attributes:
+        starts: by position its first row, and behind them all the number of rows, shape `(positions + 1,)`, integers.
+        above: the row of each node's parent, `NO_ROW` for a root, shape `(rows,)`, integers.
+        nodes: each node's token, shape `(rows,)`, integers.
+        tokens: token ids, best first, shape `(rows, width)`, int32 with -1 for padding, or uint16 with `NARROW`.
+        logp: natural log-probabilities given the path to the node, same shape, float32 or float64.
+        whole: whether a row holds all that the drafter knows there, shape `(rows,)`, bool.
+        passes: draft passes of each layer at each position, shape `(positions, layers)`, integers.
+    """
+
+    starts: NDArray[Any]
+    above: NDArray[Any]
+    nodes: NDArray[Any]
+    tokens: NDArray[Any]
+    logp: NDArray[Any]
+    whole: NDArray[np.bool_]
+    passes: NDArray[Any]
+    _below: dict[int, Mapping[tuple[int, int], int]] = attrs.field(factory=dict, init=False)
+
+    @property
+    def width(self) -> int:
+        """Candidates a row."""
+        return int(self.tokens.shape[1])
+
+    @property
+    def padding(self) -> NDArray[np.bool_]:
+        """Where no token is offered, shape `(rows, width)`."""
+        found: NDArray[np.bool_] = self.tokens == (NARROW if self.tokens.dtype == np.uint16 else -1)
+        return found
+
+    def root(self, position: int) -> int:
+        """The row of the root at a position; `NO_ROW` where nothing was drafted."""
+        first, end = self.starts[position : position + 2].tolist()
+        return int(first) if end > first else NO_ROW
+
+    def below(self, position: int) -> Mapping[tuple[int, int], int]:
+        """The rows of a position but its root's, by the row above and the node's token."""
+        found = self._below.get(position)
+        if found is None:
+            first, end = self.starts[position : position + 2].tolist()
+            places = zip(self.above[first + 1 : end].tolist(), self.nodes[first + 1 : end].tolist(), strict=True)
+            found = self._below[position] = {place: row for row, place in enumerate(places, start=first + 1)}
+        return found
+
+    def offered(self, rows: Sequence[int] | slice, width: int) -> tuple[IntArray, FloatArray]:
+        """The best candidates of some rows.
+
+        Returns:
+            Tokens, -1 for padding, and their log-probabilities, shape `(rows, width)`, int64 and float64.
+        """
+        tokens: IntArray = self.tokens[rows, :width].astype(np.int64)
+        if self.tokens.dtype == np.uint16:
+            tokens[tokens == NARROW] = -1
+        return tokens, self.logp[rows, :width].astype(np.float64)
+
+
+@attrs.frozen(eq=False)
+class TextTrace:
+    """One text and what was recorded along it.
+
+    Attributes:
+        set: the prompt set's name.
+        prompt: the prompt's index in its set.
+        ids: the prompt and the target's own continuation, shape `(tokens,)`, int64.
+        prompt_tokens: how many of them are the prompt.
+        finish_reason: what ended the text.
+        seconds: what recording it took.
+        rows: what the drafter offered; None for a drafter of texts, which can be asked again.
+        ranks: how the offers lie along the text, see `talon_core.trace.oracle.Along`; None without rows.
+        law: `law(name, row)` is a whole law at a row's node, of the "drafter" or the "target", shape `(vocab,)`,
+            float64; None where none were recorded.
+    """
+
+    set: str
+    prompt: int
+    ids: IntArray
+    prompt_tokens: int
+    finish_reason: str
+    seconds: float
+    rows: Rows | None = None
+    ranks: Sequence[tuple[int, ...]] | None = None
+    law: Callable[[str, int], FloatArray] | None = None
+
+    @property
+    def positions(self) -> int:
+        """Places at which a round may begin: one for each new token."""
+        return len(self.ids) - self.prompt_tokens
+
+    def to_bytes(self, laws: Mapping[str, Sequence[FloatArray]] | None = None) -> bytes:
+        """The text as a safetensors file.
+
+        Args:
+            laws: whole laws at all rows, by whose they are.
+        """
+        told = {"set": self.set, "prompt": self.prompt, "finish_reason": self.finish_reason, "seconds": self.seconds}
+        arrays: dict[str, NDArray[Any]] = {
+            "ids": self.ids.astype(np.int32),
+            "prompt_tokens": np.array([self.prompt_tokens], dtype=np.int64),
+        }
+        if self.rows is not None and self.ranks is not None:
+            arrays |= _packed(self.rows)
+            arrays["ranks"] = np.array([rank for own in self.ranks for rank in own], dtype=np.int32)
+            arrays["reach"] = np.array([len(own) for own in self.ranks], dtype=np.int32)
+        for name, rows in (laws or {}).items():
+            arrays[f"law.{name}"] = np.stack(rows).astype(np.float32)
+        return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"text": json.dumps(told)})
+
+    @classmethod
+    def read(cls, file: Path) -> "TextTrace":
+        """Read a file; whole laws stay where they are until one is asked for.
+
+        Raises:
+            ValueError: if it is none, or not whole.
+        """
+        try:
+            opened: Any = safe_open(str(file), framework="np")
+            told = json.loads((opened.metadata() or {})["text"])
+            names = set(opened.keys())
+            columns = {name: opened.get_tensor(name) for name in names if not name.startswith("law.")}
+            recorded = "starts" in columns
+            found = cls(
+                set=str(told["set"]),
+                prompt=int(told["prompt"]),
+                ids=columns["ids"].astype(np.int64),
+                prompt_tokens=int(columns["prompt_tokens"][0]),
+                finish_reason=str(told["finish_reason"]),
+                seconds=float(told["seconds"]),
+                rows=Rows(**{name: columns[name] for name in COLUMNS}) if recorded else None,
+                ranks=_split(columns["ranks"], columns["reach"]) if recorded else None,
+                law=_laws(opened, names, file),
+            )
+            _check(found)
+        except (SafetensorError, KeyError, ValueError, TypeError, IndexError) as error:
+            why = str(error) or type(error).__name__
+            raise ValueError(f"'{file}' is no text of a trace, or not a whole one: {why}") from error
+        return found
+
+
+def write_file(file: Path, data: bytes) -> None:
+    """Write a file so that it is there as a whole or not at all."""
+    with NamedTemporaryFile(dir=file.parent, delete=False) as unfinished:
+        try:
+            unfinished.write(data)
+            unfinished.close()
+            put_in_place(Path(unfinished.name), file)
+        except BaseException:
+            Path(unfinished.name).unlink()
+            raise
+
+
+COLUMNS = ("starts", "above", "nodes", "tokens", "logp", "whole", "passes")
+
+
+def _packed(rows: Rows) -> dict[str, NDArray[Any]]:
+    """The columns in as few bytes as hold them without loss."""
+    small = int(rows.tokens.max(initial=0)) < NARROW
+    single = rows.logp.astype(np.float32)
+    exact = np.array_equal(single.astype(np.float64), rows.logp)
+    whole = {name: getattr(rows, name).astype(np.int32) for name in ("starts", "above", "nodes", "passes")}
+    tokens = np.where(rows.tokens < 0, NARROW, rows.tokens).astype(np.uint16) if small else rows.tokens.astype(np.int32)
+    return {**whole, "tokens": tokens, "logp": single if exact else rows.logp, "whole": rows.whole}
+
+
+def _split(ranks: NDArray[Any], reach: NDArray[Any]) -> list[tuple[int, ...]]:
+    ends = np.cumsum(reach).tolist()
+    numbers = ranks.tolist()
+    return [tuple(numbers[end - count : end]) for end, count in zip(ends, reach.tolist(), strict=True)]
+
+
+def _laws(opened: Any, names: set[str], file: Path) -> Callable[[str, int], FloatArray] | None:
+    kept = {name for name in ("drafter", "target") if f"law.{name}" in names}
+    if not kept:
+        return None
+
+    def law(name: str, row: int) -> FloatArray:
+        if name not in kept:
+            raise ValueError(f"'{file}' holds no laws of the {name}")
+        single: FloatArray = opened.get_slice(f"law.{name}")[row : row + 1][0].astype(np.float64)
+        return single / math.fsum(single)
+
+    return law
+
+
+def _check(text: TextTrace) -> None:
+    """Refuse columns that do not fit each other.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    if not 0 < text.prompt_tokens < len(text.ids):
+        raise ValueError(f"it has a prompt of {text.prompt_tokens} tokens in a text of {len(text.ids)}")
+    rows = text.rows
+    if rows is None:
+        return
+    count, starts = len(rows.above), rows.starts
+    shapes = {rows.nodes.shape, rows.whole.shape, rows.above.shape, rows.tokens.shape[:1], rows.logp.shape[:1]}
+    if shapes != {(count,)} or rows.tokens.shape != rows.logp.shape or rows.tokens.ndim != 2:
+        raise ValueError("its columns differ in length")
+    if text.ranks is None or len(text.ranks) != text.positions:
+        raise ValueError(f"its ranks are not those of {text.positions} positions")
+    if len(starts) != text.positions + 1 or starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
+        raise ValueError(f"its rows are not those of {text.positions} positions")
+    if (rows.above >= np.arange(count)).any() or (rows.above < NO_ROW).any():
+        raise ValueError("a row stands before the one above it")
+    begins = starts[:-1][np.diff(starts) > 0]
+    if not np.array_equal(np.flatnonzero(rows.above == NO_ROW), begins):
+        raise ValueError("a position has several roots, or none")
+    if not (rows.logp <= 0).all() or (np.isneginf(rows.logp) != rows.padding).any():
+        raise ValueError("it holds a log-probability that is none")

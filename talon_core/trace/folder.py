@@ -1,0 +1,175 @@
+"""The folder of a trace: `manifest.json` says what was recorded and with what, `texts/` has a file for each text."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from talon_core import records
+from talon_core.errors import written
+from talon_core.paths import small_text, write_whole
+from talon_core.trace.columns import TextTrace, write_file
+
+MANIFEST = "manifest.json"
+TEXTS = "texts"
+LOCK = ".lock"
+KIND = "talon trace"
+FORMAT = 1
+"""Of the manifest and of the texts; another number is another form."""
+
+READERS: Mapping[str, Mapping[str, records.Reader]] = {
+    "settings": {
+        "model": records.words,
+        "sets": records.dictionaries,
+        "max_new_tokens": records.whole,
+        "temperature": records.amount,
+        "seed": records.whole,
+        "raw": records.flag,
+        "width": records.whole,
+        "depth": records.whole,
+        "nodes": records.whole,
+        "least": records.amount,
+        "laws": records.flag,
+    },
+    "target": {
+        "vocab_size": records.whole,
+        "eos": records.wholes,
+        "weights_sha256": records.words,
+    },
+    "drafter": {
+        "spec": records.words,
+        "name": records.words,
+        "reads_texts": records.flag,
+        "max_depth": records.maybe(records.whole),
+        "sha256": records.words,
+    },
+}
+"""What a manifest has, besides `environment`, `sessions`, `kind` and `format`."""
+
+
+@attrs.frozen(eq=False)
+class Trace:
+    """A folder that was recorded.
+
+    Attributes:
+        folder: where.
+        manifest: what it says of itself; a key of `READERS` each, `environment` and `sessions`.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    def __getitem__(self, part: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.manifest[part]
+        return found
+
+    def file(self, set_name: str, prompt: int) -> Path:
+        """Where a text is, or is to be."""
+        number = [one["name"] for one in self["settings"]["sets"]].index(set_name)
+        return self.folder / TEXTS / f"{number:03}-{prompt:05}.safetensors"
+
+    def planned(self) -> list[tuple[str, int]]:
+        """Every text that the trace is of, by set and prompt: the first of each set, then the second ones, and so on.
+
+        So what is there of an unfinished recording is about all sets.
+        """
+        sets = self["settings"]["sets"]
+        most = max((one["prompts"] for one in sets), default=0)
+        return [(one["name"], prompt) for prompt in range(most) for one in sets if prompt < one["prompts"]]
+
+    def texts(self) -> list[tuple[str, int]]:
+        """Those that are there."""
+        return [one for one in self.planned() if self.file(*one).exists()]
+
+    def text(self, set_name: str, prompt: int) -> TextTrace:
+        """Read one.
+
+        Raises:
+            ValueError: if its file is none, not whole, or of another text.
+        """
+        file = self.file(set_name, prompt)
+        found = TextTrace.read(file)
+        if (found.set, found.prompt) != (set_name, prompt):
+            raise ValueError(f"'{file}' is prompt {found.prompt} of the set '{found.set}'; a file was put in its place")
+        vocab_size, rows = self["target"]["vocab_size"], found.rows
+        offered = 0 if rows is None else int(np.where(rows.padding, 0, rows.tokens).max(initial=0))
+        if found.ids.min() < 0 or max(int(found.ids.max()), offered) >= vocab_size:
+            raise ValueError(f"'{file}' holds tokens outside the vocabulary, 0 to {vocab_size - 1}")
+        if (found.rows is None) != self["drafter"]["reads_texts"]:
+            raise ValueError(f"'{file}' does not fit the trace's drafter, '{self['drafter']['spec']}'")
+        return found
+
+    def __iter__(self) -> Iterator[TextTrace]:
+        return (self.text(*one) for one in self.texts())
+
+    def save(self, text: TextTrace, laws: Mapping[str, Any]) -> int:
+        """Put a text in its place; returns its size in bytes.
+
+        Raises:
+            OSError: if it cannot be written; nothing is left then.
+        """
+        data = text.to_bytes(laws)
+        file = self.file(text.set, text.prompt)
+        file.parent.mkdir(exist_ok=True)
+        write_file(file, data)
+        return len(data)
+
+
+def read_trace(folder: Path) -> Trace:
+    """Open a folder that `talon trace record` has made.
+
+    Raises:
+        ValueError: if it is none, or of another version.
+    """
+    found = find_trace(folder)
+    if found is None:
+        raise ValueError(f"there is no {MANIFEST} in '{folder}'; give a folder of talon trace record")
+    return found
+
+
+def find_trace(folder: Path) -> Trace | None:
+    """The trace in a folder; None if there is no such folder or nothing is in it.
+
+    Raises:
+        ValueError: if something else is there.
+    """
+    file = folder / MANIFEST
+    if not file.exists():
+        if folder.exists() and (not folder.is_dir() or any(each.name != LOCK for each in folder.iterdir())):
+            raise ValueError(f"'{folder}' is no folder of talon trace record: it has no {MANIFEST}; give another one")
+        return None
+    try:
+        return Trace(folder, _manifest(records.parsed(small_text(file))))
+    except ValueError as error:
+        raise ValueError(f"'{file}' is no manifest of talon trace record: {error}") from error
+
+
+def _manifest(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise ValueError(f"it must say that its kind is '{KIND}'")
+    if data.get("format") != FORMAT:
+        raise ValueError(f"it has format {written(data.get('format'))}; this version reads format {FORMAT}")
+    for part, readers in READERS.items():
+        own = data.get(part)
+        if not isinstance(own, dict):
+            raise ValueError(f"'{part}' is missing")  # noqa: TRY004 - as for all that a manifest lacks
+        for name, read in readers.items():
+            try:
+                read(own[name])
+            except KeyError:
+                raise ValueError(f"'{part}' has no '{name}'") from None
+            except ValueError as error:
+                raise ValueError(f"'{name}' in '{part}' {error}") from None
+    for one in data["settings"]["sets"]:
+        records.words(one.get("name"))
+        records.whole(one.get("prompts"))
+    return data
+
+
+def write_manifest(trace: Trace) -> None:
+    """Write what a trace says of itself."""
+    text = json.dumps({"kind": KIND, "format": FORMAT, **trace.manifest}, ensure_ascii=False, indent=2)
+    write_whole(trace.folder / MANIFEST, text + "\n")

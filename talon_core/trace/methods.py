@@ -1,0 +1,72 @@
+"""What is tried on a trace, written `policy/rule`, or `drafter/policy/rule`."""
+
+from collections.abc import Sequence
+
+from talon_core.bench.methods import SPACED
+from talon_core.defaults import DEFAULT_RULE
+from talon_core.drafter import DrafterSpec
+from talon_core.plugins.parts import Parts, built, resolve
+from talon_core.plugins.registry import Registry
+from talon_core.trace.folder import Trace
+from talon_core.trace.replay import Method
+
+
+def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
+    """Read a method, and make its parts.
+
+    Args:
+        spec: for example `talon:budget=12`, `sequoia/rrsw` or `ngram/talon`.
+        trace: what it is tried on: its drafter is the one that is meant where none is named.
+        registry: where to look names up.
+
+    Raises:
+        ValueError: if a part is unknown or has a bad option, the rule does not fit the policy, or the drafter is
+            another one than the trace's and needs the model; the sentence names the method.
+    """
+    name = spec.strip()
+    pieces = [piece.strip() for piece in (SPACED.split(name) if SPACED.search(name) else name.split("/"))]
+    first = pieces[0].partition(":")[0].strip()
+    drafter = pieces.pop(0) if len(pieces) > 1 and first in registry.names("drafter") else None
+    if not 1 <= len(pieces) <= 2 or not pieces[0]:
+        raise ValueError(f"method '{name}' is written policy, policy/rule or drafter/policy/rule")
+    policy, rule = (*pieces, "")[:2]
+    try:
+        resolved = resolve(Parts(policy=policy, rule=rule or DEFAULT_RULE), registry)
+        own = None if drafter is None else _drafter(drafter, trace, registry)
+        if own is None and trace["drafter"]["reads_texts"]:
+            own = built(registry, "drafter", trace["drafter"]["spec"])
+    except (LookupError, ValueError) as error:
+        raise ValueError(f"method '{name}': {error}") from error
+    return Method(name, resolved.policy, resolved.rule, own)
+
+
+def _drafter(spec: str, trace: Trace, registry: Registry) -> DrafterSpec | None:
+    """The drafter that is named; None if it is the recorded one."""
+    drafter: DrafterSpec = built(registry, "drafter", spec)
+    recorded = trace["drafter"]["spec"]
+    if not trace["drafter"]["reads_texts"] and drafter == _recorded(recorded, registry):
+        return None
+    if not drafter.reads_texts:
+        raise ValueError(
+            f"the trace is of the drafter '{recorded}', and '{spec}' needs the model; record a trace with it, or name "
+            "a drafter that reads texts alone"
+        )
+    return drafter
+
+
+def _recorded(spec: str, registry: Registry) -> DrafterSpec | None:
+    try:
+        found: DrafterSpec = built(registry, "drafter", spec)
+    except (LookupError, ValueError):  # it may come from a plugin that is not installed here
+        return None
+    return found
+
+
+def parse_methods(specs: Sequence[str], trace: Trace, registry: Registry) -> list[Method]:
+    """Read several, each another one; raises as `parse_method` does."""
+    methods = [parse_method(spec, trace, registry) for spec in specs]
+    names = [method.name for method in methods]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the method '{name}' is given twice; give each one once")
+    return methods

@@ -1,0 +1,181 @@
+"""A drafter whose answers are noted while a text is recorded."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import attrs
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
+from talon_core.laws import Laws
+from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.target import Target
+from talon_core.trace.columns import NO_ROW, Rows
+from talon_core.tree import FloatArray, IntArray, TokenTree
+
+
+class Notes:
+    """The rows of one text while they come in.
+
+    Args:
+        width: candidates of each node that are kept.
+        layers: of a position, at most.
+        laws: keep whole laws, too.
+    """
+
+    def __init__(self, width: int, layers: int, laws: bool) -> None:
+        self.laws: dict[str, list[FloatArray]] = {"drafter": [], "target": []} if laws else {}
+        self._width, self._layers = width, layers
+        self._starts: list[int] = [0]
+        self._above: list[int] = []
+        self._nodes: list[int] = []
+        self._tokens: list[IntArray] = []
+        self._logp: list[FloatArray] = []
+        self._whole: list[bool] = []
+        self._passes: list[list[int]] = []
+        self._row_of: dict[int, int] = {}  # by node of the current tree
+
+    def begin(self) -> None:
+        """A new position."""
+        self._row_of = {}
+        self._passes.append([])
+
+    def note(self, frontier: Frontier, candidates: Candidates, passes: int) -> None:
+        """A layer of the current position."""
+        tree = frontier.tree
+        self._passes[-1].append(passes)
+        offered = candidates.tokens.shape[1]
+        tokens = np.full((len(frontier.nodes), self._width), -1, dtype=np.int64)
+        logp = np.full(tokens.shape, -np.inf)
+        tokens[:, :offered], logp[:, :offered] = candidates.tokens, np.minimum(candidates.logp, 0.0)
+        for row, node in enumerate(frontier.nodes.tolist()):
+            self._row_of[node] = len(self._above)
+            self._above.append(self._row_of[int(tree.parents[node])] if node else NO_ROW)
+            self._nodes.append(int(tree.tokens[node]))
+            self._whole.append(offered < frontier.width or bool((candidates.tokens[row] < 0).any()))
+            if self.laws:
+                self.laws["drafter"].append(candidates.law(row))
+        self._tokens.append(tokens)
+        self._logp.append(logp)
+
+    def end(self) -> None:
+        """The current position is over."""
+        self._starts.append(len(self._above))
+
+    @property
+    def drafted_from(self) -> list[int]:
+        """The nodes of the current tree that have rows, in the order of their rows."""
+        return [*self._row_of]
+
+    def rows(self) -> Rows:
+        """All rows so far."""
+        passes = np.zeros((len(self._passes), self._layers), dtype=np.int64)
+        for position, own in enumerate(self._passes):
+            passes[position, : len(own)] = own
+        shape = (0, self._width)
+        return Rows(
+            starts=np.array(self._starts, dtype=np.int64),
+            above=np.array(self._above, dtype=np.int64),
+            nodes=np.array(self._nodes, dtype=np.int64),
+            tokens=np.concatenate([np.empty(shape, dtype=np.int64), *self._tokens]),
+            logp=np.concatenate([np.empty(shape), *self._logp]),
+            whole=np.array(self._whole, dtype=bool),
+            passes=passes,
+        )
+
+
+@attrs.frozen(eq=False)
+class Observing(DrafterSpec):
+    """The options of a drafter whose answers are noted.
+
+    Attributes:
+        spec: the drafter's own.
+        place: where the notes of the text that is recorded are.
+    """
+
+    name = "observing"
+    spec: DrafterSpec
+    place: "Place"
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        return self.spec.features(num_layers)
+
+    def open(self, target: Target) -> Drafter:
+        return Observed(self.spec.open(target), self.place)
+
+
+@attrs.define(eq=False)
+class Place:
+    """Where the notes of the text that is recorded are.
+
+    Attributes:
+        notes: they; None while nothing is recorded.
+    """
+
+    notes: Notes | None = None
+
+
+class Observed(Drafter):
+    """A drafter whose answers are noted.
+
+    Args:
+        drafter: it.
+        place: where to.
+    """
+
+    def __init__(self, drafter: Drafter, place: Place) -> None:
+        self.drafter = drafter
+        self.max_depth = drafter.max_depth
+        self._place = place
+
+    def session(self) -> AbstractContextManager[object]:
+        return self.drafter.session()
+
+    def describe(self) -> Mapping[str, object]:
+        return self.drafter.describe()
+
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self.drafter.open(slot, prompt, room)
+
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        return self.drafter.resume(slot, prompt, room, source, length)
+
+    def read(self, parts: Mapping[int, Part]) -> None:
+        self.drafter.read(parts)
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        proposed = self.drafter.propose(frontiers)
+        notes = self._place.notes
+        if notes is not None:
+            (frontier,), (candidates,) = frontiers, proposed.candidates
+            notes.note(frontier, candidates, proposed.draft_passes)
+        return proposed
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        self.drafter.commit(committed)
+
+    def close(self, slot: int) -> None:
+        self.drafter.close(slot)
+
+
+@attrs.frozen(eq=False)
+class NotesLaws(AcceptanceRule):
+    """Goes on by one token, drawn from the target's law, and notes that law at all nodes that were drafted from.
+
+    Attributes:
+        place: where the notes are.
+    """
+
+    name = "notes-laws"
+    exact_for = frozenset({"any"})
+    looks_ahead = True
+    place: Place
+
+    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
+        notes: Any = self.place.notes
+        if notes is not None:
+            notes.laws["target"].extend(laws.at(node) for node in notes.drafted_from)
+        return Accepted(np.zeros(1, dtype=np.int64), laws.draw(0, choices))

@@ -1,0 +1,111 @@
+"""What was to be won: the best trees in hindsight, and the best by the drafter's own laws."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from talon_core.trace.columns import NO_ROW, Rows
+from talon_core.tree import FloatArray, IntArray
+
+
+@attrs.frozen
+class Best:
+    """Tokens per target pass with the best trees of so many nodes.
+
+    Attributes:
+        nodes: of a tree at most, the root included; None for any number.
+        in_hindsight: with trees by somebody who knows the text, and may choose among what the drafter offers: the chain
+            along the text, as far as it is offered. No policy gets more with this drafter.
+        by_the_laws: with the nodes that are likeliest by the drafter's own laws: the best for a policy that believes
+            them (OPT-Tree, arXiv 2406.17276, has such trees). What a policy lacks of it is the policy's; what it lacks
+            of `in_hindsight` is the drafter's.
+    """
+
+    nodes: int | None
+    in_hindsight: float
+    by_the_laws: float
+
+
+@attrs.frozen
+class Along:
+    """How a drafter's offers lie along a text.
+
+    Attributes:
+        ranks: by position, for each of the tokens that follow, as far as the drafter offers them one after the other:
+            how many of all the nodes that it offers there are likelier.
+    """
+
+    ranks: Sequence[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, rows: Rows, tokens: Sequence[int]) -> "Along":
+        """By what was recorded.
+
+        Args:
+            rows: along a text.
+            tokens: its new tokens; the last is no drafted one.
+        """
+        return cls([_ranks(rows, position, tokens[position:-1]) for position in range(len(tokens))])
+
+    def in_hindsight(self, nodes: float) -> int:
+        """The fewest target passes with chains along the text; one that is shorter than it could be may lead to more.
+
+        Args:
+            nodes: of a chain at most, the root included.
+        """
+        passes = [0] * (len(self.ranks) + 1)
+        for position in reversed(range(len(self.ranks))):
+            most = int(min(len(self.ranks[position]), nodes - 1))
+            passes[position] = 1 + min(passes[position + 1 : position + most + 2])
+        return passes[0]
+
+    def by_the_laws(self, nodes: float) -> int:
+        """Target passes with the likeliest nodes, so many with the root."""
+        position = passes = 0
+        while position < len(self.ranks):
+            position += 1 + sum(rank < nodes - 1 for rank in self.ranks[position])
+            passes += 1
+        return passes
+
+
+def best(texts: Sequence[Along], nodes: int | None = None) -> Best:
+    """The best trees on all texts.
+
+    Args:
+        texts: what the drafter offered along each.
+        nodes: of a tree at most, at least 1; None for any number.
+    """
+    most = math.inf if nodes is None else nodes
+    new = sum(len(text.ranks) for text in texts)
+    passes = [sum(text.in_hindsight(most) for text in texts), sum(text.by_the_laws(most) for text in texts)]
+    return Best(nodes, *(new / count if new else 0.0 for count in passes))
+
+
+def _ranks(rows: Rows, position: int, coming: Sequence[int]) -> tuple[int, ...]:
+    first, end = rows.starts[position : position + 2].tolist()
+    if first == end:
+        return ()
+    tokens, logp = rows.offered(slice(first, end), rows.width)
+    above, nodes, scores = rows.above[first:end] - first, rows.nodes[first:end].tolist(), np.zeros(end - first)
+    for row in range(1, end - first):  # each behind the one above it
+        rank = int((tokens[above[row]] == nodes[row]).argmax())
+        scores[row] = scores[above[row]] + logp[above[row], rank]
+    paths = scores[:, None] + logp
+    falling = -np.sort(-paths[tokens >= 0])
+    return tuple(
+        np.searchsorted(-falling, [-score for score in _along(rows, position, tokens, paths, coming)]).tolist()
+    )
+
+
+def _along(rows: Rows, position: int, tokens: IntArray, paths: FloatArray, coming: Sequence[int]) -> Iterator[float]:
+    """Log-probabilities of the path along some tokens, as far as they are offered."""
+    first, below = rows.root(position), rows.below(position)
+    row = first
+    for token in coming:
+        ranks = np.flatnonzero(tokens[row - first] == token).tolist() if row != NO_ROW else []
+        if not ranks:
+            return
+        yield float(paths[row - first, ranks[0]])
+        row = below.get((row, token), NO_ROW)

@@ -1,0 +1,308 @@
+"""Recording: at every position of the target's own text, what a drafter offers on a superset tree."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import attrs
+import numpy as np
+from filelock import FileLock, Timeout
+from torch import nn
+
+from talon_core.bench.environment import describe_environment, describe_session, weights_hash
+from talon_core.bench.prompts import PromptSet
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.plugins.parts import Parts
+from talon_core.trace.columns import TextTrace
+from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
+from talon_core.trace.observed import Notes, NotesLaws, Observing, Place
+from talon_core.trace.oracle import Along
+from talon_core.trace.superset import Ahead, Superset
+from talon_core.tree import IntArray
+
+ROUNDING = "the target gave another text when it was asked again; record in float32, with one thread perhaps"
+
+
+@attrs.frozen
+class Wanted:
+    """What is to be recorded.
+
+    Attributes:
+        model: as the user gave it.
+        sets: the prompts; of a conversation the first turn.
+        max_new_tokens: most tokens of a text.
+        temperature: 0 is greedy.
+        seed: of the texts; each prompt's own is `seed` plus its index.
+        raw: leave the chat template out.
+        width: candidates of each node.
+        depth: layers of the superset tree.
+        nodes: most nodes of a layer that are drafted from; see `Superset`.
+        least: how likely each must be, to the likeliest of its layer.
+        laws: record whole laws, the drafter's and the target's, at all nodes.
+    """
+
+    model: str
+    sets: tuple[PromptSet, ...]
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 0
+    raw: bool = False
+    width: int = 32
+    depth: int = 8
+    nodes: int = 64
+    least: float = 1e-3
+    laws: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """They as the manifest has them."""
+        fields = attrs.asdict(self, filter=lambda field, _: field.name != "sets")
+        return {**fields, "sets": [one.as_dict() for one in self.sets]}
+
+    def options(self, prompt: int) -> dict[str, Any]:
+        """The options of `Decoder.generate` for one prompt."""
+        options: dict[str, Any] = {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature}
+        return options | ({"seed": self.seed + prompt} if self.temperature else {})
+
+
+@attrs.frozen
+class Recorded:
+    """What a recording took.
+
+    Attributes:
+        trace: what is there now.
+        texts: how many were recorded this time.
+        positions: places in them at which a round may begin.
+        size: bytes of them.
+        seconds: recording took, without loading.
+    """
+
+    trace: Trace
+    texts: int
+    positions: int
+    size: int
+    seconds: float
+
+
+class Recorder:
+    """A loaded model and a drafter, which write a trace.
+
+    Args:
+        wanted: what is to be recorded.
+        model: a transformers causal LM.
+        tokenizer: its tokenizer.
+        drafter: the drafter's options.
+        spec: how the user wrote them.
+
+    Raises:
+        ValueError: if the drafter does not fit the model, or a prompt does not fit its context.
+    """
+
+    def __init__(self, wanted: Wanted, model: Any, tokenizer: Any, drafter: DrafterSpec, spec: str) -> None:
+        from talon_core.hf.frontend import HFFrontend
+
+        self.wanted = wanted
+        self._model = model
+        self._tokenizer = tokenizer
+        self._spec, self._written = drafter, spec
+        self._frontend = HFFrontend(model, tokenizer)
+        self._plain = decoder_for_model(model, tokenizer, Parts(policy=None))
+        self._ahead, self._place = Ahead(), Place()
+        self._decoder = None if drafter.reads_texts else self._recording(drafter)
+        self._ids = {(each.name, prompt): self._encoded(each, prompt) for each, prompt in self._prompts()}
+
+    def _prompts(self) -> Iterator[tuple[PromptSet, int]]:
+        return ((each, prompt) for each in self.wanted.sets for prompt in range(len(each.prompts)))
+
+    def _encoded(self, each: PromptSet, prompt: int) -> IntArray:
+        ids = self._frontend.encode(each.prompts[prompt].turns[0], raw=self.wanted.raw)
+        request = self._plain.frontend.request(ids, self.wanted.options(prompt))
+        try:
+            self._plain.limit(request)
+        except ValueError as error:
+            raise ValueError(f"prompt {prompt} of the set '{each.name}': {error}") from error
+        return ids
+
+    def _recording(self, drafter: DrafterSpec) -> Decoder:
+        wanted = self.wanted
+        sizes = wanted.width, wanted.depth, wanted.nodes, wanted.least
+        policy = Superset(*sizes, keeps=wanted.laws, ahead=self._ahead)
+        rule: Any = NotesLaws(self._place) if wanted.laws else "match"
+        parts = Parts(Observing(drafter, self._place), policy, rule)
+        return decoder_for_model(self._model, self._tokenizer, parts)
+
+    def manifest(self) -> dict[str, Any]:
+        """What the trace says of itself."""
+        target, drafter = self._plain.target, None
+        if self._decoder is not None and self._decoder.drafter is not None:
+            drafter = self._decoder.drafter
+        request = self._plain.frontend.request(next(iter(self._ids.values())), self.wanted.options(0))
+        return {
+            "settings": self.wanted.settings(),
+            "environment": describe_environment(self._model, self._tokenizer, target),
+            "target": {
+                "vocab_size": target.vocab_size,
+                "eos": sorted(request.eos),
+                "weights_sha256": weights_hash(self._model),
+            },
+            "drafter": {
+                "spec": self._written,
+                "name": self._spec.name,
+                "reads_texts": self._spec.reads_texts,
+                "max_depth": None if drafter is None else drafter.max_depth,
+                "sha256": drafter_hash(self._written, drafter),
+            },
+            "sessions": [],
+        }
+
+    def run(self, folder: Path, report: Callable[[int, int], None] = lambda done, all_: None) -> Recorded:
+        """Record whatever is not in the folder yet.
+
+        Args:
+            folder: where to.
+            report: called with the number of texts that are there and of all, once at the start and after each.
+
+        Raises:
+            ValueError: if the folder has another trace or something else, or somebody is recording into it.
+        """
+        find_trace(folder)  # refuses a folder of something else, before anything is put there
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            trace = self._open(folder)
+            planned, there = trace.planned(), set(trace.texts())
+            report(len(there), len(planned))
+            texts = positions = size = 0
+            started = perf_counter()
+            for name, prompt in planned:
+                if (name, prompt) in there:
+                    continue
+                text, laws = self.text(name, prompt)
+                size += trace.save(text, laws)
+                texts, positions = texts + 1, positions + text.positions
+                report(len(there) + texts, len(planned))
+        return Recorded(trace, texts, positions, size, perf_counter() - started)
+
+    def _open(self, folder: Path) -> Trace:
+        found, manifest = find_trace(folder), self.manifest()
+        if found is not None:
+            check_same(found, manifest)
+            manifest = {**found.manifest}
+        manifest["sessions"] = [*manifest["sessions"], describe_session()]
+        trace = Trace(folder, manifest)
+        write_manifest(trace)
+        return trace
+
+    def text(self, name: str, prompt: int) -> tuple[TextTrace, Mapping[str, Sequence[Any]]]:
+        """Record one prompt's text; with it the whole laws at all rows, where they are wanted.
+
+        Raises:
+            RuntimeError: if the target gives another text when it is asked again.
+        """
+        started = perf_counter()
+        ids = self._ids[name, prompt]
+        request = self._plain.frontend.request(ids, self.wanted.options(prompt))
+        generation = self._plain.run(request)
+        generation.finish()
+        plain = generation.result()
+        new = np.array(plain.token_ids, dtype=np.int64)
+        rows = ranks = None
+        laws: Mapping[str, Sequence[Any]] = {}
+        if self._decoder is not None:
+            notes = self._place.notes = Notes(self.wanted.width, self.wanted.depth, self.wanted.laws)
+            try:
+                self._along(self._decoder, attrs.evolve(request), new, notes)
+            finally:
+                self._place.notes = None
+            rows, laws = notes.rows(), notes.laws
+            ranks = Along.of(rows, new.tolist()).ranks
+        text = TextTrace(
+            set=name,
+            prompt=prompt,
+            ids=np.concatenate([ids, new]),
+            prompt_tokens=len(ids),
+            finish_reason=plain.finish_reason,
+            seconds=perf_counter() - started,
+            rows=rows,
+            ranks=ranks,
+        )
+        return text, laws
+
+    def _along(self, decoder: Decoder, request: Any, new: IntArray, notes: Notes) -> None:
+        """Draft at every position of a text."""
+        recording, said = decoder.run(request), 0
+        for position in range(len(new)):
+            self._ahead.tokens = new[position:]
+            notes.begin()
+            round_ = next(recording, None)
+            notes.end()
+            said += 0 if round_ is None else len(round_.tokens)
+            if round_ is None or said != position + 1 or round_.tokens[0] != new[position]:
+                raise RuntimeError(ROUNDING)
+
+
+def check_same(found: Trace, manifest: Mapping[str, Any]) -> None:
+    """Refuse to go on with a trace of something else.
+
+    Raises:
+        ValueError: if they differ; the sentence names each difference.
+    """
+    differing = []
+    for part in ("settings", "target", "drafter"):
+        before, now = found[part], manifest[part]
+        for name in {**before, **now}:
+            if before.get(name) != now.get(name):
+                differing.append(f"{part}: {name} was {_shown(before.get(name))} and is {_shown(now.get(name))}")
+    if differing:
+        raise ValueError(f"the trace in '{found.folder}' is another one, give another folder: {'; '.join(differing)}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        return ", ".join(
+            f"{one.get('name')} ({one.get('prompts')} prompts, {str(one.get('sha256'))[:8]})" for one in value
+        )
+    return str(value)
+
+
+def drafter_hash(spec: str, drafter: Drafter | None) -> str:
+    """Tells two drafters apart: by how they are written, and by the weights of all networks that they hold."""
+    digest = hashlib.sha256(spec.encode())
+    for network in _networks(drafter, set()):
+        digest.update(weights_hash(network).encode())
+    return digest.hexdigest()
+
+
+def _networks(held: Any, seen: set[int], depth: int = 4) -> Iterator[nn.Module]:
+    """The networks that an object holds, in its attributes and theirs."""
+    if id(held) in seen or not depth:
+        return
+    seen.add(id(held))
+    if isinstance(held, nn.Module):
+        yield held
+        return
+    if isinstance(held, Mapping):
+        parts: list[Any] = [*held.values()]
+    elif isinstance(held, list | tuple):
+        parts = [*held]
+    elif type(held).__module__.partition(".")[0] in ("torch", "numpy", "builtins"):
+        return
+    else:
+        parts = [*getattr(held, "__dict__", {}).values()]
+        slots = [name for cls in type(held).__mro__ for name in getattr(cls, "__slots__", ())]
+        parts += [getattr(held, name, None) for name in slots if name != "__weakref__"]
+    for part in parts:
+        yield from _networks(part, seen, depth - 1)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep a second recording out of the folder."""
+    try:
+        with FileLock(folder / LOCK).acquire(timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(f"somebody is recording into '{folder}'; wait for it, or give another folder") from None

@@ -1,0 +1,298 @@
+"""Trying policies on a trace: the rounds that they would have had, without either model."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from talon_core.choices import SeededChoices
+from talon_core.costs import Costs, MeasuredCosts
+from talon_core.drafter import Committed, Drafter, DrafterSpec
+from talon_core.engine.checked_drafter import checked_depth, opened
+from talon_core.engine.checked_policy import begun
+from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_trees
+from talon_core.engine.faults import Faults
+from talon_core.engine.plain import NoDrafter, RootAlone
+from talon_core.engine.walking import walked
+from talon_core.errors import blaming
+from talon_core.laws import Laws, check_node
+from talon_core.policy import SequenceInfo, TreePolicy
+from talon_core.rounds import Round, Span
+from talon_core.rule import AcceptanceRule
+from talon_core.trace.columns import NO_ROW, TextTrace
+from talon_core.trace.drafter import TraceDrafter
+from talon_core.trace.folder import Trace
+from talon_core.trace.texts import TextTarget
+from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
+
+
+@attrs.frozen
+class Method:
+    """What is tried.
+
+    Attributes:
+        name: as the user wrote it.
+        policy: the tree policy; None decodes without drafting.
+        rule: the acceptance rule.
+        drafter: a drafter that reads texts alone, in the place of the recorded one; None for that.
+    """
+
+    name: str
+    policy: TreePolicy | None
+    rule: AcceptanceRule
+    drafter: DrafterSpec | None = None
+
+
+@attrs.frozen(eq=False)
+class Replayed:
+    """The rounds of one text.
+
+    Attributes:
+        text: it.
+        rounds: as decoding would have had them; `spans` of the drafter and the target are there where costs are known.
+        outside: questions that the trace does not answer.
+    """
+
+    text: TextTrace
+    rounds: Sequence[Round]
+    outside: int
+
+
+@attrs.frozen
+class Totals:
+    """What a method did on some texts.
+
+    Attributes:
+        new_tokens: of all texts.
+        target_passes: rounds.
+        draft_passes: forward passes of a draft model.
+        nodes_verified: of all trees, roots included.
+        largest_tree: nodes of the largest.
+        outside: questions that the trace does not answer; where there are any, the figures are not decoding's.
+    """
+
+    new_tokens: int
+    target_passes: int
+    draft_passes: int
+    nodes_verified: int
+    largest_tree: int
+    outside: int
+
+    @classmethod
+    def of(cls, replayed: Replayed) -> "Totals":
+        """On one text."""
+        rounds = replayed.rounds
+        return cls(
+            new_tokens=sum(len(one.tokens) for one in rounds),
+            target_passes=len(rounds),
+            draft_passes=sum(one.draft_passes for one in rounds),
+            nodes_verified=sum(len(one.tree) for one in rounds),
+            largest_tree=max(len(one.tree) for one in rounds),
+            outside=replayed.outside,
+        )
+
+    @classmethod
+    def all_of(cls, totals: Iterable["Totals"]) -> "Totals":
+        """On several texts, at least one."""
+        by_field = zip(*map(attrs.astuple, totals), strict=True)
+        fields: Any = attrs.fields(cls)
+        together = {field.name: max if field.name == "largest_tree" else sum for field in fields}
+        return cls(*(together[field.name](values) for field, values in zip(fields, by_field, strict=True)))
+
+    @property
+    def mean_accepted_tokens(self) -> float:
+        """New tokens per target pass, the bonus token included (MAT, tau)."""
+        return self.new_tokens / self.target_passes if self.target_passes else 0.0
+
+
+class Replay:
+    """A trace, and what is the same for all methods that are tried on it.
+
+    Args:
+        trace: the trace.
+        costs: what passes take, on the machine that is asked about; None if nobody wants to know.
+    """
+
+    def __init__(self, trace: Trace, costs: Costs | None = None) -> None:
+        self.trace = trace
+        self.costs = costs
+        self.temperature = float(trace["settings"]["temperature"])
+        self._target = TextTarget(trace["target"]["vocab_size"])
+
+    def check(self, method: Method) -> None:
+        """Refuse a method that cannot be tried on this trace.
+
+        Raises:
+            ValueError: if its rule is lossy, or tests probabilities of the target that were not recorded, or its policy
+                draws from whole laws of the drafter that were not.
+        """
+        rule, policy = method.rule, method.policy
+        if rule.lossy:
+            raise ValueError(
+                f"method '{method.name}': rule '{rule.name}' changes the text, and a trace has the target's own alone"
+            )
+        if self.trace["settings"]["laws"] and method.drafter is None:
+            return
+        if self.temperature and not rule.follows_target:
+            raise ValueError(
+                f"method '{method.name}': rule '{rule.name}' tests the target's probabilities, and the trace has none; "
+                "take the rule match, or record with --laws"
+            )
+        if policy is not None and policy.children != "deterministic" and method.drafter is None:
+            raise ValueError(
+                f"method '{method.name}': its policy draws from whole laws of the drafter, and the trace has none; "
+                "record with --laws"
+            )
+
+    def text(self, method: Method, text: TextTrace) -> Replayed:
+        """The rounds of a method on one text.
+
+        Args:
+            method: has passed `check`.
+            text: of the trace.
+
+        Raises:
+            PluginError: if a policy, a rule or a drafter breaks its contract; the message names it.
+        """
+        drafter = self._drafting(method, text)
+        drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
+        return _Text(self, method, text, drafter).replayed()
+
+    def _drafting(self, method: Method, text: TextTrace) -> Drafter:
+        if method.policy is None:
+            return NoDrafter()
+        if method.drafter is not None:
+            return opened(method.drafter, self._target)
+        return TraceDrafter(text, self.trace["drafter"]["max_depth"])
+
+    def follows(self, rule: AcceptanceRule) -> bool:
+        """Whether a rule accepts what stands in the text, and nothing else decides."""
+        return rule.follows_target or (not self.temperature and rule.follows_argmax)
+
+
+class _Layers(MeasuredCosts):
+    """Notes the layers of a tree in the place of what they took, which is the trace's time and not the drafter's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[tuple[int, int]] = []
+
+    def drafted(self, rows: int, width: int, seconds: float) -> None:
+        self.sizes.append((rows, width))
+
+
+class _Text:
+    """One text while a method is tried on it."""
+
+    def __init__(self, replay: Replay, method: Method, text: TextTrace, drafter: Drafter) -> None:
+        self._replay, self._method, self._text, self._drafter = replay, method, text, drafter
+        trace = replay.trace
+        self._new = text.ids[text.prompt_tokens :]
+        self._eos = frozenset(trace["target"]["eos"])
+        self._vocab_size = int(trace["target"]["vocab_size"])
+        # a text that is over for its length was as long as it could be, which the context may have decided
+        self._limit = len(self._new) if text.finish_reason == "length" else int(trace["settings"]["max_new_tokens"])
+        choices = SeededChoices(int(trace["settings"]["seed"]) + text.prompt)
+        self._choices, self._policy_choices = choices, choices.apart(1)
+        self.outside = 0
+        costs = replay.costs
+        told = SequenceInfo(text.prompt_tokens, self._limit, replay.temperature, costs or MeasuredCosts())
+        self._policy = begun(method.policy or RootAlone(), told)
+
+    def replayed(self) -> Replayed:
+        rounds: list[Round] = []
+        done = 0
+        while done < len(self._new):
+            round_ = self._round(done)
+            rounds.append(round_)
+            done += len(round_.tokens)
+            if done < len(self._new):
+                nodes = (round_.tree if round_.drafted is None else round_.drafted).follow(round_.tokens[:-1])
+                with blaming("drafter", self._drafter, "commit"):
+                    self._drafter.commit({0: Committed(round_.tokens.copy(), nodes)})
+            with blaming("tree policy", self._policy, "observe"):
+                self._policy.observe(round_.copied())
+        return Replayed(self._text, rounds, self.outside)
+
+    def _round(self, done: int) -> Round:
+        """The round that begins after so many new tokens."""
+        text, layers = self._text, _Layers()
+        context = text.prompt_tokens + done
+        root = int(text.ids[context - 1])
+        left = self._limit - done - 1
+        depth = checked_depth(self._drafter, self._drafter)
+        limits = DraftLimits(self._vocab_size, left if depth is None else min(left, depth), self._eos)
+        faults = Faults()
+        wanted = Wanted(0, self._policy, root, limits, self._policy_choices)
+        recorded = isinstance(self._drafter, TraceDrafter)  # its rows were checked when the text was read
+        drafted = draft_trees([wanted], self._drafter, faults, layers, checked=recorded).get(0)
+        if drafted is None:
+            raise faults[0]
+        path = self._path(drafted, done)
+        return Round(
+            tree=drafted.tree.without_laws(),
+            path=read_only(path),
+            tokens=read_only(self._new[done : done + len(path)]),
+            drafted=None if drafted.drafted is drafted.tree else drafted.drafted.without_laws(),
+            draft_passes=drafted.draft_passes,
+            spans=self._spans(drafted, layers, context),
+            context=context,
+        )
+
+    def _path(self, drafted: Drafted, done: int) -> IntArray:
+        """The nodes that are accepted."""
+        if isinstance(self._drafter, TraceDrafter):
+            self.outside += self._drafter.outside(drafted.drafted)
+        if self._replay.follows(self._method.rule) or len(drafted.tree) == 1:
+            return drafted.tree.follow(self._new[done:-1])
+        laws = _RecordedLaws(self._text, self._drafter, drafted.tree, self._eos, self._vocab_size)
+        accepted = walked(self._method.rule, drafted.tree, laws, self._choices, self._vocab_size, laws.failures)
+        self.outside += len(laws.unknown)
+        return accepted.path[: len(self._new) - done]
+
+    def _spans(self, drafted: Drafted, layers: _Layers, context: int) -> tuple[Span, ...]:
+        """What the round's parts would have taken: the policy's own time, and the passes where costs are known."""
+        costs = self._replay.costs
+        own = [span for span in drafted.spans if span.part == "policy"]
+        if costs is None:
+            return tuple(own)
+        draft = sum(costs.draft(*size) or 0.0 for size in layers.sizes)
+        verify = costs.verify(len(drafted.tree), context) or 0.0
+        start = own[-1].end if own else 0.0
+        return (*own, Span("draft", start, start + draft), Span("verify", start + draft, start + draft + verify))
+
+
+class _RecordedLaws(Laws):
+    """The target's laws at the nodes of a tree, as far as they were recorded.
+
+    Where none was, it is all on one token that no child holds: there the walk ends, and nothing drafted is accepted.
+
+    Attributes:
+        unknown: nodes with children that were looked at and not recorded.
+        failures: none, ever; as in `WarpedLaws`.
+    """
+
+    def __init__(
+        self, text: TextTrace, drafter: Drafter, tree: TokenTree, ends: frozenset[int], vocab_size: int
+    ) -> None:
+        assert isinstance(drafter, TraceDrafter)
+        self._text, self._drafter, self._tree, self._ends, self._vocab_size = text, drafter, tree, ends, vocab_size
+        self.unknown: set[int] = set()
+        self.failures: list[BaseException] = []
+
+    def at(self, node: int) -> FloatArray:
+        check_node(self._tree, node)
+        assert self._text.law is not None
+        row = self._drafter.row(self._tree.tokens[self._tree.path(node)[1:]].tolist())
+        if row != NO_ROW:
+            return self._text.law("target", row)
+        below = self._tree.tokens[self._tree.parents == node].tolist()
+        if below:
+            self.unknown.add(node)
+        law = np.zeros(self._vocab_size)
+        law[next(token for token in range(len(law)) if token not in below)] = 1.0
+        return law
+
+    def ends(self, token: int) -> bool:
+        return token in self._ends

@@ -1,0 +1,41 @@
+"""The target that a drafter of texts is opened for where there is no model."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from talon_core.target import NOT_GREEDY, Target, Verified
+from talon_core.tree import IntArray, TokenTree
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TextTarget(Target):
+    """A target of which nothing is known but the size of its vocabulary. It cannot be asked anything.
+
+    Args:
+        vocab_size: likewise.
+    """
+
+    context_length = None
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def _refused(self) -> RuntimeError:
+        return RuntimeError("a trace has texts and no model; a drafter with reads_texts = True must not ask the target")
+
+    def open(self, slot: int, room: int) -> None:
+        raise self._refused()
+
+    def close(self, slot: int) -> None:
+        raise self._refused()
+
+    def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, "Tensor | None"]:
+        raise self._refused()
+
+    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
+        raise self._refused()
+
+    def commit(self, paths: Mapping[int, IntArray]) -> None:
+        raise self._refused()

@@ -1,0 +1,75 @@
+"""Traces of a tiny model and a draft model that is a part of it: recorded in a second."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from talon_core.bench.prompts import read_sets
+from talon_core.plugins.parts import built
+from talon_core.plugins.registry import load_registry
+from talon_core.trace.folder import Trace
+from talon_core.trace.record import Recorder, Wanted
+from talon_tests.tiny_models import tiny_model
+
+TURNS = ["t5 t6 t7", "t8 t9", "t3 t3 t4 t4"]
+DRAFTER = "draft-model:skip=2"
+
+
+def of_words(**config: Any) -> tuple[Any, Any]:
+    """A tiny Llama and a tokenizer of words."""
+    model = tiny_model("llama", **config)
+    words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(model.vocab_size)}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return model, PreTrainedTokenizerFast(tokenizer_object=words)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> tuple[Any, Any]:
+    """A tiny Llama of 97 tokens."""
+    return of_words()
+
+
+@pytest.fixture(scope="session")
+def small() -> tuple[Any, Any]:
+    """A tiny Llama of 11 tokens: all that may come in three steps can be recorded."""
+    return of_words(vocab_size=11)
+
+
+@pytest.fixture(scope="session")
+def prompt_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sets, of three prompts and of one."""
+    folder = tmp_path_factory.mktemp("prompts")
+    lines = [json.dumps({"turns": [text]}) for text in TURNS]
+    (folder / "some.jsonl").write_text("\n".join(lines))
+    (folder / "other.jsonl").write_text(lines[1])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recorder(prompt_files: Path) -> Callable[..., Recorder]:
+    """Makes what records a model and a drafter."""
+
+    def make(model: tuple[Any, Any], drafter: str = DRAFTER, prompts: Path = prompt_files, **options: Any) -> Recorder:
+        settings = {"model": "tiny", "sets": tuple(read_sets(prompts)), "max_new_tokens": 24, **options}
+        return Recorder(Wanted(**settings), *model, built(load_registry(), "drafter", drafter), drafter)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def recorded(recorder: Callable[..., Recorder], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trace]:
+    """Records a trace; arguments as for `recorder`. The same one is recorded once."""
+    known: dict[str, Trace] = {}
+
+    def record(model: tuple[Any, Any], drafter: str = DRAFTER, **options: Any) -> Trace:
+        question = repr((id(model[0]), drafter, sorted(options.items())))
+        if question not in known:
+            known[question] = recorder(model, drafter, **options).run(tmp_path_factory.mktemp("trace")).trace
+        return known[question]
+
+    return record

@@ -1,0 +1,172 @@
+"""A policy on a trace has the rounds that it has while one decodes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.plugins.parts import Parts
+from talon_core.plugins.registry import load_registry
+from talon_core.rounds import Round
+from talon_core.trace.columns import TextTrace
+from talon_core.trace.folder import Trace
+from talon_core.trace.methods import parse_method
+from talon_core.trace.replay import Replay
+
+DETERMINISTIC = {
+    "none": "none",
+    "chain": "chain:length=5",
+    "static": "static",
+    "eagle2": "eagle2:budget=12,depth=4",
+    "talon": "talon:budget=14,top_k=4,mu=0.1",
+    "talon-gate-only": "talon-gate-only:budget=12,mu=0.1",
+    "talon-topk-layers": "talon-topk-layers:budget=12,top_k=3,mu=0.1",
+    "talon-absolute": "talon-absolute:budget=12,top_k=4",
+    "talon-local": "talon-local:budget=12,top_k=4,mu=0.1",
+}
+DRAWN = {
+    "talon-sampled": "talon-sampled:budget=8,top_k=4",
+    "sequoia": "sequoia:budget=8,depth=3",
+    "dyspec": "dyspec:budget=8,depth=3",
+    "specinfer": "specinfer:widths=2;1",
+    "sampled-chain": "sampled-chain:length=3",
+}
+OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa")
+Rounds = list[tuple[list[int], list[int], list[int]]]
+
+
+def of(rounds: Sequence[Round]) -> Rounds:
+    """What tells rounds apart: the tree that was verified, the path, and what was emitted."""
+    return [(one.tree.tokens.tolist(), one.path.tolist(), one.tokens.tolist()) for one in rounds]
+
+
+def replayed(trace: Trace, text: TextTrace, method: str) -> tuple[Rounds, int]:
+    replay, made = Replay(trace), parse_method(method, trace, load_registry())
+    replay.check(made)
+    found = replay.text(made, text)
+    return of(found.rounds), found.outside
+
+
+def decoded(
+    model: tuple[Any, Any], trace: Trace, text: TextTrace, policy: str, make: Any = decoder_for_model
+) -> Rounds:
+    settings = trace["settings"]
+    decoder = make(*model, Parts(trace["drafter"]["spec"], policy, "auto"))
+    options = {"max_new_tokens": settings["max_new_tokens"], "temperature": settings["temperature"]}
+    result = decoder.generate(text.ids[: text.prompt_tokens], **options, seed=settings["seed"] + text.prompt)
+    assert result.token_ids == text.ids[text.prompt_tokens :].tolist()
+    return of(result.rounds)
+
+
+def test_every_built_in_policy_is_tried() -> None:
+    assert {*DETERMINISTIC, *DRAWN} == {*load_registry().names("tree policy"), "none"}
+
+
+@pytest.mark.parametrize("policy", DETERMINISTIC.values(), ids=DETERMINISTIC.keys())
+def test_the_rounds_are_those_of_greedy_decoding(tiny: Any, recorded: Callable[..., Trace], policy: str) -> None:
+    trace = recorded(tiny)
+    for text in trace:
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy), 0)
+
+
+@pytest.mark.parametrize("policy", DRAWN.values(), ids=DRAWN.keys())
+def test_so_are_those_of_policies_that_draw_where_whole_laws_were_recorded(
+    small: Any, recorded: Callable[..., Trace], policy: str
+) -> None:
+    trace = recorded(small, laws=True, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0)
+    for text in trace:
+        assert replayed(trace, text, policy) == (decoded(small, trace, text, policy), 0)
+
+
+@pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["eagle2"], "none"])
+def test_a_text_that_was_drawn_is_replayed_by_sample_and_match(
+    tiny: Any, recorded: Callable[..., Trace], policy: str
+) -> None:
+    trace = recorded(tiny, temperature=0.7, seed=3)
+    texts = [*trace]
+    assert len({tuple(text.ids[text.prompt_tokens :].tolist()) for text in texts}) > 1
+    for text in texts:
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy), 0)
+
+
+@pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["static"]])
+def test_a_drafter_of_texts_is_asked_again(tiny: Any, recorded: Callable[..., Trace], policy: str) -> None:
+    trace = recorded(tiny, "ngram")
+    assert all(text.rows is None for text in trace)
+    for text in trace:
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy), 0)
+    other = recorded(tiny)
+    for text, same in zip(trace, other, strict=True):
+        assert replayed(trace, text, policy) == replayed(other, same, f"ngram/{policy}")
+
+
+SMOLLM = [
+    *((drafter, "talon") for drafter in OF_SMOLLM),
+    *(("eagle3", policy) for policy in DETERMINISTIC if policy != "talon"),
+]
+"""Every drafter and every policy at least once; the others are the matrix."""
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drafter", "policy"),
+    [
+        pytest.param(drafter, policy, marks=[] if (drafter, policy) in SMOLLM else [pytest.mark.matrix])
+        for drafter in OF_SMOLLM
+        for policy in DETERMINISTIC
+    ],
+)
+def test_the_rounds_are_those_of_decoding_smollm(
+    smollm: tuple[Any, Any], shared_target: Any, recorded: Callable[..., Trace], english: Any, drafter: str, policy: str
+) -> None:
+    trace = recorded(smollm, drafter, prompts=english, max_new_tokens=20, nodes=16, depth=6)
+    (text,) = trace
+    spec = DETERMINISTIC[policy]
+    expected = decoded(smollm, trace, text, spec, shared_target)
+    assert replayed(trace, text, spec) == (expected, 0)
+    if (drafter, policy) == ("eagle3", "talon"):
+        assert len(expected) < 14
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", DRAWN.values(), ids=DRAWN.keys())
+def test_so_are_those_of_policies_that_draw_on_smollm(
+    smollm: tuple[Any, Any], shared_target: Any, recorded: Callable[..., Trace], english: Any, policy: str
+) -> None:
+    trace = recorded(smollm, "eagle3", prompts=english, max_new_tokens=6, nodes=8, depth=3, laws=True)
+    (text,) = trace
+    for seed in range(100):  # until all that is drawn was recorded
+        seeded = Trace(trace.folder, {**trace.manifest, "settings": {**trace["settings"], "seed": seed}})
+        rounds, outside = replayed(seeded, text, policy)
+        if not outside:
+            break
+    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_target), 0)
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    file = tmp_path_factory.mktemp("english") / "one.txt"
+    file.write_text("Name three fruits, and say of each what colour it has.")
+    return file
+
+
+def test_questions_outside_the_superset_are_counted(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(tiny, width=2, nodes=1, depth=2)
+    text = next(iter(trace))
+    _, outside = replayed(trace, text, "talon:budget=14,top_k=4")
+    assert outside > 0
+    rounds, outside = replayed(trace, text, "chain:length=2")
+    assert (rounds, outside) == (decoded(tiny, trace, text, "chain:length=2"), 0)
+
+
+def test_at_a_temperature_rules_test_the_laws_that_were_recorded(small: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(small, temperature=0.7, laws=True, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0)
+    replay, method = Replay(trace), parse_method("sequoia:budget=4,depth=2/rrsw", trace, load_registry())
+    found = [replay.text(method, text) for text in trace]
+    accepted = np.mean([one.accepted for text in found for one in text.rounds])
+    assert accepted > 0.1
+    assert all(sum(len(one.tokens) for one in text.rounds) == text.text.positions for text in found)
