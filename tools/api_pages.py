@@ -97,10 +97,20 @@ PAGES = (
     Page(
         "measuring",
         "Measuring",
-        "What of `talon bench` can be called from Python. [Benchmarks](../benchmarks.md) has the commands.",
+        "What of `talon bench` and `talon trace` can be called from Python. [Benchmarks](../benchmarks.md) and "
+        "[traces](../traces.md) have the commands.",
         (
             *("talon_core.bench.methods:parse_methods", "talon_core.bench.bootstrap:median_with_interval"),
-            "talon_core.bench.rounds:read_rounds",
+            *("talon_core.bench.rounds:read_rounds", "talon_core.bench.prompts:read_sets"),
+            *("talon_core.bench.prompts:PromptSet", "talon_core.bench.prompts:Prompt"),
+            *("talon_core.trace.record:Wanted", "talon_core.trace.record:Recorder", "talon_core.trace.record:Recorded"),
+            *("talon_core.trace.folder:read_trace", "talon_core.trace.folder:Trace"),
+            *("talon_core.trace.columns:TextTrace", "talon_core.trace.columns:Rows"),
+            *("talon_core.trace.methods:parse_method", "talon_core.trace.replay:Method"),
+            *("talon_core.trace.replay:Replay", "talon_core.trace.replay:Replayed", "talon_core.trace.replay:Totals"),
+            *("talon_core.trace.run:replayed", "talon_core.trace.run:Answer", "talon_core.trace.run:Tried"),
+            *("talon_core.trace.oracle:BestTrees", "talon_core.trace.oracle:best_trees"),
+            "talon_core.trace.oracle:Along",
         ),
     ),
     Page(

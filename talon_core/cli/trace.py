@@ -101,9 +101,11 @@ def record(
 def _record(wanted: "Wanted", out: Path, drafter: str, trust_remote_code: bool) -> "Recorded":
     from talon_core.cli.session import open_session
     from talon_core.trace.folder import find_trace
-    from talon_core.trace.record import Recorder
+    from talon_core.trace.record import Recorder, check_same
 
-    find_trace(out)  # refuses a folder of something else, before a model is loaded
+    there = find_trace(out)  # a folder of something else is refused before a model is loaded
+    if there is not None:
+        check_same(there, {"settings": wanted.settings()})
     session = open_session(wanted.model, trust_remote_code=trust_remote_code)
     registry = load_registry()
     spec = choose_drafter(registry, session.model) if drafter == opts.DEFAULT_DRAFTER else drafter

@@ -19,6 +19,9 @@ from talon_core.tree_arrays import FloatArray, IntArray
 NO_ROW = -1
 """In the place of a row that was not recorded."""
 
+UNFINISHED = ".unfinished"
+"""How the name of a file ends while it is written."""
+
 NARROW = np.iinfo(np.uint16).max
 """Vocabularies up to this size are kept in two bytes a token; the number itself stands for padding then."""
 
@@ -54,12 +57,6 @@ class Rows:
         """Candidates a row."""
         return int(self.tokens.shape[1])
 
-    @property
-    def padding(self) -> NDArray[np.bool_]:
-        """Where no token is offered, shape `(rows, width)`."""
-        found: NDArray[np.bool_] = self.tokens == (NARROW if self.tokens.dtype == np.uint16 else -1)
-        return found
-
     def root(self, position: int) -> int:
         """The row of the root at a position; `NO_ROW` where nothing was drafted."""
         first, end = self.starts[position : position + 2].tolist()
@@ -79,11 +76,17 @@ class Rows:
 
         Returns:
             Tokens, -1 for padding, and their log-probabilities, shape `(rows, width)`, int64 and float64.
+
+        Raises:
+            ValueError: if a log-probability is none, or a token has none.
         """
         tokens: IntArray = self.tokens[rows, :width].astype(np.int64)
         if self.tokens.dtype == np.uint16:
             tokens[tokens == NARROW] = -1
-        return tokens, self.logp[rows, :width].astype(np.float64)
+        logp: FloatArray = self.logp[rows, :width].astype(np.float64)
+        if not ((logp <= 0) & (np.isneginf(logp) == (tokens < 0))).all():
+            raise ValueError("a row of the trace holds a log-probability that is none; its file was changed")
+        return tokens, logp
 
 
 @attrs.frozen(eq=False)
@@ -145,10 +148,9 @@ class TextTrace:
             ValueError: if it is none, or not whole.
         """
         try:
-            opened: Any = safe_open(str(file), framework="np")
-            told = json.loads((opened.metadata() or {})["text"])
-            names = set(opened.keys())
-            columns = {name: opened.get_tensor(name) for name in names if not name.startswith("law.")}
+            with safe_open(str(file), framework="np") as opened:  # it refuses what is no such file, or not whole
+                told = json.loads((opened.metadata() or {})["text"])
+            columns = _mapped(file)
             recorded = "starts" in columns
             found = cls(
                 set=str(told["set"]),
@@ -159,7 +161,7 @@ class TextTrace:
                 seconds=float(told["seconds"]),
                 rows=Rows(**{name: columns[name] for name in COLUMNS}) if recorded else None,
                 ranks=_split(columns["ranks"], columns["reach"]) if recorded else None,
-                law=_laws(opened, names, file),
+                law=_laws(columns, file),
             )
             _check(found)
         except (SafetensorError, KeyError, ValueError, TypeError, IndexError) as error:
@@ -168,9 +170,25 @@ class TextTrace:
         return found
 
 
+def _mapped(file: Path) -> dict[str, NDArray[Any]]:
+    """The tensors of a safetensors file, which stay on disk until they are looked at.
+
+    The file begins with eight bytes, the length of a header in JSON that says where each tensor is behind it.
+    """
+    data = np.memmap(file, np.uint8, "r")
+    length = int.from_bytes(data[:8].tobytes(), "little")
+    header = json.loads(data[8 : 8 + length].tobytes())
+    found: dict[str, NDArray[Any]] = {}
+    for name, told in header.items():
+        if name != "__metadata__":
+            start, end = (8 + length + offset for offset in told["data_offsets"])
+            found[name] = np.asarray(data[start:end]).view(TYPES[told["dtype"]]).reshape(told["shape"])
+    return found
+
+
 def write_file(file: Path, data: bytes) -> None:
     """Write a file so that it is there as a whole or not at all."""
-    with NamedTemporaryFile(dir=file.parent, delete=False) as unfinished:
+    with NamedTemporaryFile(dir=file.parent, suffix=UNFINISHED, delete=False) as unfinished:
         try:
             unfinished.write(data)
             unfinished.close()
@@ -179,6 +197,9 @@ def write_file(file: Path, data: bytes) -> None:
             Path(unfinished.name).unlink()
             raise
 
+
+TYPES = {"U16": "<u2", "I32": "<i4", "I64": "<i8", "F32": "<f4", "F64": "<f8", "BOOL": "?"}
+"""Numbers as a safetensors file names them, and as NumPy does."""
 
 COLUMNS = ("starts", "above", "nodes", "tokens", "logp", "whole", "passes")
 
@@ -199,15 +220,14 @@ def _split(ranks: NDArray[Any], reach: NDArray[Any]) -> list[tuple[int, ...]]:
     return [tuple(numbers[end - count : end]) for end, count in zip(ends, reach.tolist(), strict=True)]
 
 
-def _laws(opened: Any, names: set[str], file: Path) -> Callable[[str, int], FloatArray] | None:
-    kept = {name for name in ("drafter", "target") if f"law.{name}" in names}
-    if not kept:
+def _laws(columns: Mapping[str, NDArray[Any]], file: Path) -> Callable[[str, int], FloatArray] | None:
+    if "law.target" not in columns:
         return None
 
     def law(name: str, row: int) -> FloatArray:
-        if name not in kept:
+        if f"law.{name}" not in columns:
             raise ValueError(f"'{file}' holds no laws of the {name}")
-        single: FloatArray = opened.get_slice(f"law.{name}")[row : row + 1][0].astype(np.float64)
+        single: FloatArray = columns[f"law.{name}"][row].astype(np.float64)
         return single / math.fsum(single)
 
     return law
@@ -237,5 +257,3 @@ def _check(text: TextTrace) -> None:
     begins = starts[:-1][np.diff(starts) > 0]
     if not np.array_equal(np.flatnonzero(rows.above == NO_ROW), begins):
         raise ValueError("a position has several roots, or none")
-    if not (rows.logp <= 0).all() or (np.isneginf(rows.logp) != rows.padding).any():
-        raise ValueError("it holds a log-probability that is none")

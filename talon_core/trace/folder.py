@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 
 from talon_core import records
 from talon_core.errors import written
 from talon_core.paths import small_text, write_whole
-from talon_core.trace.columns import TextTrace, write_file
+from talon_core.trace.columns import UNFINISHED, TextTrace, write_file
 
 MANIFEST = "manifest.json"
 TEXTS = "texts"
@@ -84,6 +83,10 @@ class Trace:
         """Those that are there."""
         return [one for one in self.planned() if self.file(*one).exists()]
 
+    def unfinished(self) -> list[Path]:
+        """Files that a recording has left which was killed."""
+        return sorted((self.folder / TEXTS).glob(f"*{UNFINISHED}"))
+
     def text(self, set_name: str, prompt: int) -> TextTrace:
         """Read one.
 
@@ -94,9 +97,8 @@ class Trace:
         found = TextTrace.read(file)
         if (found.set, found.prompt) != (set_name, prompt):
             raise ValueError(f"'{file}' is prompt {found.prompt} of the set '{found.set}'; a file was put in its place")
-        vocab_size, rows = self["target"]["vocab_size"], found.rows
-        offered = 0 if rows is None else int(np.where(rows.padding, 0, rows.tokens).max(initial=0))
-        if found.ids.min() < 0 or max(int(found.ids.max()), offered) >= vocab_size:
+        vocab_size = self["target"]["vocab_size"]
+        if found.ids.min() < 0 or found.ids.max() >= vocab_size:
             raise ValueError(f"'{file}' holds tokens outside the vocabulary, 0 to {vocab_size - 1}")
         if (found.rows is None) != self["drafter"]["reads_texts"]:
             raise ValueError(f"'{file}' does not fit the trace's drafter, '{self['drafter']['spec']}'")

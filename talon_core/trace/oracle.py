@@ -11,7 +11,7 @@ from talon_core.tree import FloatArray, IntArray
 
 
 @attrs.frozen
-class Best:
+class BestTrees:
     """Tokens per target pass with the best trees of so many nodes.
 
     Attributes:
@@ -70,7 +70,7 @@ class Along:
         return passes
 
 
-def best(texts: Sequence[Along], nodes: int | None = None) -> Best:
+def best_trees(texts: Sequence[Along], nodes: int | None = None) -> BestTrees:
     """The best trees on all texts.
 
     Args:
@@ -80,7 +80,7 @@ def best(texts: Sequence[Along], nodes: int | None = None) -> Best:
     most = math.inf if nodes is None else nodes
     new = sum(len(text.ranks) for text in texts)
     passes = [sum(text.in_hindsight(most) for text in texts), sum(text.by_the_laws(most) for text in texts)]
-    return Best(nodes, *(new / count if new else 0.0 for count in passes))
+    return BestTrees(nodes, *(new / count if new else 0.0 for count in passes))
 
 
 def _ranks(rows: Rows, position: int, coming: Sequence[int]) -> tuple[int, ...]:

@@ -173,6 +173,8 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
             trace = self._open(folder)
+            for left in trace.unfinished():
+                left.unlink()
             planned, there = trace.planned(), set(trace.texts())
             report(len(there), len(planned))
             texts = positions = size = 0
@@ -247,11 +249,17 @@ class Recorder:
 def check_same(found: Trace, manifest: Mapping[str, Any]) -> None:
     """Refuse to go on with a trace of something else.
 
+    Args:
+        found: what is there.
+        manifest: what is to be recorded, as far as it is known.
+
     Raises:
         ValueError: if they differ; the sentence names each difference.
     """
     differing = []
     for part in ("settings", "target", "drafter"):
+        if part not in manifest:
+            continue
         before, now = found[part], manifest[part]
         for name in {**before, **now}:
             if before.get(name) != now.get(name):

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
@@ -11,7 +12,7 @@ import attrs
 from talon_core.drafter import DrafterSpec
 from talon_core.trace.asking import rows_of
 from talon_core.trace.folder import Trace
-from talon_core.trace.oracle import Along, Best, best
+from talon_core.trace.oracle import Along, BestTrees, best_trees
 from talon_core.trace.replay import Method, Replay, Totals
 
 
@@ -27,7 +28,7 @@ class Tried:
 
     method: Method
     totals: Totals
-    oracle: Best
+    oracle: BestTrees
 
 
 @attrs.frozen
@@ -43,7 +44,7 @@ class Answer:
     """
 
     tried: Sequence[Tried]
-    oracle: Best
+    oracle: BestTrees
     texts: int
     missing: int
     seconds: float
@@ -82,7 +83,8 @@ def replayed(
     Args:
         trace: the trace.
         methods: at least one.
-        jobs: processes; by default one for each core. Where the system cannot fork there is one.
+        jobs: processes; by default one for each core. There is one where the system cannot fork, and where torch is
+            loaded, whose threads a fork does not have.
         report: called with the number of texts that are done and of all.
 
     Raises:
@@ -108,8 +110,8 @@ def replayed(
     tried = []
     for number, method in enumerate(methods):
         totals = Totals.all_of(one.totals[number] for one in found)
-        tried.append(Tried(method, totals, best(along[method.drafter], totals.largest_tree)))
-    oracle = best(along.get(None) or along[drafters[0]])
+        tried.append(Tried(method, totals, best_trees(along[method.drafter], totals.largest_tree)))
+    oracle = best_trees(along.get(None) or along[drafters[0]])
     return Answer(tried, oracle, len(texts), len(trace.planned()) - len(texts), perf_counter() - started)
 
 
@@ -135,7 +137,7 @@ _WORK: list[Callable[[Any], Any]] = []
 def _each(work: Callable[[Any], Any], things: Sequence[Any], jobs: int | None) -> Iterator[Any]:
     """Do work on all things, in their order, in as many processes as there are cores or jobs."""
     count = min(jobs or os.cpu_count() or 1, len(things))
-    if count < 2 or "fork" not in multiprocessing.get_all_start_methods():
+    if count < 2 or "fork" not in multiprocessing.get_all_start_methods() or "torch" in sys.modules:
         yield from map(work, things)
         return
     _WORK.append(work)

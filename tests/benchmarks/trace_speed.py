@@ -1,0 +1,123 @@
+"""How much sooner a replay says what a method does than decoding, and whether it says the same.
+
+    python tests/benchmarks/trace_speed.py [--prompts PATH] [--limit N] [--drafter eagle3] [--out FILE] [METHOD ...]
+
+Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
+the prefill and all processes of a replay included, in medians over repetitions. Ends with status 1 if a method's target
+passes are not the same in both, where the trace answers all that was asked.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from talon_core.bench.environment import describe_environment, describe_session
+from talon_core.bench.prompts import read_sets
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.defaults import DEFAULT_MODEL
+from talon_core.models.loading import load_model
+from talon_core.plugins.parts import Parts, built, choose_drafter
+from talon_core.plugins.registry import load_registry
+from talon_core.trace.folder import Trace
+from talon_core.trace.methods import parse_method
+from talon_core.trace.record import Recorder, Wanted
+from talon_core.trace.run import replayed
+
+METHODS = ("none", "chain:length=4", "talon:budget=16", "talon", "eagle2:budget=32", "eagle2")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("methods", nargs="*", default=METHODS, metavar="METHOD", help="a policy, as talon:budget=16")
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--drafter", default=None)
+    parser.add_argument("--prompts", type=Path, default=Path(__file__).parent.parent / "prompts.jsonl")
+    parser.add_argument("--limit", type=int, default=None, help="only the first prompts of each set")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
+    options = parser.parse_args()
+    registry = load_registry()
+    model, tokenizer = load_model(options.model)
+    drafter = options.drafter or choose_drafter(registry, model)
+    sets = tuple(read_sets(options.prompts, options.limit))
+    wanted = Wanted(options.model, sets, max_new_tokens=options.max_new_tokens)
+    recorder = Recorder(wanted, model, tokenizer, built(registry, "drafter", drafter), drafter)
+    decoders = {one: decoder_for_model(model, tokenizer, Parts(drafter, one)) for one in options.methods}
+    target = next(iter(decoders.values())).target
+    with tempfile.TemporaryDirectory() as folder:
+        recorded = recorder.run(Path(folder, "trace"))
+        figures = {
+            "manifest": {"model": options.model, "drafter": drafter, **describe_environment(model, tokenizer, target)},
+            "session": describe_session(),
+            "recording": {
+                "texts": recorded.texts,
+                "positions": recorded.positions,
+                "bytes_a_position": recorded.size / recorded.positions,
+                "positions_a_second": recorded.positions / recorded.seconds,
+            },
+            "methods": {
+                one: _measured(one, decoder, recorded.trace, options.repetitions) for one, decoder in decoders.items()
+            },
+        }
+    _show(figures)
+    if options.out is not None:
+        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    wrong = [name for name, one in figures["methods"].items() if not one["outside"] and not one["same_passes"]]
+    if wrong:
+        sys.exit(f"decoding and replay differ with {', '.join(wrong)}")
+
+
+def _measured(method: str, decoder: Decoder, trace: Trace, repetitions: int) -> dict[str, Any]:
+    """One method in both ways, in turn."""
+    made = parse_method(method, trace, load_registry())
+    seconds: dict[str, list[float]] = {"decoding": [], "replay": []}
+    for _ in track(range(repetitions), method, console=Console(stderr=True), transient=True):
+        decoder.engine.forget()
+        passes, started = 0, time.perf_counter()
+        for text in trace:
+            prompt = text.ids[: text.prompt_tokens]
+            passes += decoder.generate(prompt, max_new_tokens=wanted_tokens(trace)).stats.target_passes
+        seconds["decoding"].append(time.perf_counter() - started)
+        started = time.perf_counter()
+        (tried,) = replayed(trace, [made]).tried
+        seconds["replay"].append(time.perf_counter() - started)
+    return {
+        "decoding_seconds": statistics.median(seconds["decoding"]),
+        "replay_seconds": statistics.median(seconds["replay"]),
+        "ratio": statistics.median(a / b for a, b in zip(*seconds.values(), strict=True)),
+        "mean_accepted_tokens": tried.totals.mean_accepted_tokens,
+        "outside": tried.totals.outside,
+        "same_passes": tried.totals.target_passes == passes,
+    }
+
+
+def wanted_tokens(trace: Trace) -> int:
+    """Most tokens of a text."""
+    return int(trace["settings"]["max_new_tokens"])
+
+
+def _show(figures: dict[str, Any]) -> None:
+    console = Console()
+    console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
+    console.print(", ".join(f"{name} {value:.1f}" for name, value in figures["recording"].items()))
+    table = Table("method", "MAT", "decoding, s", "replay, s", "ratio", "outside", "the same passes")
+    for name, of in figures["methods"].items():
+        times = f"{of['decoding_seconds']:.2f}", f"{of['replay_seconds']:.3f}", f"{of['ratio']:.0f}"
+        said = str(of["outside"]), "yes" if of["same_passes"] else "no"
+        table.add_row(name, f"{of['mean_accepted_tokens']:.3f}", *times, *said)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

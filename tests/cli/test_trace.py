@@ -1,0 +1,210 @@
+"""`talon trace`, with a real model that takes milliseconds."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talon_core.trace import record as recording
+
+SENTENCE = "hi-🙂é~\n"
+PARROT = "draft-model:skip=1"
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """A set of two prompts, and one of a single text."""
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    lines = [json.dumps({"turns": [SENTENCE * (number + 1), "hi"]}) for number in range(2)]
+    (folder / "talk.jsonl").write_text("\n".join(lines))
+    (folder / "word.txt").write_text(SENTENCE, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def record(talon: Callable[..., Any], model: str, prompts: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Runs `talon trace record`."""
+
+    def run(*arguments: str, drafter: str = PARROT, out: Path = tmp_path / "out") -> Any:
+        sizes = ("--max-new-tokens", "12", "--nodes", "6", "--depth", "5", "--width", "8")
+        where = ("--prompts", str(prompts), "--model", model, "--out", str(out), "--drafter", drafter)
+        return talon("trace", "record", *where, *sizes, *arguments)
+
+    return run
+
+
+def test_a_policy_is_tried_on_what_was_recorded(record: Any, talon: Any, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    ran = record("--json")
+    assert ran.status == 0, ran.err
+    answer = ran.answer
+    assert (answer["folder"], answer["texts"], answer["positions"]) == (out, 3, 36)
+    assert answer["bytes"] == sum(file.stat().st_size for file in (tmp_path / "out" / "texts").iterdir())
+    assert answer["seconds"] > 0
+
+    tried = talon("trace", "replay", out, "none", "chain:length=3", "ngram/chain:length=3", "--json")
+    assert tried.status == 0, tried.err
+    found = tried.answer
+    assert [one["method"] for one in found["methods"]] == ["none", "chain:length=3", "ngram/chain:length=3"]
+    plain, chain, ngram = found["methods"]
+    assert (plain["mean_accepted_tokens"], plain["target_passes"], plain["nodes_verified"]) == (1.0, 36, 36)
+    for one in (chain, ngram):
+        assert one["new_tokens"] == 36
+        assert one["mean_accepted_tokens"] == 36 / one["target_passes"]
+        assert one["largest_tree"] <= 4
+        assert one["oracle"]["in_hindsight"] >= one["mean_accepted_tokens"]
+        assert one["outside"] == 0
+    assert found["oracle"]["mean_accepted_tokens"] >= chain["oracle"]["in_hindsight"]
+    assert (found["texts"], plain["oracle"]["nodes"]) == (3, 1)
+    assert ngram["draft_passes"] == 0
+    assert chain["draft_passes"] > 0
+
+
+REPLAY = """
+import os, sys
+from talon_core.cli import main
+from talon_core.trace import run
+
+def noted(work):
+    def text(*arguments):
+        print(os.getpid(), file=sys.stderr)
+        return work(*arguments)
+    return text
+
+run._text = noted(run._text)
+status = main(["trace", "replay", *sys.argv[1:], "--json"])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def test_one_process_says_what_several_say(record: Any, process: Any, tmp_path: Path) -> None:
+    record()
+    answers, processes = [], []
+    for jobs in ("1", "3"):
+        status, out, err = process(REPLAY, str(tmp_path / "out"), "talon:budget=8", "ngram/chain", "--jobs", jobs)
+        assert status == 0, err
+        answers.append({key: value for key, value in json.loads(out).items() if key != "seconds"})
+        processes.append(len({line for line in err.splitlines() if line.isdecimal()}))
+    assert answers[0] == answers[1]
+    assert processes[0] == 1 < processes[1]
+
+
+def test_a_failure_in_one_of_several_processes_is_told(record: Any, process: Any, tmp_path: Path) -> None:
+    record()
+    broken = "from talon_strategies import Chain\nChain.grow = lambda *_: None\n"
+    status, out, _ = process(broken + REPLAY, str(tmp_path / "out"), "chain", "--jobs", "3")
+    assert status == 2
+    assert "tree policy 'chain' (talon_strategies.chain.Chain) returned NoneType" in json.loads(out)["error"]
+
+
+def test_people_get_a_table(record: Any, talon: Any, tmp_path: Path) -> None:
+    ran = record()
+    assert ran.out == f"{tmp_path / 'out'}\n"
+    assert "3 texts, 36 positions in" in ran.err
+    shown = talon("trace", "replay", str(tmp_path / "out"), "none", "eagle2:budget=6,depth=2,top_k=3")
+    assert shown.status == 0
+    assert "none" in shown.out
+    assert "MAT" in shown.out
+    assert record().err.endswith("everything was there already\n")
+
+
+def test_what_the_trace_does_not_answer_is_told(record: Any, talon: Any, tmp_path: Path) -> None:
+    record("--nodes", "1", "--depth", "2", "--width", "1")
+    ran = talon("trace", "replay", str(tmp_path / "out"), "talon:budget=30", "--json")
+    assert ran.answer["methods"][0]["outside"] > 0
+    assert "does not answer all that was asked by talon:budget=30; record with more" in ran.err
+
+
+def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
+    record: Any, talon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = recording.Recorder.text
+
+    def until_the_second(self: Any, name: str, prompt: int) -> Any:
+        if (name, prompt) == ("word", 0):
+            raise KeyboardInterrupt
+        return own(self, name, prompt)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recording.Recorder, "text", until_the_second)
+        ran = record("--json")
+    assert ran.status == 130
+    assert f"interrupted; the same command with --out '{tmp_path / 'out'}' goes on from here" in ran.err
+    tried = talon("trace", "replay", str(tmp_path / "out"), "none", "--json")
+    assert tried.answer["texts"] == 1
+    assert "2 texts of the trace are not recorded yet, and are left out" in tried.err
+    assert record("--json").answer["texts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("talom", "method 'talom': no tree policy 'talom'; did you mean 'talon'?"),
+        ("talon:budgt=3", "method 'talon:budgt=3': "),
+        ("a/b/c/d", "method 'a/b/c/d' is written policy, policy/rule or drafter/policy/rule"),
+        ("", "method '' is written policy"),
+        ("medusa/talon", "the trace is of the drafter 'draft-model:skip=1', and 'medusa' needs the model"),
+        ("sequoia", "its policy draws from whole laws of the drafter, and the trace has none; record with --laws"),
+        ("talon/typical", "rule 'typical'"),
+        ("talon/rrs", "method 'talon/rrs': "),
+    ],
+)
+def test_a_method_that_cannot_be_tried_is_refused(
+    record: Any, talon: Any, tmp_path: Path, method: str, why: str
+) -> None:
+    record()
+    assert why in talon("trace", "replay", str(tmp_path / "out"), method).refusal
+
+
+def test_a_rule_that_tests_probabilities_needs_them(record: Any, talon: Any, tmp_path: Path) -> None:
+    record("--temperature", "0.8", "--seed", "1")
+    out = str(tmp_path / "out")
+    assert talon("trace", "replay", out, "talon:budget=8", "--json").status == 0
+    why = talon("trace", "replay", out, "ngram/sampled-chain:length=2/rrs").refusal
+    assert "rule 'rrs' tests the target's probabilities, and the trace has none; take the rule match" in why
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--width", "0"), "--width is 0; it must be at least 1"),
+        (("--nodes", "-3"), "--nodes is -3; it must be at least 1"),
+        (("--limit", "0"), "--limit is 0; it must be at least 1"),
+        (("--temperature", "-1"), "--temperature is -1"),
+        (("--max-new-tokens", "0"), "--max-new-tokens is 0"),
+        (("--drafter", "eagel3"), "eagle3"),
+        (("--model", "smolm2-135m"), "did you mean 'smollm2-135m'"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_written(
+    record: Any, tmp_path: Path, arguments: tuple[str, ...], why: str
+) -> None:
+    assert why in record(*arguments, "--json").refusal
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_that_are_no_traces_are_refused(record: Any, talon: Any, tmp_path: Path) -> None:
+    assert "there is no manifest.json in" in talon("trace", "replay", str(tmp_path / "none"), "talon").refusal
+    assert "is no folder of talon trace record" in talon("trace", "replay", str(tmp_path), "talon").refusal
+    assert "is no folder of talon trace record" in record(out=tmp_path).refusal
+    record()
+    assert "settings: max_new_tokens was 12 and is 13" in record("--max-new-tokens", "13").refusal
+    assert "--jobs is 0" in talon("trace", "replay", str(tmp_path / "out"), "talon", "--jobs", "0").refusal
+    text = next((tmp_path / "out" / "texts").iterdir())
+    text.write_bytes(text.read_bytes()[:-10])
+    assert (
+        "is no text of a trace, or not a whole one" in talon("trace", "replay", str(tmp_path / "out"), "none").refusal
+    )
+
+
+def test_a_policy_that_fails_is_named(record: Any, talon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from talon_strategies import Chain
+
+    record()
+    monkeypatch.setattr(Chain, "grow", lambda *_: None)
+    why = talon("trace", "replay", str(tmp_path / "out"), "chain").refusal
+    assert "tree policy 'chain' (talon_strategies.chain.Chain) returned NoneType from grow" in why

@@ -1,0 +1,90 @@
+"""The oracle's figures, against trees that are really made."""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talon_core import Candidates, Growth, TokenTree, TreePolicy
+from talon_core.choices import Choices
+from talon_core.trace.folder import Trace
+from talon_core.trace.oracle import Along, best_trees
+from talon_core.trace.replay import Method, Replay, Totals
+from talon_strategies import Match
+
+
+@attrs.frozen
+class Likeliest(TreePolicy):
+    """All that is offered in three layers, and of it the likeliest nodes."""
+
+    name = "likeliest"
+    budget: int = 4
+
+    @property
+    def draft_budget(self) -> int:
+        return 2000
+
+    def width(self, tree: TokenTree) -> int:
+        return 11
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        chosen = candidates.best(1331)
+        return Growth(chosen, frontier=None if tree.depths.max() < 2 else chosen[:0])
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return tree.keep(tree.best(self.budget))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 20, 200])
+def test_by_the_laws_is_what_the_likeliest_nodes_get(small: Any, recorded: Callable[..., Trace], nodes: int) -> None:
+    trace = recorded(small, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0, laws=True)
+    replay, method = Replay(trace), Method("likeliest", Likeliest(nodes), Match())
+    texts = [*trace]
+    totals = Totals.all_of(Totals.of(replay.text(method, text)) for text in texts)
+    found = best_trees([Along(text.ranks or ()) for text in texts], nodes)
+    assert totals.outside == 0
+    assert found.by_the_laws == totals.mean_accepted_tokens
+    assert found.in_hindsight >= found.by_the_laws
+
+
+def fewest(ranks: Sequence[tuple[int, ...]], nodes: int, position: int = 0) -> int:
+    """Target passes of the best choice of chains, by trying all."""
+    if position >= len(ranks):
+        return 0
+    longest = min(len(ranks[position]), nodes - 1)
+    return 1 + min(fewest(ranks, nodes, position + 1 + length) for length in range(longest + 1))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.integers(1, 5))
+def test_in_hindsight_no_choice_of_chains_takes_fewer_passes(reaches: list[int], nodes: int) -> None:
+    ranks = [(0,) * min(reach, len(reaches) - position - 1) for position, reach in enumerate(reaches)]
+    assert Along(ranks).in_hindsight(nodes) == fewest(ranks, nodes)
+    assert best_trees([Along(ranks)]).in_hindsight >= best_trees([Along(ranks)], nodes).in_hindsight
+
+
+def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(small, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0, laws=True)
+    text = next(iter(trace))
+    rows = text.rows
+    assert rows is not None
+    assert text.ranks is not None
+    new, below = text.ids[text.prompt_tokens :].tolist(), rows.below(0)
+    scores: dict[tuple[int, ...], float] = {}
+    place = {(): rows.root(0)}
+    for depth in range(1, 4):
+        for path in product(range(11), repeat=depth):
+            if path[:-1] in place:
+                row = place[path[:-1]]
+                tokens, logp = rows.offered([row], 11)
+                rank = np.flatnonzero(tokens[0] == path[-1])
+                if len(rank):
+                    scores[path] = scores.get(path[:-1], 0.0) + float(logp[0, rank[0]])
+                if (row, path[-1]) in below:
+                    place[path] = below[row, path[-1]]
+    own = [scores[tuple(new[:depth])] for depth in range(1, 4)]
+    assert text.ranks[0] == tuple(sum(score > mine for score in scores.values()) for mine in own)

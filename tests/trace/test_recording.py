@@ -1,0 +1,282 @@
+"""What a recording leaves on disk, and what it does with what it finds there."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from talon_core.choices import SeededChoices
+from talon_core.engine.drafting import DraftLimits, draft_tree
+from talon_core.errors import PluginError
+from talon_core.plugins.registry import load_registry
+from talon_core.table import TableDrafter
+from talon_core.trace.columns import NO_ROW, TextTrace
+from talon_core.trace.folder import Trace, find_trace, read_trace
+from talon_core.trace.methods import parse_method
+from talon_core.trace.observed import Notes, Observed, Place
+from talon_core.trace.record import Recorder
+from talon_core.trace.run import replayed
+from talon_core.trace.superset import BEAM, Ahead, Superset
+
+
+def same(one: TextTrace, other: TextTrace) -> bool:
+    """Whether they are equal but for the time they took."""
+    if one.rows is None or other.rows is None:
+        return one.ids.tolist() == other.ids.tolist() and one.rows is other.rows
+    columns = (name for name in ("starts", "above", "nodes", "tokens", "logp", "whole", "passes"))
+    pairs = [(getattr(one.rows, name), getattr(other.rows, name)) for name in columns]
+    return one.ids.tolist() == other.ids.tolist() and all(np.array_equal(*pair) for pair in pairs)
+
+
+def test_every_node_that_was_drafted_from_has_its_row(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(tiny, width=16, nodes=6, depth=4)
+    for text in trace:
+        rows = text.rows
+        assert rows is not None
+        for position in range(text.positions):
+            left = text.positions - position - 1
+            first, end = rows.starts[position : position + 2].tolist()
+            assert (end > first) == (left > 0)
+            depth = {NO_ROW: -1}
+            for row in range(first, end):
+                above = int(rows.above[row])
+                depth[row] = depth[above] + 1
+                assert above == NO_ROW or (int(rows.nodes[row]) in rows.offered([above], rows.width)[0])
+                assert above == NO_ROW or rows.below(position)[above, int(rows.nodes[row])] == row
+            layers = np.bincount([depth[row] for row in range(first, end)]) if end > first else np.zeros(0)
+            assert len(layers) == min(4, left)
+            assert layers.max(initial=0) <= 6 + BEAM + 2
+
+
+def test_the_text_is_followed_as_far_as_the_drafter_offers_it(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(tiny, width=97, nodes=1, depth=5)
+    for text in trace:
+        assert text.rows is not None
+        new = text.ids[text.prompt_tokens :].tolist()
+        for position in range(len(new) - 1):
+            row, below = text.rows.root(position), text.rows.below(position)
+            left = len(new) - position - 1
+            for token in new[position:][: min(4, left - 1)]:
+                row = below[row, token]
+
+
+def test_files_of_the_same_recording_are_equal_and_read_as_they_were(
+    tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    one, other = (recorder(tiny).run(tmp_path / name).trace for name in ("one", "other"))
+    assert [text.set for text in one] == ["other", "some", "some", "some"]
+    assert all(same(*pair) for pair in zip(one, other, strict=True))
+    text, laws = recorder(tiny).text("some", 2)
+    assert not laws
+    assert same(text, one.text("some", 2))
+
+
+def test_a_recording_that_was_interrupted_goes_on(
+    tiny: Any, recorder: Callable[..., Recorder], recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    def stop(done: int, _all: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recorder(tiny).run(tmp_path / "trace", stop)
+    begun = read_trace(tmp_path / "trace")
+    assert len(begun.texts()) == 2
+    (begun.folder / "texts" / "tmp123.unfinished").write_bytes(b"half")
+    done = recorder(tiny).run(tmp_path / "trace")
+    assert (done.texts, len(done.trace.texts()), done.trace.unfinished()) == (2, 4, [])
+    assert all(same(*pair) for pair in zip(done.trace, recorded(tiny), strict=True))
+    assert len(read_trace(tmp_path / "trace").manifest["sessions"]) == 2
+    assert recorder(tiny).run(tmp_path / "trace").texts == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"max_new_tokens": 25}, "settings: max_new_tokens was 24 and is 25"),
+        ({"drafter": "draft-model:skip=1"}, "drafter: spec was draft-model:skip=2 and is draft-model:skip=1"),
+        ({"width": 8, "nodes": 3}, "settings: width was 32 and is 8; settings: nodes was 64 and is 3"),
+    ],
+)
+def test_a_trace_of_something_else_is_not_gone_on_with(
+    tiny: Any, recorder: Callable[..., Recorder], recorded: Callable[..., Trace], changes: Any, why: str
+) -> None:
+    with pytest.raises(ValueError, match=f"is another one, give another folder: .*{why}"):
+        recorder(tiny, **changes).run(recorded(tiny).folder)
+
+
+def test_a_trace_of_another_model_is_not_gone_on_with(
+    tiny: Any, small: Any, recorder: Callable[..., Recorder], recorded: Callable[..., Trace]
+) -> None:
+    with pytest.raises(ValueError, match=r"target: vocab_size was 97 and is 11; target: weights_sha256 was"):
+        recorder(small).run(recorded(tiny).folder)
+
+
+def test_a_folder_of_something_else_is_left_alone(tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is no folder of talon trace record"):
+        recorder(tiny).run(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_second_recording_waits_outside(tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path) -> None:
+    def again(done: int, _all: int) -> None:
+        if not done:
+            with pytest.raises(ValueError, match="somebody is recording into"):
+                recorder(tiny).run(tmp_path / "trace")
+
+    assert recorder(tiny).run(tmp_path / "trace", again).texts == 4
+
+
+def test_where_a_file_cannot_be_written_nothing_half_is_left(
+    tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    made = recorder(tiny)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # as a disk that is full
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            made.run(tmp_path / "trace")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [*(tmp_path / "trace" / "texts").iterdir()] == []
+    assert made.run(tmp_path / "trace").texts == 4
+
+
+def damaged(trace: Trace, folder: Path, damage: Callable[[bytes], bytes]) -> Trace:
+    """A copy of a trace whose first text's file was changed."""
+    own = Trace(folder, trace.manifest)
+    (folder / "texts").mkdir()
+    first = trace.texts()[0]
+    own.file(*first).write_bytes(damage(trace.file(*first).read_bytes()))
+    return own
+
+
+def with_logp_above_0(data: bytes) -> bytes:
+    length = int.from_bytes(data[:8], "little")
+    columns = load(data)
+    columns["logp"][0, 0] = 0.5
+    return save(columns, json.loads(data[8 : 8 + length])["__metadata__"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"something else",
+    ],
+    ids=["cut", "empty", "foreign"],
+)
+def test_a_text_that_is_none_is_told_in_a_sentence(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    trace = damaged(recorded(tiny), tmp_path, damage)
+    with pytest.raises(ValueError, match=r"000-00000.safetensors' is no text of a trace, or not a whole one: ."):
+        list(trace)
+
+
+def test_numbers_that_were_changed_are_told_when_they_are_looked_at(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    trace = damaged(recorded(tiny), tmp_path, with_logp_above_0)
+    with pytest.raises(PluginError, match="a row of the trace holds a log-probability that is none"):
+        replayed(trace, [parse_method("talon", trace, load_registry())])
+
+
+def test_a_text_of_another_trace_is_told_in_a_sentence(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    trace = recorded(tiny)
+    own = Trace(tmp_path, trace.manifest)
+    (tmp_path / "texts").mkdir()
+    own.file("some", 1).write_bytes(trace.file("some", 2).read_bytes())
+    with pytest.raises(ValueError, match="is prompt 2 of the set 'some'; a file was put in its place"):
+        own.text("some", 1)
+    fewer = {**trace.manifest, "target": {**trace["target"], "vocab_size": 50}}
+    with pytest.raises(ValueError, match="holds tokens outside the vocabulary, 0 to 49"):
+        list(Trace(trace.folder, fewer))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"kind": "other"}, "it must say that its kind is 'talon trace'"),
+        ({"format": 2}, "it has format 2; this version reads format 1"),
+        ({"drafter": None}, "'drafter' is missing"),
+        ({"drafter": {"spec": "x"}}, "'drafter' has no 'name'"),
+    ],
+)
+def test_a_manifest_that_is_none_is_told_in_a_sentence(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, change: Any, why: str
+) -> None:
+    told = json.loads((recorded(tiny).folder / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**told, **change}))
+    with pytest.raises(ValueError, match=why):
+        read_trace(tmp_path)
+    assert find_trace(tmp_path / "nothing") is None
+
+
+def test_two_drafters_are_told_apart_by_their_weights(tiny: Any, small: Any, recorder: Callable[..., Recorder]) -> None:
+    drafters = ("draft-model:skip=2", "draft-model:skip=1", "ngram")
+    made = (recorder(model, drafter) for model in (tiny, small) for drafter in drafters)
+    hashes = {one.manifest()["drafter"]["sha256"] for one in made}
+    assert len(hashes) == 5  # ngram has no weights
+
+
+def test_the_superset_holds_the_chain_the_beam_and_the_text_besides_the_likeliest() -> None:
+    rng = np.random.default_rng(0)
+    laws = rng.dirichlet(np.full(30, 0.5), 20)
+    ahead, place = Ahead(np.array([7, 3, 9, 1])), Place(Notes(30, 4, laws=False))
+    drafter = Observed(TableDrafter(laws), place)
+    assert place.notes is not None
+    place.notes.begin()
+    policy = Superset(30, 4, nodes=3, ahead=ahead)
+    drafted = draft_tree(policy, drafter, 0, DraftLimits(30, 10), SeededChoices(0))
+    tree = drafted.drafted
+    assert len(drafted.tree) == 1
+    assert tree.follow([7, 3, 9]).tolist()[1:]
+    chain = [0]
+    while len(chain) < 4:
+        chain.append(int(TableDrafter(laws).law_after([0, *tree.tokens[chain[1:]].tolist()]).argmax()))
+        chain[-1] = tree.child(chain[-2], chain[-1]) or pytest.fail("the chain is not there")
+    assert max(np.bincount(tree.depths)) <= 3 + BEAM + 2
+
+
+SCRIPT = """
+import sys
+sys.argv[0] = "talon"
+from talon_core.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.models
+@pytest.mark.slow
+def test_a_recording_that_is_killed_goes_on_where_it_was(smollm: Any, tmp_path: Path, forked_python: str) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"turns": [f"Name {count} rivers."]}) for count in ("two", "three", "ten")))
+    out = tmp_path / "trace"
+    command = [forked_python, "-c", SCRIPT, "trace", "record", "--drafter", "eagle3", "--prompts", str(prompts)]
+    command += ["--max-new-tokens", "12", "--nodes", "4", "--depth", "3", "--out", str(out), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not [*out.glob("texts/*.safetensors")]:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate()
+    assert 1 <= len(read_trace(out).texts()) < 3
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+    assert 1 <= answer["texts"] < 3
+    assert len(read_trace(out).texts()) == 3
