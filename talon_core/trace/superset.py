@@ -88,7 +88,9 @@ class Superset(TreePolicy):
         return tree if self.keeps else tree.keep([0])
 
     def _of_text(self, candidates: Candidates, above: set[int], layer: int) -> list[int]:
-        """The candidate with which the text goes on, if it is offered."""
+        """The candidate with which the text goes on, if it does and it is offered."""
+        if layer >= len(self.ahead.tokens):  # the text ends with its end token, above this layer
+            return []
         on_text = np.isin(candidates.frontier, [*above])[:, None] & (candidates.tokens == self.ahead.tokens[layer])
         found: list[int] = np.flatnonzero(on_text).tolist()
         return found
