@@ -15,7 +15,7 @@ from talon_core.bench.results import check_settings, read_manifest, read_results
 from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, print_json, stdout
+from talon_core.cli.output import note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.paths import write_whole
 from talon_core.rule import CLAIMED
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 TABLE = "table"
 """What is printed where no other form is asked for."""
-
-WIDTH = 120
-"""Columns of the tables where stdout is no terminal."""
 
 bench = typer.Typer(help="Measure methods against each other on prompt sets, and compare.", no_args_is_help=False)
 
@@ -213,8 +210,6 @@ def _form(form: str | None, as_json: bool) -> str:
 
 
 def _show(compared: "Comparison | SideBySide") -> None:
-    console = stdout()
-    if not console.is_terminal:
-        console.width = WIDTH
+    console = wide_stdout()
     for table in tables(compared):
         console.print(table)

@@ -12,6 +12,9 @@ from talon_core.cli.streams import current
 from talon_core.records import as_plain
 from talon_core.rounds import Stats
 
+WIDTH = 120
+"""Columns of a wide table that goes to a file."""
+
 PARTS = ("prefill", "draft", "policy", "verify", "accept", "commit", "other")
 """The parts of a generation's time, as in `Stats`."""
 
@@ -24,6 +27,14 @@ def debugging() -> bool:
 def stdout() -> Console:
     """A console for answers that are tables."""
     return Console(highlight=False)
+
+
+def wide_stdout() -> Console:
+    """A console for tables of many columns, which are as wide in a file as on a large terminal."""
+    console = stdout()
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console
 
 
 def stderr() -> Console:

@@ -1,19 +1,23 @@
 """`talon trace`: what a drafter proposes along the target's own text, recorded once, and policies tried on it."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Column, Table
 
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, print_json, stdout
+from talon_core.cli.output import note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
 if TYPE_CHECKING:
+    from talon_core.trace.folder import Trace
     from talon_core.trace.record import Recorded, Wanted
+    from talon_core.trace.run import Answer
 
 trace = typer.Typer(
     help="Record what a drafter proposes, and try policies on it without a model.", no_args_is_help=True
@@ -56,12 +60,17 @@ def record(
         bool,
         typer.Option("--laws", help="Keep whole laws, the drafter's and the target's, at every node; takes gigabytes."),
     ] = False,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--try", metavar="METHOD", help="Replay this as well when all is recorded; several times."),
+    ] = None,
     as_json: opts.Json = False,
 ) -> None:
     """Let the model write, and keep what a drafter proposes at every position of its text.
 
     Ctrl-C leaves a folder that the same command goes on with.
     """
+    from talon_core.trace.methods import parse_parts
     from talon_core.trace.record import Wanted
 
     opts.sampling_options(temperature, None, None, seed, max_new_tokens)
@@ -83,7 +92,10 @@ def record(
         nodes=nodes,
         laws=laws,
     )
+    for method in methods or ():
+        parse_parts(method, registry)  # likewise
     recorded = _record(wanted, out, drafter, trust_remote_code)
+    tried = None if not methods else _replay(recorded.trace, methods, None)
     answer = {
         "folder": str(out),
         "texts": recorded.texts,
@@ -92,9 +104,11 @@ def record(
         "seconds": recorded.seconds,
     }
     if as_json:
-        print_json(answer)
+        print_json(answer if tried is None else {**answer, "replay": tried.as_dict()})
         return
     note(_said(recorded))
+    if tried is not None:
+        _show(tried)
     typer.echo(str(out))
 
 
@@ -148,40 +162,47 @@ def replay(
 ) -> None:
     """Try policies on a trace: the rounds that decoding would have had, without either model."""
     from talon_core.trace.folder import read_trace
-    from talon_core.trace.methods import parse_methods
-    from talon_core.trace.run import replayed
 
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs is {jobs}; it must be at least 1")
-    found = read_trace(folder)
-    chosen = parse_methods(methods, found, load_registry())
+    answer = _replay(read_trace(folder), methods, jobs)
+    if as_json:
+        print_json(answer.as_dict())
+    else:
+        _show(answer)
+
+
+def _replay(trace: "Trace", methods: Sequence[str], jobs: int | None) -> "Answer":
+    """Try methods, and say on stderr what the trace lacks."""
+    from talon_core.trace.methods import parse_methods
+    from talon_core.trace.run import replayed
+
+    chosen = parse_methods(methods, trace, load_registry())
     with progress("replaying", "texts") as report:
-        answer = replayed(found, chosen, jobs, report)
+        answer = replayed(trace, chosen, jobs, report)
     if answer.missing:
         note(f"{answer.missing} texts of the trace are not recorded yet, and are left out")
     outside = [one["method"] for one in answer.as_dict()["methods"] if one["outside"]]
     if outside:
-        note(
-            f"the trace does not answer all that was asked by {', '.join(outside)}; record with more --nodes or --width"
-        )
-    if as_json:
-        print_json(answer.as_dict())
-    else:
-        stdout().print(_table(answer))
+        named = ", ".join(outside)
+        note(f"the trace does not answer all that was asked by {named}; record with more --nodes, --depth or --width")
+    return answer
 
 
-def _table(answer: Any) -> Any:
-    from rich.table import Table
-
-    table = Table("method", "MAT", "target passes", "draft passes", "nodes", "outside", "by the laws", "in hindsight")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for one in answer.as_dict()["methods"]:
-        best = one["oracle"]
+def _show(answer: "Answer") -> None:
+    table = Table(Column("method", overflow="fold", min_width=20))
+    for name in ("MAT", "passes", "drafts", "nodes a tree", "outside", "by the laws", "in hindsight"):
+        table.add_column(name, justify="right")
+    for one in answer.tried:
+        totals, best = one.totals, one.oracle
         table.add_row(
-            one["method"],
-            f"{one['mean_accepted_tokens']:.3f}",
-            *(str(one[name]) for name in ("target_passes", "draft_passes", "nodes_verified", "outside")),
-            *(f"{best[name]:.3f}" for name in ("by_the_laws", "in_hindsight")),
+            one.method.name,
+            f"{totals.mean_accepted_tokens:.3f}",
+            str(totals.target_passes),
+            str(totals.draft_passes),
+            f"{totals.nodes_verified / totals.target_passes:.1f}",
+            str(totals.outside),
+            f"{best.by_the_laws:.3f}",
+            f"{best.in_hindsight:.3f}",
         )
-    return table
+    wide_stdout().print(table)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from talon_core.bench.methods import SPACED
 from talon_core.defaults import DEFAULT_RULE
 from talon_core.drafter import DrafterSpec
-from talon_core.plugins.parts import Parts, built, resolve
+from talon_core.plugins.parts import Parts, Resolved, built, resolve
 from talon_core.plugins.registry import Registry
 from talon_core.trace.folder import Trace
 from talon_core.trace.replay import Method
@@ -23,6 +23,18 @@ def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
         ValueError: if a part is unknown or has a bad option, the rule does not fit the policy, or the drafter is
             another one than the trace's and needs the model; the sentence names the method.
     """
+    drafter, resolved = parse_parts(spec, registry)
+    try:
+        own = None if drafter is None else _drafter(drafter, trace, registry)
+        if own is None and trace["drafter"]["reads_texts"]:
+            own = built(registry, "drafter", trace["drafter"]["spec"])
+    except (LookupError, ValueError) as error:
+        raise ValueError(f"method '{spec.strip()}': {error}") from error
+    return Method(spec.strip(), resolved.policy, resolved.rule, own)
+
+
+def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
+    """The drafter that a method names, and its policy and rule, made; raises as `parse_method` does."""
     name = spec.strip()
     pieces = [piece.strip() for piece in (SPACED.split(name) if SPACED.search(name) else name.split("/"))]
     first = pieces[0].partition(":")[0].strip()
@@ -31,13 +43,9 @@ def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
         raise ValueError(f"method '{name}' is written policy, policy/rule or drafter/policy/rule")
     policy, rule = (*pieces, "")[:2]
     try:
-        resolved = resolve(Parts(policy=policy, rule=rule or DEFAULT_RULE), registry)
-        own = None if drafter is None else _drafter(drafter, trace, registry)
-        if own is None and trace["drafter"]["reads_texts"]:
-            own = built(registry, "drafter", trace["drafter"]["spec"])
+        return drafter, resolve(Parts(policy=policy, rule=rule or DEFAULT_RULE), registry)
     except (LookupError, ValueError) as error:
         raise ValueError(f"method '{name}': {error}") from error
-    return Method(name, resolved.policy, resolved.rule, own)
 
 
 def _drafter(spec: str, trace: Trace, registry: Registry) -> DrafterSpec | None:

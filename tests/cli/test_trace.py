@@ -112,6 +112,16 @@ def test_people_get_a_table(record: Any, talon: Any, tmp_path: Path) -> None:
     assert record().err.endswith("everything was there already\n")
 
 
+def test_one_command_goes_from_a_drafter_to_a_table(record: Any, talon: Any, tmp_path: Path) -> None:
+    asked = ("--try", "chain:length=3", "--try", "talon:budget=8")
+    found = record(*asked, "--json").answer
+    alone = talon("trace", "replay", str(tmp_path / "out"), *asked[1::2], "--json").answer
+    assert found["replay"]["methods"] == alone["methods"]
+    assert "talon:budget=8" in record(*asked).out
+    assert "did you mean 'talon'?" in record("--try", "talom", out=tmp_path / "other").refusal
+    assert not (tmp_path / "other").exists()
+
+
 def test_what_the_trace_does_not_answer_is_told(record: Any, talon: Any, tmp_path: Path) -> None:
     record("--nodes", "1", "--depth", "2", "--width", "1")
     ran = talon("trace", "replay", str(tmp_path / "out"), "talon:budget=30", "--json")
