@@ -150,10 +150,17 @@ def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--prompts` brings prompt sets in, `--matrix` runs every combination."""
+    """`--prompts` brings prompt sets in, `--matrix` every combination, `--talon-policy` a policy for the benchmarks."""
     parser.addoption("--prompts", metavar="DIR", help="also decode the prompts of every *.jsonl file in DIR")
     parser.addoption("--prompts-limit", type=int, default=0, metavar="N", help="only the first N prompts of each file")
     parser.addoption("--matrix", action="store_true", help="run the whole matrix of combinations")
+    parser.addoption(
+        "--talon-policy",
+        metavar="SPEC",
+        action="append",
+        default=[],
+        help="a tree policy that tests/benchmarks measures beside the built-in ones, as my-policy:depth=4; repeatable",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -191,9 +198,20 @@ class SlowTests:
 def pytest_configure(config: pytest.Config) -> None:
     """Workers report to the process that started them; that one tells."""
     gc.set_threshold(*SELDOM)
+    for spec in config.getoption("--talon-policy"):
+        _check_policy(spec)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(SlowTests(reporter), "slow-tests")
+
+
+def _check_policy(spec: str) -> None:
+    from talon_core.testing.benchmarks import made_policy
+
+    try:
+        made_policy(spec)
+    except (LookupError, ValueError) as error:
+        raise pytest.UsageError(f"--talon-policy {spec}: {error}") from error
 
 
 def read_prompts(file: Path, limit: int = 0) -> list[str]:

@@ -56,6 +56,12 @@ def record(
     nodes: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Nodes of each layer that are drafted from.")
     ] = 64,
+    least: Annotated[
+        float,
+        typer.Option(
+            parser=opts.number, metavar="X", help="How likely each of these is, to the likeliest of its layer."
+        ),
+    ] = 1e-3,
     laws: Annotated[
         bool,
         typer.Option("--laws", help="Keep whole laws, the drafter's and the target's, at every node; takes gigabytes."),
@@ -77,6 +83,8 @@ def record(
     for option, value in (("limit", limit), ("width", width), ("depth", depth), ("nodes", nodes)):
         if value is not None and value < 1:
             raise ValueError(f"--{option} is {value}; it must be at least 1")
+    if not 0 <= least <= 1:
+        raise ValueError(f"--least is {least}; it must be between 0 and 1")
     registry = load_registry()
     if drafter != opts.DEFAULT_DRAFTER:
         built(registry, "drafter", drafter)  # a typing error costs no waiting
@@ -90,6 +98,7 @@ def record(
         width=width,
         depth=depth,
         nodes=nodes,
+        least=least,
         laws=laws,
     )
     for method in methods or ():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from talon_core.certify.trial import certify
     from talon_core.certify.worlds import World, worlds
     from talon_core.table import TableDrafter
+    from talon_core.testing.benchmarks import TalonBenchmark
     from talon_core.testing.contract import check_tree_policy
     from talon_core.testing.drafter_contract import check_drafter
     from talon_core.testing.drawing import drawn_trees
@@ -31,6 +32,7 @@ __all__ = [
     "HostileDrafter",
     "TableDrafter",
     "TableLaws",
+    "TalonBenchmark",
     "World",
     "candidates",
     "certify",
@@ -54,6 +56,7 @@ import_on_use(
     {
         "talon_core.certify.certificate": ["Certificate", "CertificationError"],
         "talon_core.certify.trial": ["certify"],
+        ".benchmarks": ["TalonBenchmark"],
         ".contract": ["check_tree_policy"],
         ".drafter_contract": ["check_drafter"],
         ".drawing": ["drawn_trees"],

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from talon_core.rounds import Round
     from talon_core.rule import AcceptanceRule, Accepted
     from talon_core.table import TableDrafter
+    from talon_core.testing.benchmarks import Measured, TalonBenchmark
     from talon_core.tree import TokenTree
+
+MEASURED: "pytest.StashKey[list[Measured]]" = pytest.StashKey()
+"""What `talon_benchmark` has measured besides time."""
 
 WORLDS = 300
 """How many worlds a test tries where it does not say; `certify` itself tries 2,000."""
@@ -168,3 +172,32 @@ def talon_walks() -> Callable[..., "list[tuple[float, Accepted]]"]:
         return list(enumerate_outcomes(lambda choices: made.walk(tree, TableLaws(table, tree, end), choices)))
 
     return walks
+
+
+@pytest.fixture
+def talon_benchmark(request: pytest.FixtureRequest) -> "TalonBenchmark":
+    """talon_benchmark.grow(policy), .rounds(policy) or .replay(policy): times a tree policy; one of them a test."""
+    if not request.config.pluginmanager.hasplugin("benchmark"):
+        missing = "fixture 'talon_benchmark' needs pytest-benchmark: pip install 'talon-core[testing]'"
+        pytest.fail(missing, pytrace=False)
+    from talon_core.testing.benchmarks import TalonBenchmark
+
+    return TalonBenchmark(request.getfixturevalue("benchmark"), request.config.stash.setdefault(MEASURED, []))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`--benchmark-only` and `--benchmark-skip` look for the fixture `benchmark` among those that a test names."""
+    names = getattr(item, "fixturenames", [])
+    if "talon_benchmark" in names and "benchmark" not in names and item.config.pluginmanager.hasplugin("benchmark"):
+        names.append("benchmark")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Tell what `talon_benchmark` has measured besides time, which pytest-benchmark stores and does not show."""
+    measured = config.stash.get(MEASURED, [])
+    if measured:
+        from talon_core.testing.benchmarks import summary
+
+        terminalreporter.write_sep("-", "talon_benchmark")
+        for line in summary(measured):
+            terminalreporter.write_line(line)

@@ -24,6 +24,6 @@ def test_the_tests_on_the_page_pass_under_pytest(tmp_path, forked_python):
 
 
 def test_the_page_names_every_fixture_with_its_arguments():
-    shown = re.findall(r"^\| `(talon_\w+)\(", PAGE.read_text(), re.MULTILINE)
+    shown = re.findall(r"^\| `(talon_\w+)", PAGE.read_text(), re.MULTILINE)
     fixtures = (PAGE.parents[1] / "talon_core" / "testing" / "fixtures.py").read_text()
     assert shown == re.findall(r"^def (talon_\w+)\(", fixtures, re.MULTILINE)

@@ -76,9 +76,11 @@ def test_a_bad_value_for_its_option_is_one_sentence_and_status_2(environment):
     assert done.stderr.strip() == "talon: tree policy 'nucleus': 'share' must be <= 1: 3.0"
 
 
-def test_its_own_test_passes_where_it_is_installed(environment, folder):
+def test_its_own_tests_pass_where_it_is_installed_and_compare_it_with_ours(environment, folder):
     done = environment.own_tests(folder)
     assert done.returncode == 0, done.stdout + done.stderr
+    for policy in ("nucleus", "talon", "eagle2"):
+        assert f"test_its_speed[{policy}:budget=16]" in done.stdout
 
 
 @pytest.fixture
