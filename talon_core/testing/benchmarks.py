@@ -93,6 +93,7 @@ class TalonBenchmark:
             What the policy answered.
 
         Raises:
+            LookupError: for an unknown name.
             ValueError: if it is no policy, or there is no such layer.
             PluginError: if it breaks its contract; the message names it.
         """
@@ -121,11 +122,15 @@ class TalonBenchmark:
     def rounds(self, policy: TreePolicy | type[TreePolicy] | str) -> "Result":
         """Time whole generations of 64 tokens by a random model of four tiny layers, drafted for by three of them.
 
+        Args:
+            policy: the policy.
+
         Returns:
             The last generation.
 
         Raises:
             AssertionError: if the text is not the one of plain greedy decoding.
+            LookupError: for an unknown name.
             ValueError: if it is no policy, or its default rule is lossy.
             PluginError: if it breaks its contract; the message names it.
         """
@@ -149,7 +154,7 @@ class TalonBenchmark:
         self._tell(policy, resolved.policy, **info)
         return result
 
-    def replay(self, policy: TreePolicy | type[TreePolicy] | str, trace: str | Path = SHIPPED) -> Totals:
+    def replay(self, policy: TreePolicy | type[TreePolicy] | str, trace: str | Path | None = None) -> Totals:
         """Time replays of a trace: the rounds that decoding would have had, without either model.
 
         Args:
@@ -160,19 +165,21 @@ class TalonBenchmark:
             What the policy did on all texts.
 
         Raises:
+            LookupError: for an unknown name.
             ValueError: if it is no policy, the folder is no trace, or the policy draws and the trace has no whole laws.
             PluginError: if the policy breaks its contract; the message names it.
         """
         resolved = _resolved(policy)
-        opened = read_trace(Path(trace))
+        folder = SHIPPED if trace is None else Path(trace)
+        opened = read_trace(folder)
         spec = opened["drafter"]["spec"] if opened["drafter"]["reads_texts"] else None
         drafter = None if spec is None else built(resolved.registry, "drafter", spec)
         method = Method(_written(policy, resolved.policy), resolved.policy, resolved.rule, drafter)
         replay, texts = Replay(opened), list(opened)
         replay.check(method)
         if not texts:
-            raise ValueError(f"no text of the trace in '{trace}' is recorded yet")
-        self._group("replay, " + ("the shipped trace" if Path(trace) == SHIPPED else Path(trace).name))
+            raise ValueError(f"no text of the trace in '{folder}' is recorded yet")
+        self._group("replay, " + ("the shipped trace" if trace is None else folder.name))
         totals: Totals = self.benchmark(lambda: Totals.all_of(Totals.of(replay.text(method, text)) for text in texts))
         counts = {name: getattr(totals, name) for name in ("target_passes", "draft_passes", "nodes_verified")}
         info = {"mean_accepted_tokens": totals.mean_accepted_tokens, **counts, "outside": totals.outside}

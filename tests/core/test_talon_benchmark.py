@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -94,6 +95,7 @@ def test_a_replay_is_that_of_the_command_line(talon_benchmark, policy):
     spec = {"chain:length=3": "chain:length=3", Chain: "chain"}.get(policy, "chain:length=7")
     (one,) = replayed(trace, [parse_method(spec, trace, load_registry())], jobs=1).tried
     assert totals == one.totals
+    assert talon_benchmark.benchmark.group == "replay, the shipped trace"
     assert talon_benchmark.benchmark.extra_info == {
         "policy": spec,
         "mean_accepted_tokens": totals.mean_accepted_tokens,
@@ -102,6 +104,19 @@ def test_a_replay_is_that_of_the_command_line(talon_benchmark, policy):
         "nodes_verified": totals.nodes_verified,
         "outside": 0,
     }
+
+
+def test_a_replay_of_another_trace_is_a_group_of_its_own(talon_benchmark, tmp_path):
+    own = shutil.copytree(SHIPPED, tmp_path / "mine")
+    (own / "texts" / "000-00003.safetensors").unlink()
+    assert talon_benchmark.replay("chain", trace=str(own)).new_tokens == 45
+    assert talon_benchmark.benchmark.group == "replay, mine"
+
+
+@pytest.mark.benchmark(group="ours")
+def test_a_test_may_name_its_group(talon_benchmark):
+    talon_benchmark.grow(Widest)
+    assert talon_benchmark.benchmark.group == "ours"
 
 
 @pytest.mark.parametrize("layer", LAYERS)
