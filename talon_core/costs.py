@@ -38,6 +38,40 @@ class Costs(ABC):
             width: candidates asked for after each.
         """
 
+    def accept(self, nodes: int) -> float | None:
+        """The walk of the rule over one tree, where the target does not walk by itself; None if nothing is known.
+
+        Args:
+            nodes: of the tree, at least 1.
+        """
+        return None
+
+    def commit(self, tokens: int) -> float | None:
+        """Keeping what a round has emitted, in the target's cache and in the books; None if nothing is known.
+
+        Args:
+            tokens: that one sequence has emitted, at least 1.
+        """
+        return None
+
+    def tell(self, tokens: int) -> float | None:
+        """What the drafter takes to learn of what a round has emitted; None if nothing is known.
+
+        That is its `commit`, and what the first layer of the next round takes more than another layer of one row.
+
+        Args:
+            tokens: that one sequence has emitted, at least 1.
+        """
+        return None
+
+    def read(self, tokens: int) -> float | None:
+        """Reading a prompt, by the target and the drafter; None if nothing is known.
+
+        Args:
+            tokens: of the prompt, at least 1.
+        """
+        return None
+
 
 @attrs.frozen
 class _Curve:

@@ -31,10 +31,7 @@ def describe_environment(model: Any, tokenizer: Any, target: Any) -> dict[str, A
         "talon": talon_core.__version__,
         **{package: _version(package) for package in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu(),
-        "gpu": _gpus(),
-        "cuda": torch.version.cuda,
-        "threads": torch.get_num_threads(),
+        **describe_machine(),
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
         "attention": getattr(getattr(target, "attention", None), "name", None),
@@ -45,6 +42,11 @@ def describe_environment(model: Any, tokenizer: Any, target: Any) -> dict[str, A
         "weights_sha256": weights_hash(model),
         "chat_template_sha256": None if template is None else hashlib.sha256(str(template).encode()).hexdigest(),
     }
+
+
+def describe_machine() -> dict[str, Any]:
+    """What computes: names of processors, CUDA's version, and on how many threads."""
+    return {"cpu": _cpu(), "gpu": _gpus(), "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
 
 
 def describe_session() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from talon_core.cli.doctor import doctor
 from talon_core.cli.generate import generate
 from talon_core.cli.listing import listing
 from talon_core.cli.models import models
+from talon_core.cli.profile import profile
 from talon_core.cli.trace import trace
 from talon_core.cli.train import train
 
@@ -47,3 +48,4 @@ app.command()(train)
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")
 app.add_typer(trace, name="trace")
+app.add_typer(profile, name="profile")

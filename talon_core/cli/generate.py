@@ -14,6 +14,7 @@ from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.paths import utf8, write_whole
 from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
+from talon_core.profiles.store import find_profile
 from talon_core.rule import CLAIMED
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def generate(
     show_tree: Annotated[bool, typer.Option("--show-tree", help="Show the tree that accepted most.")] = False,
     tree_svg: Annotated[Path | None, typer.Option(help="Save that tree as an SVG picture.")] = None,
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show text as soon as it is accepted.")] = True,
+    profile: opts.Profile = None,
+    other_machine: opts.OtherMachine = False,
     as_json: opts.Json = False,
 ) -> None:
     """Continue a prompt, and stream the text to stdout; or several prompts, in batches.
@@ -90,12 +93,13 @@ def generate(
         raise ValueError("--show-tree and --tree-svg show a tree of one prompt; the prompt file holds several")
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
     resolved = opts.resolved(drafter, policy, rule, attention, lossy)
+    costs = None if profile is None else find_profile(profile)
     _check_picture(tree_svg)
     from talon_core.cli.session import open_session
 
     session = open_session(model, trust_remote_code=trust_remote_code)
     resolved = resolved.for_model(session.model)
-    decoder = session.decoder(resolved)
+    decoder = session.decoder(resolved, costs, other_machine)
     answers = result = None
     if several:
         answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})

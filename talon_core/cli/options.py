@@ -41,6 +41,14 @@ TrustRemoteCode = Annotated[
     ),
 ]
 Attention = Annotated[str | None, typer.Option("--attention", help=help_of("attention"))]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME|FILE", help="What passes take: a profile of talon profile, or its file."),
+]
+OtherMachine = Annotated[
+    bool,
+    typer.Option("--other-machine", help="Take a profile of another machine, model or drafter: it is meant."),
+]
 
 
 LARGEST = 2**63 - 1
@@ -91,7 +99,9 @@ __all__ = [
     "Json",
     "Lossy",
     "Model",
+    "OtherMachine",
     "Policy",
+    "Profile",
     "Rule",
     "TrustRemoteCode",
     "check_seed",

@@ -15,6 +15,7 @@ from talon_core.render import render_tree, what_came_of
 
 if TYPE_CHECKING:
     from talon_core.decoding.decoder import Decoder
+    from talon_core.profiles.profile import Profile
     from talon_core.request import Result
 
 
@@ -32,9 +33,26 @@ class Session:
     model: Any
     tokenizer: Any
 
-    def decoder(self, resolved: Resolved) -> "Decoder":
-        """A decoder over the model; several may share it."""
-        return decoder_for_model(self.model, self.tokenizer, resolved)
+    def decoder(self, resolved: Resolved, profile: "Profile | None" = None, other_machine: bool = False) -> "Decoder":
+        """A decoder over the model; several may share it.
+
+        Args:
+            resolved: what else it is made of.
+            profile: what passes take; measured while it decodes by default.
+            other_machine: take a profile of another machine, too.
+
+        Raises:
+            ValueError: if the profile is of another machine, and that was not said; the sentence names what differs.
+        """
+        decoder = decoder_for_model(self.model, self.tokenizer, resolved, profile)
+        if profile is not None:
+            from talon_core.bench.environment import describe_environment
+            from talon_core.profiles.store import check_used
+
+            here = describe_environment(self.model, self.tokenizer, decoder.target)
+            drafter = resolved.parts.drafter if isinstance(resolved.parts.drafter, str) and resolved.policy else None
+            check_used(profile, profile.differences(here, here["weights_sha256"], drafter), other_machine)
+        return decoder
 
     def token_text(self, token: int) -> str:
         """One token as text, special tokens by their names, and with the space it starts with."""

@@ -15,6 +15,7 @@ from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
 if TYPE_CHECKING:
+    from talon_core.profiles.profile import Profile
     from talon_core.trace.folder import Trace
     from talon_core.trace.record import Recorded, Wanted
     from talon_core.trace.run import Answer
@@ -167,28 +168,37 @@ def replay(
         int | None,
         typer.Option(parser=opts.whole_number, metavar="N", help="Processes; by default one for each core."),
     ] = None,
+    profile: opts.Profile = None,
+    other_machine: opts.OtherMachine = False,
     as_json: opts.Json = False,
 ) -> None:
-    """Try policies on a trace: the rounds that decoding would have had, without either model."""
+    """Try policies on a trace: the rounds that decoding would have had, without either model.
+
+    With a profile of talon profile it is predicted how many tokens a second that would be.
+    """
     from talon_core.trace.folder import read_trace
 
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs is {jobs}; it must be at least 1")
-    answer = _replay(read_trace(folder), methods, jobs)
+    found = read_trace(folder)
+    costs = None if profile is None else _costs(profile, found, other_machine)
+    answer = _replay(found, methods, jobs, costs)
     if as_json:
         print_json(answer.as_dict())
     else:
         _show(answer)
 
 
-def _replay(trace: "Trace", methods: Sequence[str], jobs: int | None) -> "Answer":
+def _replay(
+    trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Profile | None" = None
+) -> "Answer":
     """Try methods, and say on stderr what the trace lacks."""
     from talon_core.trace.methods import parse_methods
     from talon_core.trace.run import replayed
 
     chosen = parse_methods(methods, trace, load_registry())
     with progress("replaying", "texts") as report:
-        answer = replayed(trace, chosen, jobs, report)
+        answer = replayed(trace, chosen, jobs, report, costs)
     if answer.missing:
         note(f"{answer.missing} texts of the trace are not recorded yet, and are left out")
     outside = [one["method"] for one in answer.as_dict()["methods"] if one["outside"]]
@@ -198,10 +208,24 @@ def _replay(trace: "Trace", methods: Sequence[str], jobs: int | None) -> "Answer
     return answer
 
 
+def _costs(profile: str, found: "Trace", other_machine: bool) -> "Profile":
+    """The profile that is named, if it is of this machine and of the trace's model and drafter, or meant anyway."""
+    from talon_core.bench.environment import describe_machine
+    from talon_core.profiles.store import check_used, find_profile
+
+    costs, target = find_profile(profile), found["target"]
+    differences = costs.differences(describe_machine(), target["weights_sha256"], found["drafter"]["spec"])
+    check_used(costs, differences, other_machine)
+    return costs
+
+
 def _show(answer: "Answer") -> None:
     table = Table(Column("method", overflow="fold", min_width=20))
     for name in ("MAT", "passes", "drafts", "nodes a tree", "outside", "by the laws", "in hindsight"):
         table.add_column(name, justify="right")
+    predicted = [one.totals.predicted_tokens_per_second for one in answer.tried]
+    if None not in predicted:
+        table.add_column("predicted tokens/s", justify="right")
     for one in answer.tried:
         totals, best = one.totals, one.oracle
         table.add_row(
@@ -213,5 +237,6 @@ def _show(answer: "Answer") -> None:
             str(totals.outside),
             f"{best.by_the_laws:.3f}",
             f"{best.in_hindsight:.3f}",
+            *([] if None in predicted else [f"{totals.predicted_tokens_per_second:.1f}"]),
         )
     wide_stdout().print(table)

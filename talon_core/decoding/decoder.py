@@ -11,6 +11,7 @@ from torch import Tensor
 
 from talon_core.certificates.standing import standing
 from talon_core.choices import Choices
+from talon_core.costs import Costs
 from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.decoding.streaming import StreamedGeneration
 from talon_core.drafter import Drafter, DrafterSpec
@@ -50,6 +51,7 @@ class Decoder:
         drafter: the drafter's options, or one that is opened for this target; needed with a policy.
         frontend: turns prompts and options into requests, and tokens into text.
         lossy: allow a rule that changes the law of the output.
+        costs: what passes take on this machine, as `Engine` takes them; measured while it decodes by default.
         now: the clock, in seconds.
 
     Raises:
@@ -66,6 +68,7 @@ class Decoder:
         frontend: "Frontend | None" = None,
         *,
         lossy: bool = False,
+        costs: Costs | None = None,
         now: Callable[[], float] = perf_counter,
     ) -> None:
         if policy is not None and drafter is None:
@@ -83,7 +86,9 @@ class Decoder:
                 self.drafter_spec = drafter
                 self.drafter = opened(drafter, target)
         self._frontend = frontend
-        self.engine = Engine(target, rule, policy, self.drafter, self.drafter_spec, children=self.children, now=now)
+        self.engine = Engine(
+            target, rule, policy, self.drafter, self.drafter_spec, children=self.children, costs=costs, now=now
+        )
 
     @cached_property
     def lossless(self) -> Lossless:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import attrs
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
+from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce
 from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE
 from talon_core.drafter import DrafterSpec
@@ -45,6 +46,7 @@ def load(
     graphs: bool = True,
     lossy: bool = False,
     tokenizer: Any = None,
+    costs: Costs | None = None,
     **model_options: Any,
 ) -> "Decoder":
     """Make a decoder.
@@ -66,6 +68,8 @@ def load(
             the same without.
         lossy: allow a rule that changes what the model says. Every `Result` says then that it is not `lossless`.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
+        costs: what passes take on this machine, such as a profile of `talon profile`; measured while it decodes by
+            default.
         model_options: passed to `AutoModelForCausalLM.from_pretrained`, so none for a `model` that is an object;
             `dtype` is float32 on a CPU by default and the checkpoint's own elsewhere. Code that a model's folder brings
             is run only with `trust_remote_code=True`.
@@ -82,12 +86,12 @@ def load(
     else:
         _check_model(model)
         _check_no_options(model_options)
-    return decoder_for_model(model, tokenizer, resolved)
+    return decoder_for_model(model, tokenizer, resolved, costs)
 
 
 def _check_no_options(given: Mapping[str, Any]) -> None:
     """A model that is loaded already takes no options; the name of one of ours may be misspelt."""
-    ours = [*attrs.fields_dict(Parts), "tokenizer"]
+    ours = [*attrs.fields_dict(Parts), "tokenizer", "costs"]
     for option in given:
         raise ValueError(
             f"load has no option '{option}' for a model that is an object; {did_you_mean(option, ours)}"
@@ -105,13 +109,14 @@ def _check_model(model: Any) -> None:
         )
 
 
-def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved) -> "Decoder":
+def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved, costs: Costs | None = None) -> "Decoder":
     """A decoder for a loaded transformers model; see `load`.
 
     Args:
         model: a transformers causal LM.
         tokenizer: its tokenizer; None if there is none.
         parts: what else the decoder is made of; what is not resolved yet is looked up in what is installed.
+        costs: as `load` takes them.
     """
     from talon_core.decoding.decoder import Decoder
     from talon_core.hf.checks import checked_model
@@ -128,6 +133,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved) -> "D
         resolved.drafter,
         HFFrontend(model, tokenizer),
         lossy=resolved.parts.lossy,
+        costs=costs,
     )
 
 

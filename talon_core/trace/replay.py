@@ -52,11 +52,13 @@ class Replayed:
         text: it.
         rounds: as decoding would have had them; `spans` of the drafter and the target are there where costs are known.
         outside: questions that the trace does not answer.
+        seconds: that decoding it would take, the reading of the prompt included; None where no costs are known.
     """
 
     text: TextTrace
     rounds: Sequence[Round]
     outside: int
+    seconds: float | None = None
 
 
 @attrs.frozen
@@ -70,6 +72,7 @@ class Totals:
         nodes_verified: of all trees, roots included.
         largest_tree: nodes of the largest.
         outside: questions that the trace does not answer; where there are any, the figures are not decoding's.
+        predicted_seconds: that decoding would take; None where no costs are known.
     """
 
     new_tokens: int
@@ -78,6 +81,7 @@ class Totals:
     nodes_verified: int
     largest_tree: int
     outside: int
+    predicted_seconds: float | None = None
 
     @classmethod
     def of(cls, replayed: Replayed) -> "Totals":
@@ -90,6 +94,7 @@ class Totals:
             nodes_verified=sum(len(one.tree) for one in rounds),
             largest_tree=max(len(one.tree) for one in rounds),
             outside=replayed.outside,
+            predicted_seconds=replayed.seconds,
         )
 
     @classmethod
@@ -97,13 +102,25 @@ class Totals:
         """On several texts, at least one."""
         by_field = zip(*map(attrs.astuple, totals), strict=True)
         fields: Any = attrs.fields(cls)
-        together = {field.name: max if field.name == "largest_tree" else sum for field in fields}
+        others: dict[str, Any] = {"largest_tree": max, "predicted_seconds": _sum_of_known}
+        together = {field.name: others.get(field.name, sum) for field in fields}
         return cls(*(together[field.name](values) for field, values in zip(fields, by_field, strict=True)))
 
     @property
     def mean_accepted_tokens(self) -> float:
         """New tokens per target pass, the bonus token included (MAT, tau)."""
         return self.new_tokens / self.target_passes if self.target_passes else 0.0
+
+    @property
+    def predicted_tokens_per_second(self) -> float | None:
+        """New tokens by the seconds that decoding would take; None where no costs are known."""
+        return self.new_tokens / self.predicted_seconds if self.predicted_seconds else None
+
+
+def _sum_of_known(values: Sequence[float | None]) -> float | None:
+    """None if one of them is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 class Replay:
@@ -213,7 +230,15 @@ class _Text:
                     self._drafter.commit({0: Committed(round_.tokens.copy(), nodes)})
             with blaming("tree policy", self._policy, "observe"):
                 self._policy.observe(round_.copied())
-        return Replayed(self._text, rounds, self.outside)
+        return Replayed(self._text, rounds, self.outside, self._seconds(rounds))
+
+    def _seconds(self, rounds: Sequence[Round]) -> float | None:
+        costs = self._replay.costs
+        if costs is None:
+            return None
+        return (costs.read(self._text.prompt_tokens) or 0.0) + sum(
+            span.seconds for round_ in rounds for span in round_.spans
+        )
 
     def _round(self, done: int) -> Round:
         """The round that begins after so many new tokens."""
@@ -236,7 +261,7 @@ class _Text:
             tokens=read_only(self._new[done : done + len(path)]),
             drafted=None if drafted.drafted is drafted.tree else drafted.drafted.without_laws(),
             draft_passes=drafted.draft_passes,
-            spans=self._spans(drafted, layers, context),
+            spans=self._spans(drafted, layers, context, len(path)),
             context=context,
         )
 
@@ -251,16 +276,33 @@ class _Text:
         self.outside += len(laws.unknown)
         return accepted.path[: len(self._new) - done]
 
-    def _spans(self, drafted: Drafted, layers: _Layers, context: int) -> tuple[Span, ...]:
-        """What the round's parts would have taken: the policy's own time, and the passes where costs are known."""
+    def _spans(self, drafted: Drafted, layers: _Layers, context: int, new: int) -> tuple[Span, ...]:
+        """What the round's parts would take: the policy's own time, and the others where costs are known.
+
+        A drafter that reads texts alone has drafted here, and its own time is taken.
+        """
         costs = self._replay.costs
         own = [span for span in drafted.spans if span.part == "policy"]
         if costs is None:
             return tuple(own)
-        draft = sum(costs.draft(*size) or 0.0 for size in layers.sizes)
-        verify = costs.verify(len(drafted.tree), context) or 0.0
-        start = own[-1].end if own else 0.0
-        return (*own, Span("draft", start, start + draft), Span("verify", start + draft, start + draft + verify))
+        if isinstance(self._drafter, TraceDrafter):
+            goes_on = context - self._text.prompt_tokens + new < len(self._new)
+            draft = sum(costs.draft(*size) or 0.0 for size in layers.sizes)
+            draft += (costs.tell(new) or 0.0) if goes_on else 0.0
+        else:
+            draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
+        nodes = len(drafted.tree)
+        parts = {
+            "draft": draft,
+            "verify": costs.verify(nodes, context) or 0.0,
+            "accept": costs.accept(nodes) or 0.0,
+            "commit": costs.commit(new) or 0.0,
+        }
+        at = own[-1].end if own else 0.0
+        for part, seconds in parts.items():
+            own.append(Span(part, at, at + seconds))
+            at += seconds
+        return tuple(own)
 
 
 class _RecordedLaws(Laws):

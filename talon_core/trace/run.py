@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.trace.asking import rows_of
 from talon_core.trace.folder import Trace
@@ -55,13 +56,23 @@ class Answer:
             {
                 "method": one.method.name,
                 "mean_accepted_tokens": one.totals.mean_accepted_tokens,
-                **attrs.asdict(one.totals),
+                **_totals(one.totals),
                 "oracle": attrs.asdict(one.oracle),
             }
             for one in self.tried
         ]
         hindsight = {"mean_accepted_tokens": self.oracle.in_hindsight}
         return {"methods": methods, "oracle": hindsight, "texts": self.texts, "seconds": self.seconds}
+
+
+def _totals(totals: Totals) -> dict[str, Any]:
+    """The fields by name; what is predicted only where it is."""
+    found = attrs.asdict(totals)
+    if totals.predicted_seconds is None:
+        del found["predicted_seconds"]
+    else:
+        found["predicted_tokens_per_second"] = totals.predicted_tokens_per_second
+    return found
 
 
 @attrs.frozen
@@ -77,6 +88,7 @@ def replayed(
     methods: Sequence[Method],
     jobs: int | None = None,
     report: Callable[[int, int], None] = lambda done, all_: None,
+    costs: Costs | None = None,
 ) -> Answer:
     """Try methods on every text of a trace that is there.
 
@@ -86,13 +98,14 @@ def replayed(
         jobs: processes; by default one for each core. There is one where the system cannot fork, and where torch is
             loaded, whose threads a fork does not have.
         report: called with the number of texts that are done and of all.
+        costs: what passes take, on the machine that is asked about; None if nobody wants to know.
 
     Raises:
         ValueError: if a method cannot be tried on this trace, it has no texts, or a file of it is none.
         PluginError: if a plugin breaks its contract; the message names it.
     """
     started = perf_counter()
-    replay, texts = Replay(trace), trace.texts()
+    replay, texts = Replay(trace, costs), trace.texts()
     for method in methods:
         replay.check(method)
     if not texts:

@@ -1,0 +1,213 @@
+"""`talon profile`: what the passes of a round take on this machine, measured once, kept by name, and shown."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from talon_core.cli import options as opts
+from talon_core.cli.output import note, print_json, stdout
+from talon_core.cli.progress import progress
+from talon_core.defaults import NONE
+from talon_core.plugins.parts import built, choose_drafter
+from talon_core.plugins.registry import load_registry
+
+if TYPE_CHECKING:
+    from talon_core.profiles.measure import Wanted
+    from talon_core.profiles.profile import Profile
+
+profile = typer.Typer(
+    help="Measure what passes take on this machine, keep it by name, and show it.", no_args_is_help=True
+)
+
+MOST_NODES = 4096
+"""Of a tree that is measured."""
+
+WIDTH = 120
+"""Columns of the tables where stdout is no terminal."""
+
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A profile of talon profile list, or a .json file.")]
+
+
+def sizes(most: int | None = None) -> Callable[[Any], tuple[int, ...]]:
+    """Reads numbers with commas between them, at least 1, into rising ones."""
+
+    def read(given: Any) -> tuple[int, ...]:
+        if isinstance(given, tuple):
+            return given
+        found = {opts.whole_number(each.strip()) for each in str(given).split(",")}
+        if min(found) < 1 or (most is not None and max(found) > most):
+            raise typer.BadParameter(
+                f"'{given}' must be of numbers of at least 1" + (f", at most {most}" if most else "")
+            )
+        return tuple(sorted(found))
+
+    return read
+
+
+@profile.command()
+def measure(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the profile is called; one of yours is replaced.")],
+    model: opts.Model = opts.DEFAULT_MODEL,
+    drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
+    trust_remote_code: opts.TrustRemoteCode = False,
+    nodes: Annotated[
+        Any, typer.Option(parser=sizes(MOST_NODES), metavar="N,...", help="Nodes of each tree, the root included.")
+    ] = "1,2,4,8,16,24,32,48,64",
+    contexts: Annotated[
+        Any, typer.Option(parser=sizes(), metavar="N,...", help="Tokens of the texts.")
+    ] = "64,256,1024",
+    batches: Annotated[
+        Any, typer.Option(parser=sizes(256), metavar="N,...", help="Texts that share a pass; 1 must be among them.")
+    ] = "1,4",
+    rows: Annotated[
+        Any, typer.Option(parser=sizes(1024), metavar="N,...", help="Nodes of a layer that are drafted from.")
+    ] = "1,2,4,8,16",
+    widths: Annotated[
+        Any, typer.Option(parser=sizes(1024), metavar="N,...", help="Candidates of each of them.")
+    ] = "4,16",
+    repetitions: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Time everything this many times.")
+    ] = 5,
+    as_json: opts.Json = False,
+) -> None:
+    """Time passes of all sizes as the engine makes them, and keep what they take. Ctrl-C leaves nothing.
+
+    By default that is about a minute with the default model on a CPU.
+    """
+    from talon_core.profiles.measure import Wanted
+    from talon_core.profiles.store import check_name, save_profile
+
+    check_name(name)
+    if repetitions < 1:
+        raise ValueError(f"--repetitions is {repetitions}; it must be at least 1")
+    if 1 not in batches:
+        raise ValueError(f"--batches is {','.join(map(str, batches))}; 1 must be among them")
+    registry = load_registry()
+    if drafter not in (opts.DEFAULT_DRAFTER, NONE):
+        built(registry, "drafter", drafter)  # a typing error costs no waiting
+    made = _measured(
+        name, Wanted(nodes, contexts, batches, rows, widths, repetitions), model, drafter, trust_remote_code
+    )
+    file = save_profile(made)
+    if as_json:
+        print_json({"file": str(file), **_answer(made)})
+        return
+    _show(made)
+    typer.echo(str(file))
+
+
+def _measured(name: str, wanted: "Wanted", model: str, drafter: str, trust_remote_code: bool) -> "Profile":
+    from talon_core.cli.session import open_session
+    from talon_core.profiles.measure import Measuring
+
+    session = open_session(model, trust_remote_code=trust_remote_code)
+    spec = choose_drafter(load_registry(), session.model) if drafter == opts.DEFAULT_DRAFTER else drafter
+    measuring = Measuring(wanted, session.model, session.tokenizer, None if spec == NONE else spec, model)
+    with progress("measuring", "contexts and batches") as report:
+        return measuring.run(name, report)
+
+
+@profile.command()
+def show(name: Name, as_json: opts.Json = False) -> None:
+    """Show what a profile says: the fit at the sizes that it was made from, and its error."""
+    from talon_core.profiles.store import find_profile
+
+    found = find_profile(name)
+    if as_json:
+        print_json(_answer(found))
+    else:
+        _show(found)
+
+
+@profile.command("list")
+def listing(as_json: opts.Json = False) -> None:
+    """List the profiles that have a name: those that come with TALON, and yours."""
+    from talon_core.profiles.store import known_profiles, read_profile
+
+    found = []
+    for name, file in known_profiles().items():
+        try:
+            found.append((name, read_profile(file)))
+        except (ValueError, OSError) as error:
+            note(str(error))
+    if as_json:
+        rows = [{"name": name, **{key: one.as_dict()[key] for key in _SAID}} for name, one in found]
+        print_json({"profiles": rows})
+        return
+    from rich.table import Table
+
+    table = Table("name", "origin", "machine", "model", "drafter")
+    for name, one in found:
+        table.add_row(name, one.origin, _machine(one), str(one.model.get("name")), one.drafter or NONE)
+    stdout().print(table)
+
+
+_SAID = ("origin", "machine", "model", "drafter", "made")
+
+
+def _machine(found: "Profile") -> str:
+    gpu = found.machine["gpu"]
+    return str(gpu[0]).partition(",")[0] if gpu else f"{found.machine['cpu']}, threads: {found.machine['threads']}"
+
+
+def _answer(found: "Profile") -> dict[str, Any]:
+    errors = {
+        kind: None if table.error is None else {"median": table.error.median, "largest": table.error.largest}
+        for kind, table in found.tables.items()
+    }
+    return {**found.as_dict(), "errors": errors}
+
+
+def _show(found: "Profile") -> None:
+    from rich.table import Table
+
+    from talon_core.profiles.profile import AXES
+
+    console = stdout()
+    if not console.is_terminal:
+        console.width = WIDTH
+    what = f"{found.name} ({found.origin}): {_machine(found)}, {found.machine['dtype']}"
+    console.print(f"{what}; {found.model.get('name')} with {found.drafter or NONE}", markup=False)
+    verify, draft = found.verify_table.fit, found.draft_table.fit
+    assert verify is not None
+    first, contexts, batches = verify.axes
+    tables = [
+        _grid(
+            "verify, in ms", "nodes", first,
+            {(f"context {context}", f"batch {batch}"): lambda nodes, at=(context, batch): verify.at(nodes, *at)
+             for batch in batches for context in contexts},
+        )
+    ]  # fmt: skip
+    if draft is not None:
+        tables.append(
+            _grid(
+                "draft layer, in ms", "rows", draft.axes[0],
+                {(f"width {width}",): lambda rows, width=width: draft.at(rows, width) for width in draft.axes[1]},
+            )
+        )  # fmt: skip
+    for table in tables:
+        console.print(table)
+    for kind in ("accept", "commit", "tell", "read"):
+        fit = found.tables[kind].fit
+        if fit is not None:
+            said = ", ".join(f"{1e3 * fit.at(size):.3g} ms at {size}" for size in fit.axes[0])
+            console.print(f"{kind}, by {AXES[kind][0]}: {said}", markup=False)
+    table = Table("fit", "points", "median error", "largest")
+    for kind, own in found.tables.items():
+        error = own.error
+        if error is not None:
+            table.add_row(kind, str(len(own.points)), f"{100 * error.median:.1f} %", f"{100 * error.largest:.1f} %")
+    if table.row_count:
+        console.print(table)
+
+
+def _grid(title: str, by: str, sizes: tuple[int, ...], columns: dict[tuple[str, ...], Callable[..., float]]) -> Any:
+    from rich.table import Table
+
+    table = Table(by, *("\n".join(head) for head in columns), title=title, title_justify="left")
+    for column in table.columns:
+        column.justify = "right"
+    for size in sizes:
+        table.add_row(str(size), *(f"{1e3 * at(size):.2f}" for at in columns.values()))
+    return table

@@ -1,0 +1,227 @@
+"""Making a profile: the engine decodes trees of all sizes, as it always does, and what its parts take is noted."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import attrs
+import numpy as np
+
+from talon_core.bench.environment import describe_environment, describe_session
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.engine.engine import Engine
+from talon_core.engine.plain import NoDrafter
+from talon_core.engine.sequence import Sequence
+from talon_core.plugins.parts import Parts
+from talon_core.profiles.grid import Sizes
+from talon_core.profiles.profile import AXES, Profile, Table
+from talon_core.profiles.shapes import LAYERS, Full, Passes, Shape, Shaped
+from talon_core.request import Request
+from talon_core.rounds import Round
+
+WARM_UP = 3
+"""Rounds of each context and batch that are not counted."""
+
+PERIOD = 24
+"""After so many tokens a prompt repeats itself, so that some of what is drafted is accepted."""
+
+READS = 3
+"""How often reading a prompt is timed at most: it takes long."""
+
+BY_CHANCE = ("commit", "tell")
+"""Tables whose sizes come as the text has them."""
+
+OFTEN = 3
+"""So often such a size must have come to be believed: the last two decide what is taken for larger ones."""
+
+
+@attrs.frozen
+class Wanted:
+    """Which sizes are measured; all at least 1, and rising.
+
+    Attributes:
+        nodes: of each tree.
+        contexts: tokens of the texts.
+        batches: texts that share a pass.
+        rows: of a drafter's layer, for each tree.
+        widths: candidates of each row.
+        repetitions: of everything.
+    """
+
+    nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+    contexts: tuple[int, ...] = (64, 256, 1024)
+    batches: tuple[int, ...] = (1, 4)
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16)
+    widths: tuple[int, ...] = (4, 16)
+    repetitions: int = 5
+
+    def rounds(self, rng: np.random.Generator) -> list[Shape]:
+        """One repetition: each number of nodes and each kind of layer at least once, in an order of its own."""
+        layers = [(rows, width) for rows in self.rows for width in self.widths]
+        count = max(len(self.nodes), len(layers))
+        nodes = rng.permutation(np.resize(self.nodes, count)).tolist()
+        chosen = rng.permutation(count) % len(layers)
+        return [Shape(many, *layers[place]) for many, place in zip(nodes, chosen.tolist(), strict=True)]
+
+    @property
+    def tokens(self) -> int:
+        """Most new tokens of a text while it is measured."""
+        rounds = max(len(self.nodes), len(self.rows) * len(self.widths)) * self.repetitions
+        return (WARM_UP + rounds) * (LAYERS + 2) + 1
+
+    def check(self, context_length: int | None) -> None:
+        """Refuse what a model has no room for.
+
+        Raises:
+            ValueError: if a context is too long; the sentence says what would be right.
+        """
+        if context_length is not None and max(self.contexts) + self.tokens > context_length:
+            raise ValueError(
+                f"a context of {max(self.contexts)} tokens, and {self.tokens} new ones for the rounds that are timed, "
+                f"do not fit the model's context of {context_length}; give shorter contexts or fewer repetitions"
+            )
+
+
+class _Noted:
+    """Seconds by kind and sizes, as often as they came."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, dict[Sizes, list[float]]] = {kind: defaultdict(list) for kind in AXES}
+
+    def add(self, kind: str, sizes: Sizes, seconds: float) -> None:
+        self.times[kind][sizes].append(max(0.0, seconds))
+
+    def table(self, kind: str) -> Table:
+        found = self.times[kind]
+        if kind in BY_CHANCE:
+            often = {sizes: times for sizes, times in found.items() if len(times) >= OFTEN}
+            found = often or found
+        return Table(kind, {sizes: median(times) for sizes, times in found.items()})
+
+
+class Measuring:
+    """A loaded model with a drafter, of which a profile is made.
+
+    Args:
+        wanted: which sizes.
+        model: a transformers causal LM.
+        tokenizer: its tokenizer; None if there is none.
+        drafter: as it is written; None for none.
+        named: what the model is called.
+        seed: of the prompts and of the order.
+
+    Raises:
+        ValueError: if the drafter does not fit the model, or the sizes do not.
+    """
+
+    def __init__(
+        self, wanted: Wanted, model: Any, tokenizer: Any, drafter: str | None, named: str, seed: int = 0
+    ) -> None:
+        self.wanted, self._spec, self._named = wanted, drafter, named
+        self._model, self._tokenizer = model, tokenizer
+        self._shape = Shape()
+        most = max(*wanted.nodes, 2)
+        layers = LAYERS * max(wanted.rows) * max(wanted.widths)
+        self._policy = Shaped(most, 1 + max(most, *wanted.rows, *wanted.widths) + layers, self._shape)
+        parts = Parts(policy=None) if drafter is None else Parts(drafter, self._policy, "match")
+        self._decoder = decoder_for_model(model, tokenizer, parts)
+        wanted.check(self._decoder.target.context_length)
+        self._rng = np.random.default_rng(seed)
+        self._noted = _Noted()
+        self._passes: dict[int, list[tuple[int, int, int, float]]] = defaultdict(list)  # by context at the beginning
+        self._tells: list[tuple[int, int, float]] = []  # tokens, width and seconds of a `tell` and the layer after it
+
+    def run(self, name: str, report: Callable[[int, int], None] = lambda done, all_: None) -> Profile:
+        """Measure.
+
+        Args:
+            name: what the profile is called.
+            report: called with the number of contexts and batches that are measured and of all, at the start and after
+                each.
+        """
+        wanted, noted = self.wanted, self._noted
+        places = [(context, batch) for context in wanted.contexts for batch in wanted.batches]
+        started = perf_counter()
+        report(0, len(places))
+        for done, (context, batch) in enumerate(places, start=1):
+            self._measure(context, batch)
+            report(done, len(places))
+        environment = describe_environment(self._model, self._tokenizer, self._decoder.target)
+        model = {"name": self._named, **{key: environment.pop(key) for key in ("parameters", "weights_sha256")}}
+        made = {**describe_session(), "seconds": round(perf_counter() - started, 1), **attrs.asdict(wanted)}
+        for those in self._passes.values():
+            middle = round(median(context for _, context, _, _ in those))  # it grows while it is measured
+            for nodes, _, batch, seconds in those:
+                noted.add("verify", (nodes, middle, batch), seconds)
+        if self._spec is None:
+            noted.times["draft"].clear()
+        layer = noted.table("draft").fit
+        if layer is not None:
+            for tokens, width, seconds in self._tells:
+                noted.add("tell", (tokens,), seconds - layer.at(1, width))
+        tables = {f"{kind}_table": noted.table(kind) for kind in AXES}
+        return Profile(name, "measured", environment, model, self._spec, made, **tables)
+
+    def _measure(self, context: int, batch: int) -> None:
+        """All sizes of trees and layers, at one context and batch."""
+        target, given = self._decoder.target, self._decoder.drafter
+        drafter = Full(given if given is not None else NoDrafter(), target.vocab_size)
+        passes = Passes()
+        engine = Engine(target, self._decoder.rule, self._policy, drafter, costs=passes, allocate=False, keep=False)
+        with engine.session():
+            if batch == 1:
+                self._read(engine, context)
+            sequences = self._submitted(engine, context, batch)
+            for _ in range(WARM_UP):
+                shape = Shape(max(self.wanted.nodes), max(self.wanted.rows), max(self.wanted.widths))
+                self._step(engine, shape)
+            passes.all.clear()
+            told: tuple[int, float] | None = None
+            for _ in range(self.wanted.repetitions):
+                for shape in self.wanted.rounds(self._rng):
+                    drafter.layers.clear()
+                    seconds, rounds = self._step(engine, shape)
+                    (first, *others) = drafter.layers
+                    for rows, width, took in others:
+                        self._noted.add("draft", (rows, width), took)
+                    for one in rounds:
+                        self._noted.add("accept", (len(one.tree),), one.accept_seconds)
+                    if batch == 1:
+                        if told is not None:
+                            self._tells.append((told[0], first[1], told[1] + first[2]))
+                        told = self._commit(rounds[0], seconds)
+            self._passes[context] += [(nodes // batch, at, batch, seconds) for nodes, at, seconds in passes.all]
+            for sequence in sequences:
+                engine.cancel(sequence)
+            engine.step()
+
+    def _read(self, engine: Engine, context: int) -> None:
+        for _ in range(min(READS, self.wanted.repetitions)):
+            (reading,) = self._submitted(engine, context, 1)
+            self._step(engine, Shape())
+            self._noted.add("read", (context,), reading.prefill_seconds)
+            engine.cancel(reading)
+            engine.step()
+
+    def _submitted(self, engine: Engine, context: int, batch: int) -> list[Sequence]:
+        sequences = []
+        for _ in range(batch):
+            piece = self._rng.integers(0, self._decoder.target.vocab_size, min(PERIOD, context))
+            sequences.append(engine.submit(Request(np.resize(piece, context), self.wanted.tokens)))
+        return sequences
+
+    def _step(self, engine: Engine, shape: Shape) -> tuple[float, list[Round]]:
+        self._shape.nodes, self._shape.rows, self._shape.width = shape.nodes, shape.rows, shape.width
+        started = perf_counter()
+        rounds = engine.step()
+        return perf_counter() - started, [*rounds.values()]
+
+    def _commit(self, one: Round, seconds: float) -> tuple[int, float]:
+        """Note what is left of a step; returns its tokens and what the drafter took to be told of them."""
+        spans = sum(span.seconds for span in one.spans)
+        self._noted.add("commit", (len(one.tokens),), one.commit_seconds + seconds - spans)
+        verified = next(span.end for span in one.spans if span.part == "verify")
+        told = sum(span.seconds for span in one.spans if span.part == "draft" and span.start >= verified)
+        return len(one.tokens), told

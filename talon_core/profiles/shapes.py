@@ -1,0 +1,154 @@
+"""Trees of given sizes, so that passes of these sizes can be timed in the engine as it decodes."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from time import perf_counter
+
+import attrs
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.costs import MeasuredCosts
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
+from talon_core.policy import Growth, TreePolicy
+from talon_core.tree import IntArray, TokenTree
+
+LAYERS = 3
+"""Layers of each tree after the first: each is timed."""
+
+UNLIKELY = -30.0
+"""The natural log-probability of a candidate that no drafter has offered, at most."""
+
+
+@attrs.define
+class Shape:
+    """What the next round is to be like; changed between rounds.
+
+    Attributes:
+        nodes: of each tree that is verified, the root included.
+        rows: of each layer of the drafter after the first, for each tree.
+        width: candidates of each.
+    """
+
+    nodes: int = 1
+    rows: int = 1
+    width: int = 1
+
+    @property
+    def first(self) -> int:
+        """Candidates of the root: as many as the rows and the nodes need."""
+        return max(self.rows, self.width, self.nodes - 1 - LAYERS * self.rows * self.width)
+
+
+@attrs.frozen
+class Shaped(TreePolicy):
+    """Trees of `shape`: all that is offered joins, and the first nodes are kept.
+
+    Attributes:
+        budget: nodes of the largest tree that will be asked for.
+        drafted: likewise, while it is drafted.
+        shape: what the next ones are like.
+    """
+
+    name = "shaped"
+    budget: int
+    drafted: int
+    shape: Shape = attrs.field(eq=False)
+
+    @property
+    def draft_budget(self) -> int:
+        return self.drafted
+
+    def width(self, tree: TokenTree) -> int:
+        return self.shape.first if len(tree) == 1 else self.shape.width
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        shape, above = self.shape, int(tree.depths[candidates.frontier[0]])
+        chosen = candidates.best(shape.first if above == 0 else shape.rows * shape.width)
+        rows = 0 if above == LAYERS else min(shape.rows, len(chosen))
+        return Growth(chosen, np.arange(len(tree), len(tree) + rows))
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return tree.keep(np.arange(min(self.shape.nodes, len(tree))))
+
+
+class Passes(MeasuredCosts):
+    """Notes what the target's passes take, one by one.
+
+    Attributes:
+        all: nodes of all trees together, context, and seconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[tuple[int, int, float]] = []
+
+    def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
+        self.all.append((nodes, context, seconds))
+
+
+class Full(Drafter):
+    """A drafter whose answers are filled up to the width that is asked for, so that a tree of any size can be had.
+
+    Args:
+        inner: the drafter.
+        vocab_size: the target's.
+
+    Attributes:
+        layers: rows, width and seconds of what the drafter itself took for each layer.
+    """
+
+    def __init__(self, inner: Drafter, vocab_size: int) -> None:
+        self._inner = inner
+        self._order = np.random.default_rng(0).permutation(vocab_size).tolist()
+        self.max_depth = None if inner.max_depth is None else max(inner.max_depth, LAYERS + 1)
+        self.layers: list[tuple[int, int, float]] = []
+
+    def session(self) -> AbstractContextManager[object]:
+        return self._inner.session()
+
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._inner.open(slot, prompt, room)
+
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        return self._inner.resume(slot, prompt, room, source, length)
+
+    def read(self, parts: Mapping[int, Part]) -> None:
+        self._inner.read(parts)
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        started = perf_counter()
+        proposed = self._asked(frontiers)
+        rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
+        self.layers.append((rows, width, perf_counter() - started))
+        filled = [self._filled(one, own) for one, own in zip(frontiers, proposed.candidates, strict=True)]
+        return Proposed(filled, proposed.draft_passes)
+
+    def _asked(self, frontiers: Sequence[Frontier]) -> Proposed:
+        depth = int(frontiers[0].tree.depths[frontiers[0].nodes[0]])
+        if self._inner.max_depth is not None and depth >= self._inner.max_depth:
+            return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+        return self._inner.propose(frontiers)
+
+    def _filled(self, frontier: Frontier, offered: Candidates) -> Candidates:
+        width = min(frontier.width, len(self._order))
+        if offered.tokens.shape[1] == width and offered.tokens.min() >= 0:
+            return offered
+        shape = len(frontier.nodes), width
+        tokens, logp = np.full(shape, -1, dtype=np.int64), np.full(shape, -np.inf)
+        for row in range(len(frontier.nodes)):
+            real = offered.tokens[row] >= 0
+            known = offered.tokens[row][real].tolist()
+            others = [token for token in self._order[: 2 * width] if token not in known][: width - len(known)]
+            tokens[row] = [*known, *others]
+            least = min([UNLIKELY, *offered.logp[row][real].tolist()])
+            logp[row] = [*offered.logp[row][real].tolist(), *(least - np.arange(len(others)))]
+        along = frontier.tree.path_logp[frontier.nodes][:, None] + logp
+        return Candidates(offered.frontier, tokens, logp, along)
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        self._inner.commit(committed)
+
+    def close(self, slot: int) -> None:
+        self._inner.close(slot)

@@ -1,0 +1,146 @@
+"""`talon profile`, with a real model that takes milliseconds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from talon_core.profiles import measure
+from talon_core.profiles.store import find_profile, profiles_folder
+
+SMALL = (
+    "--nodes",
+    "1,4",
+    "--contexts",
+    "8,32",
+    "--batches",
+    "1",
+    "--rows",
+    "1,2",
+    "--widths",
+    "2",
+    "--repetitions",
+    "1",
+)
+
+
+@pytest.fixture
+def measured(talon, model, monkeypatch, tmp_path):
+    """Measures a profile into a data folder of the test's own."""
+    monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
+
+    def run(*arguments):
+        return talon("profile", "measure", "mine", "--model", model, "--drafter", "ngram", *SMALL, *arguments)
+
+    return run
+
+
+def test_a_profile_is_measured_saved_and_shown(talon, measured, model):
+    ran = measured()
+    assert ran.status == 0, ran.err
+    assert ran.out.splitlines()[-1].endswith("mine.json") or "mine.json" in ran.out.replace("\n", "")
+    found = find_profile("mine")
+    assert {nodes for nodes, _, _ in found.verify_table.points} == {1, 4}
+    shown = talon("profile", "show", "mine")
+    assert shown.status == 0
+    assert "verify, in ms" in shown.out
+    assert "draft layer, in ms" in shown.out
+    assert "mine (measured)" in shown.out
+    listed = talon("profile", "list", "--json").answer["profiles"]
+    assert {one["name"]: one["origin"] for one in listed}["mine"] == "measured"
+    assert sum(one["origin"] == "computed" for one in listed) == 6
+
+
+def test_json_has_the_points_and_the_errors(talon, measured):
+    answer = measured("--json").answer
+    assert answer["file"] == str(profiles_folder() / "mine.json")
+    saved = json.loads(Path(answer["file"]).read_text())
+    assert {name: answer[name] for name in saved} == saved
+    assert set(answer["errors"]) == {"verify", "draft", "accept", "commit", "tell", "read"}
+    assert talon("profile", "show", answer["file"], "--json").answer == {
+        name: value for name, value in answer.items() if name != "file"
+    }
+
+
+def test_ctrl_c_leaves_nothing_and_what_was_there_before(talon, measured, monkeypatch):
+    steps = iter(range(6))
+    step = measure.Measuring._step
+
+    def interrupted(*given):
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return step(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(measure.Measuring, "_step", interrupted)
+        assert measured().status == 130
+    assert not profiles_folder().exists() or not list(profiles_folder().iterdir())
+    assert measured().status == 0
+    before = (profiles_folder() / "mine.json").read_text()
+    steps = iter(range(6))
+    monkeypatch.setattr(measure.Measuring, "_step", interrupted)
+    assert measured().status == 130
+    assert [file.name for file in profiles_folder().iterdir()] == ["mine.json"]
+    assert (profiles_folder() / "mine.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("measure", "a/b"), "the name 'a/b' is none; it must be of letters"),
+        (("measure", "h200-qwen3-32b"), "the profile 'h200-qwen3-32b' comes with TALON; take another name"),
+        (("measure", "x", "--repetitions", "0"), "--repetitions is 0; it must be at least 1"),
+        (("measure", "x", "--batches", "2,4"), "--batches is 2,4; 1 must be among them"),
+        (("measure", "x", "--nodes", "1,0"), "'1,0' must be of numbers of at least 1, at most 4096"),
+        (("measure", "x", "--nodes", "5000"), "'5000' must be of numbers of at least 1, at most 4096"),
+        (("measure", "x", "--rows", "a"), "'a' is not a whole number"),
+        (("measure", "x", "--drafter", "egle3"), "no drafter 'egle3'; did you mean 'eagle3'?"),
+        (("show", "nothing"), "no profile 'nothing'; there are: a100-llama-3.1-8b"),
+        (("show", "nothing.json"), "No such file or directory: 'nothing.json'"),
+    ],
+)
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_bad_input_is_a_sentence(talon, arguments, sentence, form):
+    assert sentence in talon("profile", *arguments, *form).refusal
+
+
+def test_a_context_without_room_is_a_sentence(measured):
+    assert "do not fit the model's context of 256" in measured("--contexts", "250").refusal
+    assert not profiles_folder().exists() or not list(profiles_folder().iterdir())
+
+
+def test_a_file_of_something_else_is_a_sentence(talon, tmp_path):
+    file = tmp_path / "other.json"
+    file.write_text('{"kind": "talon trace"}')
+    assert "is no profile of talon profile: it must say that its kind is" in talon("profile", "show", str(file)).refusal
+
+
+def test_generate_takes_a_profile_of_this_machine_and_another_one_only_where_it_is_meant(talon, measured, model):
+    assert measured().status == 0
+    said = ("generate", "hi-", "--model", model, "--drafter", "ngram", "--raw", "--max-new-tokens", "8", "--json")
+    plain = talon(*said).answer["token_ids"]
+    assert talon(*said, "--profile", "mine").answer["token_ids"] == plain
+    refusal = talon(*said, "--profile", "h100-llama-3.1-8b").refusal
+    assert "is of another machine, model or drafter: its cpu is none and not" in refusal
+    assert "with other weights" in refusal
+    assert "--other-machine" in refusal
+    answer = talon(*said, "--profile", "h100-llama-3.1-8b", "--other-machine").answer
+    assert answer["token_ids"] == plain
+
+
+def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
+    assert measured().status == 0
+    (tmp_path / "one.txt").write_text("hi-")
+    folder = str(tmp_path / "trace")
+    record = ("trace", "record", "--prompts", str(tmp_path / "one.txt"), "--out", folder, "--model", model)
+    assert talon(*record, "--drafter", "ngram", "--raw", "--max-new-tokens", "12").status == 0
+    replay = ("trace", "replay", folder, "chain:length=2", "none", "--jobs", "1")
+    for method in talon(*replay, "--profile", "mine", "--json").answer["methods"]:
+        assert method["predicted_tokens_per_second"] == method["new_tokens"] / method["predicted_seconds"] > 0
+    assert "predicted" in talon(*replay, "--profile", "mine").out
+    assert "predicted" not in talon(*replay).out
+    refusal = talon(*replay, "--profile", "a100-qwen3-32b").refusal
+    assert "is of another machine, model or drafter" in refusal
+    assert "its drafter is eagle3 and not ngram" in refusal
+    assert talon(*replay, "--profile", "a100-qwen3-32b", "--other-machine").status == 0
+    assert "no profile 'yours'" in talon(*replay, "--profile", "yours").refusal

@@ -1,0 +1,61 @@
+"""A fit rises along every axis, goes through what rises already, and tells how well its points foretell each other."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talon_core.profiles.grid import Fit, error
+
+SECONDS = st.floats(0.001, 10.0)
+
+
+@st.composite
+def points(draw: st.DrawFn) -> dict[tuple[int, ...], float]:
+    """Of three axes; some places of the grid are empty."""
+    axes = [draw(st.lists(st.integers(1, 300), min_size=1, max_size=4, unique=True)) for _ in range(3)]
+    every = [(a, b, c) for a in axes[0] for b in axes[1] for c in axes[2]]
+    kept = draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
+    return {sizes: draw(SECONDS) for sizes in kept}
+
+
+@given(points(), st.tuples(*[st.integers(1, 400)] * 3), st.integers(0, 100))
+def test_more_of_the_first_size_never_costs_less(
+    given_points: dict[tuple[int, ...], float], at: tuple[int, ...], more: int
+) -> None:
+    fit = Fit(given_points)
+    assert 0.0 <= fit.at(*at) <= fit.at(at[0] + more, *at[1:])
+
+
+@given(points())
+def test_on_the_grid_seconds_rise_along_every_axis(given_points: dict[tuple[int, ...], float]) -> None:
+    seconds = Fit(given_points).seconds
+    assert all((np.diff(seconds, axis=axis) >= 0).all() for axis in range(3))
+
+
+def linear(nodes: int, context: int, batch: int) -> float:
+    return 1e-3 * (5 + batch * nodes * 0.5 + batch * context * 0.01)
+
+
+def test_what_rises_already_is_met_and_what_lies_between_and_beyond_is_on_the_same_lines() -> None:
+    grid = {(n, c, b): linear(n, c, b) for n in (1, 4, 16) for c in (64, 256) for b in (1, 4)}
+    fit = Fit(grid)
+    for sizes in [*grid, (9, 100, 2), (64, 256, 4), (16, 1024, 1), (1, 8, 1)]:
+        assert fit.at(*sizes) == pytest.approx(linear(*sizes))
+
+
+def test_what_falls_is_put_together_at_its_mean() -> None:
+    fit = Fit({(1,): 1.0, (2,): 3.0, (4,): 2.0, (8,): 6.0})
+    assert fit.seconds.tolist() == [1.0, 2.5, 2.5, 6.0]
+
+
+def test_a_single_point_is_all_there_is() -> None:
+    assert Fit({(8, 64, 1): 0.5}).at(100, 3, 9) == 0.5
+
+
+def test_the_error_is_that_of_points_that_were_left_out() -> None:
+    found = error({(1,): 1.0, (2,): 3.0, (3,): 3.0, (5,): 5.0})  # without (2,) it would be 2, without (3,) 3 + 2 / 3
+    assert found is not None
+    assert found.largest == pytest.approx(1 / 3)
+    assert found.median == pytest.approx((1 / 3 + 2 / 9) / 2)
+    assert error({(1,): 1.0, (2,): 3.0}) is None

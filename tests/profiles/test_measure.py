@@ -1,0 +1,67 @@
+"""Measuring a tiny model: every size that was asked for is there, timed by the engine's own passes."""
+
+from time import sleep
+from typing import Any
+
+import pytest
+
+from talon_core.hf.target import HFTarget
+from talon_core.profiles.measure import Measuring, Wanted
+from talon_core.profiles.profile import Profile
+from talon_tests.tiny_models import tiny_model
+
+SMALL = Wanted(nodes=(1, 3, 20), contexts=(8, 40), batches=(1, 2), rows=(1, 3), widths=(2,), repetitions=2)
+LONG = {"max_position_embeddings": 512}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model("llama", **LONG)
+
+
+def measured(model: Any, drafter: str | None, wanted: Wanted = SMALL) -> Profile:
+    return Measuring(wanted, model, None, drafter, "tiny").run("tiny")
+
+
+@pytest.mark.parametrize("drafter", ["draft-model:skip=2", "ngram", None])
+def test_every_size_that_is_asked_for_is_measured(model: Any, drafter: str | None) -> None:
+    found = measured(model, drafter)
+    nodes, contexts, batches = zip(*found.verify_table.points, strict=True)
+    assert ({*nodes}, {*batches}) == ({1, 3, 20}, {1, 2})
+    assert len({*contexts}) == 2
+    assert all(8 <= context < 40 + SMALL.tokens for context in contexts)
+    assert len(found.verify_table.points) == 12
+    rows = {1, 2, 3, 6}  # two texts that share a pass have twice as many
+    assert {*found.draft_table.points} == ({(many, 2) for many in rows} if drafter is not None else set())
+    assert {*found.accept_table.points} == {(1,), (3,), (20,)}
+    assert {*found.read_table.points} == {(8,), (40,)}
+    assert (1,) in found.commit_table.points
+    assert bool(found.tell_table.points) is (drafter is not None)
+    assert (found.origin, found.drafter, found.model["name"]) == ("measured", drafter, "tiny")
+    assert all(seconds > 0 for kind in ("verify", "draft", "commit") for seconds in found.tables[kind].points.values())
+
+
+def test_what_is_measured_is_what_the_passes_take(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that waits for 150 ms is found to take that, and a layer of the drafter is not."""
+    verify = HFTarget.verify
+
+    def slow(*given: Any) -> Any:
+        sleep(0.15)
+        return verify(*given)
+
+    monkeypatch.setattr(HFTarget, "verify", slow)
+    found = measured(model, "ngram", Wanted((1, 20), (30,), (1,), (3,), (2,), repetitions=1))
+    assert 0.15 <= (found.verify(1, 40) or 0.0) <= (found.verify(20, 40) or 0.0) < 0.3
+    assert (found.draft(3, 2) or 0.0) < 0.15
+    assert (found.commit(1) or 0.0) < 0.15
+
+
+def test_a_context_that_the_model_has_no_room_for_is_refused(model: Any) -> None:
+    with pytest.raises(ValueError, match=r"a context of 500 tokens, and \d+ new ones .* the model's context of 512"):
+        measured(model, "ngram", Wanted(contexts=(500,), repetitions=1))
+
+
+def test_progress_is_told(model: Any) -> None:
+    said: list[tuple[int, int]] = []
+    Measuring(SMALL, model, None, "ngram", "tiny").run("tiny", lambda done, all_: said.append((done, all_)))
+    assert said == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]

@@ -1,0 +1,210 @@
+"""Work out the profiles that come with TALON from datasheets: `python tools/computed_profiles.py`.
+
+A pass takes as long as reading its bytes from the GPU's memory, or as doing its arithmetic, whichever is more, at the
+shares of the datasheet's figures that `BANDWIDTH_SHARE` and `PEAK_SHARE` say. Nothing else counts: no launches of
+kernels, no waiting, no host. What they are good for, docs/profiles.md says. `--check` writes nothing, and fails if
+the files are not these.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import attrs
+
+from talon_core.profiles.profile import AXES, Profile, Table
+from talon_core.profiles.store import COMPUTED, ENDING, as_text
+
+BANDWIDTH_SHARE = 0.8
+"""Of the memory's bandwidth that a pass gets."""
+
+PEAK_SHARE = 0.6
+"""Of the dense bfloat16 arithmetic that it gets."""
+
+BYTES = 2
+"""Of a number in bfloat16."""
+
+HEAD_CONTEXT = 1024
+"""Tokens that a drafter's layer attends to."""
+
+NODES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+CONTEXTS = (256, 1024, 4096)
+BATCHES = (1, 4, 16)
+ROWS = (1, 4, 16, 64, 256)
+TOKENS = (1, 2, 4, 8)
+PROMPTS = (64, 128, 192, 256, 512, 1024, 2048, 4096)
+
+
+@attrs.frozen
+class Gpu:
+    """A GPU by its datasheet.
+
+    Attributes:
+        name: as its driver calls it.
+        bandwidth: of its memory, in bytes a second.
+        peak: dense bfloat16 arithmetic, in operations a second.
+        source: the datasheet.
+    """
+
+    name: str
+    bandwidth: float
+    peak: float
+    source: str
+
+    def seconds(self, moved: float, operations: float) -> float:
+        """Of a pass that moves so many bytes and does so many operations."""
+        return max(moved / (BANDWIDTH_SHARE * self.bandwidth), operations / (PEAK_SHARE * self.peak))
+
+
+@attrs.frozen
+class Shape:
+    """A model by its configuration, and the EAGLE-3 head that goes with it: one layer of its shape.
+
+    Attributes:
+        name: of the model.
+        hidden: width of its states.
+        inner: width of its MLPs.
+        layers: how many.
+        heads: of queries.
+        kv_heads: of keys and values.
+        head_dim: width of a head.
+        vocab: tokens.
+        draft_vocab: tokens that the head can draft.
+    """
+
+    name: str
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    draft_vocab: int = 32_000
+
+    def weights(self, wide: int = 1) -> int:
+        """Of one layer whose queries, keys and values are made of states so many times as wide."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return self.hidden * (wide * (queries + 2 * keys) + queries + 3 * self.inner)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of the keys and values of one token in one layer."""
+        return 2 * self.kv_heads * self.head_dim * BYTES
+
+    def attending(self, queries: int, keys: float) -> float:
+        """Operations of attention in one layer."""
+        return 4.0 * self.heads * self.head_dim * queries * keys
+
+    @property
+    def parameters(self) -> int:
+        """Of the model, with embeddings and LM head, without norms."""
+        return self.layers * self.weights() + 2 * self.vocab * self.hidden
+
+
+GPUS = {
+    "a100": Gpu("NVIDIA A100-SXM4-80GB", 2.039e12, 312e12, "NVIDIA A100 Tensor Core GPU datasheet, SXM, 80 GB"),
+    "h100": Gpu("NVIDIA H100 80GB HBM3", 3.35e12, 989e12, "NVIDIA H100 Tensor Core GPU datasheet, SXM"),
+    "h200": Gpu("NVIDIA H200", 4.8e12, 989e12, "NVIDIA H200 Tensor Core GPU datasheet, SXM"),
+}
+SHAPES = {
+    "llama-3.1-8b": Shape("Llama-3.1-8B", 4096, 14336, 32, 32, 8, 128, 128_256),
+    "qwen3-32b": Shape("Qwen3-32B", 5120, 25600, 64, 64, 8, 128, 151_936),
+}
+
+
+def verify(gpu: Gpu, shape: Shape, nodes: int, context: int, batch: int) -> float:
+    """A pass of the target over `batch` trees of `nodes` each."""
+    rows = nodes * batch
+    weights = shape.layers * shape.weights() + shape.vocab * shape.hidden
+    cache = batch * (context + 2 * nodes) * shape.layers * shape.kv_bytes  # those of the nodes are written, and read
+    attention = batch * shape.layers * shape.attending(nodes, context + nodes)
+    return gpu.seconds(BYTES * weights + cache, 2.0 * weights * rows + attention)
+
+
+def draft(gpu: Gpu, shape: Shape, rows: int) -> float:
+    """A layer of the head over so many nodes."""
+    weights = shape.weights(wide=2) + shape.draft_vocab * shape.hidden
+    cache = (HEAD_CONTEXT + 2 * rows) * shape.kv_bytes
+    return gpu.seconds(BYTES * weights + cache, 2.0 * weights * rows + shape.attending(rows, HEAD_CONTEXT + rows))
+
+
+def tell(gpu: Gpu, shape: Shape, tokens: int) -> float:
+    """Fusing the target's three states, and what running the accepted tokens again adds to the next first layer."""
+    fusing = 3 * shape.hidden * shape.hidden
+    again = 2.0 * shape.weights(wide=2) * (tokens - 1) / (PEAK_SHARE * gpu.peak)
+    return gpu.seconds(BYTES * fusing, 2.0 * fusing * tokens) + again
+
+
+def commit(gpu: Gpu, shape: Shape, tokens: int) -> float:
+    """Moving the accepted rows of the cache: each is read and written."""
+    return gpu.seconds(2.0 * tokens * shape.layers * shape.kv_bytes, 0.0)
+
+
+def read(gpu: Gpu, shape: Shape, tokens: int) -> float:
+    """Reading a prompt, by the target and by the head."""
+    target = shape.layers * shape.weights()
+    own = shape.weights(wide=2) + 3 * shape.hidden * shape.hidden
+    both = shape.layers + 1
+    moved = BYTES * (target + own) + tokens * both * shape.kv_bytes
+    return gpu.seconds(moved, 2.0 * (target + own) * tokens + both * shape.attending(tokens, tokens / 2))
+
+
+def computed(gpu_name: str, shape_name: str) -> Profile:
+    """One profile."""
+    gpu, shape = GPUS[gpu_name], SHAPES[shape_name]
+    points = {
+        "verify": {
+            (nodes, context, batch): verify(gpu, shape, nodes, context, batch)
+            for batch in BATCHES
+            for context in CONTEXTS
+            for nodes in NODES
+        },
+        "draft": {(rows, 1): draft(gpu, shape, rows) for rows in ROWS},
+        "accept": {},
+        "commit": {(tokens,): commit(gpu, shape, tokens) for tokens in TOKENS},
+        "tell": {(tokens,): tell(gpu, shape, tokens) for tokens in TOKENS},
+        "read": {(tokens,): read(gpu, shape, tokens) for tokens in PROMPTS},
+    }
+    rounded = {kind: {sizes: float(f"{seconds:.5g}") for sizes, seconds in points[kind].items()} for kind in AXES}
+    machine = {
+        "cpu": None,
+        "gpu": [gpu.name],
+        "threads": None,
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "attention": None,
+        "accelerator": None,
+    }
+    made = {
+        "by": "tools/computed_profiles.py",
+        "source": gpu.source,
+        "bandwidth": gpu.bandwidth,
+        "peak": gpu.peak,
+        "bandwidth_share": BANDWIDTH_SHARE,
+        "peak_share": PEAK_SHARE,
+    }
+    model = {"name": shape.name, "parameters": shape.parameters, "weights_sha256": None}
+    tables = {f"{kind}_table": Table(kind, rounded[kind]) for kind in AXES}
+    return Profile(f"{gpu_name}-{shape_name}", "computed", machine, model, "eagle3", made, **tables)
+
+
+def files() -> dict[Path, str]:
+    """What each file is to hold."""
+    profiles = [computed(gpu, shape) for gpu in GPUS for shape in SHAPES]
+    return {COMPUTED / f"{one.name}{ENDING}": as_text(one) for one in profiles}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the files are not these")
+    check = parser.parse_args().check
+    for file, text in files().items():
+        if check and (not file.exists() or file.read_text(encoding="utf-8") != text):
+            sys.exit(f"'{file}' is not what tools/computed_profiles.py works out; run it")
+        if not check:
+            file.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
