@@ -97,13 +97,14 @@ PAGES = (
     Page(
         "measuring",
         "Measuring",
-        "What of `talon bench` and `talon trace` can be called from Python. [Benchmarks](../benchmarks.md) and "
-        "[traces](../traces.md) have the commands.",
+        "What of `talon bench`, `talon trace` and `talon profile` can be called from Python. "
+        "[Benchmarks](../benchmarks.md), [traces](../traces.md) and [profiles](../profiles.md) have the commands.",
         (
             *("talon_core.bench.methods:parse_methods", "talon_core.bench.bootstrap:median_with_interval"),
             *("talon_core.bench.rounds:read_rounds", "talon_core.bench.prompts:read_sets"),
             *("talon_core.bench.prompts:PromptSet", "talon_core.bench.prompts:Prompt"),
-            *("talon_core.trace.record:Wanted", "talon_core.trace.record:Recorder", "talon_core.trace.record:Recorded"),
+            *("talon_core.trace.record:TracePlan", "talon_core.trace.record:Recorder"),
+            "talon_core.trace.record:Recorded",
             *("talon_core.trace.folder:read_trace", "talon_core.trace.folder:Trace"),
             *("talon_core.trace.columns:TextTrace", "talon_core.trace.columns:Rows"),
             *("talon_core.trace.methods:parse_method", "talon_core.trace.replay:Method"),
@@ -111,6 +112,9 @@ PAGES = (
             *("talon_core.trace.run:replayed", "talon_core.trace.run:Answer", "talon_core.trace.run:Tried"),
             *("talon_core.trace.oracle:BestTrees", "talon_core.trace.oracle:best_trees"),
             "talon_core.trace.oracle:Along",
+            *("talon_core.profiles.store:find_profile", "talon_core.profiles.store:save_profile"),
+            *("talon_core.profiles.profile:Profile", "talon_core.profiles.profile:Table"),
+            *("talon_core.profiles.measure:Measuring", "talon_core.profiles.measure:ProfilePlan"),
         ),
     ),
     Page(

@@ -196,7 +196,7 @@ def files() -> dict[Path, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Work out the profiles that come with TALON from datasheets.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the files are not these")
     check = parser.parse_args().check
     for file, text in files().items():

@@ -14,12 +14,12 @@ from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.paths import utf8, write_whole
 from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
-from talon_core.profiles.store import find_profile
 from talon_core.rule import CLAIMED
 
 if TYPE_CHECKING:
     from talon_core.cli.session import Session
     from talon_core.decoding.decoder import Decoder
+    from talon_core.profiles.profile import Profile
     from talon_core.request import Result
 
 MOST_BYTES = 64 << 20
@@ -93,7 +93,7 @@ def generate(
         raise ValueError("--show-tree and --tree-svg show a tree of one prompt; the prompt file holds several")
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
     resolved = opts.resolved(drafter, policy, rule, attention, lossy)
-    costs = None if profile is None else find_profile(profile)
+    costs = None if profile is None else _profile(profile)
     _check_picture(tree_svg)
     from talon_core.cli.session import open_session
 
@@ -132,6 +132,12 @@ def generate(
         _show(session, result, show_tree, tree_svg)
     if result.finish_reason == "interrupted":
         raise typer.Exit(130)
+
+
+def _profile(given: str) -> "Profile":
+    from talon_core.profiles.store import find_profile
+
+    return find_profile(given)
 
 
 def _mark(decoder: "Decoder") -> None:

@@ -1,6 +1,6 @@
 """`talon profile`: what the passes of a round take on this machine, measured once, kept by name, and shown."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
 if TYPE_CHECKING:
-    from talon_core.profiles.measure import Wanted
+    from talon_core.profiles.measure import ProfilePlan
     from talon_core.profiles.profile import Profile
 
 profile = typer.Typer(
@@ -75,7 +75,7 @@ def measure(
 
     By default that is about a minute with the default model on a CPU.
     """
-    from talon_core.profiles.measure import Wanted
+    from talon_core.profiles.measure import ProfilePlan
     from talon_core.profiles.store import check_name, save_profile
 
     check_name(name)
@@ -87,7 +87,7 @@ def measure(
     if drafter not in (opts.DEFAULT_DRAFTER, NONE):
         built(registry, "drafter", drafter)  # a typing error costs no waiting
     made = _measured(
-        name, Wanted(nodes, contexts, batches, rows, widths, repetitions), model, drafter, trust_remote_code
+        name, ProfilePlan(nodes, contexts, batches, rows, widths, repetitions), model, drafter, trust_remote_code
     )
     file = save_profile(made)
     if as_json:
@@ -97,7 +97,7 @@ def measure(
     typer.echo(str(file))
 
 
-def _measured(name: str, wanted: "Wanted", model: str, drafter: str, trust_remote_code: bool) -> "Profile":
+def _measured(name: str, wanted: "ProfilePlan", model: str, drafter: str, trust_remote_code: bool) -> "Profile":
     from talon_core.cli.session import open_session
     from talon_core.profiles.measure import Measuring
 
@@ -172,20 +172,14 @@ def _show(found: "Profile") -> None:
     verify, draft = found.verify_table.fit, found.draft_table.fit
     assert verify is not None
     first, contexts, batches = verify.axes
-    tables = [
-        _grid(
-            "verify, in ms", "nodes", first,
-            {(f"context {context}", f"batch {batch}"): lambda nodes, at=(context, batch): verify.at(nodes, *at)
-             for batch in batches for context in contexts},
-        )
-    ]  # fmt: skip
+    places = [(context, batch) for batch in batches for context in contexts]
+    heads = [f"context {context}\nbatch {batch}" for context, batch in places]
+    rows = [[verify.at(nodes, *place) for place in places] for nodes in first]
+    tables = [_grid("verify, in ms", "nodes", heads, first, rows)]
     if draft is not None:
-        tables.append(
-            _grid(
-                "draft layer, in ms", "rows", draft.axes[0],
-                {(f"width {width}",): lambda rows, width=width: draft.at(rows, width) for width in draft.axes[1]},
-            )
-        )  # fmt: skip
+        sizes, widths = draft.axes
+        rows = [[draft.at(size, width) for width in widths] for size in sizes]
+        tables.append(_grid("draft layer, in ms", "rows", [f"width {width}" for width in widths], sizes, rows))
     for table in tables:
         console.print(table)
     for kind in ("accept", "commit", "tell", "read"):
@@ -202,12 +196,12 @@ def _show(found: "Profile") -> None:
         console.print(table)
 
 
-def _grid(title: str, by: str, sizes: tuple[int, ...], columns: dict[tuple[str, ...], Callable[..., float]]) -> Any:
+def _grid(title: str, by: str, heads: Sequence[str], sizes: Sequence[int], rows: Sequence[Sequence[float]]) -> Any:
     from rich.table import Table
 
-    table = Table(by, *("\n".join(head) for head in columns), title=title, title_justify="left")
+    table = Table(by, *heads, title=title, title_justify="left")
     for column in table.columns:
         column.justify = "right"
-    for size in sizes:
-        table.add_row(str(size), *(f"{1e3 * at(size):.2f}" for at in columns.values()))
+    for size, row in zip(sizes, rows, strict=True):
+        table.add_row(str(size), *(f"{1e3 * seconds:.2f}" for seconds in row))
     return table

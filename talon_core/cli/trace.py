@@ -17,7 +17,7 @@ from talon_core.plugins.registry import load_registry
 if TYPE_CHECKING:
     from talon_core.profiles.profile import Profile
     from talon_core.trace.folder import Trace
-    from talon_core.trace.record import Recorded, Wanted
+    from talon_core.trace.record import Recorded, TracePlan
     from talon_core.trace.run import Answer
 
 trace = typer.Typer(
@@ -78,7 +78,7 @@ def record(
     Ctrl-C leaves a folder that the same command goes on with.
     """
     from talon_core.trace.methods import parse_parts
-    from talon_core.trace.record import Wanted
+    from talon_core.trace.record import TracePlan
 
     opts.sampling_options(temperature, None, None, seed, max_new_tokens)
     for option, value in (("limit", limit), ("width", width), ("depth", depth), ("nodes", nodes)):
@@ -89,7 +89,7 @@ def record(
     registry = load_registry()
     if drafter != opts.DEFAULT_DRAFTER:
         built(registry, "drafter", drafter)  # a typing error costs no waiting
-    wanted = Wanted(
+    wanted = TracePlan(
         model=model,
         sets=tuple(read_sets(prompts, limit)),
         max_new_tokens=max_new_tokens,
@@ -122,7 +122,7 @@ def record(
     typer.echo(str(out))
 
 
-def _record(wanted: "Wanted", out: Path, drafter: str, trust_remote_code: bool) -> "Recorded":
+def _record(wanted: "TracePlan", out: Path, drafter: str, trust_remote_code: bool) -> "Recorded":
     from talon_core.cli.session import open_session
     from talon_core.trace.folder import find_trace
     from talon_core.trace.record import Recorder, check_same
@@ -189,9 +189,7 @@ def replay(
         _show(answer)
 
 
-def _replay(
-    trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Profile | None" = None
-) -> "Answer":
+def _replay(trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Profile | None" = None) -> "Answer":
     """Try methods, and say on stderr what the trace lacks."""
     from talon_core.trace.methods import parse_methods
     from talon_core.trace.run import replayed

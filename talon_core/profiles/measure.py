@@ -27,7 +27,7 @@ WARM_UP = 3
 PERIOD = 24
 """After so many tokens a prompt repeats itself, so that some of what is drafted is accepted."""
 
-READS = 3
+READS = 5
 """How often reading a prompt is timed at most: it takes long."""
 
 BY_CHANCE = ("commit", "tell")
@@ -38,7 +38,7 @@ OFTEN = 3
 
 
 @attrs.frozen
-class Wanted:
+class ProfilePlan:
     """Which sizes are measured; all at least 1, and rising.
 
     Attributes:
@@ -117,7 +117,7 @@ class Measuring:
     """
 
     def __init__(
-        self, wanted: Wanted, model: Any, tokenizer: Any, drafter: str | None, named: str, seed: int = 0
+        self, wanted: ProfilePlan, model: Any, tokenizer: Any, drafter: str | None, named: str, seed: int = 0
     ) -> None:
         self.wanted, self._spec, self._named = wanted, drafter, named
         self._model, self._tokenizer = model, tokenizer
@@ -176,13 +176,13 @@ class Measuring:
             sequences = self._submitted(engine, context, batch)
             for _ in range(WARM_UP):
                 shape = Shape(max(self.wanted.nodes), max(self.wanted.rows), max(self.wanted.widths))
-                self._step(engine, shape)
+                self._step(engine, sequences, shape)
             passes.all.clear()
             told: tuple[int, float] | None = None
             for _ in range(self.wanted.repetitions):
                 for shape in self.wanted.rounds(self._rng):
                     drafter.layers.clear()
-                    seconds, rounds = self._step(engine, shape)
+                    seconds, rounds = self._step(engine, sequences, shape)
                     (first, *others) = drafter.layers
                     for rows, width, took in others:
                         self._noted.add("draft", (rows, width), took)
@@ -200,7 +200,7 @@ class Measuring:
     def _read(self, engine: Engine, context: int) -> None:
         for _ in range(min(READS, self.wanted.repetitions)):
             (reading,) = self._submitted(engine, context, 1)
-            self._step(engine, Shape())
+            self._step(engine, [reading], Shape())
             self._noted.add("read", (context,), reading.prefill_seconds)
             engine.cancel(reading)
             engine.step()
@@ -212,11 +212,15 @@ class Measuring:
             sequences.append(engine.submit(Request(np.resize(piece, context), self.wanted.tokens)))
         return sequences
 
-    def _step(self, engine: Engine, shape: Shape) -> tuple[float, list[Round]]:
+    def _step(self, engine: Engine, sequences: list[Sequence], shape: Shape) -> tuple[float, list[Round]]:
         self._shape.nodes, self._shape.rows, self._shape.width = shape.nodes, shape.rows, shape.width
         started = perf_counter()
         rounds = engine.step()
-        return perf_counter() - started, [*rounds.values()]
+        seconds = perf_counter() - started
+        for sequence in sequences:
+            if sequence.error is not None:
+                raise sequence.error
+        return seconds, [*rounds.values()]
 
     def _commit(self, one: Round, seconds: float) -> tuple[int, float]:
         """Note what is left of a step; returns its tokens and what the drafter took to be told of them."""

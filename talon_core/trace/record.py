@@ -29,7 +29,7 @@ ROUNDING = "the target gave another text when it was asked again; record in floa
 
 
 @attrs.frozen
-class Wanted:
+class TracePlan:
     """What is to be recorded.
 
     Attributes:
@@ -102,7 +102,7 @@ class Recorder:
         ValueError: if the drafter does not fit the model, or a prompt does not fit its context.
     """
 
-    def __init__(self, wanted: Wanted, model: Any, tokenizer: Any, drafter: DrafterSpec, spec: str) -> None:
+    def __init__(self, wanted: TracePlan, model: Any, tokenizer: Any, drafter: DrafterSpec, spec: str) -> None:
         from talon_core.hf.frontend import HFFrontend
 
         self.wanted = wanted

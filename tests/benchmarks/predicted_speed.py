@@ -2,7 +2,7 @@
 
 `PYTHONPATH=tests python tests/benchmarks/predicted_speed.py TRACE PROFILE METHOD... > predicted.json`
 
-The texts of a trace are decoded again, all methods of one text after each other, as often as `--repetitions` says, and
+The texts of a trace are decoded again, all methods of one text after each other, all of it `--repetitions` times, and
 the median of what each took is put beside what was predicted. Nothing else should run meanwhile.
 """
 
@@ -32,6 +32,7 @@ def seconds_of(decoder: Decoder, trace: Trace, text: TextTrace, limit: int | Non
     settings = trace["settings"]
     most = settings["max_new_tokens"]
     ids = text.ids[: text.prompt_tokens]
+    decoder.engine.forget()  # a prompt that was read before would not be read again
     options = {"temperature": settings["temperature"], "seed": settings["seed"] + text.prompt}
     result = decoder.generate(ids, max_new_tokens=most if limit is None else limit, **options)
     assert limit is not None or result.token_ids == text.ids[text.prompt_tokens :].tolist()
@@ -47,16 +48,17 @@ def compared(trace: Trace, profile: Any, specs: list[str], model: tuple[Any, Any
     for decoder in decoders.values():
         for _ in range(WARM_UP):
             seconds_of(decoder, trace, texts[0], 32)
-    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
-    for text in texts:
-        measured = defaultdict(list)
-        for _ in range(repetitions):
+    measured: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for _ in range(repetitions):  # outermost, so that a busy minute is not all that is known of a text
+        for number, text in enumerate(texts):
             for name, decoder in decoders.items():
-                measured[name].append(seconds_of(decoder, trace, text))
+                measured[number, name].append(seconds_of(decoder, trace, text))
+    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    for number, text in enumerate(texts):
         for method in methods:
             found = replay.text(method, text)
             assert found.seconds is not None
-            one = len(text.ids) - text.prompt_tokens, found.seconds, median(measured[method.name])
+            one = len(text.ids) - text.prompt_tokens, found.seconds, median(measured[number, method.name])
             for set_name in (text.set, "all"):
                 sums[method.name, set_name] = [a + b for a, b in zip(sums[method.name, set_name], one, strict=True)]
     answer: dict[str, Any] = defaultdict(dict)

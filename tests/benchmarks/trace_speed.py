@@ -30,7 +30,7 @@ from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
 from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_method
-from talon_core.trace.record import Recorder, Wanted
+from talon_core.trace.record import Recorder, TracePlan
 from talon_core.trace.run import replayed
 
 METHODS = ("none", "chain:length=4", "talon:budget=16", "talon", "eagle2:budget=32", "eagle2")
@@ -51,7 +51,7 @@ def main() -> None:
     model, tokenizer = load_model(options.model)
     drafter = options.drafter or choose_drafter(registry, model)
     sets = tuple(read_sets(options.prompts, options.limit))
-    wanted = Wanted(options.model, sets, max_new_tokens=options.max_new_tokens)
+    wanted = TracePlan(options.model, sets, max_new_tokens=options.max_new_tokens)
     recorder = Recorder(wanted, model, tokenizer, built(registry, "drafter", drafter), drafter)
     decoders = {one: decoder_for_model(model, tokenizer, Parts(drafter, one)) for one in options.methods}
     target = next(iter(decoders.values())).target

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from talon_core.hf.target import HFTarget
-from talon_core.profiles.measure import Measuring, Wanted
+from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
 from talon_tests.tiny_models import tiny_model
 
-SMALL = Wanted(nodes=(1, 3, 20), contexts=(8, 40), batches=(1, 2), rows=(1, 3), widths=(2,), repetitions=2)
+SMALL = ProfilePlan(nodes=(1, 3, 20), contexts=(8, 40), batches=(1, 2), rows=(1, 3), widths=(2,), repetitions=2)
 LONG = {"max_position_embeddings": 512}
 
 
@@ -19,7 +19,7 @@ def model() -> Any:
     return tiny_model("llama", **LONG)
 
 
-def measured(model: Any, drafter: str | None, wanted: Wanted = SMALL) -> Profile:
+def measured(model: Any, drafter: str | None, wanted: ProfilePlan = SMALL) -> Profile:
     return Measuring(wanted, model, None, drafter, "tiny").run("tiny")
 
 
@@ -50,7 +50,7 @@ def test_what_is_measured_is_what_the_passes_take(model: Any, monkeypatch: pytes
         return verify(*given)
 
     monkeypatch.setattr(HFTarget, "verify", slow)
-    found = measured(model, "ngram", Wanted((1, 20), (30,), (1,), (3,), (2,), repetitions=1))
+    found = measured(model, "ngram", ProfilePlan((1, 20), (30,), (1,), (3,), (2,), repetitions=1))
     assert 0.15 <= (found.verify(1, 40) or 0.0) <= (found.verify(20, 40) or 0.0) < 0.3
     assert (found.draft(3, 2) or 0.0) < 0.15
     assert (found.commit(1) or 0.0) < 0.15
@@ -58,10 +58,19 @@ def test_what_is_measured_is_what_the_passes_take(model: Any, monkeypatch: pytes
 
 def test_a_context_that_the_model_has_no_room_for_is_refused(model: Any) -> None:
     with pytest.raises(ValueError, match=r"a context of 500 tokens, and \d+ new ones .* the model's context of 512"):
-        measured(model, "ngram", Wanted(contexts=(500,), repetitions=1))
+        measured(model, "ngram", ProfilePlan(contexts=(500,), repetitions=1))
 
 
 def test_progress_is_told(model: Any) -> None:
     said: list[tuple[int, int]] = []
     Measuring(SMALL, model, None, "ngram", "tiny").run("tiny", lambda done, all_: said.append((done, all_)))
     assert said == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_what_fails_while_it_is_measured_is_told(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("the machine is on fire")
+
+    monkeypatch.setattr(HFTarget, "commit", fails)
+    with pytest.raises(RuntimeError, match="the machine is on fire"):
+        measured(model, "ngram")

@@ -13,7 +13,7 @@ from talon_core.bench.prompts import read_sets
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.trace.folder import Trace
-from talon_core.trace.record import Recorder, Wanted
+from talon_core.trace.record import Recorder, TracePlan
 from talon_tests.tiny_models import tiny_model
 
 TURNS = ["t5 t6 t7", "t8 t9", "t3 t3 t4 t4"]
@@ -56,7 +56,7 @@ def recorder(prompt_files: Path) -> Callable[..., Recorder]:
 
     def make(model: tuple[Any, Any], drafter: str = DRAFTER, prompts: Path = prompt_files, **options: Any) -> Recorder:
         settings = {"model": "tiny", "sets": tuple(read_sets(prompts)), "max_new_tokens": 24, **options}
-        return Recorder(Wanted(**settings), *model, built(load_registry(), "drafter", drafter), drafter)
+        return Recorder(TracePlan(**settings), *model, built(load_registry(), "drafter", drafter), drafter)
 
     return make
 
