@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from talon_core.trace.record import Recorded, TracePlan
     from talon_core.trace.run import Answer
 
+BELOW = (
+    "nodes: of a tree in the mean; by the laws, in hindsight: MAT of the best trees, as large as its largest"
+)
+
 trace = typer.Typer(
     help="Record what a drafter proposes, and try policies on it without a model.", no_args_is_help=True
 )
@@ -218,12 +222,13 @@ def _costs(profile: str, found: "Trace", other_machine: bool) -> "Profile":
 
 
 def _show(answer: "Answer") -> None:
-    table = Table(Column("method", overflow="fold", min_width=20))
-    for name in ("MAT", "passes", "drafts", "nodes a tree", "outside", "by the laws", "in hindsight"):
+    table = Table(Column("method", overflow="fold", min_width=16), caption=BELOW, caption_justify="left")
+    for name in ("MAT", "passes", "drafts", "nodes", "outside", "by the laws", "in hindsight"):
         table.add_column(name, justify="right")
     predicted = [one.totals.predicted_tokens_per_second for one in answer.tried]
     if None not in predicted:
-        table.add_column("predicted tokens/s", justify="right")
+        table.add_column("tokens/s", justify="right")
+        table.caption = f"{BELOW}; tokens/s: predicted by the profile"
     for one in answer.tried:
         totals, best = one.totals, one.oracle
         table.add_row(
