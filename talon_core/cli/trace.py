@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from talon_core.trace.record import Recorded, TracePlan
     from talon_core.trace.run import Answer
 
-BELOW = (
-    "nodes: of a tree in the mean; by the laws, in hindsight: MAT of the best trees, as large as its largest"
-)
+BELOW = "nodes: of a tree in the mean; by the laws, in hindsight: MAT of the best trees, as large as its largest"
 
 trace = typer.Typer(
     help="Record what a drafter proposes, and try policies on it without a model.", no_args_is_help=True
@@ -57,7 +55,7 @@ def record(
     ] = 32,
     depth: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Layers that are drafted at each position.")
-    ] = 8,
+    ] = 12,
     nodes: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Nodes of each layer that are drafted from.")
     ] = 64,
@@ -106,10 +104,10 @@ def record(
         least=least,
         laws=laws,
     )
+    wanted.check()
     for method in methods or ():
         parse_parts(method, registry)  # likewise
-    recorded = _record(wanted, out, drafter, trust_remote_code)
-    tried = None if not methods else _replay(recorded.trace, methods, None)
+    recorded = _record(wanted, out, drafter, trust_remote_code, methods or ())
     answer = {
         "folder": str(out),
         "texts": recorded.texts,
@@ -118,18 +116,26 @@ def record(
         "seconds": recorded.seconds,
     }
     if as_json:
-        print_json(answer if tried is None else {**answer, "replay": tried.as_dict()})
-        return
+        print_json(answer)  # it stays, whatever becomes of the replay
     note(_said(recorded))
-    if tried is not None:
-        _show(tried)
-    typer.echo(str(out))
+    if methods:
+        tried = _replay(recorded.trace, methods, None)
+        if as_json:
+            print_json({**answer, "replay": tried.as_dict()})
+        else:
+            _show(tried)
+    if not as_json:
+        typer.echo(str(out))
 
 
-def _record(wanted: "TracePlan", out: Path, drafter: str, trust_remote_code: bool) -> "Recorded":
+def _record(
+    wanted: "TracePlan", out: Path, drafter: str, trust_remote_code: bool, methods: Sequence[str]
+) -> "Recorded":
     from talon_core.cli.session import open_session
-    from talon_core.trace.folder import find_trace
+    from talon_core.trace.folder import Trace, find_trace
+    from talon_core.trace.methods import parse_methods
     from talon_core.trace.record import Recorder, check_same
+    from talon_core.trace.replay import Replay
 
     there = find_trace(out)  # a folder of something else is refused before a model is loaded
     if there is not None:
@@ -138,6 +144,9 @@ def _record(wanted: "TracePlan", out: Path, drafter: str, trust_remote_code: boo
     registry = load_registry()
     spec = choose_drafter(registry, session.model) if drafter == opts.DEFAULT_DRAFTER else drafter
     recorder = Recorder(wanted, session.model, session.tokenizer, built(registry, "drafter", spec), spec)
+    planned = Trace(out, recorder.manifest())
+    for method in parse_methods(methods, planned, registry):
+        Replay(planned).check(method)  # before hours of recording
     note(f"the trace of '{spec}' goes to '{out}'")
     try:
         with progress("recording", "texts") as report:
@@ -202,7 +211,7 @@ def _replay(trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Pr
     with progress("replaying", "texts") as report:
         answer = replayed(trace, chosen, jobs, report, costs)
     if answer.missing:
-        note(f"{answer.missing} texts of the trace are not recorded yet, and are left out")
+        note(f"{answer.missing} texts of the trace are not there, and are left out; talon trace record goes on with it")
     outside = [one["method"] for one in answer.as_dict()["methods"] if one["outside"]]
     if outside:
         named = ", ".join(outside)

@@ -62,8 +62,6 @@ def draft_trees(
     faults: Faults,
     measured: MeasuredCosts,
     now: Callable[[], float] = perf_counter,
-    *,
-    checked: bool = False,
 ) -> dict[int, Drafted]:
     """Draft one tree for each of some sequences, layer by layer, together.
 
@@ -73,7 +71,6 @@ def draft_trees(
         faults: gets what fails: an error of a policy, or in what the drafter offers it, ends its own tree alone.
         measured: is told what layers take.
         now: the clock, in seconds.
-        checked: what the drafter offers was checked before, and is the engine's own: it is taken as it is.
 
     Returns:
         The finished trees, by slot.
@@ -107,11 +104,10 @@ def draft_trees(
             for one, candidates in zip(frontiers, offered, strict=True):
                 with faults.of([one.slot]):
                     own = growing[one.slot]
-                    if not checked:
-                        candidates = checked_candidates(
-                            drafter, candidates, own.tree, own.frontier, own.limits.vocab_size, one.width
-                        )
-                    own.grow(candidates, choices[one.slot])
+                    checked = checked_candidates(
+                        drafter, candidates, own.tree, own.frontier, own.limits.vocab_size, one.width
+                    )
+                    own.grow(checked, choices[one.slot])
     drafted = {}
     for slot, own in growing.items():
         with faults.of([slot]):

@@ -1,8 +1,5 @@
 """What a drafter of texts would offer along a text, asked when it is wanted."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from talon_core.choices import SeededChoices
@@ -12,25 +9,27 @@ from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.drafting import DraftLimits, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.trace.columns import Rows, TextTrace
+from talon_core.trace.folder import Trace
 from talon_core.trace.observed import Notes, Observed, Place
 from talon_core.trace.superset import Ahead, Superset
 from talon_core.trace.texts import TextTarget
 
 
-def rows_of(spec: DrafterSpec, text: TextTrace, settings: Mapping[str, Any], target: Mapping[str, Any]) -> Rows:
+def rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Rows:
     """The rows that a recording would have.
 
     Args:
         spec: of a drafter that reads texts alone.
         text: along which.
-        settings: of the trace, and so is `target`.
-        target: likewise.
+        trace: that it is of.
+        depth: layers, if the trace's own are fewer.
     """
-    new, ahead = text.ids[text.prompt_tokens :], Ahead()
-    notes = Notes(settings["width"], settings["depth"], laws=False)
-    sizes = settings["width"], settings["depth"], settings["nodes"], settings["least"]
-    policy = Superset(*sizes, ahead=ahead)
-    drafter = Observed(opened(spec, TextTarget(target["vocab_size"])), Place(notes))
+    settings, target = trace["settings"], trace["target"]
+    new, ahead, depth = text.ids[text.prompt_tokens :], Ahead(), max(depth, settings["depth"])
+    notes = Notes(settings["width"], depth, laws=False)
+    policy = Superset(settings["width"], depth, settings["nodes"], settings["least"], ahead=ahead)
+    asked = opened(spec, TextTarget(target["vocab_size"]))
+    drafter = Observed(asked, Place(notes), spec, target["vocab_size"])
     drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
     for position in range(len(new)):
         ahead.tokens = new[position:]

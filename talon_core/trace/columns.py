@@ -22,6 +22,9 @@ NO_ROW = -1
 UNFINISHED = ".unfinished"
 """How the name of a file ends while it is written."""
 
+LAW_SLACK = 1e-3
+"""How far from 1 a law in single precision may sum."""
+
 NARROW = np.iinfo(np.uint16).max
 """Vocabularies up to this size are kept in two bytes a token; the number itself stands for padding then."""
 
@@ -99,6 +102,7 @@ class TextTrace:
         ids: the prompt and the target's own continuation, shape `(tokens,)`, int64.
         prompt_tokens: how many of them are the prompt.
         finish_reason: what ended the text.
+        of: the fingerprint of its trace, where it was read from a file.
         seconds: what recording it took.
         rows: what the drafter offered; None for a drafter of texts, which can be asked again.
         ranks: how the offers lie along the text, see `talon_core.trace.oracle.Along`; None without rows.
@@ -112,6 +116,7 @@ class TextTrace:
     prompt_tokens: int
     finish_reason: str
     seconds: float
+    of: str = ""
     rows: Rows | None = None
     ranks: Sequence[tuple[int, ...]] | None = None
     law: Callable[[str, int], FloatArray] | None = None
@@ -121,13 +126,15 @@ class TextTrace:
         """Places at which a round may begin: one for each new token."""
         return len(self.ids) - self.prompt_tokens
 
-    def to_bytes(self, laws: Mapping[str, Sequence[FloatArray]] | None = None) -> bytes:
+    def to_bytes(self, of: str, laws: Mapping[str, Sequence[FloatArray]] | None = None) -> bytes:
         """The text as a safetensors file.
 
         Args:
+            of: the fingerprint of its trace.
             laws: whole laws at all rows, by whose they are.
         """
-        told = {"set": self.set, "prompt": self.prompt, "finish_reason": self.finish_reason, "seconds": self.seconds}
+        told: dict[str, Any] = {"set": self.set, "prompt": self.prompt, "of": of}
+        told |= {"finish_reason": self.finish_reason, "seconds": self.seconds}
         arrays: dict[str, NDArray[Any]] = {
             "ids": self.ids.astype(np.int32),
             "prompt_tokens": np.array([self.prompt_tokens], dtype=np.int64),
@@ -159,12 +166,13 @@ class TextTrace:
                 prompt_tokens=int(columns["prompt_tokens"][0]),
                 finish_reason=str(told["finish_reason"]),
                 seconds=float(told["seconds"]),
+                of=str(told.get("of")),
                 rows=Rows(**{name: columns[name] for name in COLUMNS}) if recorded else None,
                 ranks=_split(columns["ranks"], columns["reach"]) if recorded else None,
                 law=_laws(columns, file),
             )
             _check(found)
-        except (SafetensorError, KeyError, ValueError, TypeError, IndexError) as error:
+        except (SafetensorError, LookupError, ValueError, TypeError, ArithmeticError) as error:
             why = str(error) or type(error).__name__
             raise ValueError(f"'{file}' is no text of a trace, or not a whole one: {why}") from error
         return found
@@ -215,6 +223,8 @@ def _packed(rows: Rows) -> dict[str, NDArray[Any]]:
 
 
 def _split(ranks: NDArray[Any], reach: NDArray[Any]) -> list[tuple[int, ...]]:
+    if (reach < 0).any() or int(reach.sum()) != len(ranks):
+        raise ValueError("its ranks and their counts differ")
     ends = np.cumsum(reach).tolist()
     numbers = ranks.tolist()
     return [tuple(numbers[end - count : end]) for end, count in zip(ends, reach.tolist(), strict=True)]
@@ -223,12 +233,18 @@ def _split(ranks: NDArray[Any], reach: NDArray[Any]) -> list[tuple[int, ...]]:
 def _laws(columns: Mapping[str, NDArray[Any]], file: Path) -> Callable[[str, int], FloatArray] | None:
     if "law.target" not in columns:
         return None
+    for name in ("law.target", "law.drafter"):
+        if columns[name].ndim != 2 or len(columns[name]) != len(columns["above"]):
+            raise ValueError("its laws are not those of its rows")
 
     def law(name: str, row: int) -> FloatArray:
         if f"law.{name}" not in columns:
             raise ValueError(f"'{file}' holds no laws of the {name}")
         single: FloatArray = columns[f"law.{name}"][row].astype(np.float64)
-        return single / math.fsum(single)
+        total = math.fsum(single)
+        if not (single >= 0).all() or abs(total - 1) > LAW_SLACK:
+            raise ValueError(f"'{file}' holds what is no law; it was changed")
+        return single / total
 
     return law
 
@@ -248,7 +264,9 @@ def _check(text: TextTrace) -> None:
     shapes = {rows.nodes.shape, rows.whole.shape, rows.above.shape, rows.tokens.shape[:1], rows.logp.shape[:1]}
     if shapes != {(count,)} or rows.tokens.shape != rows.logp.shape or rows.tokens.ndim != 2:
         raise ValueError("its columns differ in length")
-    if text.ranks is None or len(text.ranks) != text.positions:
+    if not rows.width or rows.passes.ndim != 2 or len(rows.passes) != text.positions:
+        raise ValueError("its columns differ in length")
+    if text.ranks is None or len(text.ranks) != text.positions or any(rank < 0 for own in text.ranks for rank in own):
         raise ValueError(f"its ranks are not those of {text.positions} positions")
     if len(starts) != text.positions + 1 or starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
         raise ValueError(f"its rows are not those of {text.positions} positions")

@@ -1,7 +1,9 @@
 """The folder of a trace: `manifest.json` says what was recorded and with what, `texts/` has a file for each text."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,11 @@ class Trace:
         number = [one["name"] for one in self["settings"]["sets"]].index(set_name)
         return self.folder / TEXTS / f"{number:03}-{prompt:05}.safetensors"
 
+    @property
+    def planned_texts(self) -> int:
+        """How many texts the trace is of, those that are not there yet among them."""
+        return sum(one["prompts"] for one in self["settings"]["sets"])
+
     def planned(self) -> list[tuple[str, int]]:
         """Every text that the trace is of, by set and prompt: the first of each set, then the second ones, and so on.
 
@@ -80,8 +87,20 @@ class Trace:
         return [(one["name"], prompt) for prompt in range(most) for one in sets if prompt < one["prompts"]]
 
     def texts(self) -> list[tuple[str, int]]:
-        """Those that are there."""
-        return [one for one in self.planned() if self.file(*one).exists()]
+        """Those that are there, in the same order."""
+        sets = self["settings"]["sets"]
+        found: list[tuple[int, int]] = []
+        for file in (self.folder / TEXTS).glob("*.safetensors"):
+            number, _, prompt = file.stem.partition("-")
+            if number.isdecimal() and prompt.isdecimal() and int(number) < len(sets):
+                found += [(int(prompt), int(number))] if int(prompt) < sets[int(number)]["prompts"] else []
+        return [(sets[number]["name"], prompt) for prompt, number in sorted(found)]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells the trace from others: of all that it depends on, as the manifest says it."""
+        told = json.dumps([self[part] for part in READERS], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def unfinished(self) -> list[Path]:
         """Files that a recording has left which was killed."""
@@ -94,7 +113,11 @@ class Trace:
             ValueError: if its file is none, not whole, or of another text.
         """
         file = self.file(set_name, prompt)
+        if not file.is_file():
+            raise ValueError(f"'{file}' is no file; a text of the trace must be there")
         found = TextTrace.read(file)
+        if found.of != self.fingerprint:
+            raise ValueError(f"'{file}' is a text of another trace, or the manifest was changed; record it again")
         if (found.set, found.prompt) != (set_name, prompt):
             raise ValueError(f"'{file}' is prompt {found.prompt} of the set '{found.set}'; a file was put in its place")
         vocab_size = self["target"]["vocab_size"]
@@ -113,7 +136,7 @@ class Trace:
         Raises:
             OSError: if it cannot be written; nothing is left then.
         """
-        data = text.to_bytes(laws)
+        data = text.to_bytes(self.fingerprint, laws)
         file = self.file(text.set, text.prompt)
         file.parent.mkdir(exist_ok=True)
         write_file(file, data)
@@ -166,8 +189,19 @@ def _manifest(data: Any) -> dict[str, Any]:
             except ValueError as error:
                 raise ValueError(f"'{name}' in '{part}' {error}") from None
     for one in data["settings"]["sets"]:
-        records.words(one.get("name"))
-        records.whole(one.get("prompts"))
+        for name, read in (("name", records.words), ("prompts", records.whole)):
+            try:
+                read(one.get(name))
+            except ValueError as error:
+                raise ValueError(f"'{name}' of a set {error}") from None
+    names = [one["name"] for one in data["settings"]["sets"]]
+    if len(set(names)) < len(names):
+        raise ValueError(f"'sets' names one twice: {', '.join(names)}")
+    for name in ("width", "depth", "nodes", "max_new_tokens"):
+        if data["settings"][name] < 1:
+            raise ValueError(f"'{name}' in 'settings' is {data['settings'][name]}; it must be at least 1")
+    if not isinstance(data.get("sessions"), list) or not isinstance(data.get("environment"), dict):
+        raise ValueError("'sessions' or 'environment' is missing")  # noqa: TRY004 - as for all that a manifest lacks
     return data
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
+from talon_core.engine.checked_candidates import checked_candidates
+from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.target import Target
@@ -50,7 +52,7 @@ class Notes:
         offered = candidates.tokens.shape[1]
         tokens = np.full((len(frontier.nodes), self._width), -1, dtype=np.int64)
         logp = np.full(tokens.shape, -np.inf)
-        tokens[:, :offered], logp[:, :offered] = candidates.tokens, np.minimum(candidates.logp, 0.0)
+        tokens[:, :offered], logp[:, :offered] = candidates.tokens, candidates.logp
         for row, node in enumerate(frontier.nodes.tolist()):
             self._row_of[node] = len(self._above)
             self._above.append(self._row_of[int(tree.parents[node])] if node else NO_ROW)
@@ -104,7 +106,7 @@ class Observing(DrafterSpec):
         return self.spec.features(num_layers)
 
     def open(self, target: Target) -> Drafter:
-        return Observed(self.spec.open(target), self.place)
+        return Observed(self.spec.open(target), self.place, self.spec, target.vocab_size)
 
 
 @attrs.define(eq=False)
@@ -124,12 +126,14 @@ class Observed(Drafter):
     Args:
         drafter: it.
         place: where to.
+        spec: its options, which errors name.
+        vocab_size: the target's.
     """
 
-    def __init__(self, drafter: Drafter, place: Place) -> None:
+    def __init__(self, drafter: Drafter, place: Place, spec: object, vocab_size: int) -> None:
         self.drafter = drafter
         self.max_depth = drafter.max_depth
-        self._place = place
+        self._place, self._spec, self._vocab_size = place, spec, vocab_size
 
     def session(self) -> AbstractContextManager[object]:
         return self.drafter.session()
@@ -150,8 +154,10 @@ class Observed(Drafter):
         proposed = self.drafter.propose(frontiers)
         notes = self._place.notes
         if notes is not None:
-            (frontier,), (candidates,) = frontiers, proposed.candidates
-            notes.note(frontier, candidates, proposed.draft_passes)
+            (frontier,) = frontiers
+            (candidates,), passes = checked_proposal(self._spec, proposed, 1)
+            asked = frontier.tree, frontier.nodes, self._vocab_size, frontier.width
+            notes.note(frontier, checked_candidates(self._spec, candidates, *asked), passes)
         return proposed
 
     def commit(self, committed: Mapping[int, Committed]) -> None:

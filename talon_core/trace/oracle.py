@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 
 from talon_core.trace.columns import NO_ROW, Rows
-from talon_core.tree import FloatArray, IntArray
+from talon_core.tree import IntArray
 
 
 @attrs.frozen
@@ -34,7 +34,7 @@ class Along:
 
     Attributes:
         ranks: by position, for each of the tokens that follow, as far as the drafter offers them one after the other:
-            how many of all the nodes that it offers there are likelier.
+            how many of all the nodes that it offers there come first, the likeliest ones and of equals the earlier one.
     """
 
     ranks: Sequence[tuple[int, ...]]
@@ -93,19 +93,19 @@ def _ranks(rows: Rows, position: int, coming: Sequence[int]) -> tuple[int, ...]:
         rank = int((tokens[above[row]] == nodes[row]).argmax())
         scores[row] = scores[above[row]] + logp[above[row], rank]
     paths = scores[:, None] + logp
-    falling = -np.sort(-paths[tokens >= 0])
-    return tuple(
-        np.searchsorted(-falling, [-score for score in _along(rows, position, tokens, paths, coming)]).tolist()
-    )
+    offered = np.flatnonzero(tokens >= 0)
+    ranked = np.empty(tokens.size, dtype=np.int64)  # of nodes that are as likely the earlier one comes first
+    ranked[offered[np.argsort(-paths.ravel()[offered], kind="stable")]] = np.arange(len(offered))
+    return tuple(int(ranked[flat]) for flat in _along(rows, position, tokens, coming))
 
 
-def _along(rows: Rows, position: int, tokens: IntArray, paths: FloatArray, coming: Sequence[int]) -> Iterator[float]:
-    """Log-probabilities of the path along some tokens, as far as they are offered."""
+def _along(rows: Rows, position: int, tokens: IntArray, coming: Sequence[int]) -> Iterator[int]:
+    """The flat places of some tokens that follow each other, as far as they are offered."""
     first, below = rows.root(position), rows.below(position)
     row = first
     for token in coming:
         ranks = np.flatnonzero(tokens[row - first] == token).tolist() if row != NO_ROW else []
         if not ranks:
             return
-        yield float(paths[row - first, ranks[0]])
+        yield (row - first) * tokens.shape[1] + ranks[0]
         row = below.get((row, token), NO_ROW)

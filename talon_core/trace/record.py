@@ -17,6 +17,7 @@ from talon_core.bench.prompts import PromptSet
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.plugins.parts import Parts
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
@@ -53,7 +54,7 @@ class TracePlan:
     seed: int = 0
     raw: bool = False
     width: int = 32
-    depth: int = 8
+    depth: int = 12
     nodes: int = 64
     least: float = 1e-3
     laws: bool = False
@@ -62,6 +63,19 @@ class TracePlan:
         """They as the manifest has them."""
         fields = attrs.asdict(self, filter=lambda field, _: field.name != "sets")
         return {**fields, "sets": [one.as_dict() for one in self.sets]}
+
+    def check(self) -> None:
+        """Refuse sizes that no tree can have.
+
+        Raises:
+            ValueError: if trees would have more nodes than a tree may.
+        """
+        most = Superset(self.width, self.depth, self.nodes, self.least).draft_budget
+        if most > MOST_NODES:
+            raise ValueError(
+                f"{self.nodes} nodes in each of {self.depth} layers make trees of up to {most} nodes; a tree has at "
+                f"most {MOST_NODES}; take fewer of either"
+            )
 
     def options(self, prompt: int) -> dict[str, Any]:
         """The options of `Decoder.generate` for one prompt."""
@@ -106,6 +120,7 @@ class Recorder:
         from talon_core.hf.frontend import HFFrontend
 
         self.wanted = wanted
+        wanted.check()
         self._model = model
         self._tokenizer = tokenizer
         self._spec, self._written = drafter, spec

@@ -149,12 +149,14 @@ class Replay:
             raise ValueError(
                 f"method '{method.name}': rule '{rule.name}' changes the text, and a trace has the target's own alone"
             )
-        if self.trace["settings"]["laws"] and method.drafter is None:
+        laws = bool(self.trace["settings"]["laws"])
+        if laws and method.drafter is None:
             return
-        if self.temperature and not rule.follows_target:
+        if not self.follows(rule):
+            lacks = "has them at the nodes of its own drafter alone" if laws else "has none"
             raise ValueError(
-                f"method '{method.name}': rule '{rule.name}' tests the target's probabilities, and the trace has none; "
-                "take the rule match, or record with --laws"
+                f"method '{method.name}': rule '{rule.name}' tests the target's probabilities, and the trace {lacks}; "
+                "take the rule match" + ("" if laws else ", or record with --laws")
             )
         if policy is not None and policy.children != "deterministic" and method.drafter is None:
             raise ValueError(
@@ -250,8 +252,7 @@ class _Text:
         limits = DraftLimits(self._vocab_size, left if depth is None else min(left, depth), self._eos)
         faults = Faults()
         wanted = Wanted(0, self._policy, root, limits, self._policy_choices)
-        recorded = isinstance(self._drafter, TraceDrafter)  # its rows were checked when the text was read
-        drafted = draft_trees([wanted], self._drafter, faults, layers, checked=recorded).get(0)
+        drafted = draft_trees([wanted], self._drafter, faults, layers).get(0)
         if drafted is None:
             raise faults[0]
         path = self._path(drafted, done)

@@ -1,9 +1,7 @@
 """Methods on all texts of a trace, in several processes."""
 
-import multiprocessing
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +12,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.trace.asking import rows_of
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, BestTrees, best_trees
+from talon_core.trace.processes import can_fork, in_processes
 from talon_core.trace.replay import Method, Replay, Totals
 
 
@@ -40,7 +39,7 @@ class Answer:
         tried: one for each method.
         oracle: the best trees of any number of nodes, with the trace's own drafter, or the first method's.
         texts: on which they were tried.
-        missing: texts that are not recorded yet.
+        missing: texts of the trace that are not there.
         seconds: all of it took.
     """
 
@@ -62,7 +61,8 @@ class Answer:
             for one in self.tried
         ]
         hindsight = {"mean_accepted_tokens": self.oracle.in_hindsight}
-        return {"methods": methods, "oracle": hindsight, "texts": self.texts, "seconds": self.seconds}
+        counts = {"texts": self.texts, "missing": self.missing}
+        return {"methods": methods, "oracle": hindsight, **counts, "seconds": self.seconds}
 
 
 def _totals(totals: Totals) -> dict[str, Any]:
@@ -109,23 +109,28 @@ def replayed(
     for method in methods:
         replay.check(method)
     if not texts:
-        raise ValueError(f"no text of the trace in '{trace.folder}' is recorded yet")
+        raise ValueError(f"no text of the trace in '{trace.folder}' is there")
     drafters: list[DrafterSpec | None] = []
     for drafter in (method.drafter for method in methods):
         if drafter not in drafters:
             drafters.append(drafter)
     found: list[_OfText] = []
     report(0, len(texts))
-    for one in _each(lambda text: _text(replay, methods, drafters, *text), texts, jobs):
+    count = min(jobs or os.cpu_count() or 1, len(texts))
+
+    def work(text: tuple[str, int]) -> _OfText:
+        return _text(replay, methods, drafters, *text)
+
+    for one in in_processes(work, texts, count) if count > 1 and can_fork() else map(work, texts):
         found.append(one)
         report(len(found), len(texts))
-    along = {drafter: [one.along[number] for one in found] for number, drafter in enumerate(drafters)}
+    along = [[one.along[number] for one in found] for number in range(len(drafters))]
     tried = []
     for number, method in enumerate(methods):
         totals = Totals.all_of(one.totals[number] for one in found)
-        tried.append(Tried(method, totals, best_trees(along[method.drafter], totals.largest_tree)))
-    oracle = best_trees(along.get(None) or along[drafters[0]])
-    return Answer(tried, oracle, len(texts), len(trace.planned()) - len(texts), perf_counter() - started)
+        tried.append(Tried(method, totals, best_trees(along[drafters.index(method.drafter)], totals.largest_tree)))
+    oracle = best_trees(along[drafters.index(None) if None in drafters else 0])
+    return Answer(tried, oracle, len(texts), trace.planned_texts - len(texts), perf_counter() - started)
 
 
 def _text(
@@ -133,33 +138,14 @@ def _text(
 ) -> _OfText:
     text, trace = replay.trace.text(name, prompt), replay.trace
     new = text.ids[text.prompt_tokens :].tolist()
+    tried = [replay.text(method, text) for method in methods]
+    trees = [one.tree if one.drafted is None else one.drafted for replayed in tried for one in replayed.rounds]
+    deepest = max(int(tree.depths.max()) for tree in trees)
     along = []
     for drafter in drafters:
         if drafter is None:
             assert text.ranks is not None
             along.append(Along(text.ranks))
         else:
-            along.append(Along.of(rows_of(drafter, text, trace["settings"], trace["target"]), new))
-    return _OfText([Totals.of(replay.text(method, text)) for method in methods], along)
-
-
-_WORK: list[Callable[[Any], Any]] = []
-"""What forked processes do; it need not be sent to them."""
-
-
-def _each(work: Callable[[Any], Any], things: Sequence[Any], jobs: int | None) -> Iterator[Any]:
-    """Do work on all things, in their order, in as many processes as there are cores or jobs."""
-    count = min(jobs or os.cpu_count() or 1, len(things))
-    if count < 2 or "fork" not in multiprocessing.get_all_start_methods() or "torch" in sys.modules:
-        yield from map(work, things)
-        return
-    _WORK.append(work)
-    try:
-        with multiprocessing.get_context("fork").Pool(count) as pool:
-            yield from pool.imap(_work, things)
-    finally:
-        _WORK.clear()
-
-
-def _work(thing: Any) -> Any:
-    return _WORK[-1](thing)
+            along.append(Along.of(rows_of(drafter, text, trace, deepest), new))
+    return _OfText([Totals.of(one) for one in tried], along)

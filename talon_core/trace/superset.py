@@ -46,7 +46,7 @@ class Superset(TreePolicy):
 
     name = "superset"
     candidates: int = attrs.field(default=32, validator=ge(1))
-    depth: int = attrs.field(default=8, validator=ge(1))
+    depth: int = attrs.field(default=12, validator=ge(1))
     nodes: int = attrs.field(default=64, validator=ge(1))
     least: float = attrs.field(default=1e-3, validator=[ge(0), le(1)])
     keeps: bool = False

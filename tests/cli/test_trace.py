@@ -112,6 +112,36 @@ def test_people_get_a_table(record: Any, talon: Any, tmp_path: Path) -> None:
     assert record().err.endswith("everything was there already\n")
 
 
+def test_a_process_that_dies_is_told(record: Any, process: Any, tmp_path: Path) -> None:
+    record()
+    dies = "import os\nfrom talon_strategies import Chain\nChain.grow = lambda *_: os._exit(3)\n"
+    status, out, _ = process(dies + REPLAY, str(tmp_path / "out"), "chain", "--jobs", "2")
+    assert status == 2
+    assert "a process has died at" in json.loads(out)["error"]
+
+
+def test_methods_are_refused_before_anything_is_recorded(record: Any, tmp_path: Path) -> None:
+    for asked, why in (
+        (("talon", "talon"), "the method 'talon' is given twice"),
+        (("sampled-chain",), "and the trace has none; take the rule match, or record with --laws"),
+        (("medusa/talon",), "and 'medusa' needs the model"),
+    ):
+        ran = record(*(part for one in asked for part in ("--try", one)))
+        assert why in ran.refusal
+        assert not (tmp_path / "out").exists()
+
+
+def test_the_oracle_of_a_drafter_of_texts_reaches_as_deep_as_the_methods(
+    record: Any, talon: Any, tmp_path: Path
+) -> None:
+    record("--raw", drafter="ngram", out=tmp_path / "texts")
+    found = talon("trace", "replay", str(tmp_path / "texts"), "chain:length=11", "--json").answer
+    (chain,) = found["methods"]
+    assert chain["mean_accepted_tokens"] > 3
+    assert chain["oracle"]["in_hindsight"] >= chain["mean_accepted_tokens"]
+    assert chain["oracle"]["by_the_laws"] <= found["oracle"]["mean_accepted_tokens"]
+
+
 def test_one_command_goes_from_a_drafter_to_a_table(record: Any, talon: Any, tmp_path: Path) -> None:
     asked = ("--try", "chain:length=3", "--try", "talon:budget=8")
     found = record(*asked, "--json").answer
@@ -146,7 +176,8 @@ def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
     assert f"interrupted; the same command with --out '{tmp_path / 'out'}' goes on from here" in ran.err
     tried = talon("trace", "replay", str(tmp_path / "out"), "none", "--json")
     assert tried.answer["texts"] == 1
-    assert "2 texts of the trace are not recorded yet, and are left out" in tried.err
+    assert tried.answer["missing"] == 2
+    assert "2 texts of the trace are not there, and are left out" in tried.err
     assert record("--json").answer["texts"] == 2
 
 

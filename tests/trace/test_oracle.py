@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from talon_core import Candidates, Growth, TokenTree, TreePolicy
 from talon_core.choices import Choices
+from talon_core.trace.columns import Rows
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, best_trees
 from talon_core.trace.replay import Method, Replay, Totals
@@ -87,4 +88,18 @@ def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]
                 if (row, path[-1]) in below:
                     place[path] = below[row, path[-1]]
     own = [scores[tuple(new[:depth])] for depth in range(1, 4)]
-    assert text.ranks[0] == tuple(sum(score > mine for score in scores.values()) for mine in own)
+    assert text.ranks[0] == tuple(sum(score > mine for score in scores.values()) for mine in own)  # no ties here
+
+
+def test_of_equals_only_as_many_are_taken_as_there_is_room_for() -> None:
+    rows = Rows(
+        starts=np.array([0, 1, 1]),
+        above=np.array([-1]),
+        nodes=np.array([9]),
+        tokens=np.array([[4, 5, 6]], dtype=np.int32),
+        logp=np.log(np.full((1, 3), 1 / 3)),
+        whole=np.array([True]),
+        passes=np.ones((2, 1), dtype=np.int64),
+    )
+    ranks = {token: Along.of(rows, [token, 0]).ranks[0] for token in (4, 5, 6, 7)}
+    assert ranks == {4: (0,), 5: (1,), 6: (2,), 7: ()}

@@ -10,7 +10,7 @@ import pytest
 from talon_core.costs import Costs
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
-from talon_core.profiles.measure import Measuring, TracePlan
+from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_methods
 from talon_core.trace.replay import Replay, Replayed, Totals
@@ -117,7 +117,7 @@ def test_what_is_predicted_is_what_decoding_takes(
     file = Path(tmp_path_factory.mktemp("story")) / "one.txt"
     file.write_text("Write a short story about a lighthouse keeper.")
     trace = recorded(smollm, "eagle3", prompts=file, max_new_tokens=32, nodes=8, depth=4)
-    wanted = TracePlan((1, 8, 24), (40,), (1,), (1, 4, 8), (8,), repetitions=4)
+    wanted = ProfilePlan((1, 8, 24), (40,), (1,), (1, 4, 8), (8,), repetitions=4)
     profile = Measuring(wanted, *smollm, "eagle3", "smollm2-135m").run("quick")
     from talon_core.decoding.loading import decoder_for_model
 

@@ -204,8 +204,11 @@ def test_a_text_of_another_trace_is_told_in_a_sentence(
     with pytest.raises(ValueError, match="is prompt 2 of the set 'some'; a file was put in its place"):
         own.text("some", 1)
     fewer = {**trace.manifest, "target": {**trace["target"], "vocab_size": 50}}
-    with pytest.raises(ValueError, match="holds tokens outside the vocabulary, 0 to 49"):
+    with pytest.raises(ValueError, match="is a text of another trace, or the manifest was changed"):
         list(Trace(trace.folder, fewer))
+    own.file("some", 2).mkdir()
+    with pytest.raises(ValueError, match="is no file; a text of the trace must be there"):
+        own.text("some", 2)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +218,7 @@ def test_a_text_of_another_trace_is_told_in_a_sentence(
         ({"format": 2}, "it has format 2; this version reads format 1"),
         ({"drafter": None}, "'drafter' is missing"),
         ({"drafter": {"spec": "x"}}, "'drafter' has no 'name'"),
+        ({"sessions": 5}, "'sessions' or 'environment' is missing"),
     ],
 )
 def test_a_manifest_that_is_none_is_told_in_a_sentence(
@@ -225,6 +229,33 @@ def test_a_manifest_that_is_none_is_told_in_a_sentence(
     with pytest.raises(ValueError, match=why):
         read_trace(tmp_path)
     assert find_trace(tmp_path / "nothing") is None
+
+
+def test_a_manifest_that_names_a_set_twice_or_has_no_sizes_is_refused(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    told = json.loads((recorded(tiny).folder / "manifest.json").read_text())
+    one = told["settings"]["sets"][0]
+    for change, why in (({"sets": [one, one]}, "'sets' names one twice"), ({"width": 0}, "'width' in 'settings' is 0")):
+        own = {**told, "settings": {**told["settings"], **change}}
+        (tmp_path / "manifest.json").write_text(json.dumps(own))
+        with pytest.raises(ValueError, match=why):
+            read_trace(tmp_path)
+
+
+def test_a_manifest_of_very_many_prompts_is_no_work(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(tiny)
+    sets = [{**one, "prompts": 10**12} for one in trace["settings"]["sets"]]
+    large = Trace(trace.folder, {**trace.manifest, "settings": {**trace["settings"], "sets": sets}})
+    assert large.texts() == trace.texts()
+    assert large.planned_texts == 2 * 10**12
+
+
+def test_sizes_that_no_tree_can_have_are_refused(tiny: Any, recorder: Callable[..., Recorder]) -> None:
+    with pytest.raises(
+        ValueError, match=r"10000 nodes in each of 12 layers make trees of up to \d+ nodes; a tree has at"
+    ):
+        recorder(tiny, nodes=10000)
 
 
 def test_two_drafters_are_told_apart_by_their_weights(tiny: Any, small: Any, recorder: Callable[..., Recorder]) -> None:
@@ -238,7 +269,7 @@ def test_the_superset_holds_the_chain_the_beam_and_the_text_besides_the_likelies
     rng = np.random.default_rng(0)
     laws = rng.dirichlet(np.full(30, 0.5), 20)
     ahead, place = Ahead(np.array([7, 3, 9, 1])), Place(Notes(30, 4, laws=False))
-    drafter = Observed(TableDrafter(laws), place)
+    drafter = Observed(TableDrafter(laws), place, TableDrafter(laws), 30)
     assert place.notes is not None
     place.notes.begin()
     policy = Superset(30, 4, nodes=3, ahead=ahead)
