@@ -123,7 +123,7 @@ def test_a_process_that_dies_is_told(record: Any, process: Any, tmp_path: Path) 
 def test_methods_are_refused_before_anything_is_recorded(record: Any, tmp_path: Path) -> None:
     for asked, why in (
         (("talon", "talon"), "the method 'talon' is given twice"),
-        (("sampled-chain",), "and the trace has none; take the rule match, or record with --laws"),
+        (("sampled-chain",), "its policy draws from whole laws of the drafter, and the trace has none"),
         (("medusa/talon",), "and 'medusa' needs the model"),
     ):
         ran = record(*(part for one in asked for part in ("--try", one)))
@@ -131,9 +131,7 @@ def test_methods_are_refused_before_anything_is_recorded(record: Any, tmp_path: 
         assert not (tmp_path / "out").exists()
 
 
-def test_the_oracle_of_a_drafter_of_texts_reaches_as_deep_as_the_methods(
-    record: Any, talon: Any, tmp_path: Path
-) -> None:
+def test_the_oracle_of_a_drafter_of_texts_is_as_deep_as_the_methods(record: Any, talon: Any, tmp_path: Path) -> None:
     record("--raw", drafter="ngram", out=tmp_path / "texts")
     found = talon("trace", "replay", str(tmp_path / "texts"), "chain:length=11", "--json").answer
     (chain,) = found["methods"]
