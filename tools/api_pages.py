@@ -111,7 +111,7 @@ PAGES = (
             *("talon_core.trace.replay:Replay", "talon_core.trace.replay:Replayed", "talon_core.trace.replay:Totals"),
             *("talon_core.trace.run:replayed", "talon_core.trace.run:Answer", "talon_core.trace.run:Tried"),
             *("talon_core.trace.oracle:BestTrees", "talon_core.trace.oracle:best_trees"),
-            "talon_core.trace.oracle:Along",
+            *("talon_core.trace.oracle:Along", "talon_core.testing.benchmarks:SHIPPED"),
             *("talon_core.profiles.store:find_profile", "talon_core.profiles.store:save_profile"),
             *("talon_core.profiles.profile:Profile", "talon_core.profiles.profile:Table"),
             *("talon_core.profiles.measure:Measuring", "talon_core.profiles.measure:ProfilePlan"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from talon_core.request import Result
 
 SHIPPED = Path(__file__).parent / "trace"
-"""The trace that ships: SmolLM2-135M with its EAGLE-3 head on four prompts of ours, see its README.md."""
+"""The trace that ships: SmolLM2-135M with its EAGLE-3 head on four prompts of ours; `README.md` in it says how."""
 
 LAYERS = ("last", "widest")
 VOCAB = 2000
