@@ -16,3 +16,6 @@ EXACT_RULE = "match"
 
 CHECK_POLICY = "chain:length=5"
 """With which `talon doctor` looks how often a drafter guesses right."""
+
+PART_OF_TARGET = "draft-model:skip=2"
+"""The drafter of the test kit's tiny model: the model itself without one of its layers."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.defaults import EXACT_RULE
 from talon_core.engine.engine import Engine
 from talon_core.engine.plain import NoDrafter
 from talon_core.engine.sequence import Sequence
@@ -125,7 +126,7 @@ class Measuring:
         most = max(*wanted.nodes, 2)
         layers = LAYERS * max(wanted.rows) * max(wanted.widths)
         self._policy = Shaped(most, 1 + max(most, *wanted.rows, *wanted.widths) + layers, self._shape)
-        parts = Parts(policy=None) if drafter is None else Parts(drafter, self._policy, "match")
+        parts = Parts(policy=None) if drafter is None else Parts(drafter, self._policy, EXACT_RULE)
         self._decoder = decoder_for_model(model, tokenizer, parts)
         wanted.check(self._decoder.target.context_length)
         self._rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices, SeededChoices
-from talon_core.defaults import DEFAULT_DRAFTER
+from talon_core.defaults import DEFAULT_DRAFTER, PART_OF_TARGET
 from talon_core.drafter import Frontier
 from talon_core.engine.checked_policy import begun
 from talon_core.engine.growing import DraftLimits, Growing
@@ -34,8 +34,6 @@ LAYERS = ("last", "widest")
 VOCAB = 2000
 DEEPEST = 100
 """Nodes deeper than that are not drafted in `grow`."""
-DRAFTER = "draft-model:skip=2"
-"""What drafts for the tiny model: itself without one of its layers."""
 NEW_TOKENS = 64
 TINY_VOCAB = 97
 TOLD = SequenceInfo(prompt_length=1, max_new_tokens=DEEPEST + 1, temperature=1.0)
@@ -136,7 +134,7 @@ class TalonBenchmark:
         """
         from talon_core.decoding.loading import decoder_for_model
 
-        resolved = _resolved(policy, DRAFTER)
+        resolved = _resolved(policy, PART_OF_TARGET)
         decoder = decoder_for_model(_tiny_model(), None, resolved)
         self._group("rounds, a tiny model")
         result: Result = self.benchmark(lambda: decoder.generate(_prompt(), max_new_tokens=NEW_TOKENS))

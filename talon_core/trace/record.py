@@ -16,6 +16,7 @@ from talon_core.bench.environment import describe_environment, describe_session,
 from talon_core.bench.prompts import PromptSet
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.defaults import EXACT_RULE
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.plugins.parts import Parts
@@ -146,7 +147,7 @@ class Recorder:
         wanted = self.wanted
         sizes = wanted.width, wanted.depth, wanted.nodes, wanted.least
         policy = Superset(*sizes, keeps=wanted.laws, ahead=self._ahead)
-        rule: Any = NotesLaws(self._place) if wanted.laws else "match"
+        rule: Any = NotesLaws(self._place) if wanted.laws else EXACT_RULE
         parts = Parts(Observing(drafter, self._place), policy, rule)
         return decoder_for_model(self._model, self._tokenizer, parts)
 

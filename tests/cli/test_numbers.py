@@ -19,6 +19,9 @@ BASE = {
     ("certify",): ["--policy", "talon"],
     ("bench", "run"): ["ngram", "--prompts", "prompts.txt"],
     ("train",): ["medusa", "--out", "out"],
+    ("trace", "record"): ["--prompts", "prompts.txt", "--out", "out"],
+    ("trace", "replay"): ["folder", "talon"],
+    ("profile", "measure"): ["here"],
 }
 """For each command that has numeric options, what it needs besides."""
 

@@ -255,4 +255,4 @@ def test_the_core_names_no_part_of_a_plugin_but_its_defaults() -> None:
     found = {
         (path.relative_to(ROOT).as_posix(), name) for path in ROOT.rglob("*.py") for name in named(path, names)
     } - MAY_NAME
-    assert found == {("defaults.py", "match")}
+    assert found == {("defaults.py", "match"), ("defaults.py", "draft-model")}

@@ -59,7 +59,8 @@ class Environment:
 
 def run(*command: str, check: bool, **options: Any) -> Any:
     """Run a command offline; with `check` it must succeed."""
-    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    offline = {**own, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
     done = subprocess.run(command, capture_output=True, text=True, env=offline, **options)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done

@@ -52,11 +52,17 @@ def prompt_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def recorder(prompt_files: Path) -> Callable[..., Recorder]:
-    """Makes what records a model and a drafter."""
+    """Makes what records a model and a drafter; the same one once."""
+    known: dict[str, Recorder] = {}
 
     def make(model: tuple[Any, Any], drafter: str = DRAFTER, prompts: Path = prompt_files, **options: Any) -> Recorder:
-        settings = {"model": "tiny", "sets": tuple(read_sets(prompts)), "max_new_tokens": 24, **options}
-        return Recorder(TracePlan(**settings), *model, built(load_registry(), "drafter", drafter), drafter)
+        question = repr((id(model[0]), drafter, str(prompts), sorted(options.items())))
+        if question not in known:
+            settings = {"model": "tiny", "sets": tuple(read_sets(prompts)), "max_new_tokens": 24, "depth": 8, **options}
+            known[question] = Recorder(
+                TracePlan(**settings), *model, built(load_registry(), "drafter", drafter), drafter
+            )
+        return known[question]
 
     return make
 

@@ -110,6 +110,7 @@ def test_totals_of_which_one_is_not_known_are_not_known() -> None:
 
 @pytest.mark.models
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_what_is_predicted_is_what_decoding_takes(
     smollm: Any, recorded: Callable[..., Trace], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

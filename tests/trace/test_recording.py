@@ -252,7 +252,7 @@ def test_a_manifest_of_very_many_prompts_is_no_work(tiny: Any, recorded: Callabl
 
 
 def test_sizes_that_no_tree_can_have_are_refused(tiny: Any, recorder: Callable[..., Recorder]) -> None:
-    with pytest.raises(ValueError, match=r"10000 nodes in each of 12 layers make trees of up to \d+"):
+    with pytest.raises(ValueError, match=r"10000 nodes in each of 8 layers make trees of up to \d+"):
         recorder(tiny, nodes=10000)
 
 

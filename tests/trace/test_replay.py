@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from talon_core.decoding.loading import decoder_for_model
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.rounds import Round
@@ -49,9 +48,7 @@ def replayed(trace: Trace, text: TextTrace, method: str) -> tuple[Rounds, int]:
     return of(found.rounds), found.outside
 
 
-def decoded(
-    model: tuple[Any, Any], trace: Trace, text: TextTrace, policy: str, make: Any = decoder_for_model
-) -> Rounds:
+def decoded(model: tuple[Any, Any], trace: Trace, text: TextTrace, policy: str, make: Any) -> Rounds:
     settings = trace["settings"]
     decoder = make(*model, Parts(trace["drafter"]["spec"], policy, "auto"))
     options = {"max_new_tokens": settings["max_new_tokens"], "temperature": settings["temperature"]}
@@ -65,38 +62,42 @@ def test_every_built_in_policy_is_tried() -> None:
 
 
 @pytest.mark.parametrize("policy", DETERMINISTIC.values(), ids=DETERMINISTIC.keys())
-def test_the_rounds_are_those_of_greedy_decoding(tiny: Any, recorded: Callable[..., Trace], policy: str) -> None:
+def test_the_rounds_are_those_of_greedy_decoding(
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
+) -> None:
     trace = recorded(tiny)
     for text in trace:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
 
 
 @pytest.mark.parametrize("policy", DRAWN.values(), ids=DRAWN.keys())
 def test_so_are_those_of_policies_that_draw_where_whole_laws_were_recorded(
-    small: Any, recorded: Callable[..., Trace], policy: str
+    small: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(small, laws=True, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0)
     for text in trace:
-        assert replayed(trace, text, policy) == (decoded(small, trace, text, policy), 0)
+        assert replayed(trace, text, policy) == (decoded(small, trace, text, policy, shared_target), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["eagle2"], "none"])
 def test_a_text_that_was_drawn_is_replayed_by_sample_and_match(
-    tiny: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny, temperature=0.7, seed=3)
     texts = [*trace]
     assert len({tuple(text.ids[text.prompt_tokens :].tolist()) for text in texts}) > 1
     for text in texts:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["static"]])
-def test_a_drafter_of_texts_is_asked_again(tiny: Any, recorded: Callable[..., Trace], policy: str) -> None:
+def test_a_drafter_of_texts_is_asked_again(
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
+) -> None:
     trace = recorded(tiny, "ngram")
     assert all(text.rows is None for text in trace)
     for text in trace:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
     other = recorded(tiny)
     for text, same in zip(trace, other, strict=True):
         assert replayed(trace, text, policy) == replayed(other, same, f"ngram/{policy}")
@@ -154,13 +155,15 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return file
 
 
-def test_questions_outside_the_superset_are_counted(tiny: Any, recorded: Callable[..., Trace]) -> None:
+def test_questions_outside_the_superset_are_counted(
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace]
+) -> None:
     trace = recorded(tiny, width=2, nodes=1, depth=2)
     text = next(iter(trace))
     _, outside = replayed(trace, text, "talon:budget=14,top_k=4")
     assert outside > 0
     rounds, outside = replayed(trace, text, "chain:length=2")
-    assert (rounds, outside) == (decoded(tiny, trace, text, "chain:length=2"), 0)
+    assert (rounds, outside) == (decoded(tiny, trace, text, "chain:length=2", shared_target), 0)
 
 
 def test_at_a_temperature_rules_test_the_laws_that_were_recorded(small: Any, recorded: Callable[..., Trace]) -> None:
