@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -49,17 +50,46 @@ def small_text(path: Path, most: int = 2**24) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a UTF-8 text file so that it is there as a whole or not at all; what was there before is replaced."""
+    write_whole_bytes(path, text.encode("utf-8"))
+
+
+def write_whole_bytes(path: Path, data: bytes, suffix: str = "") -> None:
+    """As `write_whole`, for any file.
+
+    Args:
+        path: the file.
+        data: what it is to hold.
+        suffix: how the name ends under which it is written; a process that is killed leaves such a file behind.
+    """
     if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(data)
         return
-    with NamedTemporaryFile("w", encoding="utf-8", dir=path.absolute().parent, delete=False) as unfinished:
+    with NamedTemporaryFile(dir=path.absolute().parent, suffix=suffix, delete=False) as unfinished:
         try:
-            unfinished.write(text)
+            unfinished.write(data)
             unfinished.close()
             put_in_place(Path(unfinished.name), path)
         except BaseException:
             os.unlink(unfinished.name)
             raise
+
+
+def alone(lock: Path, refused: str) -> AbstractContextManager[object]:
+    """Lock others out, until what is returned is exited.
+
+    Args:
+        lock: a file that nobody else locks meanwhile.
+        refused: the sentence for whoever is not alone.
+
+    Raises:
+        ValueError: with that sentence.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        return FileLock(lock).acquire(timeout=0)
+    except Timeout:
+        raise ValueError(refused) from None
 
 
 def put_in_place(unfinished: Path, path: Path) -> None:

@@ -1,12 +1,10 @@
 """The run itself: every method on every prompt, in turn."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import attrs
-from filelock import FileLock, Timeout
 
 from talon_core.bench.engines import Decoded, Engine, engine_of, engine_of_transformers, logit_gap
 from talon_core.bench.environment import describe_environment, describe_session
@@ -19,6 +17,7 @@ from talon_core.bench.schedule import Plan, Unit
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import AUTO
+from talon_core.paths import alone
 from talon_core.plugins.parts import Resolved, choose_drafter
 from talon_core.rule import Lossless
 from talon_core.tree import IntArray
@@ -89,7 +88,8 @@ class Bench:
         """
         read_manifest(folder)  # refuses a folder of something else, before anything is put there
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
+        # both would measure each other
+        with alone(folder / LOCK, f"another run is writing into '{folder}'; wait for it, or give another folder"):
             results = self.open(folder)
             measurements = list(results.measurements)
             done = {measurement.unit for measurement in measurements}
@@ -207,12 +207,3 @@ class Bench:
                 f"at least one and fewer than the model's context, {context}; take it out or use --limit"
             )
         return ids
-
-
-def _alone(folder: Path) -> AbstractContextManager[object]:
-    """Keep a second run out of the folder: both would measure each other."""
-    lock = FileLock(folder / LOCK)
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(f"another run is writing into '{folder}'; wait for it, or give another folder") from None

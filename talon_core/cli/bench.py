@@ -54,16 +54,11 @@ def run(
     trust_remote_code: opts.TrustRemoteCode = False,
     lossy: opts.Lossy = False,
     attention: opts.Attention = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(parser=opts.whole_number, metavar="N", help="Only the first N prompts of each set."),
-    ] = None,
+    limit: opts.Limit = None,
     max_new_tokens: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Most tokens of an answer.")
     ] = 128,
-    temperature: Annotated[
-        float, typer.Option(parser=opts.number, metavar="T", help="0 is greedy; above it, tokens are drawn.")
-    ] = 0.0,
+    temperature: opts.Temperature = 0.0,
     seed: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="S", help="Of drawing; each repetition adds 1.")
     ] = 0,
@@ -74,7 +69,7 @@ def run(
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Decode one prompt this many times before.")
     ] = 3,
     turns: Annotated[str, typer.Option(help="first or all: of each conversation.")] = "first",
-    raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
+    raw: opts.Raw = False,
     rounds: Annotated[
         bool, typer.Option("--rounds", help="Keep every round with its tree, in rounds.jsonl beside the results.")
     ] = False,

@@ -89,6 +89,16 @@ Json = Annotated[
     ),
 ]
 
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", parser=whole_number, metavar="N", help="Only the first N prompts of each set."),
+]
+Temperature = Annotated[
+    float,
+    typer.Option("--temperature", parser=number, metavar="T", help="0 is greedy; above it, tokens are drawn."),
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")]
+
 __all__ = [
     "DEFAULT_DRAFTER",
     "DEFAULT_MODEL",
@@ -97,12 +107,15 @@ __all__ = [
     "Attention",
     "Drafter",
     "Json",
+    "Limit",
     "Lossy",
     "Model",
     "OtherMachine",
     "Policy",
     "Profile",
+    "Raw",
     "Rule",
+    "Temperature",
     "TrustRemoteCode",
     "check_seed",
     "number",

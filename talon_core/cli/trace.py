@@ -38,18 +38,13 @@ def record(
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     model: opts.Model = opts.DEFAULT_MODEL,
     trust_remote_code: opts.TrustRemoteCode = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(parser=opts.whole_number, metavar="N", help="Only the first N prompts of each set."),
-    ] = None,
+    limit: opts.Limit = None,
     max_new_tokens: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Most tokens of a text.")
     ] = 128,
-    temperature: Annotated[
-        float, typer.Option(parser=opts.number, metavar="T", help="0 is greedy; above it, tokens are drawn.")
-    ] = 0.0,
+    temperature: opts.Temperature = 0.0,
     seed: Annotated[int, typer.Option(parser=opts.whole_number, metavar="S", help="Of drawing.")] = 0,
-    raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
+    raw: opts.Raw = False,
     width: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Candidates that are kept of each node.")
     ] = 32,

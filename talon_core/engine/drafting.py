@@ -117,14 +117,22 @@ def draft_trees(
     return drafted
 
 
-def draft_tree(policy: TreePolicy, drafter: Drafter, root: int, limits: DraftLimits, choices: Choices) -> Drafted:
+def draft_tree(
+    policy: TreePolicy,
+    drafter: Drafter,
+    root: int,
+    limits: DraftLimits,
+    choices: Choices,
+    measured: MeasuredCosts | None = None,
+) -> Drafted:
     """`draft_trees` for a single sequence, in slot 0.
 
     Raises:
         PluginError: if the policy or the drafter breaks its contract; the message names it.
     """
     faults = Faults()
-    drafted = draft_trees([Wanted(0, policy, root, limits, choices)], drafter, faults, MeasuredCosts())
+    told = MeasuredCosts() if measured is None else measured
+    drafted = draft_trees([Wanted(0, policy, root, limits, choices)], drafter, faults, told)
     if faults:
         raise faults[0]
     return drafted[0]

@@ -3,11 +3,9 @@
 import numpy as np
 
 from talon_core.choices import SeededChoices
-from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Committed, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
-from talon_core.engine.drafting import DraftLimits, Wanted, draft_trees
-from talon_core.engine.faults import Faults
+from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.trace.columns import Rows, TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.observed import Notes, Observed, Place
@@ -35,11 +33,8 @@ def rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Row
         ahead.tokens = new[position:]
         left, most = len(new) - position - 1, checked_depth(spec, drafter)
         limits = DraftLimits(target["vocab_size"], left if most is None else min(left, most), frozenset(target["eos"]))
-        root, faults = int(text.ids[text.prompt_tokens + position - 1]), Faults()
         notes.begin()
-        draft_trees([Wanted(0, policy, root, limits, SeededChoices(0))], drafter, faults, MeasuredCosts())
+        draft_tree(policy, drafter, int(text.ids[text.prompt_tokens + position - 1]), limits, SeededChoices(0))
         notes.end()
-        if faults:
-            raise faults[0]
         drafter.commit({0: Committed(new[position : position + 1].copy(), np.zeros(1, dtype=np.int64))})
     return notes.rows()

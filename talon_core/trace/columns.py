@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import attrs
@@ -13,14 +12,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from talon_core.paths import put_in_place
 from talon_core.tree_arrays import FloatArray, IntArray
 
 NO_ROW = -1
 """In the place of a row that was not recorded."""
-
-UNFINISHED = ".unfinished"
-"""How the name of a file ends while it is written."""
 
 LAW_SLACK = 1e-3
 """How far from 1 a law in single precision may sum."""
@@ -192,18 +187,6 @@ def _mapped(file: Path) -> dict[str, NDArray[Any]]:
             start, end = (8 + length + offset for offset in told["data_offsets"])
             found[name] = np.asarray(data[start:end]).view(TYPES[told["dtype"]]).reshape(told["shape"])
     return found
-
-
-def write_file(file: Path, data: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all."""
-    with NamedTemporaryFile(dir=file.parent, suffix=UNFINISHED, delete=False) as unfinished:
-        try:
-            unfinished.write(data)
-            unfinished.close()
-            put_in_place(Path(unfinished.name), file)
-        except BaseException:
-            Path(unfinished.name).unlink()
-            raise
 
 
 TYPES = {"U16": "<u2", "I32": "<i4", "I64": "<i8", "F32": "<f4", "F64": "<f8", "BOOL": "?"}

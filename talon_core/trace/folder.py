@@ -11,12 +11,15 @@ import attrs
 
 from talon_core import records
 from talon_core.errors import written
-from talon_core.paths import small_text, write_whole
-from talon_core.trace.columns import UNFINISHED, TextTrace, write_file
+from talon_core.paths import small_text, write_whole, write_whole_bytes
+from talon_core.trace.columns import TextTrace
 
 MANIFEST = "manifest.json"
 TEXTS = "texts"
 LOCK = ".lock"
+UNFINISHED = ".unfinished"
+"""How the name of a text's file ends while it is written."""
+
 KIND = "talon trace"
 FORMAT = 1
 """Of the manifest and of the texts; another number is another form."""
@@ -139,7 +142,7 @@ class Trace:
         data = text.to_bytes(self.fingerprint, laws)
         file = self.file(text.set, text.prompt)
         file.parent.mkdir(exist_ok=True)
-        write_file(file, data)
+        write_whole_bytes(file, data, UNFINISHED)
         return len(data)
 
 

@@ -21,7 +21,7 @@ def in_processes(work: Callable[[Any], Any], things: Sequence[Any], count: int) 
     Args:
         work: what is done; what it gives can be pickled.
         things: on what.
-        count: processes, each of which gets every so manieth thing.
+        count: processes; the things are dealt out to them in turn.
 
     Raises:
         ValueError: what the work raises, or if a process dies.

@@ -2,14 +2,12 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import attrs
 import numpy as np
-from filelock import FileLock, Timeout
 from torch import nn
 
 from talon_core.bench.environment import describe_environment, describe_session, weights_hash
@@ -19,6 +17,7 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import EXACT_RULE
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_policy import MOST_NODES
+from talon_core.paths import alone
 from talon_core.plugins.parts import Parts
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
@@ -157,13 +156,14 @@ class Recorder:
         if self._decoder is not None and self._decoder.drafter is not None:
             drafter = self._decoder.drafter
         request = self._plain.frontend.request(next(iter(self._ids.values())), self.wanted.options(0))
+        environment = describe_environment(self._model, self._tokenizer, target)
         return {
             "settings": self.wanted.settings(),
-            "environment": describe_environment(self._model, self._tokenizer, target),
+            "environment": environment,
             "target": {
                 "vocab_size": target.vocab_size,
                 "eos": sorted(request.eos),
-                "weights_sha256": weights_hash(self._model),
+                "weights_sha256": environment["weights_sha256"],
             },
             "drafter": {
                 "spec": self._written,
@@ -187,7 +187,8 @@ class Recorder:
         """
         find_trace(folder)  # refuses a folder of something else, before anything is put there
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
+        refused = f"somebody is recording into '{folder}'; wait for it, or give another folder"
+        with alone(folder / LOCK, refused):
             trace = self._open(folder)
             for left in trace.unfinished():
                 left.unlink()
@@ -232,7 +233,7 @@ class Recorder:
         if self._decoder is not None:
             notes = self._place.notes = Notes(self.wanted.width, self.wanted.depth, self.wanted.laws)
             try:
-                self._along(self._decoder, attrs.evolve(request), new, notes)
+                self._along(self._decoder, request, new, notes)
             finally:
                 self._place.notes = None
             rows, laws = notes.rows(), notes.laws
@@ -320,13 +321,3 @@ def _networks(held: Any, seen: set[int], depth: int = 4) -> Iterator[nn.Module]:
         parts += [getattr(held, name, None) for name in slots if name != "__weakref__"]
     for part in parts:
         yield from _networks(part, seen, depth - 1)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep a second recording out of the folder."""
-    try:
-        with FileLock(folder / LOCK).acquire(timeout=0):
-            yield
-    except Timeout:
-        raise ValueError(f"somebody is recording into '{folder}'; wait for it, or give another folder") from None

@@ -11,8 +11,7 @@ from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.checked_policy import begun
-from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_trees
-from talon_core.engine.faults import Faults
+from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.walking import walked
 from talon_core.errors import blaming
@@ -250,11 +249,7 @@ class _Text:
         left = self._limit - done - 1
         depth = checked_depth(self._drafter, self._drafter)
         limits = DraftLimits(self._vocab_size, left if depth is None else min(left, depth), self._eos)
-        faults = Faults()
-        wanted = Wanted(0, self._policy, root, limits, self._policy_choices)
-        drafted = draft_trees([wanted], self._drafter, faults, layers).get(0)
-        if drafted is None:
-            raise faults[0]
+        drafted = draft_tree(self._policy, self._drafter, root, limits, self._policy_choices, layers)
         path = self._path(drafted, done)
         return Round(
             tree=drafted.tree.without_laws(),
