@@ -13,6 +13,8 @@ WORKERS ?= $(shell [ $(CORES) -gt 4 ] && echo 4 || echo $(CORES))
 TEST_THREADS := $(shell threads=$$(( $(CORES) / $(WORKERS) )); [ $$threads -gt 1 ] && echo $$threads || echo 1)
 export PIP_NO_INPUT = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Compiled files are kept, whatever the environment says: the tests start Python more than a hundred times.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help setup models demo test test-all lint docs bench speed batch-speed gpu gpu-speed build clean
