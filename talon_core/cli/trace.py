@@ -9,8 +9,10 @@ from rich.table import Column, Table
 
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
+from talon_core.cli.costs import costs_for
 from talon_core.cli.output import note, print_json, wide_stdout
 from talon_core.cli.progress import progress
+from talon_core.cli.sweep import sweep
 from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
@@ -25,6 +27,8 @@ BELOW = "nodes: of a tree in the mean; by the laws, in hindsight: MAT of the bes
 trace = typer.Typer(
     help="Record what a drafter proposes, and try policies on it without a model.", no_args_is_help=True
 )
+
+trace.command()(sweep)
 
 
 @trace.command()
@@ -189,7 +193,7 @@ def replay(
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs is {jobs}; it must be at least 1")
     found = read_trace(folder)
-    costs = None if profile is None else _costs(profile, found, other_machine)
+    costs = None if profile is None else costs_for(profile, [found], other_machine)
     answer = _replay(found, methods, jobs, costs)
     if as_json:
         print_json(answer.as_dict())
@@ -212,17 +216,6 @@ def _replay(trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Pr
         named = ", ".join(outside)
         note(f"the trace does not answer all that was asked by {named}; record with more --nodes, --depth or --width")
     return answer
-
-
-def _costs(profile: str, found: "Trace", other_machine: bool) -> "Profile":
-    """The profile that is named, if it is of this machine and of the trace's model and drafter, or meant anyway."""
-    from talon_core.bench.environment import describe_machine
-    from talon_core.profiles.store import check_used, find_profile
-
-    costs, target = find_profile(profile), found["target"]
-    differences = costs.differences(describe_machine(), target["weights_sha256"], found["drafter"]["spec"])
-    check_used(costs, differences, other_machine)
-    return costs
 
 
 def _show(answer: "Answer") -> None:

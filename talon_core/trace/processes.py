@@ -1,13 +1,33 @@
-"""Work on many things in several processes, which are forks of this one."""
+"""Work on many things at once, in processes that are forks of this one."""
 
 import multiprocessing
+import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from typing import Any
 
+import attrs
+
 from talon_core.errors import PluginError, one_line
+
+Executor = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[tuple[int, Any]]]
+"""`executor(work, things)`: do work on things, and give the place of each with what came of it, as they are done.
+
+What the work raises is raised again as `taken` does, and so is the death of a process that works, if it dies twice at
+the same thing."""
+
+Answered = tuple[str | None, Any]
+"""What came of a thing, from another process: the kind of its error and the sentence, or None and what was wanted."""
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def can_fork() -> bool:
@@ -15,62 +35,129 @@ def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods() and "torch" not in sys.modules
 
 
-def in_processes(work: Callable[[Any], Any], things: Sequence[Any], count: int) -> Iterator[Any]:
-    """Do work on things, and give what comes of each in their order.
+def one_by_one(work: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """The `Executor` of this process alone."""
+    return ((place, work(thing)) for place, thing in enumerate(things))
 
-    Args:
-        work: what is done; what it gives can be pickled.
-        things: on what.
-        count: processes; the things are dealt out to them in turn.
+
+def in_processes(count: int) -> Executor:
+    """The `Executor` of so many processes; of this one where that is 1, or where it cannot fork."""
+
+    def run(work: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        workers = min(count, len(things))
+        return _Pool(work, things).results(workers) if workers > 1 and can_fork() else one_by_one(work, things)
+
+    return run
+
+
+def apart(work: Callable[[], Any]) -> Any:
+    """What comes of work in a process of its own, where the system can fork: what it loads is not loaded here.
 
     Raises:
-        ValueError: what the work raises, or if a process dies.
-        PluginError: what the work raises.
+        ValueError: what the work raises, see `taken`.
     """
-    context = multiprocessing.get_context("fork")
-    workers, ends = [], []
-    try:
-        for number in range(count):
-            here, there = context.Pipe(duplex=False)
-            worker = context.Process(target=_serve, args=(work, things[number::count], there), daemon=True)
-            worker.start()
-            there.close()  # else its death would not be seen
-            workers.append(worker)
-            ends.append(here)
-        for place, thing in enumerate(things):
-            yield _received(ends[place % count], thing)
-    finally:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()
+    if not can_fork():
+        return work()
+    ((_, found),) = _Pool(lambda _: work(), ["what was asked apart"]).results(1)
+    return found
+
+
+@attrs.define
+class _Worker:
+    """A process, the pipe to it, and the place of the thing that it is at."""
+
+    process: ForkProcess
+    end: Connection
+    place: int
+
+
+class _Pool:
+    """Processes that are given one thing after the other."""
+
+    def __init__(self, work: Callable[[Any], Any], things: Sequence[Any]) -> None:
+        self._work, self._things = work, things
+        self._waiting = deque(range(len(things)))
+        self._died: set[int] = set()  # places at which a process has died
+        self._workers: dict[Connection, _Worker] = {}  # those that are at something
+        self._started: list[ForkProcess] = []
+
+    def results(self, count: int) -> Iterator[tuple[int, Any]]:
+        try:
+            for _ in range(count):
+                self._start()
+            while self._workers:
+                ready = {id(end) for end in wait([*self._workers])}
+                for worker in [worker for end, worker in self._workers.items() if id(end) in ready]:
+                    place = worker.place
+                    try:
+                        kind, found = worker.end.recv()
+                    except EOFError:
+                        self._replace(worker)
+                        continue
+                    self._go_on(worker)
+                    yield place, taken(kind, found)
+        finally:
+            for worker in self._workers.values():
+                worker.process.terminate()
+            for process in self._started:
+                process.join()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe()
+        process = context.Process(target=_serve, args=(self._work, self._things, there), daemon=True)
+        process.start()
+        self._started.append(process)
+        there.close()  # else its death would not be seen
+        self._workers[here] = worker = _Worker(process, here, -1)
+        self._go_on(worker)
+
+    def _go_on(self, worker: _Worker) -> None:
+        if self._waiting:
+            worker.place = self._waiting.popleft()
+        else:
+            del self._workers[worker.end]
+        with suppress(OSError):  # where it has died meanwhile, that is seen when its answer is waited for
+            worker.end.send(worker.place if worker.end in self._workers else None)
+
+    def _replace(self, worker: _Worker) -> None:
+        """Another process for one that has died."""
+        del self._workers[worker.end]
+        worker.process.join()
+        if worker.place in self._died:
+            raise ValueError(dead(self._things[worker.place]))
+        self._died.add(worker.place)
+        self._waiting.appendleft(worker.place)
+        self._start()
 
 
 def _serve(work: Callable[[Any], Any], things: Sequence[Any], there: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
-    for thing in things:
-        try:
-            there.send((None, work(thing)))
-        except Exception as error:
-            there.send((_kind(error), one_line(error)))
-            return
+    with suppress(EOFError):  # nobody waits any more
+        while (place := there.recv()) is not None:
+            there.send(answered(work, things[place]))
 
 
-def _kind(error: Exception) -> str:
-    """What an error becomes on the other side: those of others cannot always be pickled."""
-    if isinstance(error, PluginError):
-        return "plugin"
-    return "value" if isinstance(error, ValueError | LookupError | OSError) else type(error).__name__
-
-
-def _received(here: Connection, thing: Any) -> Any:
+def answered(work: Callable[[Any], Any], thing: Any) -> Answered:
+    """What comes of a thing, in a form that other processes can read: errors of others cannot always be pickled."""
     try:
-        kind, found = here.recv()
-    except EOFError:
-        raise ValueError(
-            f"a process has died at {thing}; it may have run out of memory, or a plugin has ended it: "
-            "with one process more can be seen"
-        ) from None
+        return None, work(thing)
+    except PluginError as error:
+        return "plugin", one_line(error)
+    except (ValueError, LookupError, OSError) as error:
+        return "value", one_line(error)
+    except Exception as error:
+        return type(error).__name__, one_line(error)
+
+
+def taken(kind: str | None, found: Any) -> Any:
+    """What was wanted out of `Answered`.
+
+    Raises:
+        PluginError: if the work has raised one.
+        ValueError: if the work has raised one, or a LookupError or an OSError.
+        RuntimeError: for any other error of the work.
+    """
     if kind is None:
         return found
     if kind == "plugin":
@@ -78,3 +165,11 @@ def _received(here: Connection, thing: Any) -> Any:
     if kind == "value":
         raise ValueError(found)
     raise RuntimeError(f"{kind}: {found}")
+
+
+def dead(thing: Any) -> str:
+    """The sentence about a thing at which processes die."""
+    return (
+        f"a process has died twice at {thing}; it may have run out of memory, or a plugin has ended it: "
+        "with one process more can be seen"
+    )

@@ -1,6 +1,5 @@
 """Methods on all texts of a trace, in several processes."""
 
-import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -12,7 +11,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.trace.asking import rows_of
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, BestTrees, best_trees
-from talon_core.trace.processes import can_fork, in_processes
+from talon_core.trace.processes import cores, in_processes
 from talon_core.trace.replay import Method, Replay, Totals
 
 
@@ -75,14 +74,6 @@ def _totals(totals: Totals) -> dict[str, Any]:
     return found
 
 
-@attrs.frozen
-class _OfText:
-    """What came of one text: the methods' totals, and the offers along it by each drafter."""
-
-    totals: Sequence[Totals]
-    along: Sequence[Along]
-
-
 def replayed(
     trace: Trace,
     methods: Sequence[Method],
@@ -110,42 +101,55 @@ def replayed(
         replay.check(method)
     if not texts:
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")
-    drafters: list[DrafterSpec | None] = []
-    for drafter in (method.drafter for method in methods):
-        if drafter not in drafters:
-            drafters.append(drafter)
-    found: list[_OfText] = []
+    by_place: dict[int, list[tuple[Totals, Along]]] = {}
     report(0, len(texts))
-    count = min(jobs or os.cpu_count() or 1, len(texts))
 
-    def work(text: tuple[str, int]) -> _OfText:
-        return _text(replay, methods, drafters, *text)
+    def work(text: tuple[str, int]) -> list[tuple[Totals, Along]]:
+        return tried_on(replay, methods, *text)
 
-    for one in in_processes(work, texts, count) if count > 1 and can_fork() else map(work, texts):
-        found.append(one)
-        report(len(found), len(texts))
-    along = [[one.along[number] for one in found] for number in range(len(drafters))]
-    tried = []
-    for number, method in enumerate(methods):
-        totals = Totals.all_of(one.totals[number] for one in found)
-        tried.append(Tried(method, totals, best_trees(along[drafters.index(method.drafter)], totals.largest_tree)))
-    oracle = best_trees(along[drafters.index(None) if None in drafters else 0])
-    return Answer(tried, oracle, len(texts), trace.planned_texts - len(texts), perf_counter() - started)
+    for place, one in in_processes(jobs or cores())(work, texts):
+        by_place[place] = one
+        report(len(by_place), len(texts))
+    of_texts = [by_place[place] for place in range(len(texts))]
+    tried, along = [], {}
+    for method, found in zip(methods, zip(*of_texts, strict=True), strict=True):
+        totals = Totals.all_of(own for own, _ in found)
+        along[method.name] = [offers for _, offers in found]
+        tried.append(Tried(method, totals, best_trees(along[method.name], totals.largest_tree)))
+    own = next((method for method in methods if method.drafter is None), methods[0])
+    missing = trace.planned_texts - len(texts)
+    return Answer(tried, best_trees(along[own.name]), len(texts), missing, perf_counter() - started)
 
 
-def _text(
-    replay: Replay, methods: Sequence[Method], drafters: Sequence[DrafterSpec | None], name: str, prompt: int
-) -> _OfText:
-    text, trace = replay.trace.text(name, prompt), replay.trace
+def tried_on(replay: Replay, methods: Sequence[Method], name: str, prompt: int) -> list[tuple[Totals, Along]]:
+    """Try methods on one text.
+
+    Args:
+        replay: of the trace that it is in.
+        methods: at least one; each has passed `Replay.check`.
+        name: of the text's prompt set.
+        prompt: the prompt's index in it.
+
+    Returns:
+        What each did, and how the offers of its drafter lie along the text.
+
+    Raises:
+        ValueError: if the text's file is none.
+        PluginError: if a plugin breaks its contract; the message names it.
+    """
+    text = replay.trace.text(name, prompt)
     new = text.ids[text.prompt_tokens :].tolist()
     tried = [replay.text(method, text) for method in methods]
     trees = [one.tree if one.drafted is None else one.drafted for replayed in tried for one in replayed.rounds]
     deepest = max(int(tree.depths.max()) for tree in trees)
-    along = []
-    for drafter in drafters:
+    offers: list[tuple[DrafterSpec | None, Along]] = []  # drafters cannot be hashed
+    for drafter in (method.drafter for method in methods):
+        if any(known == drafter for known, _ in offers):
+            continue
         if drafter is None:
             assert text.ranks is not None
-            along.append(Along(text.ranks))
+            offers.append((None, Along(text.ranks)))
         else:
-            along.append(Along.of(rows_of(drafter, text, trace, deepest), new))
-    return _OfText([Totals.of(one) for one in tried], along)
+            offers.append((drafter, Along.of(rows_of(drafter, text, replay.trace, deepest), new)))
+    along = [next(own for drafter, own in offers if drafter == method.drafter) for method in methods]
+    return [(Totals.of(one), own) for one, own in zip(tried, along, strict=True)]

@@ -21,6 +21,7 @@ BASE = {
     ("train",): ["medusa", "--out", "out"],
     ("trace", "record"): ["--prompts", "prompts.txt", "--out", "out"],
     ("trace", "replay"): ["folder", "talon"],
+    ("trace", "sweep"): ["talon", "--trace", "folder", "--out", "out"],
     ("profile", "measure"): ["here"],
 }
 """For each command that has numeric options, what it needs besides."""

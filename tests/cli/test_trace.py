@@ -74,7 +74,7 @@ def noted(work):
         return work(*arguments)
     return text
 
-run._text = noted(run._text)
+run.tried_on = noted(run.tried_on)
 status = main(["trace", "replay", *sys.argv[1:], "--json"])
 assert "torch" not in sys.modules
 sys.exit(status)
@@ -117,7 +117,7 @@ def test_a_process_that_dies_is_told(record: Any, process: Any, tmp_path: Path) 
     dies = "import os\nfrom talon_strategies import Chain\nChain.grow = lambda *_: os._exit(3)\n"
     status, out, _ = process(dies + REPLAY, str(tmp_path / "out"), "chain", "--jobs", "2")
     assert status == 2
-    assert "a process has died at" in json.loads(out)["error"]
+    assert "a process has died twice at" in json.loads(out)["error"]
 
 
 def test_methods_are_refused_before_anything_is_recorded(record: Any, tmp_path: Path) -> None:

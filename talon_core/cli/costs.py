@@ -1,0 +1,38 @@
+"""The costs that a command takes from a profile, if it is of this machine and of what was recorded."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from talon_core.trace.processes import apart
+
+if TYPE_CHECKING:
+    from talon_core.profiles.profile import Profile
+    from talon_core.trace.folder import Trace
+
+
+def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "Profile":
+    """The profile that is named.
+
+    Args:
+        profile: its name or its file.
+        traces: what it is used on.
+        other_machine: take it even if it is of another machine, model or drafter.
+
+    Raises:
+        LookupError: if there is none of that name.
+        ValueError: if it is none, or of something else where that is not meant; the sentence names the differences.
+    """
+    from talon_core.profiles.store import check_used, find_profile
+
+    costs, machine = find_profile(profile), apart(_machine)
+    for trace in traces:
+        differences = costs.differences(machine, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
+        check_used(costs, differences, other_machine)
+    return costs
+
+
+def _machine() -> dict[str, Any]:
+    """This machine; torch is loaded to ask it for its threads."""
+    from talon_core.bench.environment import describe_machine
+
+    return describe_machine()

@@ -1,0 +1,125 @@
+"""`talon trace sweep`: many methods on many traces, in parallel, each worked out once and kept."""
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Column, Table
+
+from talon_core.cli import options as opts
+from talon_core.cli.costs import costs_for
+from talon_core.cli.output import note, print_json, wide_stdout
+from talon_core.cli.progress import progress
+
+if TYPE_CHECKING:
+    from talon_core.trace.processes import Executor
+    from talon_core.trace.sweep import Summary
+
+CAPTION = "tokens per target pass (MAT); oracle: of the drafted tokens that could be accepted with as many nodes"
+
+
+def sweep(
+    methods: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD...",
+            help="As talon trace replay has them; 'talon:budget={16,32},mu={0.01,0.1}' stands for four.",
+        ),
+    ],
+    traces: Annotated[
+        list[Path], typer.Option("--trace", metavar="FOLDER", help="A folder of talon trace record; several times.")
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the lines go; what is there already is not worked out again.")
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option(parser=opts.whole_number, metavar="N", help="Processes; by default one for each core."),
+    ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray", help="Work on a cluster of Ray: that of $RAY_ADDRESS, or this machine's, or one that is started."
+        ),
+    ] = False,
+    profile: opts.Profile = None,
+    other_machine: opts.OtherMachine = False,
+    as_json: opts.Json = False,
+) -> None:
+    """Try many methods on many traces, in parallel, and keep what comes of each text.
+
+    Ctrl-C leaves a folder that the same command goes on with, and that other methods and traces can be added to.
+    """
+    from talon_core.trace.folder import read_trace
+    from talon_core.trace.sweep import Sweep, summaries
+
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"--jobs is {jobs}; it must be at least 1")
+    if jobs is not None and ray:
+        raise ValueError(f"--jobs is {jobs} and --ray is given; a cluster says itself how many processes it has")
+    costs = told = None
+    if profile is not None:
+        costs = costs_for(profile, [read_trace(folder) for folder in traces], other_machine)
+        told = sha256(json.dumps(costs.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
+    wanted = Sweep(traces, methods, costs, told)
+    executor = _executor(jobs, ray)
+    try:
+        with progress("sweeping", "lines") as report:
+            lines = wanted.run(out, executor, report)
+    except KeyboardInterrupt:
+        note(f"interrupted; the same command with --out '{out}' goes on from here")
+        raise
+    found = summaries(lines)
+    for trace in wanted.traces:
+        missing = trace.planned_texts - len(trace.texts())
+        if missing:
+            note(f"{missing} texts of the trace in '{trace.folder}' are not there, and are left out")
+    outside = {one.method: None for one in found if one.totals.outside}
+    if outside:
+        note(f"a trace does not answer all that was asked by {', '.join(outside)}; record with more --nodes or --width")
+    names = {trace.fingerprint: str(trace.folder) for trace in wanted.traces}
+    if as_json:
+        rows = [{**one.as_dict(), "folder": names[one.trace]} for one in found]
+        print_json({"folder": str(out), "lines": len(lines), "rows": rows})
+        return
+    for trace in wanted.traces:
+        of_trace = [one for one in found if one.trace == trace.fingerprint]
+        _show(f"{trace.folder}: {trace['drafter']['spec']}", of_trace)
+    typer.echo(str(out))
+
+
+def _executor(jobs: int | None, ray: bool) -> "Executor":
+    from talon_core.trace.on_ray import on_ray
+    from talon_core.trace.processes import cores, in_processes
+
+    return on_ray() if ray else in_processes(jobs or cores())
+
+
+def _show(title: str, found: Sequence["Summary"]) -> None:
+    """A row for each method, a column for each set."""
+    sets = list(dict.fromkeys(one.set for one in found if one.set is not None))
+    method = Column("method", overflow="fold", min_width=16)
+    table = Table(method, title=title, title_justify="left", caption=CAPTION, caption_justify="left")
+    for name in ("MAT", *(sets if len(sets) > 1 else ()), "nodes", "oracle"):
+        table.add_column(name, justify="right")
+    predicted = all(one.totals.predicted_seconds is not None for one in found)
+    if predicted:
+        table.add_column("tokens/s", justify="right")
+    by_name = {(one.method, one.set): one for one in found}
+    for one in found:
+        if one.set is not None:
+            continue
+        totals = one.totals
+        of_sets = [f"{by_name[one.method, name].totals.mean_accepted_tokens:.3f}" for name in sets]
+        table.add_row(
+            one.method,
+            f"{totals.mean_accepted_tokens:.3f}",
+            *(of_sets if len(sets) > 1 else ()),
+            f"{totals.nodes_verified / totals.target_passes:.1f}",
+            "" if one.share is None else f"{100 * one.share:.0f} %",
+            *([f"{totals.predicted_tokens_per_second:.1f}"] if predicted else []),
+        )
+    wide_stdout().print(table)

@@ -1,0 +1,406 @@
+"""Many methods on many traces: each method on each text is worked out once, wherever, and kept."""
+
+import hashlib
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from talon_core import records
+from talon_core.certificates.code import UntoldError, digest, source_file
+from talon_core.costs import Costs
+from talon_core.errors import written
+from talon_core.paths import alone, small_text, write_whole
+from talon_core.plugins.registry import Registry, load_registry
+from talon_core.trace.folder import Trace, read_trace
+from talon_core.trace.methods import parse_methods
+from talon_core.trace.processes import Executor
+from talon_core.trace.replay import Method, Replay, Totals
+from talon_core.trace.run import tried_on
+
+KIND, FORMAT = "talon sweep", 1
+MANIFEST, RESULTS, LOCK = "manifest.json", "results.jsonl", ".lock"
+TOGETHER = 16
+"""Methods that are tried on a text before anything is kept; a text is read once for all of them."""
+
+ANY_OF = re.compile(r"\{([^{}]*)\}")
+
+
+def expanded(spec: str) -> list[str]:
+    """Every method that a pattern stands for: `talon:budget={16,32},mu={0.01,0.1}` are four.
+
+    Raises:
+        ValueError: if a brace has no other, or nothing is in it.
+    """
+    pieces = ANY_OF.split(spec)  # what stands between braces is every second one
+    if any(brace in piece for piece in pieces[::2] for brace in "{}"):
+        raise ValueError(f"method '{spec}' has a brace without its other; several values are written {{16,32}}")
+    values = [[value.strip() for value in piece.split(",")] for piece in pieces[1::2]]
+    if not all(all(one) for one in values):
+        raise ValueError(f"method '{spec}' has a brace with an empty value; several values are written {{16,32}}")
+    chosen = (iter(one) for one in product(*values))
+    return ["".join(next(one) if place % 2 else piece for place, piece in enumerate(pieces)) for one in chosen]
+
+
+@attrs.frozen
+class Passes:
+    """Target passes on a text with the best trees of so many nodes; see `talon_core.trace.oracle.BestTrees`."""
+
+    nodes: int | None
+    in_hindsight: int
+    by_the_laws: int
+
+
+@attrs.frozen
+class Line:
+    """What became of one method on one text.
+
+    Attributes:
+        trace: the trace's fingerprint.
+        set: the prompt set's name.
+        prompt: the prompt's index in its set.
+        method: as it was written.
+        code: tells the code of the method's parts from what it is after a change.
+        profile: tells the profile from others; None without one.
+        totals: what the method did.
+        oracle: the passes that there would be with the best trees of as many nodes as the policy's `budget`.
+    """
+
+    trace: str
+    set: str
+    prompt: int
+    method: str
+    code: str
+    profile: str | None
+    totals: Totals
+    oracle: Passes
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What it is about."""
+        return self.trace, self.set, self.prompt, self.method, self.code, self.profile
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as plain data, for JSON; `from_dict` reads it."""
+        return attrs.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Line":
+        """What `as_dict` gave.
+
+        Raises:
+            ValueError: if it is no such thing; the sentence names the field and the value.
+        """
+        found: Line = records.make(cls, data, READERS)
+        return found
+
+
+def _totals(data: Any) -> Totals:
+    counts = {field.name: records.whole for field in attrs.fields(Totals)}
+    found: Totals = records.make(Totals, data, {**counts, "predicted_seconds": records.maybe(records.amount)})
+    return found
+
+
+def _passes(data: Any) -> Passes:
+    counts = {"in_hindsight": records.whole, "by_the_laws": records.whole}
+    found: Passes = records.make(Passes, data, {"nodes": records.maybe(records.whole), **counts})
+    return found
+
+
+READERS: Mapping[str, records.Reader] = {
+    "trace": records.words,
+    "set": records.words,
+    "prompt": records.whole,
+    "method": records.words,
+    "code": records.words,
+    "profile": records.maybe(records.words),
+    "totals": _totals,
+    "oracle": _passes,
+}
+
+
+@attrs.frozen
+class Unit:
+    """Work that is done in one go: some methods on one text of a trace.
+
+    Attributes:
+        folder: the trace's.
+        text: its set and prompt.
+        methods: as they were written.
+    """
+
+    folder: Path
+    text: tuple[str, int]
+    methods: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"prompt {self.text[1]} of the set '{self.text[0]}' in '{self.folder}'"
+
+
+class Work:
+    """Does a unit, in whichever process: what it needs besides is read where it runs, once.
+
+    Args:
+        costs: what passes take; None if nobody wants to know.
+    """
+
+    def __init__(self, costs: Costs | None = None) -> None:
+        self.costs = costs
+        self._traces: dict[Path, Trace] = {}
+        self._methods: dict[tuple[Path, str], Method] = {}
+
+    def __reduce__(self) -> Any:
+        return Work, (self.costs,)
+
+    def __call__(self, unit: Unit) -> list[tuple[Totals, Passes]]:
+        if unit.folder not in self._traces:
+            self._traces[unit.folder] = read_trace(unit.folder)
+        trace = self._traces[unit.folder]
+        missing = [spec for spec in unit.methods if (unit.folder, spec) not in self._methods]
+        for spec, method in zip(missing, parse_methods(missing, trace, load_registry()), strict=True):
+            self._methods[unit.folder, spec] = method
+        methods = [self._methods[unit.folder, spec] for spec in unit.methods]
+        found = []
+        tried = tried_on(Replay(trace, self.costs), methods, *unit.text)
+        for method, (own, offers) in zip(methods, tried, strict=True):
+            nodes = 1 if method.policy is None else method.policy.budget
+            found.append((own, Passes(nodes, offers.in_hindsight(nodes), offers.by_the_laws(nodes))))
+        return found
+
+
+class Sweep:
+    """Methods on traces.
+
+    Args:
+        folders: of the traces.
+        patterns: of methods; see `expanded`.
+        costs: what passes take, on the machine that is asked about; None if nobody wants to know.
+        profile: tells these costs from others.
+        registry: where names are looked up.
+
+    Raises:
+        ValueError: if a method is unknown, given twice or cannot be tried on one of the traces, or a trace is given
+            twice.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        patterns: Sequence[str],
+        costs: Costs | None = None,
+        profile: str | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        registry = registry if registry is not None else load_registry()
+        self.traces = [read_trace(folder.absolute()) for folder in folders]
+        known: dict[str, Path] = {}
+        for trace in self.traces:
+            if trace.fingerprint in known:
+                raise ValueError(f"'{trace.folder}' and '{known[trace.fingerprint]}' are the same trace; give one")
+            known[trace.fingerprint] = trace.folder
+            if not trace.texts():
+                raise ValueError(f"no text of the trace in '{trace.folder}' is there")
+        self.methods = [spec for pattern in patterns for spec in expanded(pattern)]
+        self._work, self._profile = Work(costs), profile
+        self._code: dict[str, str] = {}
+        for trace in self.traces:
+            replay = Replay(trace)
+            for method in parse_methods(self.methods, trace, registry):
+                replay.check(method)
+                self._code[method.name] = _code_of(method)
+        self.methods = [spec.strip() for spec in self.methods]
+
+    @cached_property
+    def keys(self) -> list[tuple[Any, ...]]:
+        """What each line is about, see `Line.key`, trace by trace, text by text."""
+        return [
+            (trace.fingerprint, *text, method, self._code[method], self._profile)
+            for trace in self.traces
+            for text in trace.texts()
+            for method in self.methods
+        ]
+
+    def run(
+        self,
+        folder: Path,
+        executor: Executor,
+        report: Callable[[int, int], None] = lambda done, all_: None,
+    ) -> list[Line]:
+        """Work out what the folder does not have yet, and keep it there.
+
+        Args:
+            folder: is made if it is not there. It may have lines of other methods and traces.
+            executor: who works.
+            report: called with the number of lines that are there and of all.
+
+        Returns:
+            A line for each of `keys`.
+
+        Raises:
+            ValueError: if the folder is one of something else, somebody else writes there, or the work fails; what was
+                worked out before is kept.
+            PluginError: if a plugin breaks its contract; the message names it.
+        """
+        _check_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with alone(folder / LOCK, f"another sweep is writing into '{folder}'; wait for it, or give another folder"):
+            lines = _opened(folder)
+            wanted = {*self.keys}
+            known = {line.key: line for line in lines if line.key in wanted}
+            report(len(known), len(wanted))
+            units = [*self._units({*known})]
+            with (folder / RESULTS).open("a", encoding="utf-8", newline="\n") as file:
+                for place, found in executor(self._work, units):
+                    made = [*self._lines(units[place], found)]
+                    file.write("".join(_text(line) for line in made))
+                    file.flush()
+                    known |= {line.key: line for line in made}
+                    report(len(known), len(wanted))
+        return [known[key] for key in self.keys]
+
+    def _units(self, done: set[tuple[Any, ...]]) -> Iterator[Unit]:
+        for trace in self.traces:
+            for text in trace.texts():
+                left = [
+                    method
+                    for method in self.methods
+                    if (trace.fingerprint, *text, method, self._code[method], self._profile) not in done
+                ]
+                for first in range(0, len(left), TOGETHER):
+                    yield Unit(trace.folder, text, tuple(left[first : first + TOGETHER]))
+
+    def _lines(self, unit: Unit, found: Sequence[tuple[Totals, Passes]]) -> Iterator[Line]:
+        (trace,) = (trace.fingerprint for trace in self.traces if trace.folder == unit.folder)
+        for method, (totals, passes) in zip(unit.methods, found, strict=True):
+            yield Line(trace, *unit.text, method, self._code[method], self._profile, totals, passes)
+
+
+def _code_of(method: Method) -> str:
+    """A hash of the packages that the method's parts are in; of what is in no file, its name."""
+    told = hashlib.sha256()
+    for part in (method.policy, method.rule, method.drafter):
+        if part is None:
+            continue
+        package = type(part).__module__.partition(".")[0]
+        file = source_file(type(part))
+        module = getattr(sys.modules.get(package), "__file__", None)
+        try:
+            own = "" if file is None or module is None else digest(_package(Path(module)))
+        except UntoldError:
+            own = ""
+        told.update(f"{type(part).__module__}.{type(part).__qualname__} {own}\n".encode())
+    return told.hexdigest()[:16]
+
+
+def _package(module: Path) -> Path:
+    return module.parent if module.name == "__init__.py" else module
+
+
+def _check_folder(folder: Path) -> None:
+    file = folder / MANIFEST
+    if not file.exists():
+        if folder.exists() and (not folder.is_dir() or any(one.name != LOCK for one in folder.iterdir())):
+            raise ValueError(f"'{folder}' is no folder of talon trace sweep: it has no {MANIFEST}; give another one")
+        return
+    try:
+        data = records.dictionary(records.parsed(small_text(file)))
+    except ValueError as error:
+        raise ValueError(f"'{file}' is no manifest of talon trace sweep: {error}") from error
+    if data.get("kind") != KIND or data.get("format") != FORMAT:
+        raise ValueError(
+            f"'{file}' says kind {written(data.get('kind'))} and format {written(data.get('format'))}; it must be "
+            f"'{KIND}' and {FORMAT}"
+        )
+
+
+def _opened(folder: Path) -> list[Line]:
+    """The lines of a folder; what a killed sweep has left at its end is taken away."""
+    manifest, results = folder / MANIFEST, folder / RESULTS
+    if not manifest.exists():
+        write_whole(manifest, json.dumps({"kind": KIND, "format": FORMAT}) + "\n")
+    if not results.exists():
+        return []
+    if not results.is_file():
+        raise ValueError(f"'{results}' is no file; the lines of a sweep must be there")
+    *whole, cut = results.read_text(encoding="utf-8", errors="replace").split("\n")
+    found = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            found.append(Line.from_dict(records.dictionary(records.parsed(line))))
+        except ValueError as error:
+            raise ValueError(f"line {number} of '{results}' is none of a sweep of this version: {error}") from error
+    if cut:
+        write_whole(results, "".join(_text(line) for line in found))
+    return found
+
+
+def _text(line: Line) -> str:
+    return json.dumps(line.as_dict(), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@attrs.frozen
+class Summary:
+    """What became of one method on a trace, or on one set of it.
+
+    Attributes:
+        trace: the trace's fingerprint.
+        method: as it was written.
+        set: the set's name; None for all of them.
+        texts: how many.
+        totals: of all texts.
+        in_hindsight: tokens per target pass with the best trees of as many nodes as the policy's budget.
+        by_the_laws: the same with the nodes that are likeliest by the drafter's laws.
+    """
+
+    trace: str
+    method: str
+    set: str | None
+    texts: int
+    totals: Totals
+    in_hindsight: float
+    by_the_laws: float
+
+    @property
+    def share(self) -> float | None:
+        """Of the drafted tokens that could be accepted with as many nodes, how many are; None where none could."""
+        most = self.in_hindsight - 1
+        return (self.totals.mean_accepted_tokens - 1) / most if most > 0 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as plain data, as `talon trace sweep --json` prints it."""
+        totals = attrs.asdict(self.totals)
+        if self.totals.predicted_seconds is None:
+            del totals["predicted_seconds"]
+        else:
+            totals["predicted_tokens_per_second"] = self.totals.predicted_tokens_per_second
+        return {
+            "trace": self.trace,
+            "method": self.method,
+            "set": self.set,
+            "texts": self.texts,
+            "mean_accepted_tokens": self.totals.mean_accepted_tokens,
+            **totals,
+            "oracle": {"in_hindsight": self.in_hindsight, "by_the_laws": self.by_the_laws, "share": self.share},
+        }
+
+
+def summaries(lines: Sequence[Line]) -> list[Summary]:
+    """Trace by trace and method by method, in the order of the lines: of all sets together, and of each."""
+    groups: dict[tuple[str, str, str | None], list[Line]] = defaultdict(list)
+    for line in lines:
+        groups[line.trace, line.method, None].append(line)
+    for line in lines:
+        groups[line.trace, line.method, line.set].append(line)
+    found = []
+    for (trace, method, name), own in groups.items():
+        totals = Totals.all_of(line.totals for line in own)
+        best = [sum(getattr(line.oracle, which) for line in own) for which in ("in_hindsight", "by_the_laws")]
+        found.append(Summary(trace, method, name, len(own), totals, *(totals.new_tokens / passes for passes in best)))
+    return found

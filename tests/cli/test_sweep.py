@@ -1,0 +1,185 @@
+"""`talon trace sweep` on the trace that ships, in one process, in several and on a local cluster of Ray."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace import sweep
+from talon_core.trace.sweep import RESULTS
+
+METHODS = ("chain:length={2,4}", "talon:budget=16", "none")
+
+SWEEP = """
+import sys
+from pathlib import Path
+from talon_core.cli import main
+from talon_core.trace import on_ray, processes
+
+def dies_once(work, unit, own=processes.answered, flag=sys.argv.pop(1)):
+    import os
+    from pathlib import Path
+    if unit.text[1] == 1 and not Path(flag).exists():
+        Path(flag).touch()
+        os._exit(9)
+    return own(work, unit)
+
+processes.answered = on_ray.answered = dies_once
+status = main(["trace", "sweep", *sys.argv[1:], "--json"])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def lines(folder: Path) -> list[str]:
+    return sorted((folder / RESULTS).read_text().splitlines())
+
+
+@pytest.fixture
+def swept(talon: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Runs `talon trace sweep` on the shipped trace."""
+
+    def run(*arguments: str, out: Path = tmp_path / "out", trace: Path = SHIPPED) -> Any:
+        return talon("trace", "sweep", *arguments, "--trace", str(trace), "--out", str(out))
+
+    return run
+
+
+def test_it_says_what_a_replay_says_and_of_each_set(swept: Any, talon: Any) -> None:
+    ran = swept(*METHODS, "--json")
+    assert ran.status == 0, ran.err
+    replayed = talon("trace", "replay", str(SHIPPED), "chain:length=2", "chain:length=4", *METHODS[1:], "--json").answer
+    rows = {(row["method"], row["set"]): row for row in ran.answer["rows"]}
+    assert len(rows) == 8
+    for one in replayed["methods"]:
+        whole, of_set = rows[one["method"], None], rows[one["method"], "prompts"]
+        for name in ("mean_accepted_tokens", "target_passes", "draft_passes", "nodes_verified", "outside"):
+            assert whole[name] == of_set[name] == one[name]
+        assert whole["texts"] == 4
+        if one["largest_tree"] == one["oracle"]["nodes"] == {"chain:length=4": 5, "none": 1}.get(one["method"]):
+            assert whole["oracle"]["in_hindsight"] == one["oracle"]["in_hindsight"]
+    assert rows["none", None]["oracle"] == {"in_hindsight": 1.0, "by_the_laws": 1.0, "share": None}
+    talon_row = rows["talon:budget=16", None]
+    most = talon_row["oracle"]["in_hindsight"]
+    assert talon_row["oracle"]["share"] == (talon_row["mean_accepted_tokens"] - 1) / (most - 1)
+
+
+def test_people_get_a_table_and_see_what_is_missing(swept: Any, tmp_path: Path) -> None:
+    ran = swept("talon:budget=16")
+    assert ran.status == 0, ran.err
+    assert "talon:budget=16" in ran.out
+    assert "MAT" in ran.out
+    assert ran.out.endswith(f"{tmp_path / 'out'}\n")
+
+
+@pytest.mark.parametrize("how", [["--jobs", "2"], ["--ray"]], ids=["processes", "ray"])
+def test_a_killed_worker_loses_nothing_and_all_is_as_in_one_process(
+    swept: Any, process: Any, tmp_path: Path, how: list[str]
+) -> None:
+    if how == ["--ray"]:
+        pytest.importorskip("ray")
+    assert swept(*METHODS, out=tmp_path / "alone").status == 0
+    given = [str(tmp_path / "killed"), *METHODS, "--trace", str(SHIPPED), "--out", str(tmp_path / "out"), *how]
+    status, out, err = process(SWEEP, *given)
+    assert status == 0, err
+    assert json.loads(out)["lines"] == 16
+    assert (tmp_path / "killed").exists()
+    assert lines(tmp_path / "out") == lines(tmp_path / "alone")
+
+
+def test_what_is_there_is_not_worked_out_again(swept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[sweep.Unit] = []
+    work = sweep.Work.__call__
+    monkeypatch.setattr(sweep.Work, "__call__", lambda self, unit: asked.append(unit) or work(self, unit))
+    swept("chain:length=2")
+    assert [unit.methods for unit in asked] == [("chain:length=2",)] * 4
+    results = tmp_path / "out" / RESULTS
+    *whole, last, _ = results.read_text().split("\n")
+    results.write_text("\n".join([*whole, last[:30]]))  # as a killed command leaves it
+    asked.clear()
+    assert swept("chain:length={2,3}").status == 0
+    assert sorted(len(unit.methods) for unit in asked) == [1, 1, 1, 2]
+    assert len(lines(tmp_path / "out")) == 8
+    asked.clear()
+    found = swept("chain:length=3", "chain:length=2", "--json").answer
+    assert not asked
+    assert [row["method"] for row in found["rows"] if row["set"] is None] == ["chain:length=3", "chain:length=2"]
+
+
+def test_lines_of_other_code_do_not_count(swept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept("chain")
+    monkeypatch.setattr(sweep, "digest", lambda where: "another")
+    swept("chain")
+    assert len(lines(tmp_path / "out")) == 8
+
+
+def test_ctrl_c_leaves_what_was_worked_out(swept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = sweep.Work.__call__
+
+    def until_the_third(self: sweep.Work, unit: sweep.Unit) -> Any:
+        if unit.text[1] == 2:
+            raise KeyboardInterrupt
+        return work(self, unit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep.Work, "__call__", until_the_third)
+        ran = swept("chain")
+    assert ran.status == 130
+    assert f"interrupted; the same command with --out '{tmp_path / 'out'}' goes on from here" in ran.err
+    assert len(lines(tmp_path / "out")) == 2
+    assert swept("chain").status == 0
+    assert len(lines(tmp_path / "out")) == 4
+
+
+def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
+    ran = swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine", "--json")
+    assert ran.status == 0, ran.err
+    assert all(row["predicted_tokens_per_second"] > 0 for row in ran.answer["rows"])
+    assert all("predicted_seconds" not in row for row in swept("chain", "none", "--json").answer["rows"])
+    assert "is of another" in swept("chain", "--profile", "h100-llama-3.1-8b").refusal
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["chain:length={2,3"], "method 'chain:length={2,3' has a brace without its other"),
+        (["chain:length={2,,3}"], "has a brace with an empty value; several values are written {16,32}"),
+        (["chain:length={2,2}"], "the method 'chain:length=2' is given twice"),
+        (["talom"], "method 'talom': no tree policy 'talom'; did you mean 'talon'?"),
+        (["sequoia"], "its policy draws from whole laws of the drafter, and the trace has none"),
+        (["chain", "--jobs", "0"], "--jobs is 0; it must be at least 1"),
+        (["chain", "--jobs", "2", "--ray"], "--jobs is 2 and --ray is given"),
+        (["chain", "--trace", str(SHIPPED)], "are the same trace; give one"),
+        (["chain", "--profile", "nowhere"], "no profile 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_written(
+    swept: Any, tmp_path: Path, given: list[str], why: str
+) -> None:
+    assert why in swept(*given, "--json").refusal
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_of_something_else_are_refused(swept: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("Dear")
+    assert "is no folder of talon trace sweep: it has no manifest.json" in swept("chain", out=tmp_path / "mine").refusal
+    assert "it must be 'talon sweep' and 1" in swept("chain", out=SHIPPED).refusal
+    assert "there is no manifest.json in" in swept("chain", trace=tmp_path / "none").refusal
+    swept("chain")
+    results = tmp_path / "out" / RESULTS
+    results.write_text(results.read_text().replace('"target_passes"', '"passes"', 1))
+    assert "line 1 of" in (why := swept("chain").refusal)
+    assert "is none of a sweep of this version" in why
+    results.unlink()
+    results.mkdir()
+    assert "is no file; the lines of a sweep must be there" in swept("chain").refusal
+
+
+def test_without_ray_the_command_says_what_to_install(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert swept("chain", "--ray").refusal == "--ray needs Ray; install it with: pip install 'talon-core[ray]'"
