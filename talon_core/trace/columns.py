@@ -24,6 +24,11 @@ NARROW = np.iinfo(np.uint16).max
 """Vocabularies up to this size are kept in two bytes a token; the number itself stands for padding then."""
 
 
+def place(above: Any, token: Any) -> Any:
+    """What tells a node from all others of a text: the row above it and its token in one number, or an array each."""
+    return above << 32 | token
+
+
 @attrs.frozen(eq=False)
 class Rows:
     """What a drafter offered at the nodes of a superset tree at every position; a row for each node.
@@ -48,7 +53,7 @@ class Rows:
     logp: NDArray[Any]
     whole: NDArray[np.bool_]
     passes: NDArray[Any]
-    _below: dict[int, Mapping[tuple[int, int], int]] = attrs.field(factory=dict, init=False)
+    _below: dict[int, Mapping[int, int]] = attrs.field(factory=dict, init=False)
 
     @property
     def width(self) -> int:
@@ -60,13 +65,14 @@ class Rows:
         first, end = self.starts[position : position + 2].tolist()
         return int(first) if end > first else NO_ROW
 
-    def below(self, position: int) -> Mapping[tuple[int, int], int]:
-        """The rows of a position but its root's, by the row above and the node's token."""
+    def below(self, position: int) -> Mapping[int, int]:
+        """The rows of a position but its root's, by the `place` of each."""
         found = self._below.get(position)
         if found is None:
             first, end = self.starts[position : position + 2].tolist()
-            places = zip(self.above[first + 1 : end].tolist(), self.nodes[first + 1 : end].tolist(), strict=True)
-            found = self._below[position] = {place: row for row, place in enumerate(places, start=first + 1)}
+            above, nodes = (of[first + 1 : end].astype(np.int64) for of in (self.above, self.nodes))
+            places = place(above, nodes).tolist()
+            found = self._below[position] = dict(zip(places, range(first + 1, end), strict=False))
         return found
 
     def offered(self, rows: Sequence[int] | slice, width: int) -> tuple[IntArray, FloatArray]:

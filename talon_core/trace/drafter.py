@@ -6,7 +6,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates, Law, NoLaws
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
-from talon_core.trace.columns import NO_ROW, TextTrace
+from talon_core.trace.columns import NO_ROW, TextTrace, place
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
@@ -58,7 +58,8 @@ class TraceDrafter(Drafter):
             return [self._row_of[0]]
         row_of, below = self._row_of, self._rows.below(self._position)
         above = [row_of[parent] for parent in tree.parents[nodes].tolist()]
-        asked = [below.get(place, NO_ROW) for place in zip(above, tree.tokens[nodes].tolist(), strict=True)]
+        held = zip(above, tree.tokens[nodes].tolist(), strict=True)
+        asked = [NO_ROW if row == NO_ROW else below.get(place(row, token), NO_ROW) for row, token in held]
         row_of.update(zip(nodes.tolist(), asked, strict=True))
         return asked
 
@@ -78,7 +79,7 @@ class TraceDrafter(Drafter):
         """The row of the node at the end of some tokens behind the current root; `NO_ROW` if there is none."""
         row, below = self._rows.root(self._position), self._rows.below(self._position)
         for token in path:
-            row = below.get((row, token), NO_ROW)
+            row = NO_ROW if row == NO_ROW else below.get(place(row, token), NO_ROW)
         return row
 
     def outside(self, drafted: TokenTree) -> int:

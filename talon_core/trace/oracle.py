@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
-from talon_core.trace.columns import NO_ROW, Rows
+from talon_core.trace.columns import NO_ROW, Rows, place
 from talon_core.tree import IntArray
 
 
@@ -108,4 +108,4 @@ def _along(rows: Rows, position: int, tokens: IntArray, coming: Sequence[int]) -
         if not ranks:
             return
         yield (row - first) * tokens.shape[1] + ranks[0]
-        row = below.get((row, token), NO_ROW)
+        row = below.get(place(row, token), NO_ROW)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from talon_core import Candidates, Growth, TokenTree, TreePolicy
 from talon_core.choices import Choices
-from talon_core.trace.columns import Rows
+from talon_core.trace.columns import Rows, place
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, best_trees
 from talon_core.trace.replay import Method, Replay, Totals
@@ -76,17 +76,17 @@ def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]
     assert text.ranks is not None
     new, below = text.ids[text.prompt_tokens :].tolist(), rows.below(0)
     scores: dict[tuple[int, ...], float] = {}
-    place = {(): rows.root(0)}
+    row_of = {(): rows.root(0)}
     for depth in range(1, 4):
         for path in product(range(11), repeat=depth):
-            if path[:-1] in place:
-                row = place[path[:-1]]
+            if path[:-1] in row_of:
+                row = row_of[path[:-1]]
                 tokens, logp = rows.offered([row], 11)
                 rank = np.flatnonzero(tokens[0] == path[-1])
                 if len(rank):
                     scores[path] = scores.get(path[:-1], 0.0) + float(logp[0, rank[0]])
-                if (row, path[-1]) in below:
-                    place[path] = below[row, path[-1]]
+                if place(row, path[-1]) in below:
+                    row_of[path] = below[place(row, path[-1])]
     own = [scores[tuple(new[:depth])] for depth in range(1, 4)]
     assert text.ranks[0] == tuple(sum(score > mine for score in scores.values()) for mine in own)  # no ties here
 

@@ -19,7 +19,7 @@ from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.errors import PluginError
 from talon_core.plugins.registry import load_registry
 from talon_core.table import TableDrafter
-from talon_core.trace.columns import NO_ROW, TextTrace
+from talon_core.trace.columns import NO_ROW, TextTrace, place
 from talon_core.trace.folder import Trace, find_trace, read_trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.observed import Notes, Observed, Place
@@ -51,7 +51,7 @@ def test_every_node_that_was_drafted_from_has_its_row(tiny: Any, recorded: Calla
                 above = int(rows.above[row])
                 depth[row] = depth[above] + 1
                 assert above == NO_ROW or (int(rows.nodes[row]) in rows.offered([above], rows.width)[0])
-                assert above == NO_ROW or rows.below(position)[above, int(rows.nodes[row])] == row
+                assert above == NO_ROW or rows.below(position)[place(above, int(rows.nodes[row]))] == row
             layers = np.bincount([depth[row] for row in range(first, end)]) if end > first else np.zeros(0)
             assert len(layers) == min(4, left)
             assert layers.max(initial=0) <= 6 + BEAM + 2
@@ -66,7 +66,7 @@ def test_the_text_is_followed_as_far_as_the_drafter_offers_it(tiny: Any, recorde
             row, below = text.rows.root(position), text.rows.below(position)
             left = len(new) - position - 1
             for token in new[position:][: min(4, left - 1)]:
-                row = below[row, token]
+                row = below[place(row, token)]
 
 
 def test_files_of_the_same_recording_are_equal_and_read_as_they_were(
