@@ -67,7 +67,7 @@ class Line:
         set: the prompt set's name.
         prompt: the prompt's index in its set.
         method: as it was written.
-        code: tells the code of the method's parts from what it is after a change.
+        code: tells the method's parts, their options and their code from what they are after a change.
         profile: tells the profile from others; None without one.
         totals: what the method did.
         oracle: the passes that there would be with the best trees of as many nodes as the policy's `budget`.
@@ -283,7 +283,7 @@ class Sweep:
 
 
 def _code_of(method: Method) -> str:
-    """A hash of the packages that the method's parts are in; of what is in no file, its name."""
+    """A hash of the method's parts with their options, which a name may come to mean, and of their packages."""
     told = hashlib.sha256()
     for part in (method.policy, method.rule, method.drafter):
         if part is None:
@@ -295,7 +295,7 @@ def _code_of(method: Method) -> str:
             own = "" if file is None or module is None else digest(_package(Path(module)))
         except UntoldError:
             own = ""
-        told.update(f"{type(part).__module__}.{type(part).__qualname__} {own}\n".encode())
+        told.update(f"{type(part).__module__}.{type(part).__qualname__} {own} {part!r}\n".encode())
     return told.hexdigest()[:16]
 
 
