@@ -12,8 +12,9 @@ from pathlib import Path
 
 import attrs
 
+from talon_core.kept import ENDING
 from talon_core.profiles.profile import AXES, Profile, Table
-from talon_core.profiles.store import COMPUTED, ENDING, as_text
+from talon_core.profiles.store import COMPUTED, as_text
 
 BANDWIDTH_SHARE = 0.8
 """Of the memory's bandwidth that a pass gets."""

@@ -1,26 +1,22 @@
 """Where profiles are: the user's own by name, those that come with TALON, and files."""
 
 import json
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from talon_core import records
-from talon_core.paths import data_folder, small_text, write_whole
+from talon_core.kept import Kept
 from talon_core.profiles.profile import Profile
-from talon_core.suggestions import did_you_mean
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-ENDING = ".json"
 COMPUTED = Path(__file__).parent / "computed"
 """Those that were worked out from datasheets."""
+
+KEPT = Kept("profile", "talon profile", COMPUTED, Profile.from_dict)
 
 
 def profiles_folder() -> Path:
     """Where the user's own are. Nothing is created here."""
-    return data_folder() / "profiles"
+    return KEPT.folder()
 
 
 def check_name(name: str) -> None:
@@ -29,19 +25,12 @@ def check_name(name: str) -> None:
     Raises:
         ValueError: if it is none, or that of a profile that comes with TALON.
     """
-    if not NAME.fullmatch(name) or name.endswith(ENDING):
-        raise ValueError(
-            f"the name '{name}' is none; it must be of letters, digits, dots, dashes and underscores, begin with a "
-            f"letter or a digit, and not end in {ENDING}"
-        )
-    if (COMPUTED / f"{name}{ENDING}").exists():
-        raise ValueError(f"the profile '{name}' comes with TALON; take another name")
+    KEPT.check_name(name)
 
 
 def known_profiles() -> dict[str, Path]:
     """The files of all profiles that have a name: those that come with TALON, and the user's own."""
-    folders = [COMPUTED, profiles_folder()]
-    return {file.name.removesuffix(ENDING): file for folder in folders for file in sorted(folder.glob(f"*{ENDING}"))}
+    return KEPT.known()
 
 
 def read_profile(file: Path) -> Profile:
@@ -51,10 +40,7 @@ def read_profile(file: Path) -> Profile:
         ValueError: if it is no profile, cut off, or of another version; the sentence names it.
         OSError: if it cannot be read.
     """
-    try:
-        return Profile.from_dict(records.parsed(small_text(file)))
-    except ValueError as error:
-        raise ValueError(f"'{file}' is no profile of talon profile: {error}") from error
+    return KEPT.read(file)
 
 
 def find_profile(given: str) -> Profile:
@@ -65,12 +51,7 @@ def find_profile(given: str) -> Profile:
         ValueError: if the file is no profile; see `read_profile`.
         OSError: if it cannot be read.
     """
-    if given.endswith(ENDING) or "/" in given or os.sep in given:
-        return read_profile(Path(given))
-    known = known_profiles()
-    if given not in known:
-        raise LookupError(f"no profile '{given}'; {did_you_mean(given, [*known])}there are: {', '.join(known)}")
-    return read_profile(known[given])
+    return KEPT.find(given)
 
 
 def save_profile(profile: Profile) -> Path:
@@ -80,11 +61,7 @@ def save_profile(profile: Profile) -> Path:
         ValueError: if its name is none, see `check_name`.
         OSError: if it cannot be written; what was there before stays.
     """
-    check_name(profile.name)
-    file = profiles_folder() / f"{profile.name}{ENDING}"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, as_text(profile))
-    return file
+    return KEPT.save(profile.name, as_text(profile))
 
 
 def as_text(profile: Profile) -> str:

@@ -1,0 +1,111 @@
+"""Small JSON files that are kept by name: those that come with TALON, the user's own, and any that is handed in."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from talon_core import records
+from talon_core.paths import data_folder, small_text, write_whole
+from talon_core.suggestions import did_you_mean
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+ENDING = ".json"
+
+Thing = TypeVar("Thing")
+
+
+@attrs.frozen
+class Kept(Generic[Thing]):
+    """Files of one kind.
+
+    Attributes:
+        what: what one is, as in "profile".
+        by: the command that makes them.
+        shipped: the folder of those that come with TALON.
+        made_of: makes one of plain data; raises ValueError if it is none.
+    """
+
+    what: str
+    by: str
+    shipped: Path
+    made_of: Callable[[Any], Thing]
+
+    def folder(self) -> Path:
+        """Where the user's own are. Nothing is created here."""
+        return data_folder() / f"{self.what}s"
+
+    def check_name(self, name: str) -> None:
+        """Refuse what is no name.
+
+        Raises:
+            ValueError: if it is none, or that of one that comes with TALON.
+        """
+        if not NAME.fullmatch(name) or name.endswith(ENDING):
+            raise ValueError(
+                f"the name '{name}' is none; it must be of letters, digits, dots, dashes and underscores, begin with a "
+                f"letter or a digit, and not end in {ENDING}"
+            )
+        if (self.shipped / f"{name}{ENDING}").exists():
+            raise ValueError(f"the {self.what} '{name}' comes with TALON; take another name")
+
+    def known(self) -> dict[str, Path]:
+        """The files of all that have a name: those that come with TALON, and the user's own."""
+        folders = [self.shipped, self.folder()]
+        return {file.name.removesuffix(ENDING): file for one in folders for file in sorted(one.glob(f"*{ENDING}"))}
+
+    def file_of(self, name: str) -> Path | None:
+        """The file of that name; None if there is none."""
+        if not NAME.fullmatch(name):
+            return None
+        found = [folder / f"{name}{ENDING}" for folder in (self.folder(), self.shipped)]
+        return next((file for file in found if file.exists()), None)
+
+    def read(self, file: Path) -> Thing:
+        """Read a file.
+
+        Raises:
+            ValueError: if it is none of the kind, cut off, or of another version; the sentence names it.
+            OSError: if it cannot be read.
+        """
+        try:
+            return self.made_of(records.parsed(small_text(file)))
+        except ValueError as error:
+            raise ValueError(f"'{file}' is no {self.what} of {self.by}: {error}") from error
+
+    def find(self, given: str) -> Thing:
+        """One by its name, or by its file; see `is_file`.
+
+        Raises:
+            LookupError: if there is none of that name.
+            ValueError: if the file is none of the kind; see `read`.
+            OSError: if it cannot be read.
+        """
+        if is_file(given):
+            return self.read(Path(given))
+        known = self.known()
+        if given not in known:
+            there = f"{did_you_mean(given, [*known])}there are: {', '.join(known)}"
+            raise LookupError(f"no {self.what} '{given}'; {there}")
+        return self.read(known[given])
+
+    def save(self, name: str, text: str) -> Path:
+        """Keep one under its name; one of the user's own that is there already is replaced.
+
+        Raises:
+            ValueError: if its name is none, see `check_name`.
+            OSError: if it cannot be written; what was there before stays.
+        """
+        self.check_name(name)
+        file = self.folder() / f"{name}{ENDING}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text)
+        return file
+
+
+def is_file(given: str) -> bool:
+    """Whether a file is meant, which ends in `.json` or has a folder before it, and not a name."""
+    return given.endswith(ENDING) or "/" in given or os.sep in given
