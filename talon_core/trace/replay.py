@@ -128,11 +128,14 @@ class Replay:
     Args:
         trace: the trace.
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
+        timed: add what policies, and drafters of texts, take here and now. Without it, the time of a policy is left out
+            and that of such a drafter is by the costs, so that the same question has the same answer at any time.
     """
 
-    def __init__(self, trace: Trace, costs: Costs | None = None) -> None:
+    def __init__(self, trace: Trace, costs: Costs | None = None, timed: bool = True) -> None:
         self.trace = trace
         self.costs = costs
+        self.timed = timed
         self.temperature = float(trace["settings"]["temperature"])
         self._target = TextTarget(trace["target"]["vocab_size"])
 
@@ -275,13 +278,13 @@ class _Text:
     def _spans(self, drafted: Drafted, layers: _Layers, context: int, new: int) -> tuple[Span, ...]:
         """What the round's parts would take: the policy's own time, and the others where costs are known.
 
-        A drafter that reads texts alone has drafted here, and its own time is taken.
+        A drafter that reads texts alone has drafted here, and its own time is taken, where time is.
         """
-        costs = self._replay.costs
-        own = [span for span in drafted.spans if span.part == "policy"]
+        costs, timed = self._replay.costs, self._replay.timed
+        own = [span for span in drafted.spans if span.part == "policy" and timed]
         if costs is None:
             return tuple(own)
-        if isinstance(self._drafter, TraceDrafter):
+        if isinstance(self._drafter, TraceDrafter) or not timed:
             goes_on = context - self._text.prompt_tokens + new < len(self._new)
             draft = sum(costs.draft(*size) or 0.0 for size in layers.sizes)
             draft += (costs.tell(new) or 0.0) if goes_on else 0.0

@@ -84,6 +84,18 @@ def test_a_drafter_of_texts_takes_what_it_takes_here(tiny: Any, recorded: Callab
         assert 0 < drafting < 10
 
 
+def test_without_a_clock_nothing_hangs_on_how_long_it_takes_here(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace, costs = recorded(tiny), Known()
+    for spec in ("chain:length=3", "ngram/chain:length=3"):
+        replay, (method,) = Replay(trace, costs, timed=False), parse_methods([spec], trace, load_registry())
+        once, again = ([replay.text(method, text) for text in trace] for _ in range(2))
+        assert [one.seconds for one in once] == [one.seconds for one in again]
+        assert not [span for one in once for each in one.rounds for span in each.spans if span.part == "policy"]
+        for one in once:
+            drafting = sum(span.seconds for each in one.rounds for span in each.spans if span.part == "draft")
+            assert drafting >= 1e10  # a layer's price, of a drafter of texts as well
+
+
 def test_what_is_not_known_takes_no_time(tiny: Any, recorded: Callable[..., Trace]) -> None:
     for one in of(recorded(tiny), "chain:length=3", Little()):
         assert one.seconds == pytest.approx(100.0 * len(one.rounds), abs=1)
