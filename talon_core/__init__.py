@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from talon_core.request import Chunk, Request, Result
     from talon_core.rounds import Round, Stats
     from talon_core.rule import AcceptanceRule, Accepted
+    from talon_core.searching import searched, searched_among
     from talon_core.table import TableTarget
     from talon_core.target import NodeOutputs, Target, Verified
     from talon_core.tree import TokenTree
@@ -73,6 +74,8 @@ __all__ = [
     "enumerate_outcomes",
     "hookimpl",
     "load",
+    "searched",
+    "searched_among",
 ]
 
 import_on_use(
@@ -95,6 +98,7 @@ import_on_use(
         ".request": ["Chunk", "Request", "Result"],
         ".rounds": ["Round", "Stats"],
         ".rule": ["AcceptanceRule", "Accepted"],
+        ".searching": ["searched", "searched_among"],
         ".table": ["TableTarget"],
         ".target": ["NodeOutputs", "Target", "Verified"],
         ".tree": ["TokenTree"],

@@ -8,7 +8,8 @@ NONE = "none"
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DRAFTER = AUTO
-DEFAULT_POLICY = "talon:budget=8,top_k=3,mu=0.15,least=0.03"
+DEFAULT_POLICY = "default"
+"""The preset that comes with TALON: `talon_core/plugins/shipped/default.json`, which `talon tune` writes."""
 DEFAULT_RULE = AUTO
 
 EXACT_RULE = "match"

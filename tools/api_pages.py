@@ -42,7 +42,7 @@ PAGES = (
         "Tree policies",
         "What a policy is, what it sees, and what it answers. [Writing a policy](../writing-a-policy.md) makes one.",
         (
-            *("talon_core.policy", "talon_core.costs"),
+            *("talon_core.policy", "talon_core.costs", "talon_core.searching"),
             *("talon_core.costs:MeasuredCosts", "talon_core.tree"),
             *("talon_core.candidates", "talon_core.drawn:Drawn", "talon_core.choices"),
             *("talon_core.engine.drafting:DraftLimits", "talon_core.engine.drafting:draft_tree"),
@@ -80,7 +80,13 @@ PAGES = (
         "plugins",
         "Plugins",
         "How plugins are marked, found and looked up. [Hooks](../hooks.md) has an example of each kind.",
-        ("talon_core.hookspecs", "talon_core.plugins.registry:load_registry", "talon_core.plugins.registry:Registry"),
+        (
+            "talon_core.hookspecs",
+            "talon_core.plugins.registry:load_registry",
+            "talon_core.plugins.registry:Registry",
+            *("talon_core.plugins.presets:Preset", "talon_core.plugins.presets:find_preset"),
+            "talon_core.plugins.presets:save_preset",
+        ),
     ),
     Page(
         "testing",

@@ -6,6 +6,7 @@ from attrs.validators import ge
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
+from talon_core.searching import searched
 from talon_core.tree import TokenTree
 from talon_strategies.options import plus_one, whole_number
 
@@ -19,7 +20,7 @@ class Chain(TreePolicy):
     """
 
     name = "chain"
-    length: int = attrs.field(default=5, validator=[whole_number, ge(1)])
+    length: int = attrs.field(default=5, validator=[whole_number, ge(1)], metadata=searched(1, 12))
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
 
     def width(self, tree: TokenTree) -> int:

@@ -11,6 +11,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
 from talon_core.policy import Growth
+from talon_core.searching import searched
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, whole_number, yes_or_no
@@ -39,9 +40,9 @@ class DySpec(FollowsTheRequest):
     name = "dyspec"
     children = "without-replacement"
     default_rule = "traversal"
-    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
-    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)])
-    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
+    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)], metadata=searched(0.4, 1.2))
     follows: bool = attrs.field(default=True, validator=yes_or_no)
 
     @property

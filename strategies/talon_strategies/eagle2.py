@@ -7,6 +7,7 @@ from attrs.validators import ge
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
+from talon_core.searching import searched
 from talon_core.tree import TokenTree
 from talon_strategies.options import whole_number
 
@@ -26,9 +27,9 @@ class Eagle2(TreePolicy):
     """
 
     name = "eagle2"
-    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
-    depth: int = attrs.field(default=7, validator=[whole_number, ge(0)])
-    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    depth: int = attrs.field(default=7, validator=[whole_number, ge(0)], metadata=searched(0, 10))
+    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12, log=True))
 
     @property
     def draft_budget(self) -> int:

@@ -6,6 +6,7 @@ from attrs.validators import ge, gt
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth
+from talon_core.searching import searched
 from talon_core.tree import TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, sharpened
 from talon_strategies.options import number, plus_one, whole_number, yes_or_no
@@ -24,8 +25,8 @@ class SampledChain(FollowsTheRequest):
     name = "sampled-chain"
     children = "sampled-chain"
     default_rule = "block"
-    length: int = attrs.field(default=5, validator=[whole_number, ge(1)])
-    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    length: int = attrs.field(default=5, validator=[whole_number, ge(1)], metadata=searched(1, 12))
+    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)], metadata=searched(0.4, 1.2))
     follows: bool = attrs.field(default=True, validator=yes_or_no)
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
 

@@ -11,6 +11,7 @@ from attrs.validators import ge, gt, le
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth
+from talon_core.searching import searched
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, numbers_of, whole_number, yes_or_no
@@ -62,12 +63,12 @@ class Sequoia(FollowsTheRequest):
     name = "sequoia"
     children = "without-replacement"
     default_rule = "traversal"
-    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
-    depth: int = attrs.field(default=10, validator=[whole_number, ge(1), le(500)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(1), le(500)], metadata=searched(1, 12))
     acceptance: tuple[float, ...] = attrs.field(default=MEASURED, converter=_acceptance, validator=_probabilities)
     draft_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
     node_cost: float = attrs.field(default=0.0, validator=[number, ge(0)])
-    temperature: float = attrs.field(default=0.8, validator=[number, gt(0)])
+    temperature: float = attrs.field(default=0.8, validator=[number, gt(0)], metadata=searched(0.4, 1.2))
     follows: bool = attrs.field(default=True, validator=yes_or_no)
 
     @cached_property

@@ -10,6 +10,7 @@ from attrs.validators import gt
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth
+from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, numbers_of, yes_or_no
@@ -54,7 +55,7 @@ class SpecInfer(FollowsTheRequest):
     children = "iid"
     default_rule = "rrs"
     widths: tuple[int, ...] = attrs.field(default=THREE_THEN_ONE, converter=_widths, validator=_positive)
-    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)])
+    temperature: float = attrs.field(default=1.0, validator=[number, gt(0)], metadata=searched(0.4, 1.2))
     follows: bool = attrs.field(default=True, validator=yes_or_no)
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: _nodes(self.widths), takes_self=True))
 

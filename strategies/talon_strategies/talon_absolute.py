@@ -8,6 +8,7 @@ from attrs.validators import ge, gt, le
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
+from talon_core.searching import searched
 from talon_core.tree import TokenTree
 from talon_strategies.options import number, whole_number
 
@@ -26,9 +27,11 @@ class TalonAbsolute(TreePolicy):
     """
 
     name = "talon-absolute"
-    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
-    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
-    threshold: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 16, log=True))
+    threshold: float = attrs.field(
+        default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.003, 0.3, log=True)
+    )
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         room = self.budget - len(tree)

@@ -6,6 +6,7 @@ from attrs.validators import ge, gt, le
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth, TreePolicy
+from talon_core.searching import searched
 from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
 from talon_strategies.options import number, whole_number
@@ -25,9 +26,9 @@ class TalonLocal(TreePolicy):
     """
 
     name = "talon-local"
-    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
-    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
-    mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 16, log=True))
+    mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         room = self.budget - len(tree)

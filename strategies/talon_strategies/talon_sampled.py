@@ -10,6 +10,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
 from talon_core.policy import Growth
+from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.drawing import FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, whole_number, yes_or_no
@@ -53,11 +54,11 @@ class TalonSampled(FollowsTheRequest):
     name = "talon-sampled"
     children = "hybrid"
     default_rule = "hybrid"
-    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)])
-    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)])
-    mu: float = attrs.field(default=0.1, validator=[number, gt(0), le(1)])
-    least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)])
-    temperature: float = attrs.field(default=0.8, validator=[number, gt(0)])
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 16, log=True))
+    mu: float = attrs.field(default=0.1, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
+    least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)], metadata=searched(0.0, 0.2))
+    temperature: float = attrs.field(default=0.8, validator=[number, gt(0)], metadata=searched(0.4, 1.2))
     follows: bool = attrs.field(default=True, validator=yes_or_no)
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:

@@ -14,7 +14,8 @@ from talon_core.certificates.store import every_certificate, why_not
 from talon_core.cli import options as opts
 from talon_core.cli.helps import attribute_helps
 from talon_core.cli.output import plain, print_json, stdout
-from talon_core.errors import PluginError
+from talon_core.errors import PluginError, one_line
+from talon_core.plugins.presets import KEPT, known_presets
 from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.plugins.specs import describe_options
 from talon_core.rule import AcceptanceRule
@@ -29,7 +30,8 @@ KINDS: Mapping[str, str] = {
     "recipes": "recipe",
 }
 """What users call the registry's kinds."""
-WORDS = ("models", *KINDS, "certificates")
+PRESETS = "presets"
+WORDS = ("models", "policies", PRESETS, *(word for word in KINDS if word != "policies"), "certificates")
 
 
 def listing(
@@ -39,7 +41,7 @@ def listing(
     """Show what is registered, by which plugin, with its options and their defaults."""
     if what is not None and what not in WORDS:
         raise ValueError(f"nothing is listed under '{what}'; {did_you_mean(what, WORDS)}there are: {', '.join(WORDS)}")
-    wanted = WORDS if what is None else (what,)
+    wanted = WORDS if what is None else ("policies", PRESETS) if what == "policies" else (what,)
     registry = load_registry()
     failures = dict(registry.failures)
     answer: dict[str, Any] = {}
@@ -55,6 +57,8 @@ def listing(
 def _listed(word: str, registry: Registry, failures: dict[str, str]) -> list[dict[str, Any]]:
     if word == "models":
         return list_models()
+    if word == PRESETS:
+        return list_presets(failures)
     return list_certificates(registry) if word == "certificates" else list_registered(registry, KINDS[word], failures)
 
 
@@ -80,6 +84,28 @@ def list_certificates(registry: Registry) -> list[dict[str, Any]]:
         for one in every_certificate(classes)
         for why in [why_not(one)]
     ]
+
+
+def list_presets(failures: dict[str, str]) -> list[dict[str, Any]]:
+    """The presets of policies that come with TALON, and the user's own.
+
+    Args:
+        failures: what cannot be read is added here, by its file, with the reason.
+    """
+    described = []
+    for name, file in known_presets().items():
+        try:
+            preset = KEPT.read(file)
+        except (ValueError, OSError) as error:
+            failures[f"preset '{name}'"] = one_line(error)
+            continue
+        described.append(
+            {
+                **{"name": name, "policy": preset.policy, "origin": preset.origin, "gains": dict(preset.gains)},
+                **{"made": dict(preset.made), "profile": preset.profile, "path": str(file)},
+            }
+        )
+    return described
 
 
 def list_models() -> list[dict[str, Any]]:
@@ -157,6 +183,8 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
                 console.print(Text(f"  {missing}", style="dim"))
             elif word == "models":
                 _show_model(console, entry)
+            elif word == PRESETS:
+                _show_preset(console, entry)
             elif word == "certificates":
                 _show_certificate(console, entry)
             else:
@@ -188,6 +216,19 @@ def _show_certificate(console: Console, entry: Mapping[str, Any]) -> None:
     )
     varied = f"; any {', '.join(entry['any_value_of'])}" if entry["any_value_of"] else ""
     _indented(console, Text(f"{tried}{varied}"), 6)
+    _indented(console, Text(entry["path"], style="dim"), 6)
+
+
+def _show_preset(console: Console, entry: Mapping[str, Any]) -> None:
+    head = Text("  ").append(entry["name"], style="bold cyan").append(f"  {entry['origin']}", style="dim")
+    console.print(head)
+    _indented(console, Text(entry["policy"]), 6)
+    for other, gain in entry["gains"].items():
+        between = f" ({gain['low']:.3f} to {gain['high']:.3f})" if None not in (gain["low"], gain["high"]) else ""
+        told = (
+            f"{gain['median']:.3f} times as fast as {other}{between}, predicted on {gain['prompts']} prompts left out"
+        )
+        _indented(console, Text(told, style="dim"), 6)
     _indented(console, Text(entry["path"], style="dim"), 6)
 
 

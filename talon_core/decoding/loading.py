@@ -57,8 +57,8 @@ def load(
         drafter: what drafts; "auto" is the best that is ready for the model. A spec such as `ngram` or
             `draft-model:model=...`, or a `DrafterSpec`. One that is named without a policy drafts
             nothing, and a warning says so.
-        policy: what shapes the trees; "none" decodes without drafting. A spec such as `talon:budget=12,mu=0.05`, or a
-            `TreePolicy`; None is "none".
+        policy: what shapes the trees; "none" decodes without drafting. A spec such as `talon:budget=12,mu=0.05`, the
+            name of a preset, to which options may be added as in a spec, or a `TreePolicy`; None is "none".
         rule: what is accepted of a tree; "auto" is the policy's default rule. A spec such as `match`, or an
             `AcceptanceRule`.
         attention: what computes tree attention; by default the fastest that can run. A name, or an `AttentionBackend`.

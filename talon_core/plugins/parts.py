@@ -13,6 +13,7 @@ from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, made_of, naming, written
 from talon_core.plugins import specs
 from talon_core.plugins.fitting import check_rule, rule_for
+from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import KINDS, Registry
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
@@ -40,7 +41,8 @@ class Resolved:
     Two are equal if the same was asked for.
 
     Attributes:
-        parts: what was asked for, with the names that "auto" stands for as far as they are known.
+        parts: what was asked for, with the names that "auto" stands for as far as they are known, and the spec that a
+            preset stands for.
         registry: where names are looked up; backends are chosen from it once the model's device is known.
         policy: the tree policy; None decodes without drafting.
         rule: the acceptance rule.
@@ -92,7 +94,9 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
             raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
                 f"{option} is {written(getattr(parts, option))}; it must be {what}"
             )
-    policy = made_policy(registry, parts.policy)
+    if isinstance(parts.policy, str) and parts.policy != NONE:
+        parts = attrs.evolve(parts, policy=spelled_out(registry, parts.policy))
+    policy = None if parts.policy in (NONE, None) else cast(TreePolicy, _made(registry, "tree policy", parts.policy))
     drafter = _made_drafter(registry, parts.drafter, policy)
     name = rule_for(registry, policy) if parts.rule == AUTO else parts.rule
     rule: AcceptanceRule = built(registry, "rule", name)
@@ -151,12 +155,19 @@ def built(registry: Registry, kind: str, given: Any) -> Any:
     Args:
         registry: where names are looked up.
         kind: a key of `talon_core.plugins.registry.KINDS`.
-        given: a spec or an object.
+        given: a spec or an object; of a tree policy also a preset's name, with options that are to be others.
 
     Raises:
         LookupError: for an unknown name.
-        ValueError: for a bad option, or an object of another kind.
+        ValueError: for a bad option, an object of another kind, or a file that is no preset.
     """
+    if kind == "tree policy" and isinstance(given, str):
+        given = spelled_out(registry, given)
+    return _made(registry, kind, given)
+
+
+def _made(registry: Registry, kind: str, given: Any) -> Any:
+    """As `built`, of a spec that is no preset's name."""
     interface = KINDS[kind][1]
     part = specs.build(registry, kind, given) if isinstance(given, str) else given
     if not isinstance(part, interface):

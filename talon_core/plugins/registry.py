@@ -1,6 +1,6 @@
 """What can be asked for by name: policies, drafters, rules and attention backends, all from plugins."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -73,11 +73,20 @@ class Registry:
         try:
             return self.entries[kind][name]
         except KeyError:
-            raise LookupError(self._unknown(kind, name)) from None
+            raise LookupError(self.unknown(kind, name)) from None
 
-    def _unknown(self, kind: str, name: str) -> str:
+    def unknown(self, kind: str, name: str, presets: Sequence[str] = ()) -> str:
+        """The sentence for a name that there is not.
+
+        Args:
+            kind: what was looked for.
+            name: its name.
+            presets: names that stand for options of one that is registered, and could have been meant as well.
+        """
         names = self.names(kind)
-        return f"no {kind} '{name}'; {did_you_mean(name, names)}there are: {', '.join(names) or 'none'}{self.failed}"
+        there = ", ".join(names) or "none"
+        besides = f"; presets: {', '.join(presets)}" if presets else ""
+        return f"no {kind} '{name}'; {did_you_mean(name, [*names, *presets])}there are: {there}{besides}{self.failed}"
 
     @property
     def failed(self) -> str:

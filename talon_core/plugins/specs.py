@@ -2,6 +2,7 @@
 
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -32,6 +33,11 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     return name.strip(), options
 
 
+def join_spec(name: str, options: Mapping[str, Any]) -> str:
+    """The spec of a name and its options, which `parse_spec` takes apart again."""
+    return f"{name}:{','.join(f'{option}={value}' for option, value in options.items())}" if options else name
+
+
 def build(registry: Registry, kind: str, spec: str) -> Any:
     """Make the object that a spec describes.
 
@@ -48,14 +54,11 @@ def build(registry: Registry, kind: str, spec: str) -> Any:
     name, texts = parse_spec(spec)
     registered = registry.get(kind, name)
     cls = registered.cls
-    fields = _fields(registered)
+    fields = option_fields(registered)
     values: dict[str, Any] = {}
     for option, text in texts.items():
         if option not in fields:
-            hint = did_you_mean(option, fields)
-            raise ValueError(
-                f"{kind} '{name}' has no option '{option}'; {hint}it has: {', '.join(fields) or 'no options'}"
-            )
+            raise ValueError(unknown_option(kind, name, option, fields))
         values[option] = _convert(kind, name, fields[option], text)
     missing = [option for option, field in fields.items() if field.default is attrs.NOTHING and option not in values]
     if missing:
@@ -70,8 +73,12 @@ def build(registry: Registry, kind: str, spec: str) -> Any:
         raise _broken(registered, error) from error
 
 
-def _fields(registered: Registered) -> "dict[str, attrs.Attribute[Any]]":
-    """A registered class's fields that can be given, by the name they are given by."""
+def option_fields(registered: Registered) -> "dict[str, attrs.Attribute[Any]]":
+    """A registered class's fields that can be given, by the name they are given by.
+
+    Raises:
+        PluginError: if their types are not known; the message names the class.
+    """
     if not attrs.has(registered.cls):
         return {}  # it is made without options
     try:
@@ -79,6 +86,13 @@ def _fields(registered: Registered) -> "dict[str, attrs.Attribute[Any]]":
     except Exception as error:
         raise _broken(registered, error) from error
     return {field.alias: field for field in fields if field.init}
+
+
+def unknown_option(kind: str, name: str, option: str, known: Iterable[str]) -> str:
+    """The sentence for an option that there is not."""
+    names = list(known)
+    hint = did_you_mean(option, names)
+    return f"{kind} '{name}' has no option '{option}'; {hint}it has: {', '.join(names) or 'no options'}"
 
 
 def _broken(registered: Registered, error: BaseException) -> PluginError:
@@ -89,7 +103,7 @@ def _broken(registered: Registered, error: BaseException) -> PluginError:
 
 def _convert(kind: str, name: str, field: "attrs.Attribute[Any]", text: str) -> Any:
     """An option's text as its field's type; types other than these are left to the field's own converter."""
-    allowed = _alternatives(field.type)
+    allowed = types_of(field.type)
     if type(None) in allowed and text.lower() == "none":
         return None
     for kind_of, convert in ((bool, _bool), (int, whole), (float, _float)):
@@ -105,7 +119,8 @@ def _convert(kind: str, name: str, field: "attrs.Attribute[Any]", text: str) -> 
     return text
 
 
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
+def types_of(annotation: Any) -> tuple[Any, ...]:
+    """The types that a field takes, by its annotation."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return typing.get_args(annotation)
     return (annotation,)
@@ -163,7 +178,7 @@ def spelled(made: Any) -> str:
     """A registered object as a spec: its name and the options that differ from their defaults."""
     cls = type(made)
     defaults = describe_options(cls)
-    given = []
+    given: dict[str, Any] = {}
     for field in attrs.fields(cls) if attrs.has(cls) else ():
         if not field.init:
             continue
@@ -175,6 +190,5 @@ def spelled(made: Any) -> str:
             default = field.converter(default)
         if not np.array_equal(value, default):
             text = ";".join(map(str, value)) if isinstance(value, tuple) else value
-            given.append(f"{field.alias}={text}")
-    name = getattr(made, "name", cls.__name__)
-    return f"{name}:{','.join(given)}" if given else str(name)
+            given[field.alias] = text
+    return join_spec(str(getattr(made, "name", cls.__name__)), given)

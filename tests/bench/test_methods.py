@@ -5,6 +5,7 @@ import pytest
 from talon_core.bench.methods import Method, parse_method, parse_methods
 from talon_core.defaults import DEFAULT_POLICY
 from talon_core.plugins.parts import Parts, resolve
+from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import load_registry
 
 FOLDER = "draft-model:model=./some/folder"
@@ -44,7 +45,7 @@ def test_the_manifest_has_the_parts_with_their_defaults():
     assert fast.as_dict() == {
         "name": "ngram",
         "drafter": "ngram",
-        "policy": DEFAULT_POLICY,
+        "policy": spelled_out(load_registry(), DEFAULT_POLICY),
         "rule": "match",
         "lossless": True,
     }

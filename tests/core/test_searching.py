@@ -1,0 +1,57 @@
+"""What policies say of the options that can be searched."""
+
+import attrs
+import pytest
+
+import talon_core
+from talon_core import searched, searched_among
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import option_fields
+from talon_core.searching import KEY, Among, Range
+
+SAID = [
+    (name, option, field.metadata[KEY])
+    for name, entry in load_registry().entries["tree policy"].items()
+    for option, field in option_fields(entry).items()
+    if KEY in field.metadata
+]
+
+
+@pytest.mark.parametrize(("name", "option", "values"), SAID)
+def test_a_built_in_policy_takes_both_ends_of_what_it_says(name: str, option: str, values: Range) -> None:
+    for end in (values.low, values.high):
+        made = talon_core.build("tree policy", f"{name}:{option}={end}")
+        assert getattr(made, option) == end
+
+
+def test_every_built_in_policy_but_static_says_something() -> None:
+    ours = set(load_registry().names("tree policy")) - {"static"}
+    assert ours <= {name for name, _, _ in SAID}
+
+
+@pytest.mark.parametrize("ends", [(2, 1), (1, 1), (float("nan"), 1), (0, float("inf")), ("1", 2), (True, 2)])
+def test_what_is_no_range_is_refused(ends: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        searched(*ends)
+
+
+def test_factors_need_numbers_above_0() -> None:
+    searched(0, 1)
+    with pytest.raises(ValueError, match="where factors count, the first number must be above 0"):
+        searched(0, 1, log=True)
+
+
+def test_values_are_written_as_in_a_spec() -> None:
+    assert searched_among(True, 2, "word", None) == {KEY: Among(("true", "2", "word", "none"))}
+    for values in ((), ("one",), ("twice", "twice")):
+        with pytest.raises(ValueError, match="two values or more"):
+            searched_among(*values)
+
+
+def test_an_option_with_the_metadata_is_an_option_as_before() -> None:
+    @attrs.frozen
+    class Some:
+        length: int = attrs.field(default=3, metadata=searched(1, 9))
+
+    assert Some(4).length == 4
+    assert attrs.fields(Some).length.metadata[KEY] == Range(1, 9)
