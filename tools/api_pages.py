@@ -103,8 +103,9 @@ PAGES = (
     Page(
         "measuring",
         "Measuring",
-        "What of `talon bench`, `talon trace` and `talon profile` can be called from Python. "
-        "[Benchmarks](../benchmarks.md), [traces](../traces.md) and [profiles](../profiles.md) have the commands.",
+        "What of `talon bench`, `talon trace`, `talon profile` and `talon tune` can be called from Python. "
+        "[Benchmarks](../benchmarks.md), [traces](../traces.md), [profiles](../profiles.md) and [tuning](../tuning.md) "
+        "have the commands.",
         (
             *("talon_core.bench.methods:parse_methods", "talon_core.bench.bootstrap:median_with_interval"),
             *("talon_core.bench.rounds:read_rounds", "talon_core.bench.prompts:read_sets"),
@@ -124,6 +125,9 @@ PAGES = (
             *("talon_core.profiles.store:find_profile", "talon_core.profiles.store:save_profile"),
             *("talon_core.profiles.profile:Profile", "talon_core.profiles.profile:Table"),
             *("talon_core.profiles.measure:Measuring", "talon_core.profiles.measure:ProfilePlan"),
+            *("talon_core.tune.space:space_of", "talon_core.tune.space:Space", "talon_core.tune.space:Dimension"),
+            *("talon_core.tune.run:tuned", "talon_core.tune.run:TunePlan", "talon_core.tune.run:Tuned"),
+            *("talon_core.tune.run:Gain", "talon_core.tune.search:Trial"),
         ),
     ),
     Page(

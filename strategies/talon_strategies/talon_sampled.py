@@ -57,7 +57,7 @@ class TalonSampled(FollowsTheRequest):
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 16, log=True))
     mu: float = attrs.field(default=0.1, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
-    least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)], metadata=searched(0.0, 0.2))
+    least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)], metadata=searched(0.0, 0.4))
     temperature: float = attrs.field(default=0.8, validator=[number, gt(0)], metadata=searched(0.4, 1.2))
     follows: bool = attrs.field(default=True, validator=yes_or_no)
 

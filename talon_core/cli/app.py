@@ -14,6 +14,7 @@ from talon_core.cli.models import models
 from talon_core.cli.profile import profile
 from talon_core.cli.trace import trace
 from talon_core.cli.train import train
+from talon_core.cli.tune import tune
 
 app = typer.Typer(
     name="talon",
@@ -45,6 +46,7 @@ app.command()(certify)
 app.command()(demo)
 app.command()(doctor)
 app.command()(train)
+app.command()(tune)
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")
 app.add_typer(trace, name="trace")

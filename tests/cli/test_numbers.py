@@ -23,6 +23,7 @@ BASE = {
     ("trace", "replay"): ["folder", "talon"],
     ("trace", "sweep"): ["talon", "--trace", "folder", "--out", "out"],
     ("profile", "measure"): ["here"],
+    ("tune",): ["folder", "talon"],
 }
 """For each command that has numeric options, what it needs besides."""
 

@@ -247,3 +247,16 @@ def test_a_policy_that_fails_is_named(record: Any, talon: Any, tmp_path: Path, m
     monkeypatch.setattr(Chain, "grow", lambda *_: None)
     why = talon("trace", "replay", str(tmp_path / "out"), "chain").refusal
     assert "tree policy 'chain' (talon_strategies.chain.Chain) returned NoneType from grow" in why
+
+
+def test_what_a_profile_is_compared_with_is_found_out_without_loading_torch_here(process: Any) -> None:
+    script = """
+import sys
+from talon_core.cli.costs import _machine
+from talon_core.trace.processes import apart
+
+assert apart(_machine)["threads"] > 0
+assert "torch" not in sys.modules
+"""
+    status, _, err = process(script)
+    assert status == 0, err

@@ -1,0 +1,249 @@
+"""`talon tune`: the options of a policy, searched on traces under a profile, and kept as a preset."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Column, Table
+
+from talon_core.cli import options as opts
+from talon_core.cli.costs import costs_for
+from talon_core.cli.output import note, print_json, wide_stdout
+from talon_core.cli.progress import progress
+from talon_core.kept import NAME, is_file
+from talon_core.plugins.presets import as_text, check_preset_name, save_preset
+from talon_core.plugins.registry import Registry, load_registry
+
+if TYPE_CHECKING:
+    from talon_core.profiles.profile import Profile
+    from talon_core.trace.folder import Trace
+    from talon_core.tune.run import Tuned, TunePlan
+
+MUCH = 0.05
+"""Share of the time that a policy may take itself before somebody is told."""
+
+
+def tune(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FOLDER... POLICY",
+            help="Folders of talon trace record, then the policy; what is written in its spec is fixed.",
+        ),
+    ],
+    profile: opts.Profile = None,
+    other_machine: opts.OtherMachine = False,
+    rule: opts.Rule = opts.DEFAULT_RULE,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--search",
+            metavar="OPTION=VALUES",
+            help="Search this, too, or otherwise: OPTION=LOW..HIGH, with :log behind it, or OPTION=a|b; several times.",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(parser=opts.whole_number, metavar="N", help="What each search tries.")] = 100,
+    folds: Annotated[
+        int,
+        typer.Option(parser=opts.whole_number, metavar="K", help="Parts of the prompts, each left out of one search."),
+    ] = 5,
+    seed: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="S", help="Of the folds and the searches.")
+    ] = 0,
+    against: Annotated[str | None, typer.Option(metavar="POLICY", help="Compare with this policy as well.")] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Keep it as a preset, which --policy takes; one of yours is replaced."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw what was tried; the file ends in .png or .svg.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(parser=opts.whole_number, metavar="N", help="Processes; by default one for each core."),
+    ] = None,
+    as_json: opts.Json = False,
+) -> None:
+    """Search the options that make a policy fastest, as traces and a profile predict it, and say what that is worth.
+
+    The gain is on prompts left out: a part of them at a time, with what a search on the others has found. The same
+    traces, profile and seed give the same preset. Ctrl-C leaves nothing.
+    """
+    from talon_core.tune.picture import check_picture, draw
+    from talon_core.tune.run import TunePlan, tuned
+    from talon_core.tune.search import needs_optuna
+    from talon_core.tune.space import space_of
+
+    plan = TunePlan(trials, folds, seed, rule, against, os.cpu_count() or 1 if jobs is None else jobs)
+    plan.check()
+    *folders, policy = what
+    if not folders:
+        raise ValueError(f"'{policy}' is all that is given; give a folder of talon trace record and then a policy")
+    registry = load_registry()
+    name = None if save is None else _name_of(save, registry)
+    space = space_of(registry, policy, search or ())
+    needs_optuna()
+    if picture is not None:
+        check_picture(picture)
+    traces = _traces(folders)
+    costs = _costs(profile, traces, other_machine)
+    try:
+        with progress("searching", "trials") as report:
+            found = tuned(traces, space, costs, registry, plan, report)
+    except KeyboardInterrupt:
+        note("interrupted; nothing is saved")
+        raise
+    if picture is not None:
+        draw(found, picture)
+    file = None
+    if save is not None and name is not None:
+        command = _command(folders, policy, str(profile), other_machine, plan, search or (), save)
+        file = _saved(save, name, found, traces, costs, plan, command, registry)
+    _notes(found)
+    if as_json:
+        kept = {"name": name, "file": None if file is None else str(file)}
+        print_json({**found.as_dict(), **kept, "picture": None if picture is None else str(picture)})
+        return
+    _show(found)
+    typer.echo(found.best.spec if file is None else str(file))
+
+
+def _name_of(save: str, registry: Registry) -> str:
+    """What a preset is to be called; refused before anything is searched."""
+    if not is_file(save):
+        check_preset_name(save, registry)
+        return save
+    file = Path(save)
+    if not save.endswith(".json") or not NAME.fullmatch(file.stem):
+        raise ValueError(f"--save is '{save}'; a preset's file is called as the preset is, with .json behind it")
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"--save is '{save}', and there is no such folder; make it first")
+    if file.stem in registry.names("tree policy"):
+        raise ValueError(f"a preset cannot be called '{file.stem}', as a registered tree policy is; take another name")
+    return file.stem
+
+
+def _traces(folders: Sequence[str]) -> list["Trace"]:
+    """The traces, which must be of one target and one drafter."""
+    from talon_core.trace.folder import read_trace
+
+    traces = [read_trace(Path(folder)) for folder in folders]
+    first = traces[0]
+    for number, trace in enumerate(traces):
+        if any(trace.fingerprint == other.fingerprint for other in traces[:number]):
+            raise ValueError(f"the trace in '{trace.folder}' is given twice; give each one once")
+        for part, key, is_what in (("target", "weights_sha256", "model"), ("drafter", "sha256", "drafter")):
+            if trace[part][key] != first[part][key]:
+                raise ValueError(
+                    f"the traces in '{first.folder}' and '{trace.folder}' are of another {is_what} each; tune on one "
+                    "of them at a time"
+                )
+    return traces
+
+
+def _costs(profile: str | None, traces: Sequence["Trace"], other_machine: bool) -> "Profile":
+    if profile is None:
+        raise ValueError(
+            "there is no profile: what a node and a layer cost decides how many of them pay; name one with --profile "
+            "(talon profile list), or make one (talon profile measure)"
+        )
+    costs = costs_for(profile, traces[:1], other_machine)
+    if not costs.draft_table.points:
+        raise ValueError(
+            f"the profile '{costs.name}' does not say what the drafter takes; make one with it "
+            f"(talon profile measure --drafter {traces[0]['drafter']['spec']})"
+        )
+    return costs
+
+
+def _command(
+    folders: Sequence[str],
+    policy: str,
+    profile: str,
+    other_machine: bool,
+    plan: "TunePlan",
+    searches: Sequence[str],
+    save: str,
+) -> str:
+    """The command that finds this again."""
+    words = ["talon", "tune", *folders, policy, "--profile", profile]
+    words += ["--other-machine"] if other_machine else []
+    words += ["--rule", plan.rule] if plan.rule != opts.DEFAULT_RULE else []
+    words += [word for one in searches for word in ("--search", one)]
+    words += ["--trials", str(plan.trials), "--folds", str(plan.folds), "--seed", str(plan.seed)]
+    words += ["--against", plan.against] if plan.against is not None else []
+    return shlex.join([*words, "--save", save])
+
+
+def _saved(
+    save: str,
+    name: str,
+    found: "Tuned",
+    traces: Sequence["Trace"],
+    costs: "Profile",
+    plan: "TunePlan",
+    command: str,
+    registry: Registry,
+) -> Path:
+    from talon_core.paths import write_whole
+    from talon_core.trace.processes import apart
+    from talon_core.tune.preset import preset_of
+
+    preset = preset_of(name, found, traces, costs, plan, {"command": command, **apart(_session)})
+    if not is_file(save):
+        return save_preset(preset, registry)
+    write_whole(Path(save), as_text(preset))
+    return Path(save)
+
+
+def _session() -> dict[str, Any]:
+    import talon_core
+    from talon_core.bench.environment import describe_session
+
+    return {**describe_session(), "talon": talon_core.__version__}
+
+
+def _notes(found: "Tuned") -> None:
+    """What somebody should know who reads the figures."""
+    if found.missing:
+        note(
+            f"{found.missing} texts of the traces are not there, and are left out; talon trace record goes on with them"
+        )
+    if found.left_out:
+        note(
+            f"{found.left_out} of {found.tried} trials asked what the traces do not answer, and do not count; record "
+            "with more --nodes, --depth or --width to try them"
+        )
+    if found.refused:
+        note(f"{found.refused} of {found.tried} trials were of options that the policy refuses together")
+    if found.outside:
+        named = ", ".join(f"{spec} ({count})" for spec, count in found.outside.items())
+        note(f"on these texts the traces do not answer all that was asked, and figures are estimates: {named}")
+    gain = found.gains[found.space.base].left_out
+    if gain.low is None or gain.low <= 1:
+        note(f"that it is faster than '{found.space.base}' is not shown on prompts left out; record more of them")
+    share = found.own_time[found.best.spec]
+    if share > MUCH:
+        note(f"the policy itself takes {100 * share:.0f} % of the time here, which is left out of all figures")
+
+
+def _show(found: "Tuned") -> None:
+    console = wide_stdout()
+    table = Table("option", "searched", "without", "found")
+    for one in found.dimensions:
+        table.add_row(one.option, str(one.values), one.default, found.best.options[one.option])
+    console.print(table)
+    told = "how many times as fast, predicted; left out: on prompts that the search has not seen"
+    gains = Table(Column("than", overflow="fold"), caption=told, caption_justify="left")
+    for title in ("left out", "95 %", "on the prompts searched", "tokens/s"):
+        gains.add_column(title, justify="right")
+    for other, gain in found.gains.items():
+        low, high = gain.left_out.low, gain.left_out.high
+        between = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+        speed = f"{found.tokens_per_second[other]:.1f}"
+        gains.add_row(other, f"{gain.left_out.median:.3f}", between, f"{gain.searched:.3f}", speed)
+    gains.add_row(found.best.spec, "", "", "", f"{found.tokens_per_second[found.best.spec]:.1f}")
+    console.print(gains)

@@ -1,0 +1,152 @@
+"""How fast policies are on texts of traces, by a profile; each is replayed once on each text."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from statistics import fmean
+
+import attrs
+
+from talon_core.costs import Costs
+from talon_core.defaults import NONE
+from talon_core.plugins.registry import Registry
+from talon_core.trace.folder import Trace
+from talon_core.trace.methods import parse_method
+from talon_core.trace.processes import in_processes
+from talon_core.trace.replay import Method, Replay
+
+TIMED = 12
+"""Texts on which a policy's own time is looked at."""
+
+
+@attrs.frozen(order=True)
+class Text:
+    """One text of several traces.
+
+    Attributes:
+        trace: the number of its trace.
+        set: its set.
+        prompt: which of the set.
+    """
+
+    trace: int
+    set: str
+    prompt: int
+
+
+@attrs.frozen
+class Speed:
+    """A policy on one text.
+
+    Attributes:
+        tokens: new ones.
+        seconds: that decoding would take by the profile, the reading of the prompt included and the policy's own time
+            left out.
+        outside: questions that the trace does not answer.
+    """
+
+    tokens: int
+    seconds: float
+    outside: int
+
+
+class Speeds:
+    """Tries policies on texts, and remembers what came of it.
+
+    Args:
+        traces: the traces.
+        costs: what passes take.
+        registry: where policies are looked up.
+        rule: the rule with which they are tried.
+        jobs: processes.
+    """
+
+    def __init__(self, traces: Sequence[Trace], costs: Costs, registry: Registry, rule: str, jobs: int) -> None:
+        self.traces, self._registry, self._rule, self._jobs = traces, registry, rule, jobs
+        self._costs = costs
+        self._replays = [Replay(trace, costs, timed=False) for trace in traces]
+        self._known: dict[tuple[str, Text], Speed] = {}
+        self._methods: dict[tuple[str, int], Method] = {}
+
+    @cached_property
+    def texts(self) -> list[Text]:
+        """All that are there."""
+        return [Text(number, *one) for number, trace in enumerate(self.traces) for one in trace.texts()]
+
+    def sets(self) -> dict[str, list[Text]]:
+        """The texts by their sets; sets of one name in two traces are two."""
+        found: dict[tuple[int, str], list[Text]] = defaultdict(list)
+        for text in self.texts:
+            found[text.trace, text.set].append(text)
+        names = [name for _, name in found]
+        return {
+            name if names.count(name) == 1 else f"{name} of {self.traces[number].folder}": texts
+            for (number, name), texts in found.items()
+        }
+
+    def check(self, spec: str) -> None:
+        """Refuse a policy that cannot be tried on one of the traces; raises ValueError as `Replay.check` does."""
+        for number in range(len(self.traces)):
+            self._method(spec, number)
+
+    def _method(self, spec: str, number: int) -> Method:
+        found = self._methods.get((spec, number))
+        if found is None:
+            written = spec if spec == NONE else f"{spec} / {self._rule}"
+            found = parse_method(written, self.traces[number], self._registry)
+            self._replays[number].check(found)
+            self._methods[spec, number] = found
+        return found
+
+    def try_all(self, wanted: Iterable[tuple[str, Text]]) -> None:
+        """Replay what is not known yet.
+
+        Raises:
+            ValueError: if a policy cannot be made of its spec, or a file of a trace is none.
+            PluginError: if a plugin breaks its contract; the message names it.
+        """
+        todo = [one for one in dict.fromkeys(wanted) if one not in self._known]
+        for spec, text in todo:
+            self._method(spec, text.trace)  # made here, once, and not in each process
+        for place, speed in in_processes(self._jobs)(self._try, todo):
+            self._known[todo[place]] = speed
+
+    def _try(self, one: tuple[str, Text]) -> Speed:
+        spec, text = one
+        replay = self._replays[text.trace]
+        found = replay.text(self._method(spec, text.trace), replay.trace.text(text.set, text.prompt))
+        assert found.seconds is not None
+        return Speed(sum(len(each.tokens) for each in found.rounds), found.seconds, found.outside)
+
+    def own_time(self, spec: str) -> float:
+        """Which share of the time the policy itself takes here and now, which is left out everywhere else."""
+        own = total = 0.0
+        for text in self.texts[:TIMED]:
+            trace = self.traces[text.trace]
+            found = Replay(trace, self._costs).text(self._method(spec, text.trace), trace.text(text.set, text.prompt))
+            own += sum(span.seconds for each in found.rounds for span in each.spans if span.part == "policy")
+            total += found.seconds or 0.0
+        return own / total if total else 0.0
+
+    def of(self, spec: str, text: Text) -> Speed:
+        """What is known of a policy on a text."""
+        return self._known[spec, text]
+
+    def outside(self, spec: str, texts: Iterable[Text]) -> int:
+        """Questions of a policy that the traces do not answer, on these texts."""
+        return sum(self.of(spec, text).outside for text in texts)
+
+    def log_ratio(self, spec: str, other: str, text: Text) -> float:
+        """How many times as fast one policy is as another on a text, as a logarithm."""
+        return math.log(self.of(other, text).seconds / self.of(spec, text).seconds)
+
+    def speed_up(self, spec: str, texts: Iterable[Text]) -> float:
+        """How many times as fast as plain decoding: the geometric mean over sets of the geometric means of their texts.
+
+        So each prompt counts as much as another of its set, however long it is, and each set as much as another.
+        """
+        by_set: dict[tuple[int, str], list[float]] = defaultdict(list)
+        for text in texts:
+            by_set[text.trace, text.set].append(self.log_ratio(spec, NONE, text))
+        return math.exp(fmean(fmean(values) for values in by_set.values()))

@@ -1,0 +1,242 @@
+"""`talon tune`, on the trace that ships and under a profile that comes with TALON."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talon_core.plugins.presets import find_preset
+from talon_core.profiles.profile import Profile, Table
+from talon_core.profiles.store import find_profile, save_profile
+from talon_core.testing.benchmarks import SHIPPED
+from talon_core.tune.speeds import Speeds
+
+PROFILE = ("--profile", "h200-llama-3.1-8b", "--other-machine")
+SMALL = ("--folds", "2", "--trials", "4", "--search", "budget=2..16:log")
+
+
+@pytest.fixture(autouse=True)
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A data folder of the test's own."""
+    monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "data"
+    assert not [*tmp_path.glob("**/tmp*")]  # nothing half-written
+
+
+@pytest.fixture
+def tune(talon: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs it."""
+
+    def run(*arguments: str, policy: str = "talon", folders: tuple[str, ...] = (str(SHIPPED),)) -> Any:
+        return talon("tune", *folders, policy, *arguments)
+
+    return run
+
+
+def test_what_is_found_is_kept_and_taken(tune: Any, talon: Any, own_data: Path) -> None:
+    ran = tune(*PROFILE, *SMALL, "--save", "mine", "--picture", "seen.svg", "--against", "default", "--json")
+    assert ran.status == 0, ran.err
+    answer, preset = ran.answer, find_preset("mine")
+    assert answer["policy"] == preset.policy
+    assert (answer["name"], answer["file"]) == ("mine", str(own_data / "presets" / "mine.json"))
+    assert (answer["texts"], answer["missing"], answer["tried"]) == (4, 0, 12)
+    assert len(answer["trials"]) == 5
+    assert len(answer["folds"]) == 2
+    assert {*answer["gains"]} == {"talon", "none", "talon:budget=8,top_k=3,mu=0.15,least=0.03"}
+    assert Path("seen.svg").read_text().startswith("<?xml")
+
+    assert preset.origin == "tuned"
+    assert {name: dict(gain) for name, gain in preset.gains.items()} == {
+        name: gain["left_out"] for name, gain in answer["gains"].items()
+    }
+    assert preset.made["command"].startswith("talon tune ")
+    assert preset.made["command"].endswith("--trials 4 --folds 2 --seed 0 --against default --save mine")
+    (trace,) = preset.traces
+    assert (trace["drafter"], len(trace["fingerprint"])) == ("eagle3", 16)
+    assert preset.profile is not None
+    assert (preset.profile["name"], preset.profile["origin"]) == ("h200-llama-3.1-8b", "computed")
+
+    replayed = talon("trace", "replay", str(SHIPPED), "mine", preset.policy, "--json").answer["methods"]
+    assert [replayed[0][key] for key in ("new_tokens", "target_passes")] == [
+        replayed[1][key] for key in ("new_tokens", "target_passes")
+    ]
+    listed = talon("list", "policies", "--json").answer["presets"]
+    assert {one["name"]: one["origin"] for one in listed} == {"default": "chosen", "mine": "tuned"}
+    shown = talon("list", "presets").out
+    assert "mine  tuned" in shown
+    assert re.search(r"times as fast as none \(", " ".join(shown.split()))
+
+
+def test_people_get_tables_and_the_preset_or_its_file_at_the_end(tune: Any) -> None:
+    ran = tune(*PROFILE, *SMALL)
+    assert ran.status == 0, ran.err
+    assert re.fullmatch(r"talon:budget=\d+,top_k=\d+,mu=[0-9.]+,least=[0-9.e-]+|talon", ran.out.splitlines()[-1])
+    assert "left out" in ran.out
+    assert tune(*PROFILE, *SMALL, "--save", "kept.json").out.splitlines()[-1] == "kept.json"
+    assert find_preset("kept.json").name == "kept"
+
+
+TUNE = """
+import os, sys
+from talon_core.cli import main, tune
+from talon_core.tune.speeds import Speeds
+
+tune._session = dict  # it takes seconds to find out
+before = Speeds._try
+
+def noted(self, one):
+    print(os.getpid(), file=sys.stderr)
+    return before(self, one)
+
+Speeds._try = noted
+status = main(["tune", *sys.argv[1:], "--json"])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def test_the_preset_does_not_hang_on_the_number_of_processes(process: Any, own_data: Path) -> None:
+    presets, processes = [], []
+    for jobs in ("1", "3"):
+        arguments = (str(SHIPPED), "chain", *PROFILE, *SMALL[:4], "--save", "mine", "--jobs", jobs)
+        status, _, err = process(TUNE, *arguments)
+        assert status == 0, err
+        found = find_preset("mine").as_dict()
+        presets.append(found)
+        processes.append({line for line in err.splitlines() if line.isdecimal()})
+    assert presets[0] == presets[1]
+    assert len(processes[0]) == 1 < len(processes[1])
+
+
+def test_ctrl_c_saves_nothing(tune: Any, monkeypatch: pytest.MonkeyPatch, own_data: Path) -> None:
+    before, calls = Speeds.try_all, []
+
+    def interrupted(self: Speeds, wanted: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        before(self, wanted)
+
+    monkeypatch.setattr(Speeds, "try_all", interrupted)
+    ran = tune(*PROFILE, *SMALL, "--save", "mine", "--picture", "seen.png", "--json")
+    assert (ran.status, ran.answer) == (130, {"error": "interrupted"})
+    assert "interrupted; nothing is saved" in ran.err
+    assert not own_data.exists()
+    assert not Path("seen.png").exists()
+
+
+def test_what_readers_should_know_is_told(tune: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = tmp_path / "part"
+    shutil.copytree(SHIPPED, part)
+    (part / "texts" / "000-00003.safetensors").unlink()
+    monkeypatch.setattr(Speeds, "own_time", lambda self, spec: 0.2)
+    ran = tune(*PROFILE, *SMALL, "--trials", "12", "--search", "top_k=1..30", "--folds", "3", folders=(str(part),))
+    assert ran.status == 0, ran.err
+    assert "1 texts of the traces are not there, and are left out" in ran.err
+    assert "the policy itself takes 20 % of the time here" in ran.err
+
+
+def wrong(part: str, key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest[part][key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (wrong("target", "weights_sha256", "ab"), "are of another model each; tune on one of them at a time"),
+        (wrong("drafter", "sha256", "ab"), "are of another drafter each"),
+        (wrong("settings", "seed", 0), "is given twice; give each one once"),
+    ],
+)
+def test_traces_must_belong_together(tune: Any, tmp_path: Path, change: Any, sentence: str) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(SHIPPED, other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    change(manifest)
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    assert sentence in tune(*PROFILE, *SMALL, folders=(str(SHIPPED), str(other))).refusal
+
+
+def test_a_profile_must_be_of_the_traces_drafter_and_know_it(tune: Any) -> None:
+    here = find_profile("h200-llama-3.1-8b").as_dict()
+    save_profile(Profile.from_dict({**here, "name": "other", "drafter": "ngram"}))
+    assert "its drafter is ngram and not eagle3" in tune("--profile", "other", *SMALL).refusal
+    without = Profile.from_dict({**here, "name": "without", "draft": Table("draft").as_list()})
+    save_profile(without)
+    refused = tune("--profile", "without", "--other-machine", *SMALL).refusal
+    assert "the profile 'without' does not say what the drafter takes" in refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (SMALL, "there is no profile: what a node and a layer cost decides"),
+        (("--profile", "h200", *SMALL), "no profile 'h200'; there are: "),
+        ((*PROFILE, "--folds", "1"), "--folds is 1; it must be at least 2"),
+        ((*PROFILE, "--folds", "5"), "the set 'prompts' has 4 texts, fewer than 5 folds; give --folds 4"),
+        ((*PROFILE, "--trials", "0"), "--trials is 0; it must be at least 1"),
+        ((*PROFILE, "--jobs", "0"), "--jobs is 0; it must be at least 1"),
+        ((*PROFILE, "--search", "size=2..4"), "tree policy 'talon' has no option 'size'"),
+        ((*PROFILE, "--search", "mu=0.1..2"), "'mu' cannot be searched in 0.1..2.0: with 2.0,"),
+        ((*PROFILE, "--save", "talon"), "a preset cannot be called 'talon'"),
+        ((*PROFILE, "--save", "default"), "the preset 'default' comes with TALON"),
+        ((*PROFILE, "--save", "nowhere/mine.json"), "there is no such folder"),
+        ((*PROFILE, "--save", "here/mine"), "a preset's file is called as the preset is"),
+        ((*PROFILE, "--save", "./chain.json"), "a preset cannot be called 'chain'"),
+        ((*PROFILE, "--picture", "seen.pdf"), "it must end in .png or .svg"),
+        ((*PROFILE, "--folds", "2", "--against", "tallon"), "no tree policy 'tallon'; did you mean 'talon'?"),
+        ((*PROFILE, "--folds", "2", "--rule", "rrs"), "rule 'rrs'"),
+    ],
+)
+def test_what_cannot_be_tuned_gets_a_sentence(
+    tune: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], sentence: str
+) -> None:
+    monkeypatch.setattr(Speeds, "try_all", lambda *_: pytest.fail("something was tried"))
+    assert sentence in tune(*arguments).refusal
+
+
+@pytest.mark.parametrize(
+    ("folders", "policy", "sentence"),
+    [
+        ((), "talon", "'talon' is all that is given; give a folder of talon trace record and then a policy"),
+        ((str(SHIPPED),), "static", "'static' does not say which values of its options may be worth a try"),
+        ((str(SHIPPED),), "tallon", "no tree policy 'tallon'; did you mean 'talon'?"),
+        ((str(SHIPPED),), "default", "there is nothing to search: 'talon' is given budget, top_k, mu, least"),
+        ((str(SHIPPED),), "sequoia", "its policy draws from whole laws of the drafter, and the trace has none"),
+        (("nowhere",), "talon", "there is no manifest.json in 'nowhere'"),
+    ],
+)
+def test_a_policy_or_a_folder_that_will_not_do_gets_a_sentence(
+    tune: Any, folders: tuple[str, ...], policy: str, sentence: str
+) -> None:
+    assert sentence in tune(*PROFILE, "--folds", "2", folders=folders, policy=policy).refusal
+
+
+def test_a_trace_without_texts_gets_a_sentence(tune: Any, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    shutil.copy(SHIPPED / "manifest.json", empty)
+    assert "no text of the trace in" in tune(*PROFILE, folders=(str(empty),)).refusal
+
+
+def test_without_optuna_a_sentence_names_the_extra(tune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert "pip install 'talon-core[tune]'" in tune(*PROFILE, *SMALL).refusal
+
+
+def test_a_broken_preset_is_listed_among_what_failed(talon: Any, own_data: Path) -> None:
+    (own_data / "presets").mkdir(parents=True)
+    (own_data / "presets" / "broken.json").write_text("{")
+    answer = talon("list", "presets", "--json").answer
+    assert [one["name"] for one in answer["presets"]] == ["default"]
+    assert "is no preset of talon tune" in answer["failures"]["preset 'broken'"]
+    assert "is no preset of talon tune" in talon("trace", "replay", str(SHIPPED), "broken").refusal
