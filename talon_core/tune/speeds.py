@@ -10,6 +10,7 @@ import attrs
 
 from talon_core.costs import Costs
 from talon_core.defaults import NONE
+from talon_core.plugins.parts import made_policy
 from talon_core.plugins.registry import Registry
 from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_method
@@ -115,7 +116,9 @@ class Speeds:
     def _try(self, one: tuple[str, Text]) -> Speed:
         spec, text = one
         replay = self._replays[text.trace]
-        found = replay.text(self._method(spec, text.trace), replay.trace.text(text.set, text.prompt))
+        # a policy of the text's own: what one has learned of the machine would hang on which texts came before
+        method = attrs.evolve(self._method(spec, text.trace), policy=made_policy(self._registry, spec))
+        found = replay.text(method, replay.trace.text(text.set, text.prompt))
         assert found.seconds is not None
         return Speed(sum(len(each.tokens) for each in found.rounds), found.seconds, found.outside)
 

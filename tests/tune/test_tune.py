@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from talon_core import SequenceInfo, TokenTree
 from talon_core.plugins.registry import load_registry
 from talon_core.searching import Range
 from talon_core.trace.folder import Trace
@@ -159,6 +160,34 @@ def test_options_that_a_policy_refuses_together_are_counted(shipped: Trace) -> N
     assert 0 < found.refused < found.tried == 45
     assert any("a small budget needs a large mu" in trial.fault for trial in found.trials)
     assert not found.best.fault
+
+
+@attrs.frozen
+class Remembers(Talon):
+    """Takes a node more for each text that it has seen, as one might that learns of the machine."""
+
+    name = "remembers"
+    _seen: list[int] = attrs.field(init=False, eq=False, factory=list)
+
+    def begin(self, sequence: SequenceInfo) -> "Remembers":
+        self._seen.append(1)
+        return self
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return tree.keep(tree.best(min(len(tree), 1 + len(self._seen))))
+
+
+def test_what_a_policy_remembers_of_other_texts_does_not_count(shipped: Trace) -> None:
+    registry = load_registry()
+    policies = registry.entries["tree policy"]
+    own = {**policies, "remembers": attrs.evolve(policies["talon"], name="remembers", cls=Remembers)}
+    registry = attrs.evolve(registry, entries={**registry.entries, "tree policy": own})
+    found = []
+    for texts in (1, -1):
+        speeds = Speeds([shipped], Priced(), registry, "auto", 1)
+        speeds.try_all(("remembers", text) for text in speeds.texts[::texts])
+        found.append([speeds.of("remembers", text) for text in speeds.texts])
+    assert found[0] == found[1]
 
 
 def test_each_set_counts_as_much_as_another(shipped: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
