@@ -96,13 +96,17 @@ def tune(
     except KeyboardInterrupt:
         note("interrupted; nothing is saved")
         raise
-    if picture is not None:
-        draw(found, picture)
-    file = None
-    if save is not None and name is not None:
-        command = _command(folders, policy, str(profile), other_machine, plan, search or (), save)
-        file = _saved(save, name, found, traces, costs, plan, command, registry)
     _notes(found)
+    file = None
+    try:
+        if save is not None and name is not None:
+            command = _command(folders, policy, str(profile), other_machine, plan, search or (), save)
+            file = _saved(save, name, found, traces, costs, plan, command, registry)
+        if picture is not None:
+            draw(found, picture)
+    except OSError:
+        note(f"what was found is {found.best.spec}")  # a long search is not lost with a full disk
+        raise
     if as_json:
         kept = {"name": name, "file": None if file is None else str(file)}
         print_json({**found.as_dict(), **kept, "picture": None if picture is None else str(picture)})

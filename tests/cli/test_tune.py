@@ -1,5 +1,6 @@
 """`talon tune`, on the trace that ships and under a profile that comes with TALON."""
 
+import errno
 import json
 import re
 import shutil
@@ -129,6 +130,18 @@ def test_ctrl_c_saves_nothing(tune: Any, monkeypatch: pytest.MonkeyPatch, own_da
     assert "interrupted; nothing is saved" in ran.err
     assert not own_data.exists()
     assert not Path("seen.png").exists()
+
+
+@pytest.mark.parametrize("full", ["talon_core.kept.write_whole", "talon_core.tune.picture.write_whole_bytes"])
+def test_a_full_disk_loses_no_search(tune: Any, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(full, refuse)
+    ran = tune(*PROFILE, *SMALL, "--save", "mine", "--picture", "seen.svg", "--json")
+    assert (ran.status, ran.answer) == (2, {"error": "No space left on device"})
+    assert "talon: what was found is talon" in ran.err
+    assert not Path("seen.svg").exists()
 
 
 def test_what_readers_should_know_is_told(tune: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
