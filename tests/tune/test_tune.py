@@ -41,7 +41,7 @@ def speed_up(trace: Trace, spec: str, costs: Priced) -> float:
 @pytest.mark.parametrize("costs", [Priced(node=0.1, layer=0.1), Priced(node=8.0, layer=0.1), Priced(layer=30.0)])
 def test_of_all_chains_the_fastest_is_found(tune: Tune, shipped: Trace, costs: Priced) -> None:
     best = max(range(1, 9), key=lambda length: speed_up(shipped, f"chain:length={length}", costs))
-    found = tune("chain", "length=1..8", costs=costs, trials=60)
+    found = tune("chain", "length=1..8", costs=costs, trials=30)
     assert found.best.options == {"length": str(best)}
     assert found.best.speed_up == pytest.approx(speed_up(shipped, f"chain:length={best}", costs))
 
@@ -214,15 +214,15 @@ def test_a_policy_is_replayed_once_on_each_text(tune: Tune, speeds: Any) -> None
 def late_asked(known: float | None, outside: Callable[[float], bool]) -> list[float]:
     """What a search asks in its second half, where all that counts is equally fast, but for what is known before."""
     space = space_of(load_registry(), "talon:budget=8,top_k=3,least=0", ["mu=0.1..1"])
-    search = Search(space, 0, 80)
+    search = Search(space, 0, 60)
     if known is not None:
         search.begin(Trial("", {"mu": str(known)}, 3.0))
     asked = []
-    for _ in range(80):
+    for _ in range(60):
         options = search.ask()
         asked.append(float(options["mu"]))
         search.tell(Trial("", options, 1.0, outside=outside(asked[-1])))
-    return asked[40:]
+    return asked[30:]
 
 
 def test_a_trial_that_does_not_count_turns_the_search_away() -> None:
