@@ -18,7 +18,7 @@ PACKAGES = {
 CONTRACTS = "contracts"
 ROOMS = (
     *(CONTRACTS, "models", "runtime", "engine", "plugins", "certificates"),
-    *("decoding", "hf", "bench", "profiles", "trace", "tune", "certify", "testing", "cli"),
+    *("decoding", "hf", "bench", "profiles", "trace", "tune", "report", "certify", "testing", "cli"),
 )
 """The folders of `talon_core`, each above those that it may import; the files beside them are the contracts."""
 IMPORTED_BY = {

@@ -12,6 +12,7 @@ from talon_core.cli.generate import generate
 from talon_core.cli.listing import listing
 from talon_core.cli.models import models
 from talon_core.cli.profile import profile
+from talon_core.cli.report import report
 from talon_core.cli.trace import trace
 from talon_core.cli.train import train
 from talon_core.cli.tune import tune
@@ -48,6 +49,7 @@ app.command()(doctor)
 app.command()(train)
 app.command()(tune)
 app.add_typer(models, name="models")
+bench.command()(report)
 app.add_typer(bench, name="bench")
 app.add_typer(trace, name="trace")
 app.add_typer(profile, name="profile")

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from talon_core.cli.output import debugging, stderr
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.models.loading import load_model
+from talon_core.models.loading import load_model, token_text
 from talon_core.plugins.parts import Resolved
 from talon_core.render import render_tree, what_came_of
 
@@ -56,10 +56,7 @@ class Session:
 
     def token_text(self, token: int) -> str:
         """One token as text, special tokens by their names, and with the space it starts with."""
-        text = str(self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        piece = self.tokenizer.convert_ids_to_tokens(token)
-        begins = isinstance(piece, str) and piece.startswith("▁")  # SentencePiece loses a leading space alone
-        return " " + text if begins and not text.startswith(" ") else text
+        return token_text(self.tokenizer, token)
 
     def picture(self, result: "Result") -> RenderableType | None:
         """The tree of one round, None if nothing was drafted.

@@ -1,6 +1,7 @@
 """A model and its tokenizer from their files, refused in one sentence where these are damaged."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,35 @@ def load_model(
             f"trust_remote_code is {trust_remote_code!r}; it must be True or False"
         )
     path = resolve(name)
-    try:
+    with _refusing(name, trust_remote_code, trusted_with):
         return _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
+
+
+def load_tokenizer(name: str) -> Any:
+    """Load a model's tokenizer without the model; code that its folder brings is not run.
+
+    Args:
+        name: as for `load_model`.
+
+    Raises:
+        ValueError: if it cannot be found or read.
+    """
+    from talon_core.models import resolve
+
+    path = resolve(name)
+    with _refusing(name):
+        return _tokenizer(path, _where(path), False)
+
+
+@contextmanager
+def _refusing(name: str, trust_remote_code: bool = False, trusted_with: str = "") -> Iterator[None]:
+    """Turn what is raised by damaged files into one sentence."""
+    try:
+        yield
     except Exception as error:  # a damaged file may raise anything
         if of_the_machine(error):
             raise  # nothing is wrong with the model
-        if not trust_remote_code and "trust_remote_code=True" in str(error):
+        if trusted_with and not trust_remote_code and "trust_remote_code=True" in str(error):
             raise ValueError(
                 f"model '{name}' comes with code of its own, which is run only where that is asked for: look at the "
                 f"code, and if you trust it give {trusted_with}"
@@ -58,7 +82,7 @@ def _where(path: str) -> dict[str, bool]:
 
 def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tuple[Any, Any]:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+    from transformers import AutoModelForCausalLM, PretrainedConfig
 
     from talon_core.models.sizes import check_sizes
 
@@ -73,8 +97,21 @@ def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tupl
     )
     model, info = loaded
     _check_weights(info)
-    tokenizer = AutoTokenizer.from_pretrained(path, **where, trust_remote_code=options["trust_remote_code"])
-    return model.eval(), tokenizer
+    return model.eval(), _tokenizer(path, where, options["trust_remote_code"])
+
+
+def _tokenizer(path: str, where: Mapping[str, bool], trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, **where, trust_remote_code=trust_remote_code)
+
+
+def token_text(tokenizer: Any, token: int) -> str:
+    """One token as text, special tokens by their names, and with the space it starts with."""
+    text = str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    piece = tokenizer.convert_ids_to_tokens(token)
+    begins = isinstance(piece, str) and piece.startswith("▁")  # SentencePiece loses a leading space alone
+    return " " + text if begins and not text.startswith(" ") else text
 
 
 def _check_weights(info: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ BASE = {
     ("demo",): [],
     ("certify",): ["--policy", "talon"],
     ("bench", "run"): ["ngram", "--prompts", "prompts.txt"],
+    ("bench", "report"): ["folder"],
     ("train",): ["medusa", "--out", "out"],
     ("trace", "record"): ["--prompts", "prompts.txt", "--out", "out"],
     ("trace", "replay"): ["folder", "talon"],

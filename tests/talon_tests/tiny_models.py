@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 SMALL: dict[str, Any] = {
     "vocab_size": 97,
@@ -87,3 +88,11 @@ def tiny_model(architecture: str, seed: int = 0, **more: Any) -> Any:
     config = getattr(transformers, name)(**{**base, **changes, **more})
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def of_words(**config: Any) -> tuple[Any, Any]:
+    """A tiny Llama and a tokenizer of words."""
+    model = tiny_model("llama", **config)
+    words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(model.vocab_size)}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return model, PreTrainedTokenizerFast(tokenizer_object=words)

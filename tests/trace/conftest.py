@@ -6,26 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from talon_core.bench.prompts import read_sets
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.trace.folder import Trace
 from talon_core.trace.record import Recorder, TracePlan
-from talon_tests.tiny_models import tiny_model
+from talon_tests.tiny_models import of_words
 
 TURNS = ["t5 t6 t7", "t8 t9", "t3 t3 t4 t4"]
 DRAFTER = "draft-model:skip=2"
-
-
-def of_words(**config: Any) -> tuple[Any, Any]:
-    """A tiny Llama and a tokenizer of words."""
-    model = tiny_model("llama", **config)
-    words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(model.vocab_size)}, unk_token="t0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return model, PreTrainedTokenizerFast(tokenizer_object=words)
 
 
 @pytest.fixture(scope="session")

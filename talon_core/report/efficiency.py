@@ -1,0 +1,173 @@
+"""Tokens and draft passes for each target pass: of the methods, and of the best that a drafter allows."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from talon_core.bench.measurement import Measurement
+from talon_core.bench.methods import PLAIN
+from talon_core.bench.results import Results
+from talon_core.defaults import AUTO
+from talon_core.plugins.parts import built
+from talon_core.plugins.registry import load_registry
+from talon_core.report.figures import ALL, Budget, Efficiency, Oracle, Point
+from talon_core.trace.asking import rows_of
+from talon_core.trace.folder import Trace
+from talon_core.trace.oracle import Along, best_trees
+from talon_core.tree import FloatArray
+
+PRICES = (0.0, *np.geomspace(1e-3, 30.0, 60).tolist())
+"""What a draft pass may cost, to a target pass: at each of them somebody who knows the text drafts as much as pays."""
+NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+SETTINGS = ("max_new_tokens", "temperature", "raw")
+"""What must be the same in a trace and a run for their texts to be the same."""
+
+
+def efficiency_of(measured: Mapping[str, Sequence[Measurement]], sets: Sequence[str]) -> Efficiency | None:
+    """Where each method stands; None where nothing was drafted.
+
+    Args:
+        measured: by method.
+        sets: names of the prompt sets.
+    """
+    points = []
+    for method, of in measured.items():
+        groups = {ALL: of, **{name: [each for each in of if each.set == name] for name in sets if len(sets) > 1}}
+        points += [point for name, part in groups.items() if (point := _point(method, name, part)) is not None]
+    return Efficiency(points, _cost(measured)) if any(point.method != PLAIN for point in points) else None
+
+
+def _point(method: str, group: str, of: Sequence[Measurement]) -> Point | None:
+    tokens, passes, drafts, nodes = (
+        _total(of, name) for name in ("new_tokens", "target_passes", "draft_passes", "nodes_verified")
+    )
+    if tokens is None or not passes or drafts is None or nodes is None:
+        return None
+    return Point(method, group, drafts / passes, tokens / passes, nodes / passes)
+
+
+def _cost(measured: Mapping[str, Sequence[Measurement]]) -> float | None:
+    """What a draft pass takes to a target pass over one node: of the methods that draft with a model, the median."""
+    verify, passes = _total(measured[PLAIN], "verify_seconds"), _total(measured[PLAIN], "target_passes")
+    found = []
+    for of in measured.values():
+        draft, drafts = _total(of, "draft_seconds"), _total(of, "draft_passes")
+        if draft and drafts:
+            found.append(draft / drafts)
+    return statistics.median(found) / (verify / passes) if found and verify and passes else None
+
+
+def _total(of: Sequence[Measurement], name: str) -> float | None:
+    values: list[Any] = [each.stats.get(name) for each in of]
+    return None if not values or None in values else float(sum(values))
+
+
+def oracle_of(trace: Trace, results: Results) -> Oracle:
+    """What the drafter of a trace allows on the prompts of a run.
+
+    Raises:
+        ValueError: if the trace is of another model, of other settings, or of none of the prompts; the sentence says
+            what differs.
+    """
+    check_trace(trace, results)
+    wanted = {(each.set, each.prompt) for each in results.measurements}
+    same = _same_sets(trace, results)
+    texts = [text for text in trace.texts() if text in wanted and text[0] in same]
+    if not texts:
+        raise ValueError(f"the trace in '{trace.folder}' has none of the prompts of the run in '{results.folder}'")
+    walked = [_offers(trace, *text) for text in texts]
+    line = _line(walked)
+    along = [each.along for each in walked]
+    best = [best_trees(along, nodes) for nodes in NODES]
+    budgets = [Budget(nodes, each.in_hindsight, each.by_the_laws) for nodes, each in zip(NODES, best, strict=True)]
+    drafter = trace["drafter"]["spec"]
+    return Oracle(drafter, len(texts), line, budgets, _methods_with(drafter, results.manifest))
+
+
+def check_trace(trace: Trace, results: Results) -> None:
+    """Refuse a trace of something else; raises as `oracle_of` does."""
+    own, settings = trace["settings"], results.manifest["settings"]
+    environment = results.manifest["environment"]
+    differing = [
+        f"{name} is {own[name]} there and {settings.get(name)} in the run"
+        for name in SETTINGS
+        if own[name] != settings.get(name)
+    ]
+    if trace["target"]["weights_sha256"] != environment.get("weights_sha256"):
+        differing.append("the model's weights are others")
+    if differing:
+        raise ValueError(
+            f"the trace in '{trace.folder}' is not of this run: {'; '.join(differing)}; record one with the "
+            "run's model and options"
+        )
+
+
+def _same_sets(trace: Trace, results: Results) -> set[str]:
+    """Names of the sets that are the same file in both."""
+    own = {each["name"]: each.get("sha256") for each in trace["settings"]["sets"]}
+    return {each["name"] for each in results.manifest["settings"]["sets"] if own.get(each["name"]) == each["sha256"]}
+
+
+def _methods_with(drafter: str, manifest: Mapping[str, Any]) -> list[str]:
+    """Methods of the run that draft with this drafter; what was chosen by itself is in the environment."""
+    chosen = manifest["environment"].get(AUTO)
+    return [
+        each["name"]
+        for each in manifest["settings"]["methods"]
+        if drafter in (each.get("drafter"), chosen if each.get("drafter") == AUTO else None)
+    ]
+
+
+@attrs.frozen
+class Offers:
+    """What the drafter offers along a text.
+
+    Attributes:
+        along: how far.
+        passes: for each position, draft passes of the first layers together, shape `(positions, layers + 1)`.
+    """
+
+    along: Along
+    passes: FloatArray
+
+
+def _offers(trace: Trace, name: str, prompt: int) -> Offers:
+    text = trace.text(name, prompt)
+    new = text.ids[text.prompt_tokens :].tolist()
+    if text.rows is not None and text.ranks is not None:
+        rows, along = text.rows, Along(text.ranks)
+    else:
+        rows = rows_of(built(load_registry(), "drafter", trace["drafter"]["spec"]), text, trace, 1)
+        along = Along.of(rows, new)
+    passes = np.cumsum(np.asarray(rows.passes, dtype=np.float64), axis=1)
+    return Offers(along, np.concatenate([np.zeros((len(passes), 1)), passes], axis=1))
+
+
+def _line(texts: Sequence[Offers]) -> list[tuple[float, float]]:
+    """Delta and tau of somebody who knows the texts, for each price of a draft pass; where it is dear, none pays."""
+    totals = np.sum([cheapest(text, np.array(PRICES)) for text in texts], axis=0)  # (2, prices)
+    new = sum(len(text.along.ranks) for text in texts)
+    found = {(float(drafts / passes), float(new / passes)) for passes, drafts in totals.T}
+    return sorted(found)
+
+
+def cheapest(text: Offers, prices: FloatArray) -> FloatArray:
+    """Target passes and draft passes of the cheapest way through a text, at each price; shape `(2, prices)`.
+
+    At each position a chain along the text is drafted, as long as pays, or none.
+    """
+    reach = [len(ranks) for ranks in text.along.ranks]
+    best = np.zeros((len(reach) + 1, 3, len(prices)))  # what it costs; target passes; draft passes
+    for position in reversed(range(len(reach))):
+        longest = min(reach[position], text.passes.shape[1] - 1)
+        drafts = text.passes[position, : longest + 1, None]  # (lengths, 1)
+        after = best[position + 1 : position + longest + 2]  # (lengths, 3, prices)
+        # a draft pass is never for nothing: of ways that cost the same, the one with fewer
+        cost = 1 + np.maximum(prices, 1e-9) * drafts + after[:, 0]
+        chosen = cost.argmin(axis=0)
+        at = np.arange(len(prices))
+        best[position] = cost[chosen, at], 1 + after[chosen, 1, at], drafts[chosen, 0] + after[chosen, 2, at]
+    return best[0, 1:]

@@ -1,0 +1,238 @@
+"""The figures of a report, against what the run says in other ways."""
+
+import itertools
+import statistics
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core.bench.compare import compare
+from talon_core.bench.methods import PLAIN
+from talon_core.bench.rounds import ROUNDS, KeptRounds, append_rounds, read_rounds
+from talon_core.report import figures as of
+from talon_core.report.efficiency import PRICES, Offers, cheapest, oracle_of
+from talon_core.report.figures import ALL, FIGURES
+from talon_core.report.gather import Besides, report_of
+from talon_core.report.shapes import MOST_RANKS
+from talon_core.report.steps import MOST_NODES, read_questions
+from talon_core.report.texts import Texts
+from talon_core.rounds import PARTS
+from talon_core.trace.oracle import Along
+
+METHOD = "draft-model:skip=2/talon:budget=8"
+
+
+def measured(results, method):
+    return [each for each in results.measurements if each.method == method]
+
+
+def test_every_figure_is_there_with_a_trace_and_rounds(report):
+    assert report.missing == {}
+    assert report.groups == [ALL, "other", "some"]
+    assert report.sets == {"other": 1, "some": 3}
+    assert [one.place for one in report.methods] == [0, 1, 2, 3, 4]
+
+
+def test_speed_and_tokens_per_pass_are_those_of_the_comparison(report, results):
+    comparison = compare(results)
+    for one in report.speed:
+        found = (comparison.all if one.set == ALL else comparison.sets[one.set])[one.method]
+        assert one.interval == found.ratio
+    assert {one.method for one in report.speed} == {*comparison.methods} - {PLAIN}
+    assert {one.method for one in report.mat} == {*comparison.methods} - {PLAIN, "generate"}
+
+
+def test_ranks_and_depths_count_the_same_rounds(report):
+    for method, rows in report.depths.items():
+        ranks = report.ranks[method]
+        for row in rows[: len(ranks.tested)]:
+            tested, accepted = ranks.tested[row.depth - 1], ranks.accepted[row.depth - 1]
+            assert tested[0] == row.tested
+            assert sum(accepted) == row.accepted or len(tested) == MOST_RANKS
+            assert list(tested) == sorted(tested, reverse=True)
+        assert sum(row.tested for row in rows[len(ranks.tested) :]) == 0
+    assert any(sum(row[1:]) for found in report.ranks.values() for row in found.accepted)
+
+
+def test_trees_are_counted_once_for_their_set_and_once_for_all(report, results):
+    for method in report.ranks:
+        own = {shape.set: shape for shape in report.shapes if shape.method == method}
+        rounds = sum(each.stats["rounds"] for each in measured(results, method))
+        nodes = sum(each.stats["nodes_verified"] for each in measured(results, method))
+        assert own[ALL].rounds == rounds == own["some"].rounds + own["other"].rounds
+        assert own[ALL].nodes == pytest.approx(nodes / rounds)
+        drafted = sum(width * count for counts in own[ALL].widths for width, count in counts.items())
+        assert drafted == nodes - rounds  # all nodes but the roots
+        for row in report.depths[method]:
+            offered = sum(
+                each["offered"]
+                for one in measured(results, method)
+                for each in one.acceptance_by_depth
+                if each["depth"] == row.depth
+            )
+            assert own[ALL].reached(row.depth) == offered / rounds
+
+
+def test_the_parts_of_the_time_are_all_of_it(report, results):
+    assert [one.method for one in report.time] == [PLAIN, *report.ranks]  # generate does not tell
+    for one in report.time:
+        seconds = sum(each.stats["seconds"] for each in measured(results, one.method))
+        tokens = sum(each.stats["new_tokens"] for each in measured(results, one.method))
+        assert one.total == pytest.approx(1000 * seconds / tokens)
+
+
+def test_a_typical_round_is_one_of_the_run_and_medians_are_of_all(report, results):
+    kept = [one for one in read_rounds(results.folder) if one.method == METHOD]
+    rounds = [each for one in kept for each in one.rounds]
+    [found] = [one for one in report.timeline if one.method == METHOD]
+    assert found.rounds == len(rounds)
+    for part in PARTS:
+        assert found.milliseconds[part] == 1000 * statistics.median(getattr(one, f"{part}_seconds") for one in rounds)
+    seconds = [sorted(1000 * span.seconds for span in one.spans) for one in rounds]
+    assert sorted(one.end - one.start for one in found.typical) in [pytest.approx(each) for each in seconds]
+    names = [one.name for one in found.typical if one.part == "draft"]
+    layers = len(names) - 1
+    assert names == [*(f"draft layer {number}" for number in range(1, layers + 1)), names[-1]]
+    assert names[-1] == "the drafter reads what was accepted"
+
+
+def test_points_are_totals_of_passes(report, results):
+    of_all = {point.method: point for point in report.efficiency.points if point.set == ALL}
+    for method, point in of_all.items():
+        stats = [each.stats for each in measured(results, method)]
+        passes = sum(each["target_passes"] for each in stats)
+        assert point.tau == sum(each["new_tokens"] for each in stats) / passes
+        assert point.delta == sum(each["draft_passes"] for each in stats) / passes
+    assert "generate" not in of_all
+    assert (of_all[PLAIN].delta, of_all[PLAIN].tau) == (0, 1)
+
+
+def test_no_method_with_the_traces_drafter_is_above_the_oracles_line(report):
+    deltas, taus = zip(*report.oracle.line, strict=True)
+    own = [point for point in report.efficiency.points if point.method in report.oracle.methods and point.set == ALL]
+    assert len(own) == 2
+    for point in own:
+        assert point.tau <= np.interp(point.delta, deltas, taus) + 1e-9
+    assert (deltas[0], taus[0]) == (0, 1)
+    assert taus[-1] == pytest.approx(max(each.in_hindsight for each in report.oracle.budgets))
+
+
+def least_cost(ranks, passes, price):
+    """The least cost over every way through a text, tried one by one."""
+
+    def ways(position):
+        if position == len(ranks):
+            yield 0, 0
+            return
+        for length in range(len(ranks[position]) + 1):
+            for target, drafts in ways(position + length + 1):
+                yield target + 1, drafts + passes[position][length]
+
+    return min(target + price * drafts for target, drafts in ways(0))
+
+
+def test_the_oracle_pays_least_at_every_price():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        length = 7
+        ranks = [(0,) * int(rng.integers(0, min(4, length - at))) for at in range(length)]
+        passes = np.cumsum(np.pad(rng.integers(0, 2, (length, 4)), ((0, 0), (1, 0))), axis=1).astype(float)
+        found = cheapest(Offers(Along(ranks), passes), np.array(PRICES))
+        for price, (target, drafts) in itertools.islice(zip(PRICES, found.T, strict=True), 0, None, 10):
+            assert target + price * drafts == pytest.approx(least_cost(ranks, passes, price))
+
+
+def test_prompts_are_chosen_by_the_leaders_speed(report):
+    walks = report.walks
+    ratios = [each.ratio for each in walks.prompts]
+    assert ratios == sorted(ratios, reverse=True)
+    assert [each.fast for each in walks.prompts] == [True, True, False, False]
+    best = max(
+        (one for one in report.speed if one.set == ALL and one.method in report.ranks),
+        key=lambda one: one.interval.median,
+    )
+    assert walks.by == best.method
+
+
+def test_steps_tell_the_whole_text_and_its_trees(report, results, tiny):
+    for extreme in report.walks.prompts:
+        texts = {(each.set, each.prompt): tiny[1].decode(each.token_ids) for each in measured(results, PLAIN)}
+        assert [walk.method for walk in extreme.walks] == list(report.ranks)
+        assert extreme.text in ("t5 t6 t7", "t8 t9", "t3 t3 t4 t4")
+        for walk in extreme.walks:
+            text = "".join(piece for step in walk.steps for piece in step.pieces)
+            assert text == texts[extreme.set, extreme.prompt]
+            assert walk.rounds == len(walk.steps)
+            for step in walk.steps:
+                assert len(step.pieces) == len(step.path) - 1 + (step.own is not None)
+                assert step.parents[0] == -1
+                assert all(0 <= parent < node for node, parent in enumerate(step.parents) if node)
+                assert all(step.parents[below] == above for above, below in itertools.pairwise(step.path))
+                said = [report.walks.words[step.tokens[node]] for node in step.path[1:]]
+                assert said == [piece.strip() for piece in step.pieces[: len(said)]]
+
+
+def test_large_trees_are_shown_in_part_with_all_that_was_accepted(decoded, tiny):
+    wide = decoded(("draft-model:skip=2/eagle2:budget=100,depth=4,top_k=30",))
+    found = report_of(wide, besides=Besides(Texts(tiny[1])))
+    steps = [step for extreme in found.walks.prompts for walk in extreme.walks for step in walk.steps]
+    assert max(step.nodes for step in steps) == 100
+    assert max(len(step.parents) for step in steps) <= MOST_NODES + 5
+
+
+def test_rounds_of_what_is_not_measured_in_full_do_not_count(report, decoded):
+    again = decoded(repetitions=1, seed=1)
+    append_rounds(again.folder, [KeptRounds("some", 9, 0, 0, METHOD, next(read_rounds(again.folder)).rounds)])
+    found = report_of(again)
+    assert [shape.rounds for shape in found.shapes] == [shape.rounds for shape in report.shapes]
+
+
+def test_without_rounds_the_rest_is_there_and_a_command_is_told(results, tmp_path):
+    for file in results.folder.iterdir():
+        if file.name != ROUNDS:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    found = report_of(attrs.evolve(results, folder=tmp_path))
+    assert found.depths
+    assert found.time
+    assert found.efficiency is not None
+    assert {*found.missing} == {of.RANKS, of.SHAPES, of.TIMELINE, of.STEPS, of.ORACLE}
+    for name in (of.RANKS, of.SHAPES, of.TIMELINE, of.STEPS):
+        assert " talon bench run " in found.missing[name]
+        assert found.missing[name].endswith("--rounds --out FOLDER")
+    assert all(not each.walks for each in found.walks.prompts)
+
+
+def test_a_run_that_drafts_nothing_says_so(decoded):
+    found = report_of(decoded((PLAIN,)))
+    assert {*FIGURES} - {*found.missing} == {of.TIME, of.TIMELINE}
+    assert found.headline.startswith("Plain decoding wrote ")
+
+
+def test_a_trace_of_another_run_is_refused(recorded, decoded, results):
+    with pytest.raises(ValueError, match=r"is not of this run: max_new_tokens is 24 there and 12 in the run; record"):
+        oracle_of(recorded, decoded(max_new_tokens=12))
+    environment = {**results.manifest["environment"], "weights_sha256": "0"}
+    other = attrs.evolve(results, manifest={**results.manifest, "environment": environment})
+    with pytest.raises(ValueError, match="the model's weights are others"):
+        oracle_of(recorded, other)
+    sets = [{**each, "sha256": "0"} for each in results.manifest["settings"]["sets"]]
+    settings = {**results.manifest["settings"], "sets": sets}
+    other = attrs.evolve(results, manifest={**results.manifest, "settings": settings})
+    with pytest.raises(ValueError, match="has none of the prompts of the run"):
+        oracle_of(recorded, other)
+
+
+def test_other_prompts_than_the_runs_are_refused(results, tmp_path):
+    (tmp_path / "some.jsonl").write_text('"t1"')
+    with pytest.raises(ValueError, match="has no set 'other'; give the prompts that the run was made with"):
+        read_questions(tmp_path, results)
+    (tmp_path / "other.jsonl").write_text('"t1"')
+    with pytest.raises(ValueError, match=r"the set 'other' in .* is not the one of the run: its sha256 is"):
+        read_questions(tmp_path, results)
+
+
+def test_without_a_tokenizer_tokens_are_numbers(results):
+    found = report_of(results)
+    assert all(word.isdecimal() for word in found.walks.words)
+    assert all(each.answer is None and each.text is None for each in found.walks.prompts)

@@ -1,0 +1,50 @@
+"""The figures as files."""
+
+import sys
+import xml.etree.ElementTree as ET
+
+import attrs
+import pytest
+
+from talon_core.report.figures import FIGURES, SHAPES
+from talon_core.report.plots import pictures_of
+
+
+@pytest.fixture(scope="module")
+def drawn(report):
+    return pictures_of(report, ["svg", "png"])
+
+
+def test_every_figure_is_drawn_in_every_form(drawn):
+    assert set(drawn) == {f"{name}.{form}" for name in FIGURES for form in ("svg", "png")}
+    for name, data in drawn.items():
+        assert data.startswith(b"\x89PNG") if name.endswith(".png") else ET.fromstring(data).tag.endswith("svg")
+
+
+def test_a_figure_is_the_same_file_each_time_and_a_missing_one_is_left_out(report, drawn):
+    missing = {name: "not now" for name in FIGURES if name not in ("speed", "ranks", "timeline")}
+    again = pictures_of(attrs.evolve(report, missing=missing), ["svg"])
+    assert set(again) == {"speed.svg", "ranks.svg", "timeline.svg"}
+    assert all(again[name] == drawn[name] for name in again)
+
+
+def test_names_are_no_formulas(report):
+    methods = [attrs.evolve(one, label=r"$\frac{1}$ & <b>_x^{") for one in report.methods]
+    missing = dict.fromkeys({*FIGURES} - {"speed", SHAPES, "efficiency"}, "not now")
+    found = pictures_of(attrs.evolve(report, methods=methods, missing=missing), ["svg"])
+    assert all(ET.fromstring(data).tag.endswith("svg") for data in found.values())
+
+
+def test_nothing_of_ours_stays_in_matplotlib(drawn):
+    import matplotlib
+
+    assert matplotlib.rcParams["svg.hashsalt"] is None
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_without_matplotlib_a_sentence_says_how_to_get_it(report, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(
+        ValueError, match=r"^figures need matplotlib; install it with: pip install 'talon-core\[plots\]'$"
+    ):
+        pictures_of(report, ["png"])
