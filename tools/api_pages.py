@@ -104,8 +104,8 @@ PAGES = (
         "measuring",
         "Measuring",
         "What of `talon bench`, `talon trace`, `talon profile` and `talon tune` can be called from Python. "
-        "[Benchmarks](../benchmarks.md), [traces](../traces.md), [profiles](../profiles.md) and [tuning](../tuning.md) "
-        "have the commands.",
+        "[Benchmarks](../benchmarks.md), [reports](../reports.md), [traces](../traces.md), [profiles](../profiles.md) "
+        "and [tuning](../tuning.md) have the commands.",
         (
             *("talon_core.bench.methods:parse_methods", "talon_core.bench.bootstrap:median_with_interval"),
             *("talon_core.bench.rounds:read_rounds", "talon_core.bench.prompts:read_sets"),
@@ -128,6 +128,19 @@ PAGES = (
             *("talon_core.tune.space:space_of", "talon_core.tune.space:Space", "talon_core.tune.space:Dimension"),
             *("talon_core.tune.run:tuned", "talon_core.tune.run:TunePlan", "talon_core.tune.run:Tuned"),
             *("talon_core.tune.run:Gain", "talon_core.tune.search:Trial"),
+            *("talon_core.bench.results:read_results", "talon_core.bench.results:Results"),
+            *("talon_core.report.gather:report_of", "talon_core.report.gather:Besides", "talon_core.report.texts:Texts"),
+            *("talon_core.report.figures:Report", "talon_core.report.figures:ALL", "talon_core.report.figures:Shown"),
+            *("talon_core.report.figures:Estimate", "talon_core.report.figures:DepthShare"),
+            *("talon_core.report.figures:RankShares", "talon_core.report.figures:TreeShapes"),
+            *("talon_core.report.figures:TimePerToken", "talon_core.report.figures:RoundTime"),
+            *("talon_core.report.figures:Stretch", "talon_core.report.figures:Efficiency"),
+            *("talon_core.report.figures:Point", "talon_core.report.figures:Oracle"),
+            *("talon_core.report.figures:Budget", "talon_core.report.figures:Walks"),
+            *("talon_core.report.figures:Extreme", "talon_core.report.figures:Walk"),
+            *("talon_core.report.figures:Step", "talon_core.report.figures:Progress"),
+            *("talon_core.report.efficiency:oracle_of", "talon_core.report.page:page_of"),
+            "talon_core.report.plots:pictures_of",
         ),
     ),
     Page(
