@@ -107,6 +107,7 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(built: Path) -> None
         shipped = [name for name in names if name.startswith(f"talon_drafters/{kind}/shipped/smollm2-135m/")]
         assert {name.rpartition(".")[2] for name in shipped} == {"md", "json", "safetensors"}
     assert "talon_core/plugins/shipped/default.json" in names
+    assert {f"talon_core/report/page.{kind}" for kind in ("html", "css", "js")} <= {*names}
     trace = [name for name in names if name.startswith("talon_core/testing/trace/")]
     assert {name.rpartition(".")[2] for name in trace} == {"md", "json", "jsonl", "safetensors"}
 

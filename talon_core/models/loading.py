@@ -39,19 +39,21 @@ def load_model(
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load a model's tokenizer without the model; code that its folder brings is not run.
+    """Load a model's tokenizer without the model. Nothing is fetched, and code that its folder brings is not run.
 
     Args:
         name: as for `load_model`.
 
     Raises:
-        ValueError: if it cannot be found or read.
+        ValueError: if it is not here, or cannot be read.
     """
-    from talon_core.models import resolve
+    from talon_core.models import MODELS, is_cached, resolve
 
+    if name in MODELS and not is_cached(name):
+        raise ValueError(f"{name} is not in the cache; fetch it with: talon models fetch {name}")
     path = resolve(name)
     with _refusing(name):
-        return _tokenizer(path, _where(path), False)
+        return _tokenizer(path, {} if Path(path).is_dir() else {"local_files_only": True}, False)
 
 
 @contextmanager

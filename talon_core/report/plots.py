@@ -77,7 +77,8 @@ def pictures_of(report: Report, forms: Sequence[str]) -> dict[str, bytes]:
             figure = draw(report)
             for form in forms:
                 file = io.BytesIO()
-                figure.savefig(file, format=form, metadata={"Date": None} if form == "svg" else {"Software": None})
+                nothing: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
+                figure.savefig(file, format=form, bbox_inches="tight", metadata=nothing)
                 found[f"{name}.{form}"] = file.getvalue()
     return found
 

@@ -135,6 +135,18 @@ def test_a_model_that_is_not_there_any_more_leaves_the_numbers_of_its_tokens(ben
     assert any(note.startswith("Tokens are shown by their numbers") for note in ran.answer["notes"])
 
 
+def test_no_model_is_fetched_for_a_report(bench, talon, tmp_path, monkeypatch):
+    out = bench("--rounds")
+    manifest = json.loads((out / MANIFEST).read_text())
+    manifest["settings"]["model"] = "smollm2-135m"
+    (out / MANIFEST).write_text(json.dumps(manifest))
+    monkeypatch.setenv("TALON_CACHE", str(tmp_path / "empty"))
+    ran = talon("bench", "report", str(out))
+    assert ran.status == 0
+    assert "smollm2-135m is not in the cache; fetch it with: talon models fetch smollm2-135m" in ran.err
+    assert not (tmp_path / "empty").exists()
+
+
 def test_what_cannot_be_reported_is_refused_in_a_sentence_and_nothing_is_written(bench, talon, tmp_path):
     def refused(*arguments: str) -> str:
         return str(talon("bench", "report", *arguments).refusal)

@@ -1,6 +1,7 @@
 """The figures of a report, against what the run says in other ways."""
 
 import itertools
+import shutil
 import statistics
 
 import attrs
@@ -174,24 +175,23 @@ def test_steps_tell_the_whole_text_and_its_trees(report, results, tiny):
 
 
 def test_large_trees_are_shown_in_part_with_all_that_was_accepted(decoded, tiny):
-    wide = decoded(("draft-model:skip=2/eagle2:budget=100,depth=4,top_k=30",))
+    wide = decoded(("draft-model:skip=2/eagle2:budget=100,depth=4,top_k=30",), max_new_tokens=8)
     found = report_of(wide, besides=Besides(Texts(tiny[1])))
     steps = [step for extreme in found.walks.prompts for walk in extreme.walks for step in walk.steps]
     assert max(step.nodes for step in steps) == 100
     assert max(len(step.parents) for step in steps) <= MOST_NODES + 5
 
 
-def test_rounds_of_what_is_not_measured_in_full_do_not_count(report, decoded):
-    again = decoded(repetitions=1, seed=1)
-    append_rounds(again.folder, [KeptRounds("some", 9, 0, 0, METHOD, next(read_rounds(again.folder)).rounds)])
-    found = report_of(again)
+def test_rounds_of_what_is_not_measured_in_full_do_not_count(report, results, tmp_path):
+    shutil.copytree(results.folder, tmp_path, dirs_exist_ok=True)
+    append_rounds(tmp_path, [KeptRounds("some", 9, 0, 0, METHOD, next(read_rounds(tmp_path)).rounds)])
+    found = report_of(attrs.evolve(results, folder=tmp_path))
     assert [shape.rounds for shape in found.shapes] == [shape.rounds for shape in report.shapes]
 
 
 def test_without_rounds_the_rest_is_there_and_a_command_is_told(results, tmp_path):
-    for file in results.folder.iterdir():
-        if file.name != ROUNDS:
-            (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(results.folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / ROUNDS).unlink()
     found = report_of(attrs.evolve(results, folder=tmp_path))
     assert found.depths
     assert found.time
@@ -204,23 +204,24 @@ def test_without_rounds_the_rest_is_there_and_a_command_is_told(results, tmp_pat
 
 
 def test_a_run_that_drafts_nothing_says_so(decoded):
-    found = report_of(decoded((PLAIN,)))
+    found = report_of(decoded((PLAIN,), max_new_tokens=8))
     assert {*FIGURES} - {*found.missing} == {of.TIME, of.TIMELINE}
     assert found.headline.startswith("Plain decoding wrote ")
 
 
-def test_a_trace_of_another_run_is_refused(recorded, decoded, results):
+def test_a_trace_of_another_run_is_refused(recorded, results):
+    settings, environment = results.manifest["settings"], results.manifest["environment"]
+
+    def other(**changes):
+        return attrs.evolve(results, manifest={**results.manifest, **changes})
+
     with pytest.raises(ValueError, match=r"is not of this run: max_new_tokens is 24 there and 12 in the run; record"):
-        oracle_of(recorded, decoded(max_new_tokens=12))
-    environment = {**results.manifest["environment"], "weights_sha256": "0"}
-    other = attrs.evolve(results, manifest={**results.manifest, "environment": environment})
+        oracle_of(recorded, other(settings={**settings, "max_new_tokens": 12}))
     with pytest.raises(ValueError, match="the model's weights are others"):
-        oracle_of(recorded, other)
-    sets = [{**each, "sha256": "0"} for each in results.manifest["settings"]["sets"]]
-    settings = {**results.manifest["settings"], "sets": sets}
-    other = attrs.evolve(results, manifest={**results.manifest, "settings": settings})
+        oracle_of(recorded, other(environment={**environment, "weights_sha256": "0"}))
+    sets = [{**each, "sha256": "0"} for each in settings["sets"]]
     with pytest.raises(ValueError, match="has none of the prompts of the run"):
-        oracle_of(recorded, other)
+        oracle_of(recorded, other(settings={**settings, "sets": sets}))
 
 
 def test_other_prompts_than_the_runs_are_refused(results, tmp_path):
