@@ -11,6 +11,7 @@ from talon_core.report import figures as of
 from talon_core.report.colours import LIGHT, number_of, shape_of
 from talon_core.report.drawings import DEEPEST, FEW, rows_of
 from talon_core.report.figures import ALL, Estimate, Report
+from talon_core.report.svg import shortened
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^", "cross": "P"}
 STYLE: dict[str, Any] = {
@@ -117,8 +118,7 @@ def _plain(text: str) -> str:
 
 
 def _label(report: Report, method: str, most: int = 72) -> str:
-    label = report.shown(method).label
-    return _plain(label if len(label) <= most else label[: most - 1] + "…")
+    return _plain(shortened(report.shown(method).label, most))
 
 
 def _key(figure: Any, axes: Any) -> None:

@@ -35,9 +35,17 @@ def picture(width: float, height: float, label: str, inner: Sequence[str], extra
     )
 
 
+def shortened(text: str, most: int) -> str:
+    """A name without its middle, if it is long: those of methods often differ in their ends."""
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 2
+    return text[: most - 1 - tail] + "…" + text[len(text) - tail :]
+
+
 def words(x: float, y: float, text: str, class_: str = "", anchor: str | None = None, most: int | None = None) -> str:
-    """A line of text, its baseline a little below `y`; what is longer than `most` characters is cut."""
-    cut = text if most is None or len(text) <= most else text[: most - 1] + "…"
+    """A line of text, its baseline a little below `y`; of what is longer than `most` characters, the ends are there."""
+    cut = text if most is None else shortened(text, most)
     title = element("title", escape(text)) if cut != text else ""
     return element("text", title + escape(cut), x=x, y=y + 4, class_=class_ or None, text_anchor=anchor)
 

@@ -15,7 +15,7 @@ from talon_core.report import figures as of
 from talon_core.report.colours import DARK, HEAT, LIGHT, SHAPES, blended, channels, contrast, number_of, shape_of
 from talon_core.report.gather import report_of
 from talon_core.report.page import page_of
-from talon_core.report.svg import ticks
+from talon_core.report.svg import shortened, ticks
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 BLIND = {
@@ -221,3 +221,10 @@ def test_ticks_are_round_and_inside(low, high):
     assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
     steps = {round(after - before, 12) for before, after in pairwise(found)}
     assert len(steps) <= 1
+
+
+def test_of_a_long_name_both_ends_stay():
+    name = "draft-model:model=./folder / talon:budget=8"
+    assert shortened(name, len(name)) == name
+    assert shortened(name, 12) == "draft-…get=8"
+    assert [len(shortened(name, most)) for most in (5, 11, 12, 40)] == [5, 11, 12, 40]
