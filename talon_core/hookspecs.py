@@ -7,6 +7,7 @@ import pluggy
 if TYPE_CHECKING:
     from talon_core.attention import Accelerator, AttentionBackend
     from talon_core.drafter import DrafterSpec
+    from talon_core.peer import Peer
     from talon_core.policy import TreePolicy
     from talon_core.recipe import Recipe
     from talon_core.rule import AcceptanceRule
@@ -44,3 +45,8 @@ def talon_accelerators() -> "list[type[Accelerator]]":  # type: ignore[empty-bod
 @hookspec
 def talon_recipes() -> "list[type[Recipe]]":  # type: ignore[empty-body]
     """Training recipes for `talon train`: `attrs.frozen` subclasses of `Recipe`, not instances."""
+
+
+@hookspec
+def talon_peers() -> "list[type[Peer]]":  # type: ignore[empty-body]
+    """Peers for `talon bench run --peer`: `attrs.frozen` subclasses of `Peer`, not instances."""

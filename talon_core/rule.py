@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-Lossless = bool | Literal["claimed"]
-"""Whether the output has the target's law: True, False, or "claimed": a plugin says so, and nothing has shown it."""
+Lossless = bool | Literal["claimed", "measured"]
+"""Whether the output has the target's law: True, False, or "claimed": a plugin says so, and nothing has shown it.
+
+Of a peer's output (`talon_core.peer`) it is "measured": as far as outputs were compared, and no further."""
 
 CLAIMED: Final = "claimed"
+MEASURED: Final = "measured"
 
 
 @attrs.frozen(eq=False)

@@ -20,6 +20,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = {"talon-strategies": "talon_strategies", "talon-drafters": "talon_drafters", "talon-kernels": "talon_kernels"}
+INSIDE = {"talon-peers": "talon_core.peers"}
+"""A plugin like these, in the core's folder."""
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -39,7 +41,7 @@ def test_an_outer_folder_is_no_package(folder: str) -> None:
 def test_importing_talon_core_loads_nothing_heavy_and_no_plugin(tmp_path: Path) -> None:
     loaded = set(run(sys.executable, "-c", "import sys, talon_core; print(*sys.modules)", cwd=tmp_path).split())
     heavy = {"torch", "triton", "transformers", "tokenizers", "accelerate", "gguf", "hypothesis", "pytest", "pip"}
-    assert loaded & {*heavy, *PLUGINS.values()} == set()
+    assert loaded & {*heavy, *PLUGINS.values(), *INSIDE.values()} == set()
 
 
 def test_importing_the_testing_helpers_needs_no_plugin(tmp_path: Path) -> None:
@@ -49,7 +51,7 @@ def test_importing_the_testing_helpers_needs_no_plugin(tmp_path: Path) -> None:
 
 def test_the_built_in_plugins_are_found_through_their_entry_points() -> None:
     found = {point.name: point for point in entry_points(group="talon")}
-    for name, module in PLUGINS.items():
+    for name, module in {**PLUGINS, **INSIDE}.items():
         assert found[name].value == module
         assert found[name].load().__name__ == module
 

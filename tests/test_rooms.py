@@ -18,7 +18,7 @@ PACKAGES = {
 CONTRACTS = "contracts"
 ROOMS = (
     *(CONTRACTS, "models", "runtime", "engine", "plugins", "certificates"),
-    *("decoding", "hf", "bench", "profiles", "trace", "tune", "report", "certify", "testing", "cli"),
+    *("decoding", "hf", "bench", "profiles", "trace", "tune", "report", "certify", "testing", "cli", "peers"),
 )
 """The folders of `talon_core`, each above those that it may import; the files beside them are the contracts."""
 IMPORTED_BY = {
@@ -27,6 +27,8 @@ IMPORTED_BY = {
     "talon_drafters": {CONTRACTS, "runtime", "models"},
 }
 """The rooms that plugins of ours import."""
+IMPORTED_BY_PEERS = {"peers", CONTRACTS, "models", "runtime", "hf"}
+"""The rooms that our peers import: a plugin in the core's folder, and the last room, so that nobody imports them."""
 IMPORTED_BESIDES = {
     "talon_drafters.draft_model.drafter": {"hf"},
     "talon_drafters.hydra.drafter": {"hf"},
@@ -148,6 +150,12 @@ def test_our_plugins_import_the_contracts_and_a_room_or_two() -> None:
         if of_core and package in IMPORTED_BY and room(one.imported) not in IMPORTED_BY[package]:
             besides.setdefault(one.module, set()).add(room(one.imported))
     assert besides == IMPORTED_BESIDES
+
+
+def test_our_peers_import_what_a_plugin_may_and_nothing_imports_them() -> None:
+    theirs = {room(one.imported) for one in IMPORTS if room(one.module) == "peers"}
+    assert theirs <= IMPORTED_BY_PEERS
+    assert not [one for one in IMPORTS if room(one.imported) == "peers" and room(one.module) != "peers"]
 
 
 def transformers_in(source: str) -> tuple[bool, bool]:

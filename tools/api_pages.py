@@ -86,6 +86,8 @@ PAGES = (
             "talon_core.plugins.registry:Registry",
             *("talon_core.plugins.presets:Preset", "talon_core.plugins.presets:find_preset"),
             "talon_core.plugins.presets:save_preset",
+            *("talon_core.peer:Peer", "talon_core.peer:PeerSetting"),
+            *("talon_core.peer:PeerEngine", "talon_core.peer:PeerAnswer"),
         ),
     ),
     Page(
@@ -153,7 +155,7 @@ PAGES = (
             *("talon_strategies:*", "talon_drafters:DraftModel", "talon_drafters:Eagle", "talon_drafters:Eagle3"),
             *("talon_drafters:Hydra", "talon_drafters:Medusa", "talon_drafters:Ngram"),
             *("talon_drafters:Eagle3Recipe", "talon_drafters:HydraRecipe", "talon_drafters:MedusaRecipe"),
-            "talon_kernels:*",
+            *("talon_kernels:*", "talon_core.peers:*"),
         ),
     ),
 )

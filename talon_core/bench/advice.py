@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from talon_core.bench.bootstrap import Interval
 from talon_core.bench.compare import FEW, Comparison, Summary
 from talon_core.bench.methods import GENERATE, PLAIN
-from talon_core.rule import CLAIMED
+from talon_core.rule import CLAIMED, MEASURED
 
 HOPELESS = 100
 """How many times as many prompts nobody will measure."""
@@ -20,7 +20,12 @@ def advice(comparison: Comparison) -> list[str]:
 
 
 def named(method: str, summary: Summary) -> str:
-    """A method's name, with the mark of those that are lossy, or lossless by a plugin's word alone."""
+    """A method's name, with the mark of those that are lossy, lossless by a plugin's word alone, or peers.
+
+    Behind the mark of a peer stands in what it is not like the other methods.
+    """
+    if summary.lossless == MEASURED:
+        return f"{method} ({', '.join(['peer', *summary.unlike])})"
     if summary.lossless == CLAIMED:
         return f"{method} (claimed)"
     return method if summary.lossless else f"{method} (lossy)"

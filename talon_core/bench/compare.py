@@ -12,6 +12,7 @@ import numpy as np
 from talon_core.bench.bootstrap import Interval, mean_with_interval, median_with_interval, with_interval
 from talon_core.bench.measurement import Measurement, first_difference, shares_by_depth
 from talon_core.bench.methods import PLAIN
+from talon_core.bench.peers import unlike
 from talon_core.bench.results import Results
 from talon_core.rule import Lossless
 from talon_core.tree import FloatArray
@@ -46,10 +47,11 @@ class Difference:
 
 @attrs.frozen
 class Summary:
-    """One method on some prompts. What transformers' own `generate` does not tell is None.
+    """One method on some prompts. What a peer, or transformers' own `generate`, does not tell is None.
 
     Attributes:
-        lossless: whether the method is, or "claimed".
+        lossless: whether the method is, "claimed", or "measured" for a peer.
+        unlike: for a peer, in what it is not like the other methods, a word or two each, such as "q4_1".
         measurements: how many there are.
         tokens_per_second: median over prompts, of each prompt's median over repetitions.
         speed: the same with its interval.
@@ -73,6 +75,7 @@ class Summary:
     """
 
     lossless: Lossless
+    unlike: Sequence[str]
     measurements: int
     tokens_per_second: float
     speed: Interval
@@ -126,7 +129,9 @@ def compare(results: Results, baseline: str = PLAIN) -> Comparison:
         ValueError: if nothing is measured yet.
     """
     settings = results.manifest["settings"]
+    environment = results.manifest["environment"]
     lossless = {method["name"]: method["lossless"] for method in settings["methods"]}
+    marks = {name: unlike(peer, environment) for name, peer in environment.get("peers", {}).items()}
     if baseline not in lossless:
         raise LookupError(f"no method '{baseline}' in '{results.folder}'; there are: {', '.join(lossless)}")
     if not results.measurements:
@@ -135,25 +140,34 @@ def compare(results: Results, baseline: str = PLAIN) -> Comparison:
     measured = {each.set for each in results.measurements}
     names = [each["name"] for each in settings["sets"] if each["name"] in measured]
     sets = {
-        name: _summaries([each for each in results.measurements if each.set == name], lossless, baseline, greedy)
+        name: _summaries([each for each in results.measurements if each.set == name], lossless, marks, baseline, greedy)
         for name in names
     }
-    return Comparison(baseline, list(lossless), sets, _summaries(results.measurements, lossless, baseline, greedy))
+    together = _summaries(results.measurements, lossless, marks, baseline, greedy)
+    return Comparison(baseline, list(lossless), sets, together)
 
 
 def _summaries(
-    measurements: Sequence[Measurement], lossless: Mapping[str, Lossless], baseline: str, greedy: bool
+    measurements: Sequence[Measurement],
+    lossless: Mapping[str, Lossless],
+    marks: Mapping[str, Sequence[str]],
+    baseline: str,
+    greedy: bool,
 ) -> dict[str, Summary]:
     by_method: dict[str, list[Measurement]] = {method: [] for method in lossless}
     for measurement in measurements:
         by_method[measurement.method].append(measurement)
     plain, reference = by_method[PLAIN], by_method[baseline]
-    return {method: _summary(of, lossless[method], reference, plain, greedy) for method, of in by_method.items()}
+    return {
+        method: _summary(of, lossless[method], marks.get(method, ()), reference, plain, greedy)
+        for method, of in by_method.items()
+    }
 
 
 def _summary(
     of: Sequence[Measurement],
     lossless: Lossless,
+    marks: Sequence[str],
     reference: Sequence[Measurement],
     plain: Sequence[Measurement],
     greedy: bool,
@@ -172,6 +186,7 @@ def _summary(
     mat_of_sets = mean_with_interval(known, _tokens_per_pass) if len(known) == len(totals) else None
     return Summary(
         lossless=lossless,
+        unlike=marks,
         measurements=len(of),
         tokens_per_second=speed.median,
         speed=speed,

@@ -1,4 +1,4 @@
-"""What decodes during a run: TALON's engine with some parts, or transformers' own `generate`."""
+"""What decodes during a run: TALON's engine with some parts, or whatever else decodes, measured from outside."""
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -9,6 +9,8 @@ import torch
 
 from talon_core.bench.measurement import acceptance_by_depth
 from talon_core.decoding.decoder import Decoder
+from talon_core.peer import PeerAnswer
+from talon_core.request import Request
 from talon_core.rounds import Round, Stats
 from talon_core.tree import IntArray
 
@@ -48,30 +50,48 @@ def engine_of(decoder: Decoder) -> Engine:
 
 
 def engine_of_transformers(model: Any, plain: Decoder) -> Engine:
-    """transformers' own `generate`, as it comes, stopped where `plain` would stop and measured from outside."""
+    """transformers' own `generate`, as it comes."""
+    from talon_core.hf.generated import generated
+
+    return engine_from_outside(lambda request: PeerAnswer(generated(model, request)), model, plain)
+
+
+def engine_from_outside(answer: Callable[[Request], PeerAnswer], model: Any, plain: Decoder) -> Engine:
+    """Whatever answers a request, measured from outside: the prompt is read, and tokens count, as with `plain`.
+
+    Args:
+        answer: gives at least one token; what it gives beyond the end of the text or the limit is cut off.
+        model: the target; a GPU that it is on is waited for.
+        plain: plain decoding with the target, which knows the limits.
+    """
 
     def decode(ids: IntArray, options: Mapping[str, Any]) -> Decoded:
         request = plain.frontend.request(ids, options)
-        context = plain.target.context_length
-        limit = request.max_new_tokens if context is None else min(request.max_new_tokens, context - len(ids))
-        batch = torch.as_tensor(ids, device=model.device)[None]
-        how: dict[str, Any] = {"do_sample": bool(options["temperature"]), "max_new_tokens": limit}
-        if how["do_sample"]:
-            how["temperature"] = options["temperature"]
-            torch.manual_seed(options["seed"])
-        if model.generation_config.pad_token_id is None:
-            how["pad_token_id"] = 0  # nothing is padded; without one, generate warns
+        request = attrs.evolve(request, max_new_tokens=request.limit(plain.target))
         _wait_for(model)
         started = perf_counter()
-        out = model.generate(batch, attention_mask=torch.ones_like(batch), **how)
+        found = answer(request)
         _wait_for(model)
         seconds = perf_counter() - started
-        tokens = [int(token) for token in out[0, len(ids) :].tolist()]
-        known = {"new_tokens": len(tokens), "seconds": seconds, "tokens_per_second": len(tokens) / seconds}
+        tokens = counted(found.token_ids, request)
+        known: dict[str, float | None] = {
+            "new_tokens": len(tokens),
+            "seconds": seconds,
+            "tokens_per_second": len(tokens) / seconds,
+            "target_passes": found.target_passes,
+            "draft_passes": found.draft_passes,
+        }
         stats = {field.name: known.get(field.name) for field in attrs.fields(Stats)}
         return Decoded(tokens, "eos" if tokens[-1] in request.eos else "length", stats, None, None)
 
     return decode
+
+
+def counted(token_ids: Sequence[int], request: Request) -> list[int]:
+    """The tokens that count: up to and including the first that ends the text, and no more than the limit."""
+    tokens = list(token_ids[: request.max_new_tokens])
+    end = next((place for place, token in enumerate(tokens) if token in request.eos), len(tokens))
+    return tokens[: end + 1]
 
 
 def _wait_for(model: Any) -> None:

@@ -12,7 +12,7 @@ from talon_core import records
 from talon_core.bench.schedule import Unit
 from talon_core.errors import is_whole, written
 from talon_core.rounds import Round
-from talon_core.rule import CLAIMED, Lossless
+from talon_core.rule import CLAIMED, MEASURED, Lossless
 
 COUNTS = ("offered", "parent_accepted", "tested", "accepted")
 """What `acceptance_by_depth` counts; lines from before the second and the third were counted have the others."""
@@ -40,9 +40,11 @@ class Measurement:
         identical: whether plain decoding gave the same tokens; None where they are drawn.
         first_difference: index of the first token at which they differ.
         logit_gap: by how much the model preferred one of the two tokens there: the difference of their logits.
-        stats: the fields of `talon_core.Stats`; those that transformers' own `generate` does not tell are None.
-        acceptance_by_depth: see `acceptance_by_depth`; None for transformers' own `generate`.
-        lossless: whether the method is, or "claimed"; lines from before there were lossy rules do not say it.
+        stats: the fields of `talon_core.Stats`; those that a peer or transformers' own `generate` does not tell are
+            None.
+        acceptance_by_depth: see `acceptance_by_depth`; None for peers and transformers' own `generate`.
+        lossless: whether the method is, "claimed", or "measured" for a peer; lines from before there were lossy rules
+            do not say it.
     """
 
     set: str
@@ -129,7 +131,7 @@ READERS: Mapping[str, records.Reader] = {
     "logit_gap": records.maybe(records.number),
     "stats": _stats,
     "acceptance_by_depth": records.maybe(records.several(_counts)),
-    "lossless": records.one_of(True, False, CLAIMED),
+    "lossless": records.one_of(True, False, CLAIMED, MEASURED),
 }
 
 

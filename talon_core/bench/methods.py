@@ -1,4 +1,4 @@
-"""Methods: what is compared, written `drafter/policy/rule`."""
+"""Methods: what is compared, written `drafter/policy/rule`, and peers, written as any spec."""
 
 import re
 from collections.abc import Sequence
@@ -7,9 +7,11 @@ import attrs
 
 from talon_core.certificates.standing import standing
 from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, NONE
-from talon_core.plugins.parts import Parts, Resolved, resolve
+from talon_core.peer import Peer
+from talon_core.plugins.parts import Parts, Resolved, built, resolve
 from talon_core.plugins.registry import Registry, load_registry
-from talon_core.rule import Lossless
+from talon_core.plugins.specs import spelled
+from talon_core.rule import MEASURED, Lossless
 
 PLAIN = NONE
 """The method every run has: one token per pass, with the same engine as all others."""
@@ -26,13 +28,15 @@ class Method:
 
     Attributes:
         name: as it was written, without the space around it.
-        resolved: what TALON's engine decodes with; None is transformers' own `generate`.
+        resolved: what TALON's engine decodes with; None for a peer, and for transformers' own `generate`.
         lossless: whether what it decodes has the target's law, see `talon_core.certificates.standing`.
+        peer: what decodes in the place of TALON's engine; None for TALON's own methods and `generate`.
     """
 
     name: str
     resolved: Resolved | None
     lossless: Lossless = True
+    peer: Peer | None = None
 
     def as_dict(self) -> dict[str, str | bool | None]:
         """Its name and its parts with the defaults filled in, as the manifest has them."""
@@ -44,6 +48,7 @@ class Method:
             "policy": str(parts.policy) if parts is not None else None,
             "rule": str(parts.rule) if parts is not None else None,
             "lossless": self.lossless,
+            **({} if self.peer is None else {"peer": spelled(self.peer)}),
         }
 
 
@@ -92,18 +97,52 @@ def parse_method(
     return Method(name, resolved, standing(resolved.rule, resolved.policy))
 
 
-def parse_methods(specs: Sequence[str], attention: str | None = None, lossy: bool = False) -> list[Method]:
-    """Read the methods of a run; plain decoding is put first where it was not given.
+def parse_peer(spec: str, registry: Registry | None = None) -> Method:
+    """Read a peer.
+
+    Args:
+        spec: for example `prompt-lookup:tokens=5`.
+        registry: where to look the name up; everything that is installed by default.
 
     Raises:
-        ValueError: for a bad method, or two that are the same.
+        LookupError: if there is no such peer.
+        ValueError: for a bad option.
+    """
+    name = spec.strip()
+    if not name:
+        raise ValueError("a peer is empty; it is written name:option=value, as talon list peers shows them")
+    peer: Peer = built(registry if registry is not None else load_registry(), "peer", name)
+    return Method(name, None, MEASURED, peer)
+
+
+def parse_methods(
+    specs: Sequence[str], attention: str | None = None, lossy: bool = False, peers: Sequence[str] = ()
+) -> list[Method]:
+    """Read the methods of a run; plain decoding is put first where it was not given.
+
+    Args:
+        specs: as for `parse_method`.
+        attention: likewise.
+        lossy: likewise.
+        peers: as for `parse_peer`; they come last.
+
+    Raises:
+        LookupError: if there is no such peer.
+        ValueError: for a bad method or peer, or two that are the same or have one name.
     """
     registry = load_registry()
     methods = [parse_method(spec, attention, registry, lossy) for spec in specs]
     if all(method.name != PLAIN for method in methods):
         methods.insert(0, parse_method(PLAIN, attention, registry, lossy))
+    methods += [parse_peer(spec, registry) for spec in peers]
     for number, method in enumerate(methods):
         for other in methods[:number]:
-            if method.resolved == other.resolved:
-                raise ValueError(f"'{other.name}' and '{method.name}' are the same method; give each one once")
+            if (method.resolved, method.peer) == (other.resolved, other.peer):
+                what = "method" if method.peer is None else "peer"
+                raise ValueError(f"'{other.name}' and '{method.name}' are the same {what}; give each one once")
+            if method.name == other.name:
+                raise ValueError(
+                    f"'{method.name}' is a method and a peer, and a run tells them apart by name; write one of them "
+                    "differently, such as with an option's default"
+                )
     return methods

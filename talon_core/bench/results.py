@@ -12,7 +12,7 @@ from talon_core import records
 from talon_core.bench.measurement import Measurement
 from talon_core.errors import written
 from talon_core.paths import small_text, write_whole
-from talon_core.rule import CLAIMED
+from talon_core.rule import CLAIMED, MEASURED
 
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"
@@ -66,7 +66,7 @@ def _manifest(data: Any) -> dict[str, Any]:
         found = data.get("format") if isinstance(data, dict) else data
         raise ValueError(f"it has format {written(found)}; this version reads format {FORMAT}")
     settings = _part(data, "settings", records.dictionary)
-    _part(data, "environment", records.dictionary)
+    _part({"peers": {}, **_part(data, "environment", records.dictionary)}, "peers", records.table(records.dictionary))
     _part(data, "sessions", records.dictionaries)
     _part(settings, "temperature", records.amount)
     for name, texts in (("methods", ("name",)), ("sets", ("name", "sha256"))):
@@ -76,7 +76,7 @@ def _manifest(data: Any) -> dict[str, Any]:
             for text in texts:
                 _part(each, text, records.words)
     for method in settings["methods"]:
-        _part({"lossless": True, **method}, "lossless", records.one_of(True, False, CLAIMED))
+        _part({"lossless": True, **method}, "lossless", records.one_of(True, False, CLAIMED, MEASURED))
     return data
 
 

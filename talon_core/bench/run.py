@@ -1,15 +1,26 @@
 """The run itself: every method on every prompt, in turn."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
+import torch
 
-from talon_core.bench.engines import Decoded, Engine, engine_of, engine_of_transformers, logit_gap
+from talon_core.bench.engines import (
+    Decoded,
+    Engine,
+    engine_from_outside,
+    engine_of,
+    engine_of_transformers,
+    logit_gap,
+)
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.measurement import Measurement, first_difference
 from talon_core.bench.methods import PLAIN, Method
+from talon_core.bench.peers import asked, check_peers, described, open_peer
 from talon_core.bench.prompts import Prompt
 from talon_core.bench.results import LOCK, Results, append, open_folder, read_manifest
 from talon_core.bench.rounds import KeptRounds, append_rounds, forget_rounds
@@ -18,6 +29,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import AUTO
 from talon_core.paths import alone
+from talon_core.peer import PeerEngine, PeerSetting
 from talon_core.plugins.parts import Resolved, choose_drafter
 from talon_core.rule import Lossless
 from talon_core.tree import IntArray
@@ -30,7 +42,7 @@ class Bench:
     """A loaded model with everything that a plan compares.
 
     `open` makes or takes up a folder, `warm_up` and then `decode` and `measurements` for each remaining unit do the
-    rest; `run` calls them in this order.
+    rest; `run` calls them in this order. `close` gives up what peers hold.
 
     Args:
         plan: what is measured.
@@ -38,7 +50,8 @@ class Bench:
         tokenizer: its tokenizer.
 
     Raises:
-        ValueError: if a method cannot decode with this model, or a prompt does not fit its context.
+        ValueError: if a method or a peer cannot decode with this model, or a prompt does not fit its context.
+        PluginError: if a peer cannot be opened.
     """
 
     def __init__(self, plan: Plan, model: Any, tokenizer: Any) -> None:
@@ -51,20 +64,58 @@ class Bench:
         self._prompts: Mapping[str, Sequence[Prompt]] = {each.name: each.prompts for each in plan.sets}
         made_of = {method.name: method.resolved for method in plan.methods if method.resolved is not None}
         self._plain = self._decoder(made_of[PLAIN])
-        self._engines = {method.name: self._engine(method) for method in plan.methods}
         self._lossless: dict[str, Lossless] = {method.name: method.lossless for method in plan.methods}
         self._answers: dict[tuple[str, int, int], str] = {}
         for unit in plan.units():
             if unit.turn == unit.repetition == 0:
                 self.ids(unit)
+        check_peers(plan.peers, plan.temperature)
+        self._peers: dict[str, PeerEngine] = {}
+        try:
+            self._engines = {method.name: self._engine(method) for method in plan.methods}
+        except BaseException:
+            self.close()
+            raise
 
     def _decoder(self, resolved: Resolved) -> Decoder:
         return decoder_for_model(self.model, self.tokenizer, resolved)
 
     def _engine(self, method: Method) -> Engine:
+        if method.peer is not None:
+            opened = self._peers[method.name] = open_peer(method.name, method.peer, self._setting)
+            ask = asked(method.peer, opened, self._plain.target.vocab_size, self._setting.threads)
+            return engine_from_outside(ask, self.model, self._plain)
         if method.resolved is None:
             return engine_of_transformers(self.model, self._plain)
         return engine_of(self._plain if method.name == PLAIN else self._decoder(method.resolved))
+
+    @cached_property
+    def _setting(self) -> PeerSetting:
+        """What peers are opened for."""
+        request = self._plain.frontend.request(np.zeros(1, dtype=np.int64), self.plan.options(0))
+        return PeerSetting(
+            self.model, self.tokenizer, self.plan.model, request.eos, self._room(), torch.get_num_threads()
+        )
+
+    def _room(self) -> int:
+        """Most tokens of a prompt and its answer; of conversations an estimate, as their later turns follow answers."""
+        most = max(
+            sum(len(self._frontend.encode(turn)) + self.plan.max_new_tokens for turn in self._decoded_turns(prompt))
+            for each in self.plan.sets
+            for prompt in each.prompts
+        )
+        context = self._plain.target.context_length
+        return most if context is None else min(most, context)
+
+    def _decoded_turns(self, prompt: Prompt) -> Sequence[str]:
+        return prompt.turns if self.plan.all_turns else prompt.turns[:1]
+
+    def close(self) -> None:
+        """Close the peers."""
+        opened = [*self._peers.values()]
+        self._peers.clear()
+        for each in opened:
+            each.close()
 
     def open(self, folder: Path) -> Results:
         """Make the folder, or check that it can be gone on with."""
@@ -73,6 +124,8 @@ class Bench:
         waiting = [each for each in made_of if each.waits]
         if waiting:
             environment[AUTO] = choose_drafter(waiting[0].registry, self.model)
+        if self._peers:
+            environment["peers"] = {name: described(opened) for name, opened in self._peers.items()}
         results = open_folder(folder, self.plan.settings(), environment, describe_session())
         forget_rounds(folder, {measurement.unit for measurement in results.measurements})
         for measurement in results.measurements:

@@ -7,6 +7,7 @@ import attrs
 
 from talon_core.bench.methods import Method
 from talon_core.bench.prompts import PromptSet
+from talon_core.peer import Peer
 
 
 @attrs.frozen(order=True)
@@ -55,6 +56,11 @@ class Plan:
     raw: bool = False
     warmup: int = 3
     rounds: bool = False
+
+    @property
+    def peers(self) -> list[tuple[str, Peer]]:
+        """The peers among the methods, by name."""
+        return [(method.name, method.peer) for method in self.methods if method.peer is not None]
 
     def units(self) -> list[Unit]:
         """Every unit in order: the first prompt of each set, then the second ones, all of it once per repetition.

@@ -104,13 +104,14 @@ def _cell(cell: str) -> str:
     return escaped_markdown(_flat(cell))
 
 
-MARKS = (" (lossy)", " (claimed)")
+MARK = re.compile(r" \((?:lossy|claimed|peer[^()]*)\)$")
 """What may stand behind a method's name."""
 
 
 def _code(name: str) -> str:
     """A name as code, so that nothing in it is read as Markdown; what is said of it is behind it."""
-    mark = next((mark for mark in MARKS if name.endswith(mark)), "")
+    found = MARK.search(name)
+    mark = found.group() if found is not None else ""
     method = name.removesuffix(mark)
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", method)), default=0))
     return f"{ticks}{method}{ticks}{mark}".replace("|", "\\|")

@@ -12,6 +12,7 @@ from talon_core.bench.bootstrap import Interval
 from talon_core.bench.compare import Comparison, Summary
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.sheets import Sheet, escaped_latex, escaped_markdown
+from talon_core.rule import MEASURED
 
 SETS_PER_TABLE = 6
 DEPTHS = 8
@@ -228,9 +229,15 @@ def _between(compared: SideBySide) -> Sheet:
 
 
 def _differences(summaries: Mapping[str, Summary]) -> Iterator[tuple[str, str]]:
-    """What differs from plain decoding; of a lossy method that is to be expected."""
+    """What differs from plain decoding; of a lossy method that is to be expected, of a peer it is to be found out."""
     for method, summary in summaries.items():
-        name, style = named(method, summary), "bold red" if summary.lossless else "dim"
+        name = named(method, summary)
+        expected = summary.lossless in (False, MEASURED)
+        style = "dim" if expected else "bold red"
+        if summary.lossless == MEASURED and summary.compared:
+            many = len(summary.differences)
+            result = f"differs from {PLAIN} on {many} of" if many else f"is equal to {PLAIN} on all"
+            yield f"{name} {result} {_counted(summary.compared, 'output')}", "yellow" if many else "dim"
         for found in summary.differences[:DIFFERENCES]:
             gap = "" if found.logit_gap is None else f", where the two logits are {found.logit_gap:.2g} apart"
             yield (

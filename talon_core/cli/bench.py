@@ -1,5 +1,6 @@
 """`talon bench`: methods measured against each other on prompt sets."""
 
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from talon_core.bench.between import side_by_side
 from talon_core.bench.compare import compare as compare_results
 from talon_core.bench.forms import ENDINGS, FORMS, answer, one_or_all
 from talon_core.bench.methods import PLAIN, parse_methods
+from talon_core.bench.peers import check_peers
 from talon_core.bench.prompts import read_sets
 from talon_core.bench.results import check_settings, read_manifest, read_results
 from talon_core.bench.schedule import Plan
@@ -18,7 +20,7 @@ from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.paths import write_whole
-from talon_core.rule import CLAIMED
+from talon_core.rule import CLAIMED, MEASURED
 
 if TYPE_CHECKING:
     from talon_core.bench.between import SideBySide
@@ -50,6 +52,12 @@ def run(
     prompts: Annotated[
         Path, typer.Option("--prompts", metavar="PATH", help="A .jsonl or .txt file, or a folder; each file is a set.")
     ],
+    peers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer", metavar="SPEC", help="What else decodes the prompts in turn, of talon list peers; several times."
+        ),
+    ] = None,
     model: opts.Model = opts.DEFAULT_MODEL,
     trust_remote_code: opts.TrustRemoteCode = False,
     lossy: opts.Lossy = False,
@@ -91,7 +99,7 @@ def run(
         raise ValueError(f"--turns is '{turns}'; it must be first or all")
     plan = Plan(
         model=model,
-        methods=tuple(parse_methods(specs, attention, lossy)),
+        methods=tuple(parse_methods(specs, attention, lossy, peers or ())),
         sets=tuple(read_sets(prompts, limit)),
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -102,6 +110,7 @@ def run(
         warmup=warmup,
         rounds=rounds,
     )
+    check_peers(plan.peers, temperature)
     folder = out if out is not None else Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
     manifest = read_manifest(folder)
     if manifest is not None:
@@ -114,6 +123,7 @@ def run(
         lines = len(results.measurements)
         answer = {"folder": str(folder), "units": units, "lines": lines, "differing": differing}
         answer["lossy"] = [method.name for method in plan.methods if not method.lossless]
+        answer["peers"] = [name for name, _ in plan.peers]
         answer["claimed"] = [method.name for method in plan.methods if method.lossless == CLAIMED]
         print_json(answer)
     else:
@@ -127,18 +137,18 @@ def measure(plan: Plan, folder: Path, trust_remote_code: bool = False) -> "Resul
     from talon_core.cli.session import open_session
 
     session = open_session(plan.model, trust_remote_code=trust_remote_code)
-    bench = Bench(plan, session.model, session.tokenizer)
-    note(f"the results go to '{folder}'")
-    before = read_results(folder) if read_manifest(folder) is not None else None
-    if before is not None:
-        cut = f", and {before.unfinished} unfinished at the end are left out" if before.unfinished else ""
-        note(f"{len(before.measurements)} measurements are there already{cut}")
-    try:
-        with progress("measuring", "prompts") as report:
-            return bench.run(folder, report)
-    except KeyboardInterrupt:
-        note(f"interrupted; the same command with --out '{folder}' goes on from here")
-        raise
+    with closing(Bench(plan, session.model, session.tokenizer)) as bench:
+        note(f"the results go to '{folder}'")
+        before = read_results(folder) if read_manifest(folder) is not None else None
+        if before is not None:
+            cut = f", and {before.unfinished} unfinished at the end are left out" if before.unfinished else ""
+            note(f"{len(before.measurements)} measurements are there already{cut}")
+        try:
+            with progress("measuring", "prompts") as report:
+                return bench.run(folder, report)
+        except KeyboardInterrupt:
+            note(f"interrupted; the same command with --out '{folder}' goes on from here")
+            raise
 
 
 @bench.command()
@@ -161,7 +171,7 @@ def compare(
 ) -> None:
     """Compare the methods of a run. Exit status 1 if greedy outputs differ where rounding cannot be the reason.
 
-    That is float32: there, every method must give plain decoding's tokens, unless it is lossy.
+    That is float32: there, every method must give plain decoding's tokens, unless it is lossy or a peer.
     """
     form = _form(form, as_json)
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
@@ -185,7 +195,7 @@ def compare(
         typer.echo(texts[form], nl=False)
     wrong = (
         each.manifest["environment"].get("dtype") == "float32"
-        and any(summary.differences and summary.lossless for summary in run.all.values())
+        and any(summary.differences and summary.lossless not in (False, MEASURED) for summary in run.all.values())
         for each, run in zip(results, runs.runs.values(), strict=True)
     )
     raise typer.Exit(int(any(wrong)))

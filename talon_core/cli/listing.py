@@ -28,6 +28,7 @@ KINDS: Mapping[str, str] = {
     "attention": "attention backend",
     "accelerators": "accelerator",
     "recipes": "recipe",
+    "peers": "peer",
 }
 """What users call the registry's kinds."""
 PRESETS = "presets"

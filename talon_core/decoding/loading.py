@@ -15,6 +15,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_features
 from talon_core.errors import one_line
 from talon_core.models.loading import load_model
+from talon_core.peer import Peer
 from talon_core.plugins.backends import attention_backends, choose_accelerator
 from talon_core.plugins.parts import Parts, Resolved, built, resolve
 from talon_core.plugins.registry import KINDS, load_registry
@@ -218,11 +219,15 @@ def build(kind: Literal["accelerator"], spec: str) -> Accelerator: ...
 def build(kind: Literal["recipe"], spec: str) -> Recipe: ...
 
 
+@overload
+def build(kind: Literal["peer"], spec: str) -> Peer: ...
+
+
 def build(kind: str, spec: str) -> Any:
     """Make the object that a spec describes, out of what is registered on this machine.
 
     Args:
-        kind: "tree policy", "drafter", "rule", "attention backend", "accelerator" or "recipe".
+        kind: "tree policy", "drafter", "rule", "attention backend", "accelerator", "recipe" or "peer".
         spec: for example `talon:budget=60,mu=0.03`.
 
     Raises:

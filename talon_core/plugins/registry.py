@@ -12,6 +12,7 @@ from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import first_line, one_line, written
 from talon_core.loaded import noting_imports
+from talon_core.peer import Peer
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule, fault_of_claims
@@ -26,6 +27,7 @@ KINDS: Mapping[str, tuple[str, type]] = {
     "attention backend": ("talon_attention", AttentionBackend),
     "accelerator": ("talon_accelerators", Accelerator),
     "recipe": ("talon_recipes", Recipe),
+    "peer": ("talon_peers", Peer),
 }
 """For each kind of plugin object, the hook that lists its classes and the interface they implement."""
 

@@ -57,6 +57,7 @@ def test_every_method_decodes_every_prompt_and_all_say_the_same(bench, tmp_path)
         "lines": 16,
         "differing": dict.fromkeys(METHODS, 0),
         "lossy": [],
+        "peers": [],
         "claimed": [],
     }
     assert [(line["set"], line["prompt"]) for line in lines[::4]] == [

@@ -73,7 +73,15 @@ def drafter_pages() -> dict[str, str]:
     return {text.partition("\n")[0].removeprefix("# "): text.partition("\n")[2] for text in pages}
 
 
-DESCRIBED = [("tree policy", policy_sections), ("rule", rule_sections), ("drafter", drafter_pages)]
+def peer_sections() -> dict[str, str]:
+    parts = re.split(r"^### (.*)$", sections("peers.md")["Those that come with TALON"], flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+DESCRIBED = [
+    *(("tree policy", policy_sections), ("rule", rule_sections), ("drafter", drafter_pages)),
+    ("peer", peer_sections),
+]
 
 
 @pytest.mark.parametrize(("kind", "described"), DESCRIBED)

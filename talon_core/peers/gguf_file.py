@@ -1,0 +1,241 @@
+"""A loaded model as a GGUF file, with its own weights, number for number."""
+
+import contextlib
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from talon_core.paths import cache_folder, put_in_place
+from talon_core.peer import PeerSetting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORM = 1
+"""Of the files that are written here; another form is another file."""
+
+END_KEYS = ("eos", "eot", "eom")
+"""What GGUF calls the tokens that end a text, of which it knows three."""
+
+
+@attrs.frozen
+class Family:
+    """What GGUF and llama.cpp call a family of models, and how its weights are kept there.
+
+    Attributes:
+        arch: the name of the architecture.
+        rotated: query and key weights have the halves of each head's rotary pairs beside each other.
+        norm_offset: what is added to the weights of norms.
+        window: attention of some layers is to a window.
+    """
+
+    arch: str
+    rotated: bool = False
+    norm_offset: float = 0.0
+    window: bool = False
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family("llama", rotated=True),
+    "qwen2": Family("qwen2"),
+    "qwen3": Family("qwen3"),
+    "gemma3_text": Family("gemma3", norm_offset=1.0, window=True),
+}
+"""By the model type of transformers. Each of these is compared with transformers in the tests, token by token."""
+
+
+def gguf_of(setting: PeerSetting) -> Path:
+    """A GGUF file with the model's weights, in the user's cache; made where it is not there.
+
+    The vocabulary in the file is made up, one word for each id: prompts and answers are token ids. So nothing ends a
+    text but the model's own end tokens, whatever they look like.
+
+    Raises:
+        ValueError: if llama.cpp has no such model, or not in this form.
+        OSError: if it cannot be written; nothing is left of it then.
+    """
+    family = _family(setting.model)
+    folder = cache_folder() / "gguf"
+    path = folder / f"{_name(setting)}.gguf"
+    if path.is_file():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    from filelock import FileLock
+
+    with FileLock(folder / ".lock"):
+        if not path.is_file():
+            with tempfile.NamedTemporaryFile(dir=folder, suffix=".partial", delete=False) as unfinished:
+                pass
+            try:
+                _write(setting, family, Path(unfinished.name))
+                put_in_place(Path(unfinished.name), path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    Path(unfinished.name).unlink()
+                raise
+    return path
+
+
+def _family(model: Any) -> Family:
+    config = model.config
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        raise ValueError(
+            f"TALON writes no GGUF file of a model of type '{config.model_type}', only of {', '.join(FAMILIES)}; "
+            "give one with file="
+        )
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = {each.get("rope_type", "default") for each in _ropes(rope)}
+    if kinds - {"default"}:
+        raise ValueError(
+            f"the model's positions are of the kind '{', '.join(sorted(kinds))}'; give a GGUF file with file="
+        )
+    if not family.window and getattr(config, "use_sliding_window", False):
+        raise ValueError("the model attends to a sliding window; give a GGUF file with file=")
+    return family
+
+
+def _ropes(rope: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The settings of positions: of all layers, or by the kind of the layer."""
+    nested = [each for each in rope.values() if isinstance(each, Mapping)]
+    return nested or [rope]
+
+
+def _name(setting: PeerSetting) -> str:
+    """Of the file: the same for the same numbers and end tokens alone."""
+    import torch
+
+    digest = hashlib.sha256(f"{FORM} {sorted(setting.eos)} {setting.model.config.to_json_string()}".encode())
+    with torch.no_grad():
+        for name, weight in _weights(setting.model):
+            digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+            digest.update(weight.contiguous().view(torch.uint8).numpy().data)
+    return f"{setting.model.config.model_type}-{digest.hexdigest()[:24]}"
+
+
+def _weights(model: Any) -> "Iterator[tuple[str, Tensor]]":
+    """Names and numbers, on the CPU; the output matrix only where it is not the embedding's."""
+    tied = bool(model.config.tie_word_embeddings)
+    for name, weight in model.state_dict().items():
+        if not (tied and name == "lm_head.weight"):
+            yield name, weight.detach().cpu()
+
+
+def _write(setting: PeerSetting, family: Family, path: Path) -> None:
+    import gguf
+
+    config = setting.model.config
+    writer = gguf.GGUFWriter(path, family.arch)
+    try:
+        _write_settings(writer, config, family)
+        _write_vocabulary(writer, config.vocab_size, setting)
+        names = gguf.get_tensor_name_map(_arch(family), config.num_hidden_layers)
+        for name, weight in _weights(setting.model):
+            written = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if written is None:
+                raise ValueError(f"GGUF has no name for the model's weight '{name}'; give a file with file=")
+            numbers, kind = _numbers(_arranged(name, weight, config, family))
+            writer.add_tensor(written, numbers, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
+
+
+def _arch(family: Family) -> Any:
+    from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
+
+    return next(arch for arch in MODEL_ARCH if MODEL_ARCH_NAMES[arch] == family.arch)
+
+
+def _write_settings(writer: Any, config: Any, family: Family) -> None:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    ropes = getattr(config, "rope_parameters", None) or {}
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_rope_freq_base(ropes.get("full_attention", ropes)["rope_theta"])
+    if family.window:
+        _check_gemma(config, head_dim)
+        writer.add_sliding_window(config.sliding_window)
+
+
+def _check_gemma(config: Any, head_dim: int) -> None:
+    """What llama.cpp takes for granted of this family and reads nowhere."""
+    pattern = [
+        "full_attention" if (layer + 1) % 6 == 0 else "sliding_attention" for layer in range(len(config.layer_types))
+    ]
+    local = config.rope_parameters["sliding_attention"]["rope_theta"]
+    if [*config.layer_types] != pattern or local != 10_000 or config.query_pre_attn_scalar != head_dim:
+        raise ValueError("the model is no Gemma 3 as llama.cpp has it; give a GGUF file with file=")
+
+
+def _write_vocabulary(writer: Any, size: int, setting: PeerSetting) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([f"<{token}>" for token in range(size)])
+    writer.add_token_types([1] * size)
+    writer.add_token_merges(["< >"])
+    writer.add_add_bos_token(False)
+    for key, token in zip(END_KEYS, sorted(setting.eos), strict=False):
+        add: Callable[[int], None] = getattr(writer, f"add_{key}_token_id")
+        add(token)
+
+
+def _arranged(name: str, weight: "Tensor", config: Any, family: Family) -> "Tensor":
+    """A weight as the family's files have it."""
+    if family.norm_offset and name.endswith("norm.weight"):
+        return weight.float() + family.norm_offset
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2], 0)
+    if not (family.rotated and heads):
+        return weight
+    rest = weight.shape[1:]
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, *rest).transpose(1, 2).reshape(weight.shape)
+
+
+def _numbers(weight: "Tensor") -> tuple[Any, Any]:
+    """A weight's bytes or numbers, and GGUF's type: matrices in the model's own, the rest in float32."""
+    import torch
+    from gguf import GGMLQuantizationType as Types
+
+    if weight.ndim < 2 or weight.dtype not in (torch.bfloat16, torch.float16):
+        return weight.float().contiguous().numpy(), Types.F32
+    if weight.dtype == torch.float16:
+        return weight.contiguous().numpy(), Types.F16
+    return weight.contiguous().view(torch.uint8).numpy(), Types.BF16
+
+
+def main_type(path: Path) -> str:
+    """The format in which a GGUF file has most of its bytes, such as "float32" or "q4_1".
+
+    Raises:
+        ValueError: if it is no GGUF file.
+    """
+    import gguf
+
+    sizes: dict[str, int] = {}
+    try:
+        for tensor in gguf.GGUFReader(path).tensors:
+            kind = tensor.tensor_type.name.lower()
+            sizes[kind] = sizes.get(kind, 0) + int(tensor.n_bytes)
+    except Exception as error:
+        if isinstance(error, OSError):
+            raise
+        raise ValueError(f"'{path}' is no GGUF file that can be read; give another one") from error
+    if not sizes:
+        raise ValueError(f"'{path}' has no weights; give another GGUF file")
+    most = max(sizes, key=lambda kind: sizes[kind])
+    return {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}.get(most, most)
