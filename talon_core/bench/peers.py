@@ -43,6 +43,16 @@ def open_peer(name: str, peer: Peer, setting: PeerSetting) -> PeerEngine:
     return opened
 
 
+def close_peer(peer: Peer, opened: PeerEngine) -> None:
+    """Let a peer give up what it holds.
+
+    Raises:
+        PluginError: if it fails.
+    """
+    with blaming("peer", peer, "close"):
+        opened.close()
+
+
 def described(opened: PeerEngine) -> dict[str, Any]:
     """What the manifest has of an open peer."""
     return {"threads": opened.threads, **{field: getattr(opened, field) for field in LABELS}}

@@ -20,7 +20,7 @@ from talon_core.bench.engines import (
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.measurement import Measurement, first_difference
 from talon_core.bench.methods import PLAIN, Method
-from talon_core.bench.peers import asked, check_peers, described, open_peer
+from talon_core.bench.peers import asked, check_peers, close_peer, described, open_peer
 from talon_core.bench.prompts import Prompt
 from talon_core.bench.results import LOCK, Results, append, open_folder, read_manifest
 from talon_core.bench.rounds import KeptRounds, append_rounds, forget_rounds
@@ -36,6 +36,8 @@ from talon_core.tree import IntArray
 
 WARM_UP_TOKENS = 32
 """Most tokens of a decoding that only warms up."""
+BETWEEN_TURNS = 64
+"""Tokens that there may be more of a turn and its answer where they stand in a conversation."""
 
 
 class Bench:
@@ -99,8 +101,12 @@ class Bench:
 
     def _room(self) -> int:
         """Most tokens of a prompt and its answer; of conversations an estimate, as their later turns follow answers."""
+        between = BETWEEN_TURNS if self.plan.all_turns else 0
         most = max(
-            sum(len(self._frontend.encode(turn)) + self.plan.max_new_tokens for turn in self._decoded_turns(prompt))
+            sum(
+                len(self._frontend.encode(turn, raw=self.plan.raw)) + self.plan.max_new_tokens + between
+                for turn in self._decoded_turns(prompt)
+            )
             for each in self.plan.sets
             for prompt in each.prompts
         )
@@ -112,10 +118,9 @@ class Bench:
 
     def close(self) -> None:
         """Close the peers."""
-        opened = [*self._peers.values()]
-        self._peers.clear()
-        for each in opened:
-            each.close()
+        for name, peer in self.plan.peers:
+            if name in self._peers:
+                close_peer(peer, self._peers.pop(name))
 
     def open(self, folder: Path) -> Results:
         """Make the folder, or check that it can be gone on with."""

@@ -31,16 +31,18 @@ class Family:
         rotated: query and key weights have the halves of each head's rotary pairs beside each other.
         norm_offset: what is added to the weights of norms.
         window: attention of some layers is to a window.
+        scaled: kinds of positions, as transformers calls them, whose frequencies can be written as factors.
     """
 
     arch: str
     rotated: bool = False
     norm_offset: float = 0.0
     window: bool = False
+    scaled: tuple[str, ...] = ()
 
 
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family("llama", rotated=True),
+    "llama": Family("llama", rotated=True, scaled=("llama3", "linear")),
     "qwen2": Family("qwen2"),
     "qwen3": Family("qwen3"),
     "gemma3_text": Family("gemma3", norm_offset=1.0, window=True),
@@ -73,9 +75,11 @@ def gguf_of(setting: PeerSetting) -> Path:
             try:
                 _write(setting, family, Path(unfinished.name))
                 put_in_place(Path(unfinished.name), path)
-            except BaseException:
+            except BaseException as error:
                 with contextlib.suppress(OSError):
                     Path(unfinished.name).unlink()
+                if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
+                    raise OSError(error.errno, error.strerror, str(path)) from error
                 raise
     return path
 
@@ -89,10 +93,11 @@ def _family(model: Any) -> Family:
             "give one with file="
         )
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = {each.get("rope_type", "default") for each in _ropes(rope)}
-    if kinds - {"default"}:
+    kinds = {each.get("rope_type", "default") for each in _ropes(rope)} - {"default", *family.scaled}
+    if kinds:
         raise ValueError(
-            f"the model's positions are of the kind '{', '.join(sorted(kinds))}'; give a GGUF file with file="
+            f"the model's positions are of the kind '{', '.join(sorted(kinds))}', which TALON does not write; give a "
+            "GGUF file with file="
         )
     if not family.window and getattr(config, "use_sliding_window", False):
         raise ValueError("the model attends to a sliding window; give a GGUF file with file=")
@@ -140,6 +145,9 @@ def _write(setting: PeerSetting, family: Family, path: Path) -> None:
                 raise ValueError(f"GGUF has no name for the model's weight '{name}'; give a file with file=")
             numbers, kind = _numbers(_arranged(name, weight, config, family))
             writer.add_tensor(written, numbers, raw_dtype=kind)
+        factors = _factors(setting.model)
+        if factors is not None:
+            writer.add_tensor("rope_freqs.weight", factors)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -171,6 +179,22 @@ def _write_settings(writer: Any, config: Any, family: Family) -> None:
     if family.window:
         _check_gemma(config, head_dim)
         writer.add_sliding_window(config.sliding_window)
+
+
+def _factors(model: Any) -> Any:
+    """By what the frequencies of positions are divided, shape `(head_dim / 2,)`; None if by nothing."""
+    import torch
+
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    if "rope_type" not in rope or rope["rope_type"] == "default":
+        return None
+    found = next(each for each in map(_frequencies, model.modules()) if each is not None).float().cpu()
+    exponents = torch.arange(len(found), dtype=torch.float64) / len(found)
+    return (rope["rope_theta"] ** -exponents / found).float().numpy()
+
+
+def _frequencies(module: Any) -> "Tensor | None":
+    return getattr(module, "inv_freq", None)
 
 
 def _check_gemma(config: Any, head_dim: int) -> None:

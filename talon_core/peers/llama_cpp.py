@@ -55,8 +55,9 @@ def _params(path: Path, dtype: str, draft: str, setting: PeerSetting) -> Any:
     params.n_gpu_layers = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = setting.threads
     params.verbosity = 0
-    if dtype == "float32":
+    if dtype == "float32":  # its flash attention sums in float16, and takes float32 keys at half the speed
         params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     kind = f"COMMON_SPECULATIVE_TYPE_{draft.upper().replace('-', '_')}"
     params.speculative.types = [getattr(xllamacpp.common_speculative_type, kind)]
     return params
@@ -71,6 +72,8 @@ class _Server:
         except RuntimeError as error:
             raise ValueError(f"llama.cpp cannot open '{path}'; give another GGUF file with file=") from error
         self._drafts = drafts
+        # one that is closed before its loop has begun waits for ever
+        self._server.handle_completions({"prompt": [0], "n_predict": 1, "cache_prompt": False})
 
     def decode(self, request: "Request") -> PeerAnswer:
         from talon_core.peers.drawing import drawing_of

@@ -167,6 +167,12 @@ def test_a_line_that_is_no_object_is_refused_in_a_sentence(folder_of, line, pair
         (("settings", "methods"), [], "'methods' is empty; it must name at least one"),
         (("settings", "methods", 0, "name"), None, "'name' is None; it must be text"),
         (("settings", "methods", 0, "lossless"), 1, "'lossless' is 1; it must be one of true, false, \"claimed\""),
+        (("environment",), {"peers": 3}, "'peers' is 3; it must be a dictionary"),
+        (
+            ("environment",),
+            {"peers": {"rival": "fast"}},
+            "'peers' has a 'rival' that is 'fast'; it must be a dictionary",
+        ),
         (("settings", "sets"), [3], "'sets' has 3 at 0; it must hold dictionaries"),
         (("settings", "temperature"), "hot", "'temperature' is 'hot'; it must be a number"),
     ],

@@ -18,9 +18,15 @@ from talon_tests.tiny_models import tiny_model
 PROMPT = np.array([5, 17, 3, 88, 41, 9, 23, 64, 7, 11, 52, 30, 29, 6])
 TOKENS = 24
 GEMMA = {"num_hidden_layers": 7, "use_bidirectional_attention": False}
+LLAMA3 = {
+    **{"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 16},
+    **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
 MODELS = {
     "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
+    "llama, of version 3": ("llama", {"rope_parameters": LLAMA3}),
+    "llama, stretched": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4}}),
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {}),
     "gemma3_text": ("gemma3", GEMMA),
@@ -167,7 +173,7 @@ def test_a_full_disk_leaves_nothing_behind(cache, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*\.gguf'"):
         gguf_of(setting(tiny_model("llama")))
     assert [path.name for path in cache.iterdir() if path.name != ".lock"] == []
 
@@ -176,7 +182,12 @@ def test_a_full_disk_leaves_nothing_behind(cache, monkeypatch):
     ("architecture", "changes", "sentence"),
     [
         ("gpt2", {}, "TALON writes no GGUF file of a model of type 'gpt2', only of llama, qwen2, qwen3, gemma3_text"),
-        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "the kind 'linear'"),
+        ("qwen2", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "the kind 'linear'"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+            "the kind 'dynamic'",
+        ),
         ("qwen2", {"use_sliding_window": True}, "the model attends to a sliding window"),
         ("gemma3", {"num_hidden_layers": 7, "query_pre_attn_scalar": 21}, "no Gemma 3 as llama.cpp has it"),
         ("llama", {"attention_bias": True, "mlp_bias": True}, None),
