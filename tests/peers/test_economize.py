@@ -51,6 +51,7 @@ def test_our_head_is_read_and_the_output_is_the_models_own(engine, setting, ids)
 
 
 @pytest.mark.models
+@pytest.mark.matrix
 def test_a_seed_draws_the_same_tokens_again(engine, setting, ids):
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper
 
