@@ -1,0 +1,40 @@
+"""The paper's study goes through on a model of milliseconds; docs/study.md has what it says of a real one."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+from talon_core.trace import record
+from talon_tests.tiny_models import of_words
+
+SCRIPT = Path(__file__).with_name("paper_study.py")
+
+
+def test_the_script_goes_from_prompts_to_tables_and_pictures(tmp_path, monkeypatch):
+    model, tokenizer = of_words()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "sets").mkdir()
+    for name, turns in (("one", ["t5 t6 t7", "t8 t9"]), ("two", ["t3 t3", "t4 t4"])):
+        lines = [json.dumps({"turns": [turn]}) for turn in turns]
+        (tmp_path / "sets" / f"{name}.jsonl").write_text("\n".join(lines))
+    where = ["--prompts", str(tmp_path / "sets"), "--model", str(tmp_path / "model"), "--out", str(tmp_path / "out")]
+    sizes = ["--drafter", "draft-model:skip=2", "--limit", "1", "--max-new-tokens", "6"]
+    profiles = [part for gpu in ("h200", "a100") for part in ("--profile", f"{gpu}-llama-3.1-8b")]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *where, *sizes, *profiles, "--figures", str(tmp_path)])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+
+    study = json.loads((tmp_path / "out" / "study.json").read_text())
+    assert set(study["rows"]) == {"h200-llama-3.1-8b", "a100-llama-3.1-8b"}
+    (plain,) = [
+        row for row in study["rows"]["h200-llama-3.1-8b"]["0.0"] if (row["method"], row["set"]) == ("none", None)
+    ]
+    assert (plain["texts"], plain["mean_accepted_tokens"]) == (2, 1.0)
+    tables = (tmp_path / "out" / "study.md").read_text()
+    assert tables.count("### Temperature") == 2
+    assert "`h200-llama-3.1-8b`" in tables
+    assert b"<svg" in (tmp_path / "study.svg").read_bytes()
+
+    monkeypatch.setattr(record.Recorder, "text", None)  # nothing is recorded a second time
+    runpy.run_path(str(SCRIPT), run_name="__main__")
