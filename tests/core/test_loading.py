@@ -228,7 +228,7 @@ def test_auto_is_replaced_by_the_drafters_name_once_the_model_is_loaded() -> Non
     chosen = waiting.for_model(model)
     assert (chosen.parts.drafter, chosen.drafter) == ("ngram", Ngram())
     assert chosen.for_model(model) is chosen
-    for parts in (Parts("draft-model:skip=1"), Parts(policy="none")):
+    for parts in (Parts("draft-model:skip=1", "talon:budget=4"), Parts(policy="none")):
         resolved = resolve(parts, registry)
         assert resolved.for_model(None) is resolved
         assert resolved.parts == attrs.evolve(parts, rule="match")
