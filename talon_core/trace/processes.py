@@ -105,7 +105,8 @@ class _Pool:
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(self._work, self._things, there), daemon=True)
+        ends = [*self._workers, here]  # a fork has them, too
+        process = context.Process(target=_serve, args=(self._work, self._things, there, ends), daemon=True)
         process.start()
         self._started.append(process)
         there.close()  # else its death would not be seen
@@ -131,9 +132,11 @@ class _Pool:
         self._start()
 
 
-def _serve(work: Callable[[Any], Any], things: Sequence[Any], there: Connection) -> None:
+def _serve(work: Callable[[Any], Any], things: Sequence[Any], there: Connection, ends: Sequence[Connection]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
-    with suppress(EOFError):  # nobody waits any more
+    for end in ends:
+        end.close()  # else the death of the process that waits would not be seen
+    with suppress(EOFError, ConnectionError):  # nobody waits any more
         while (place := there.recv()) is not None:
             there.send(answered(work, things[place]))
 
