@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from talon_core.trace.processes import apart
-
 if TYPE_CHECKING:
     from talon_core.profiles.profile import Profile
     from talon_core.trace.folder import Trace
@@ -23,6 +21,7 @@ def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "
         ValueError: if it is none, or of something else where that is not meant; the sentence names the differences.
     """
     from talon_core.profiles.store import check_used, find_profile
+    from talon_core.trace.processes import apart
 
     costs = find_profile(profile)
     if other_machine:

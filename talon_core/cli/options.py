@@ -89,6 +89,10 @@ Json = Annotated[
     ),
 ]
 
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", parser=whole_number, metavar="N", help="Processes; by default one for each core."),
+]
 Limit = Annotated[
     int | None,
     typer.Option("--limit", parser=whole_number, metavar="N", help="Only the first N prompts of each set."),
@@ -106,6 +110,7 @@ __all__ = [
     "DEFAULT_RULE",
     "Attention",
     "Drafter",
+    "Jobs",
     "Json",
     "Limit",
     "Lossy",
@@ -119,6 +124,7 @@ __all__ = [
     "TrustRemoteCode",
     "check_seed",
     "number",
+    "processes",
     "resolved",
     "sampling_options",
     "whole_number",
@@ -144,6 +150,19 @@ def check_seed(seed: int | None) -> None:
     """
     if seed is not None and seed < 0:
         raise ValueError(f"--seed is {seed}; it must be 0 or more")
+
+
+def processes(jobs: int | None) -> int:
+    """How many are meant: one for each core that this process may use, where nothing is said.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    from talon_core.trace.processes import cores
+
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"--jobs is {jobs}; it must be at least 1")
+    return cores() if jobs is None else jobs
 
 
 def sampling_options(

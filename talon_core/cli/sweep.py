@@ -15,7 +15,6 @@ from talon_core.cli.output import note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:
-    from talon_core.trace.processes import Executor
     from talon_core.trace.sweep import Summary
 
 CAPTION = "tokens per target pass (MAT); oracle: of the drafted tokens that could be accepted with as many nodes"
@@ -35,10 +34,7 @@ def sweep(
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where the lines go; what is there already is not worked out again.")
     ],
-    jobs: Annotated[
-        int | None,
-        typer.Option(parser=opts.whole_number, metavar="N", help="Processes; by default one for each core."),
-    ] = None,
+    jobs: opts.Jobs = None,
     ray: Annotated[
         bool,
         typer.Option(
@@ -54,10 +50,11 @@ def sweep(
     Ctrl-C leaves a folder that the same command goes on with, and that other methods and traces can be added to.
     """
     from talon_core.trace.folder import read_trace
+    from talon_core.trace.on_ray import on_ray
+    from talon_core.trace.processes import in_processes
     from talon_core.trace.sweep import Sweep, summaries
 
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"--jobs is {jobs}; it must be at least 1")
+    count = opts.processes(jobs)
     if jobs is not None and ray:
         raise ValueError(f"--jobs is {jobs} and --ray is given; a cluster says itself how many processes it has")
     costs = told = None
@@ -65,7 +62,7 @@ def sweep(
         costs = costs_for(profile, [read_trace(folder) for folder in traces], other_machine)
         told = sha256(json.dumps(costs.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
     wanted = Sweep(traces, methods, costs, told)
-    executor = _executor(jobs, ray)
+    executor = on_ray() if ray else in_processes(count)
     try:
         with progress("sweeping", "lines") as report:
             lines = wanted.run(out, executor, report)
@@ -89,13 +86,6 @@ def sweep(
         of_trace = [one for one in found if one.trace == trace.fingerprint]
         _show(f"{trace.folder}: {trace['drafter']['spec']}", of_trace)
     typer.echo(str(out))
-
-
-def _executor(jobs: int | None, ray: bool) -> "Executor":
-    from talon_core.trace.on_ray import on_ray
-    from talon_core.trace.processes import cores, in_processes
-
-    return on_ray() if ray else in_processes(jobs or cores())
 
 
 def _show(title: str, found: Sequence["Summary"]) -> None:

@@ -176,10 +176,7 @@ def replay(
             help="Policies, as talon:budget=12, with a rule behind a slash; ngram/talon takes a drafter of texts.",
         ),
     ],
-    jobs: Annotated[
-        int | None,
-        typer.Option(parser=opts.whole_number, metavar="N", help="Processes; by default one for each core."),
-    ] = None,
+    jobs: opts.Jobs = None,
     profile: opts.Profile = None,
     other_machine: opts.OtherMachine = False,
     as_json: opts.Json = False,
@@ -190,11 +187,10 @@ def replay(
     """
     from talon_core.trace.folder import read_trace
 
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"--jobs is {jobs}; it must be at least 1")
+    count = opts.processes(jobs)
     found = read_trace(folder)
     costs = None if profile is None else costs_for(profile, [found], other_machine)
-    answer = _replay(found, methods, jobs, costs)
+    answer = _replay(found, methods, count, costs)
     if as_json:
         print_json(answer.as_dict())
     else:

@@ -1,6 +1,5 @@
 """`talon tune`: the options of a policy, searched on traces under a profile, and kept as a preset."""
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,10 +60,7 @@ def tune(
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw what was tried; the file ends in .png or .svg.")
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(parser=opts.whole_number, metavar="N", help="Processes; by default one for each core."),
-    ] = None,
+    jobs: opts.Jobs = None,
     as_json: opts.Json = False,
 ) -> None:
     """Search the options that make a policy fastest, as traces and a profile predict it, and say what that is worth.
@@ -77,7 +73,7 @@ def tune(
     from talon_core.tune.search import needs_optuna
     from talon_core.tune.space import space_of
 
-    plan = TunePlan(trials, folds, seed, rule, against, os.cpu_count() or 1 if jobs is None else jobs)
+    plan = TunePlan(trials, folds, seed, rule, against, opts.processes(jobs))
     plan.check()
     *folders, policy = what
     if not folders:

@@ -72,7 +72,7 @@ class Rows:
             first, end = self.starts[position : position + 2].tolist()
             above, nodes = (of[first + 1 : end].astype(np.int64) for of in (self.above, self.nodes))
             places = place(above, nodes).tolist()
-            found = self._below[position] = dict(zip(places, range(first + 1, end), strict=False))
+            found = self._below[position] = dict(zip(places, range(first + 1, end), strict=True))
         return found
 
     def offered(self, rows: Sequence[int] | slice, width: int) -> tuple[IntArray, FloatArray]:
