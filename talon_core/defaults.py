@@ -9,7 +9,7 @@ NONE = "none"
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DRAFTER = AUTO
 DEFAULT_POLICY = "default"
-"""The preset that comes with TALON: `talon_core/plugins/shipped/default.json`, which `talon tune` writes."""
+"""The preset that comes with TALON: `talon_core/plugins/shipped/default.json`; docs/tuning.md says how one is found."""
 DEFAULT_RULE = AUTO
 
 EXACT_RULE = "match"

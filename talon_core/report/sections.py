@@ -247,10 +247,16 @@ def _efficiency(report: Report, section: Section) -> Section:
     )
     over = ""
     if report.oracle is not None:
+        prompts = sum(report.sets.values())
+        of_all = report.oracle.texts >= prompts
         over = (
             f" The oracle's line is what somebody gets who knows the text, with the drafter {report.oracle.drafter}: "
-            f"at each price of a draft pass the best chains, over {report.oracle.texts} of the prompts. Nothing with "
-            "this drafter lies above it."
+            "at each price of a draft pass the best chains, over "
+            + (
+                "all prompts. No filled mark of this drafter lies above it."
+                if of_all
+                else f"{report.oracle.texts} of {prompts} prompts; filled marks are of all, and so may lie above it."
+            )
         )
         line = [[f"{delta:.3f}", f"{tau:.3f}"] for delta, tau in report.oracle.line]
         tables.append(Sheet(f"The oracle's line ({report.oracle.drafter})", ["delta", "tau"], line))
