@@ -48,6 +48,29 @@ def source_file(cls: type) -> Path | None:
     return Path(file).resolve()
 
 
+def loaded_from(package: str) -> Path | None:
+    """Where a package or module that is loaded is: its folder, or its file; None if it is not loaded from a file."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if not isinstance(file, str):
+        return None
+    return Path(file).resolve().parent if Path(file).stem == "__init__" else Path(file).resolve()
+
+
+def package_of(cls: type) -> tuple[str, Path] | None:
+    """The outermost package that a class is in, and where; None for a class of a notebook or a function."""
+    if source_file(cls) is None:
+        return None
+    names = cls.__module__.split(".")
+    for length in range(1, len(names)):  # the outermost ones may be no folders of their own
+        name = ".".join(names[:length])
+        where = loaded_from(name)
+        if where is not None and where.is_dir():
+            return name, where
+    where = loaded_from(cls.__module__)
+    assert where is not None
+    return cls.__module__, where
+
+
 def is_held(cls: type) -> bool:
     """Whether the module of a class holds it under its own name."""
     found: Any = sys.modules.get(cls.__module__)

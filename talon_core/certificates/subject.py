@@ -11,7 +11,14 @@ import attrs
 
 import talon_core
 from talon_core import records
-from talon_core.certificates.code import UntoldError, is_held, patched, running_digest, source_file
+from talon_core.certificates.code import (
+    UntoldError,
+    is_held,
+    package_of,
+    patched,
+    running_digest,
+    source_file,
+)
 from talon_core.errors import naming, written
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
@@ -91,14 +98,6 @@ def packages_of(cls: type) -> dict[str, Path]:
     return dict(one for one in found if one is not None)
 
 
-def loaded_from(package: str) -> Path | None:
-    """Where a package or module that is loaded is: its folder, or its file; None if it is not loaded from a file."""
-    file = getattr(sys.modules.get(package), "__file__", None)
-    if not isinstance(file, str):
-        return None
-    return Path(file).resolve().parent if Path(file).stem == "__init__" else Path(file).resolve()
-
-
 def is_own(part: object) -> bool:
     """Whether a policy or rule came with TALON, so that TALON's own tests certify it.
 
@@ -167,18 +166,7 @@ def _plain(kind: str, part: object, option: str, value: object, packages: dict[s
 
 def _package(cls: type) -> tuple[str, Path] | None:
     """The outermost package that a class is in, and where; None for one of TALON's, of Python's, or without a file."""
-    file = source_file(cls)
-    if file is None or _is_shared(cls):
-        return None
-    names = cls.__module__.split(".")
-    for length in range(1, len(names)):  # the outermost ones may be no folders of their own
-        name = ".".join(names[:length])
-        where = loaded_from(name)
-        if where is not None and where.is_dir():
-            return name, where
-    where = loaded_from(cls.__module__)
-    assert where is not None
-    return cls.__module__, where
+    return None if _is_shared(cls) else package_of(cls)
 
 
 def _is_shared(cls: type) -> bool:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,11 +13,12 @@ from typing import Any
 import attrs
 
 from talon_core import records
-from talon_core.certificates.code import UntoldError, digest, source_file
+from talon_core.certificates.code import UntoldError, digest, package_of
 from talon_core.costs import Costs
 from talon_core.errors import written
 from talon_core.paths import alone, small_text, write_whole
-from talon_core.plugins.registry import Registry, load_registry
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import spelled
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
 from talon_core.trace.processes import Executor
@@ -183,7 +183,6 @@ class Sweep:
         patterns: of methods; see `expanded`.
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
         profile: tells these costs from others.
-        registry: where names are looked up.
 
     Raises:
         ValueError: if a method is unknown, given twice or cannot be tried on one of the traces, or a trace is given
@@ -196,9 +195,8 @@ class Sweep:
         patterns: Sequence[str],
         costs: Costs | None = None,
         profile: str | None = None,
-        registry: Registry | None = None,
     ) -> None:
-        registry = registry if registry is not None else load_registry()
+        registry = load_registry()  # as whoever works does, in another process or on another machine
         self.traces = [read_trace(folder.absolute()) for folder in folders]
         known: dict[str, Path] = {}
         for trace in self.traces:
@@ -288,19 +286,13 @@ def _code_of(method: Method) -> str:
     for part in (method.policy, method.rule, method.drafter):
         if part is None:
             continue
-        package = type(part).__module__.partition(".")[0]
-        file = source_file(type(part))
-        module = getattr(sys.modules.get(package), "__file__", None)
+        package = package_of(type(part))
         try:
-            own = "" if file is None or module is None else digest(_package(Path(module)))
+            own = "" if package is None else digest(package[1])
         except UntoldError:
             own = ""
-        told.update(f"{type(part).__module__}.{type(part).__qualname__} {own} {part!r}\n".encode())
+        told.update(f"{type(part).__module__}.{type(part).__qualname__} {own} {spelled(part)}\n".encode())
     return told.hexdigest()[:16]
-
-
-def _package(module: Path) -> Path:
-    return module.parent if module.name == "__init__.py" else module
 
 
 def _check_folder(folder: Path) -> None:

@@ -1,16 +1,26 @@
 """`talon trace sweep` on the trace that ships, in one process, in several and on a local cluster of Ray."""
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
+import numpy as np
 import pytest
 
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.plugins.parts import built
+from talon_core.plugins.registry import load_registry
+from talon_core.policy import Growth, TreePolicy
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace import sweep
+from talon_core.trace.replay import Method
 from talon_core.trace.sweep import RESULTS
+from talon_core.tree import TokenTree
 
 METHODS = ("chain:length={2,4}", "talon:budget=16", "none")
 
@@ -115,6 +125,38 @@ def test_lines_of_other_code_do_not_count(swept: Any, tmp_path: Path, monkeypatc
     monkeypatch.setattr(sweep, "digest", lambda where: "another")
     swept("chain")
     assert len(lines(tmp_path / "out")) == 8
+
+
+@attrs.frozen(repr=False)
+class Plain(TreePolicy):
+    """What Python prints of it is where in the memory it is."""
+
+    name = "plain"
+    budget = 2
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(np.array([0]))
+
+
+def test_a_method_is_known_again_by_its_options_and_not_by_what_python_prints() -> None:
+    rule = built(load_registry(), "rule", "match")
+    both = [Method("plain", Plain(), rule) for _ in range(2)]
+    one, other = (sweep._code_of(method) for method in both)
+    assert one == other
+
+
+def test_code_in_a_package_without_an_init_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule, codes = built(load_registry(), "rule", "match"), []
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for text in ("budget = 2", "budget = 3"):
+        file = tmp_path / "of_several" / "mine" / "__init__.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"class Mine:\n    name = 'mine'\n    {text}\n")
+        mine = importlib.import_module("of_several.mine").Mine
+        codes.append(sweep._code_of(Method("mine", mine(), rule)))
+    assert codes[0] != codes[1]
+    for name in ("of_several.mine", "of_several"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_ctrl_c_leaves_what_was_worked_out(swept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
