@@ -13,7 +13,7 @@ from talon_core.cli.costs import costs_for
 from talon_core.cli.output import note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.kept import NAME, is_file
-from talon_core.plugins.presets import as_text, check_preset_name, save_preset
+from talon_core.plugins.presets import as_text, check_meaning, check_preset_name, save_preset
 from talon_core.plugins.registry import Registry, load_registry
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ def tune(
     against: Annotated[str | None, typer.Option(metavar="POLICY", help="Compare with this policy as well.")] = None,
     save: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="Keep it as a preset, which --policy takes; one of yours is replaced."),
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Keep it as a preset; a NAME is what --policy takes, and one of yours is replaced.",
+        ),
     ] = None,
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw what was tried; the file ends in .png or .svg.")
@@ -121,8 +124,7 @@ def _name_of(save: str, registry: Registry) -> str:
         raise ValueError(f"--save is '{save}'; a preset's file is called as the preset is, with .json behind it")
     if not file.absolute().parent.is_dir():
         raise ValueError(f"--save is '{save}', and there is no such folder; make it first")
-    if file.stem in registry.names("tree policy"):
-        raise ValueError(f"a preset cannot be called '{file.stem}', as a registered tree policy is; take another name")
+    check_meaning(file.stem, registry)
     return file.stem
 
 

@@ -112,18 +112,27 @@ def find_preset(given: str) -> Preset:
 
 
 def check_preset_name(name: str, registry: Registry) -> None:
-    """Refuse what is no name for a preset.
+    """Refuse what is no name for a preset of the user's own.
 
     Raises:
         ValueError: if it is no name, that of a preset that comes with TALON, or one that means something else where a
             policy is asked for.
+    """
+    check_meaning(name, registry)
+    KEPT.check_name(name)
+
+
+def check_meaning(name: str, registry: Registry) -> None:
+    """Refuse a preset's name that means something else where a policy is asked for.
+
+    Raises:
+        ValueError: if it does; the sentence says what.
     """
     if name in RESERVED:
         raise ValueError(f"a preset cannot be called '{name}', which means that {RESERVED[name]}; take another name")
     for kind in ("tree policy", "drafter"):
         if name in registry.names(kind):
             raise ValueError(f"a preset cannot be called '{name}', as a registered {kind} is; take another name")
-    KEPT.check_name(name)
 
 
 def as_text(preset: Preset) -> str:

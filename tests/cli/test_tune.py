@@ -205,6 +205,8 @@ def test_a_profile_must_be_of_the_traces_drafter_and_know_it(tune: Any) -> None:
         ((*PROFILE, "--save", "nowhere/mine.json"), "there is no such folder"),
         ((*PROFILE, "--save", "here/mine"), "a preset's file is called as the preset is"),
         ((*PROFILE, "--save", "./chain.json"), "a preset cannot be called 'chain'"),
+        ((*PROFILE, "--save", "./ngram.json"), "a preset cannot be called 'ngram', as a registered drafter is"),
+        ((*PROFILE, "--save", "none.json"), "a preset cannot be called 'none', which means that there is none"),
         ((*PROFILE, "--picture", "seen.pdf"), "it must end in .png or .svg"),
         ((*PROFILE, "--folds", "2", "--against", "tallon"), "no tree policy 'tallon'; did you mean 'talon'?"),
         ((*PROFILE, "--folds", "2", "--rule", "rrs"), "rule 'rrs'"),
