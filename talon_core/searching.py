@@ -88,4 +88,6 @@ def searched_among(*values: object) -> dict[str, Any]:
 
 def as_written(value: object) -> str:
     """An option's value as it is written in a spec."""
+    if isinstance(value, tuple):
+        return ";".join(map(str, value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -19,6 +19,7 @@ from talon_core.plugins.presets import KEPT, known_presets
 from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.plugins.specs import describe_options
 from talon_core.rule import AcceptanceRule
+from talon_core.searching import as_written
 from talon_core.suggestions import did_you_mean
 
 KINDS: Mapping[str, str] = {
@@ -203,7 +204,9 @@ def _show_registered(console: Console, entry: Mapping[str, Any]) -> None:
     _indented(console, Text(entry["description"]), 6)
     for option in entry["options"]:
         required = option["required"]
-        line = Text().append(option["name"] if required else f"{option['name']}={_written(option['default'])}", "cyan")
+        line = Text().append(
+            option["name"] if required else f"{option['name']}={as_written(option['default'])}", "cyan"
+        )
         help_ = option["description"] or ("must be given" if required else "")
         _indented(console, line.append(f"  {help_}" if help_ else "", "dim"), 6)
 
@@ -231,10 +234,6 @@ def _show_preset(console: Console, entry: Mapping[str, Any]) -> None:
         )
         _indented(console, Text(told, style="dim"), 6)
     _indented(console, Text(entry["path"], style="dim"), 6)
-
-
-def _written(value: Any) -> str:
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _show_model(console: Console, entry: Mapping[str, Any]) -> None:

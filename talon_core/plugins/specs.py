@@ -11,6 +11,7 @@ import numpy as np
 from talon_core.errors import PluginError
 from talon_core.numerals import decimal, whole
 from talon_core.plugins.registry import Registered, Registry
+from talon_core.searching import as_written
 from talon_core.suggestions import did_you_mean
 
 
@@ -178,7 +179,7 @@ def spelled(made: Any) -> str:
     """A registered object as a spec: its name and the options that differ from their defaults."""
     cls = type(made)
     defaults = describe_options(cls)
-    given: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for field in attrs.fields(cls) if attrs.has(cls) else ():
         if not field.init:
             continue
@@ -189,6 +190,5 @@ def spelled(made: Any) -> str:
         if callable(field.converter) and isinstance(default, str):
             default = field.converter(default)
         if not np.array_equal(value, default):
-            text = ";".join(map(str, value)) if isinstance(value, tuple) else value
-            given[field.alias] = text
+            given[field.alias] = as_written(value)
     return join_spec(str(getattr(made, "name", cls.__name__)), given)

@@ -6,8 +6,8 @@ import pytest
 import talon_core
 from talon_core import searched, searched_among
 from talon_core.plugins.registry import load_registry
-from talon_core.plugins.specs import option_fields
-from talon_core.searching import KEY, Among, Range
+from talon_core.plugins.specs import option_fields, spelled
+from talon_core.searching import KEY, Among, Range, as_written
 
 SAID = [
     (name, option, field.metadata[KEY])
@@ -46,6 +46,16 @@ def test_values_are_written_as_in_a_spec() -> None:
     for values in ((), ("one",), ("twice", "twice")):
         with pytest.raises(ValueError, match="two values or more"):
             searched_among(*values)
+
+
+@pytest.mark.parametrize("spec", ["specinfer:widths=3;2;1", "sequoia:follows=false", "talon:mu=0.1"])
+def test_a_value_that_is_written_is_read_as_the_same(spec: str) -> None:
+    made = talon_core.build("tree policy", spec)
+    assert spelled(made) == spec
+    for option in attrs.fields(type(made)):
+        if option.init:
+            text = as_written(getattr(made, option.name))
+            assert talon_core.build("tree policy", f"{made.name}:{option.alias}={text}")
 
 
 def test_an_option_with_the_metadata_is_an_option_as_before() -> None:
