@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from talon_core.bench.methods import PLAIN
+from talon_core.extras import library
 from talon_core.report import figures as of
 from talon_core.report.colours import LIGHT, number_of, shape_of
 from talon_core.report.drawings import DEEPEST, FEW, rows_of
@@ -50,10 +51,7 @@ def check_matplotlib() -> None:
     Raises:
         ValueError: if it is not; the sentence says how to get it.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ValueError("figures need matplotlib; install it with: pip install 'talon-core[plots]'") from None
+    library("matplotlib", "plots", "--figures")
 
 
 def pictures_of(report: Report, forms: Sequence[str]) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from talon_core.errors import one_line
+from talon_core.extras import library
 from talon_core.trace.processes import Executor, answered, dead, taken
 
 AHEAD = 4
@@ -65,10 +66,7 @@ def _connected(address: str | None) -> tuple[Any, bool]:
     """Ray, and whether nobody had connected this process with a cluster before."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError:
-        raise ValueError("--ray needs Ray; install it with: pip install 'talon-core[ray]'") from None
+    ray = library("ray", "ray", "--ray")
     if ray.is_initialized():
         return ray, False
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, pvariance
 from typing import Any
 
+from talon_core.extras import library
 from talon_core.paths import write_whole_bytes
 from talon_core.searching import Among
 from talon_core.tune.run import Tuned
@@ -28,22 +29,7 @@ def check_picture(file: Path) -> None:
         raise ValueError(f"--picture is '{file}'; it must end in {' or '.join(ENDINGS)}")
     if not file.absolute().parent.is_dir():
         raise ValueError(f"--picture is '{file}', and there is no such folder; make it first")
-    needs_matplotlib()
-
-
-def needs_matplotlib() -> Any:
-    """The library.
-
-    Raises:
-        ValueError: if it is not installed; the sentence names the extra.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ValueError(
-            f"pictures are made with matplotlib, which cannot be imported ({error}); pip install 'talon-core[plots]'"
-        ) from error
-    return matplotlib
+    _matplotlib()
 
 
 def matters(dimension: Dimension, trials: Sequence[Trial]) -> float:
@@ -81,7 +67,7 @@ def draw(tuned: Tuned, file: Path) -> None:
         OSError: if it cannot be written.
     """
     check_picture(file)
-    matplotlib = needs_matplotlib()
+    matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
     order = sorted(tuned.dimensions, key=lambda one: -matters(one, tuned.trials))
@@ -102,6 +88,10 @@ def draw(tuned: Tuned, file: Path) -> None:
         svg = file.suffix.lower() == ".svg"
         figure.savefig(data, format=file.suffix.lower()[1:], dpi=150, metadata={"Date": None} if svg else None)
     write_whole_bytes(file, data.getvalue())
+
+
+def _matplotlib() -> Any:
+    return library("matplotlib", "plots", "--picture")
 
 
 def _place(one: Dimension, options: Any) -> float | None:

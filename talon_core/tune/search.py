@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.extras import library
 from talon_core.searching import Among
 from talon_core.tune.space import Dimension, Space
 
@@ -19,12 +20,7 @@ def needs_optuna() -> Any:
     Raises:
         ValueError: if it is not installed; the sentence names the extra.
     """
-    try:
-        import optuna
-    except ImportError as error:
-        raise ValueError(
-            f"talon tune searches with optuna, which cannot be imported ({error}); pip install 'talon-core[tune]'"
-        ) from error
+    optuna = library("optuna", "tune", "talon tune")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

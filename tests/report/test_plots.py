@@ -45,6 +45,6 @@ def test_nothing_of_ours_stays_in_matplotlib(drawn):
 def test_without_matplotlib_a_sentence_says_how_to_get_it(report, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(
-        ValueError, match=r"^figures need matplotlib; install it with: pip install 'talon-core\[plots\]'$"
+        ValueError, match=r"^--figures needs matplotlib, .* install it with: pip install 'talon-core\[plots\]'$"
     ):
         pictures_of(report, ["png"])
