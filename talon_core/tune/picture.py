@@ -74,7 +74,9 @@ def draw(tuned: Tuned, file: Path) -> None:
     panels = len(order) + (len(order) > 1)
     columns = min(3, panels)
     rows = -(-panels // columns)
-    with matplotlib.rc_context({"svg.hashsalt": "talon", "svg.fonttype": "path", "font.size": 9}):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # nothing of the user's own style
+        matplotlib.rcParams.update({"svg.hashsalt": "talon", "svg.fonttype": "path", "font.size": 9})
         figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
         axes = [figure.add_subplot(rows, columns, number + 1) for number in range(panels)]
         for axis, one in zip(axes, order, strict=False):

@@ -21,8 +21,12 @@ def fonts() -> None:
 
 def test_both_formats_are_written_and_hang_on_the_trials_alone(tune: Callable[..., Tuned], tmp_path: Path) -> None:
     found = tune("eagle2:budget=12", "top_k=2|4", "depth=1..4:log", trials=6)
-    for file in ("a.svg", "b.SVG", "c.png"):
-        draw(found, tmp_path / file)
+    import matplotlib
+
+    draw(found, tmp_path / "a.svg")
+    with matplotlib.rc_context({"axes.facecolor": "yellow", "font.size": 20}):  # as a user's own style
+        draw(found, tmp_path / "b.SVG")
+        draw(found, tmp_path / "c.png")
     first, again, png = ((tmp_path / file).read_bytes() for file in ("a.svg", "b.SVG", "c.png"))
     assert first.startswith(b"<?xml")
     assert first == again
