@@ -12,7 +12,7 @@ from talon_core.report import figures as of
 from talon_core.report.colours import LIGHT, number_of, shape_of
 from talon_core.report.drawings import DEEPEST, FEW, rows_of
 from talon_core.report.figures import ALL, Estimate, Report
-from talon_core.report.svg import shortened
+from talon_core.report.svg import shortened, ticks
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^", "cross": "P"}
 STYLE: dict[str, Any] = {
@@ -294,8 +294,21 @@ def _efficiency(report: Report) -> Any:
     axes.set(xlabel="delta: draft passes for a target pass", ylabel="tau: tokens for a target pass")
     axes.set_xlim(left=-0.2)
     axes.set_ylim(bottom=0.9)
+    if report.efficiency.cost is not None:
+        _speeds(axes, report.efficiency.cost)
     _key(figure, axes)
     return figure
+
+
+def _speeds(axes: Any, cost: float) -> None:
+    """Lines of equal modelled speed, as on the page."""
+    right, top = axes.get_xlim()[1], axes.get_ylim()[1]
+    for speed in ticks(1, top, 6):
+        end = min(right, (top / speed - 1) / cost) if cost else right
+        axes.plot([0, end], [speed, speed * (1 + cost * end)], color=LIGHT.faint, linewidth=0.6, zorder=1)
+        place = {"xytext": (2, 2), "textcoords": "offset points"}
+        axes.annotate(f"{speed:g}x", (end, speed * (1 + cost * end)), fontsize=7, color=LIGHT.faint, **place)
+    axes.set(xlim=(axes.get_xlim()[0], right), ylim=(axes.get_ylim()[0], top))
 
 
 def _oracle(report: Report) -> Any:

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from talon_core.report.figures import FIGURES, SHAPES
-from talon_core.report.plots import pictures_of
+from talon_core.report.plots import DRAWN, pictures_of
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,21 @@ def test_a_figure_is_the_same_file_each_time_and_a_missing_one_is_left_out(repor
     again = pictures_of(attrs.evolve(report, missing=missing), ["svg"])
     assert set(again) == {"speed.svg", "ranks.svg", "timeline.svg"}
     assert all(again[name] == drawn[name] for name in again)
+
+
+def test_lines_of_equal_speed_are_drawn_where_a_draft_pass_has_a_cost(report):
+    def lines(cost):
+        known = attrs.evolve(report, efficiency=attrs.evolve(report.efficiency, cost=cost))
+        [axes] = DRAWN["efficiency"](known).axes
+        first = len(axes.lines) - len(axes.texts)  # they are drawn last
+        return [(text.get_text(), line) for text, line in zip(axes.texts, axes.lines[first:], strict=True)]
+
+    assert not lines(None)
+    for cost in (0.0, 0.2):
+        assert lines(cost)
+        for said, line in lines(cost):
+            for delta, tau in zip(*line.get_data(), strict=True):
+                assert tau / (1 + cost * delta) == pytest.approx(float(said.removesuffix("x")))
 
 
 def test_names_are_no_formulas(report):
