@@ -132,7 +132,7 @@ def report_of(results: Results, baseline: str = PLAIN, besides: Besides | None =
 
 
 class _Rounds:
-    """What is counted in one reading of the rounds: a file of gigabytes is not read twice, nor kept."""
+    """What is counted in one reading of the rounds: a file of gigabytes is not read twice, nor are its trees kept."""
 
     def __init__(self, drafting: Sequence[str], steps: Steps) -> None:
         self._steps = steps

@@ -54,7 +54,9 @@ def apart(work: Callable[[], Any]) -> Any:
     """What comes of work in a process of its own, where the system can fork: what it loads is not loaded here.
 
     Raises:
-        ValueError: what the work raises, see `taken`.
+        PluginError: if the work has raised one.
+        ValueError: if the work has raised one, or a LookupError or an OSError, or its process dies twice.
+        RuntimeError: for any other error of the work.
     """
     if not can_fork():
         return work()
