@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -61,17 +62,29 @@ def write_whole_bytes(path: Path, data: bytes, suffix: str = "") -> None:
         data: what it is to hold.
         suffix: how the name ends under which it is written; a process that is killed leaves such a file behind.
     """
-    if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
-        path.write_bytes(data)
-        return
-    with NamedTemporaryFile(dir=path.absolute().parent, suffix=suffix, delete=False) as unfinished:
-        try:
-            unfinished.write(data)
-            unfinished.close()
-            put_in_place(Path(unfinished.name), path)
-        except BaseException:
-            os.unlink(unfinished.name)
+    with about(path):
+        if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
+            path.write_bytes(data)
+            return
+        with NamedTemporaryFile(dir=path.absolute().parent, suffix=suffix, delete=False) as unfinished:
+            try:
+                unfinished.write(data)
+                unfinished.close()
+                put_in_place(Path(unfinished.name), path)
+            except BaseException:
+                os.unlink(unfinished.name)
+                raise
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Say of which file an error of the operating system inside is: that of a full disk names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
             raise
+        raise type(error)(error.errno, error.strerror, str(path)) from error
 
 
 def alone(lock: Path, refused: str) -> AbstractContextManager[object]:

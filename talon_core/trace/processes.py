@@ -4,11 +4,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from threading import Thread
 from typing import Any
 
 import attrs
@@ -23,6 +25,10 @@ the same thing."""
 
 Answered = tuple[str | None, Any]
 """What came of a thing, from another process: the kind of its error and the sentence, or None and what was wanted."""
+
+
+WATCHED = 0.5
+"""Seconds between two looks of a process that works at whether somebody still waits for it."""
 
 
 def cores() -> int:
@@ -107,8 +113,7 @@ class _Pool:
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()
-        ends = [*self._workers, here]  # a fork has them, too
-        process = context.Process(target=_serve, args=(self._work, self._things, there, ends), daemon=True)
+        process = context.Process(target=_serve, args=(self._work, self._things, there, os.getpid()), daemon=True)
         process.start()
         self._started.append(process)
         there.close()  # else its death would not be seen
@@ -134,13 +139,22 @@ class _Pool:
         self._start()
 
 
-def _serve(work: Callable[[Any], Any], things: Sequence[Any], there: Connection, ends: Sequence[Connection]) -> None:
+def _serve(work: Callable[[Any], Any], things: Sequence[Any], there: Connection, waiting: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
-    for end in ends:
-        end.close()  # else the death of the process that waits would not be seen
-    with suppress(EOFError, ConnectionError):  # nobody waits any more
+    Thread(target=_end_with, args=(waiting,), daemon=True).start()
+    with suppress(EOFError, OSError, KeyboardInterrupt):  # nobody waits any more, or a plugin ends this process
         while (place := there.recv()) is not None:
             there.send(answered(work, things[place]))
+
+
+def _end_with(waiting: int) -> None:
+    """End this process when the one that waits for it is no more, whatever a plugin is at: a kill takes nobody along.
+
+    The end of a pipe does not tell: processes that were forked later hold it open.
+    """
+    while os.getppid() == waiting:
+        time.sleep(WATCHED)
+    os._exit(1)
 
 
 def answered(work: Callable[[Any], Any], thing: Any) -> Answered:

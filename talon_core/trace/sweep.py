@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from io import FileIO
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from talon_core import records
 from talon_core.certificates.code import UntoldError, digest, package_of
 from talon_core.costs import Costs
 from talon_core.errors import written
-from talon_core.paths import alone, small_text, write_whole
+from talon_core.paths import about, alone, small_text, write_whole
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.trace.folder import Trace, read_trace
@@ -254,11 +255,12 @@ class Sweep:
             known = {line.key: line for line in lines if line.key in wanted}
             report(len(known), len(wanted))
             units = [*self._units({*known})]
-            with (folder / RESULTS).open("a", encoding="utf-8", newline="\n") as file:
+            results = folder / RESULTS
+            with results.open("ab", buffering=0) as file:  # nothing is left to be written when a full disk refuses it
                 for place, found in executor(self._work, units):
                     made = [*self._lines(units[place], found)]
-                    file.write("".join(_text(line) for line in made))
-                    file.flush()
+                    with about(results):
+                        _write(file, "".join(_text(line) for line in made).encode())
                     known |= {line.key: line for line in made}
                     report(len(known), len(wanted))
         return [known[key] for key in self.keys]
@@ -331,6 +333,11 @@ def _opened(folder: Path) -> list[Line]:
     if cut:
         write_whole(results, "".join(_text(line) for line in found))
     return found
+
+
+def _write(file: FileIO, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
 
 
 def _text(line: Line) -> str:

@@ -52,6 +52,17 @@ class Speed:
     outside: int
 
 
+@attrs.frozen
+class _Asked:
+    """A policy that is to be tried on a text."""
+
+    spec: str
+    text: Text
+
+    def __str__(self) -> str:
+        return f"'{self.spec}' on prompt {self.text.prompt} of the set '{self.text.set}'"
+
+
 class Speeds:
     """Tries policies on texts, and remembers what came of it.
 
@@ -107,14 +118,14 @@ class Speeds:
             ValueError: if a policy cannot be made of its spec, or a file of a trace is none.
             PluginError: if a plugin breaks its contract; the message names it.
         """
-        todo = [one for one in dict.fromkeys(wanted) if one not in self._known]
-        for spec, text in todo:
-            self._method(spec, text.trace)  # made here, once, and not in each process
+        todo = [_Asked(*one) for one in dict.fromkeys(wanted) if one not in self._known]
+        for one in todo:
+            self._method(one.spec, one.text.trace)  # made here, once, and not in each process
         for place, speed in in_processes(self._jobs)(self._try, todo):
-            self._known[todo[place]] = speed
+            self._known[todo[place].spec, todo[place].text] = speed
 
-    def _try(self, one: tuple[str, Text]) -> Speed:
-        spec, text = one
+    def _try(self, one: _Asked) -> Speed:
+        spec, text = one.spec, one.text
         replay = self._replays[text.trace]
         # a policy of the text's own: what one has learned of the machine would hang on which texts came before
         method = attrs.evolve(self._method(spec, text.trace), policy=made_policy(self._registry, spec))

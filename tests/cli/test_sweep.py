@@ -2,6 +2,9 @@
 
 import importlib
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -227,3 +230,54 @@ def test_without_ray_the_command_says_what_to_install(swept: Any, monkeypatch: p
     refusal = swept("chain", "--ray").refusal
     assert refusal.startswith("--ray needs ray, which cannot be imported (")
     assert refusal.endswith("install it with: pip install 'talon-core[ray]'")
+
+
+ORPHANS = """
+import os, sys, time
+from talon_core.trace.processes import in_processes
+
+def work(thing):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+list(in_processes(2)(work, [1, 2]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
+def test_processes_end_with_the_one_that_waits_for_them(how: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        workers = [int(waiting.stdout.readline()) for _ in range(2)]
+        waiting.send_signal(how)
+        waiting.wait(timeout=20)
+        try:
+            waiting.communicate(timeout=20)  # ends when no process holds the pipe any more
+        except subprocess.TimeoutExpired:
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
+            raise
+
+
+def test_a_plugin_that_interrupts_its_process_leaves_no_traceback(process: Any, tmp_path: Path) -> None:
+    script = SWEEP.replace("os._exit(9)", "raise KeyboardInterrupt")
+    given = [str(tmp_path / "flag"), "chain", "--trace", str(SHIPPED), "--out", str(tmp_path / "out"), "--jobs", "2"]
+    status, _, err = process(script, *given)
+    assert status == 0
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_names_the_file(swept: Any, tmp_path: Path) -> None:
+    swept("chain:length=2")
+    results = tmp_path / "out" / RESULTS
+    kept = results.read_bytes()
+
+    def full(file: Any, data: bytes) -> None:
+        Path("/dev/full").write_bytes(data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "_write", full)
+        assert swept("chain:length=3").refusal == f"No space left on device: '{results}'"
+    assert results.read_bytes() == kept
+    assert swept("chain:length=3").status == 0

@@ -32,3 +32,15 @@ def test_what_was_there_survives_a_failure(tmp_path: Path, monkeypatch: pytest.M
 def test_a_device_is_written_to_and_stays_a_device() -> None:
     write_whole(Path("/dev/null"), "anything")
     assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_names_the_file() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        write_whole(Path("/dev/full"), "text")
+
+
+def test_a_folder_that_is_not_there_is_named_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        write_whole(tmp_path / "none" / "file.txt", "text")
+    assert raised.value.filename == str(tmp_path / "none" / "file.txt")
