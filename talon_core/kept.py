@@ -2,18 +2,26 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import attrs
 
 from talon_core import records
+from talon_core.errors import written
 from talon_core.paths import data_folder, small_text, write_whole
 from talon_core.suggestions import did_you_mean
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ENDING = ".json"
+LONGEST_NAME = 100
+"""Characters of a name; file systems take about 250 of a file's."""
+
+A_NAME = (
+    "it must be of letters, digits, dots, dashes and underscores, "
+    f"at most {LONGEST_NAME}, begin with a letter or a digit"
+)
 
 Thing = TypeVar("Thing")
 
@@ -44,25 +52,35 @@ class Kept(Generic[Thing]):
         Raises:
             ValueError: if it is none, or that of one that comes with TALON.
         """
-        if not NAME.fullmatch(name) or name.endswith(ENDING):
-            raise ValueError(
-                f"the name '{name}' is none; it must be of letters, digits, dots, dashes and underscores, begin with a "
-                f"letter or a digit, and not end in {ENDING}"
-            )
+        if not is_name(name) or name.endswith(ENDING):
+            raise ValueError(f"the name {written(name)} is none; {A_NAME}, and not end in {ENDING}")
         if (self.shipped / f"{name}{ENDING}").exists():
             raise ValueError(f"the {self.what} '{name}' comes with TALON; take another name")
 
     def known(self) -> dict[str, Path]:
-        """The files of all that have a name: those that come with TALON, and the user's own."""
-        folders = [self.shipped, self.folder()]
-        return {file.name.removesuffix(ENDING): file for one in folders for file in sorted(one.glob(f"*{ENDING}"))}
+        """The files of all that have a name: those that come with TALON, and the user's own.
+
+        A file whose name is none cannot be asked for by it, see `nameless`.
+        """
+        return {name: file for name, file in self._files() if is_name(name)}
+
+    def nameless(self) -> dict[str, str]:
+        """Why files in the folder cannot be asked for, by what their names would be."""
+        return {
+            name: f"'{file}' has a name that is none; {A_NAME}" for name, file in self._files() if not is_name(name)
+        }
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        for folder in (self.shipped, self.folder()):
+            for file in sorted(folder.glob(f"*{ENDING}")):
+                yield file.name.removesuffix(ENDING), file
 
     def file_of(self, name: str) -> Path | None:
         """The file of that name; None if there is none."""
-        if not NAME.fullmatch(name):
+        if not is_name(name):
             return None
         found = [folder / f"{name}{ENDING}" for folder in (self.folder(), self.shipped)]
-        return next((file for file in found if file.exists()), None)
+        return next((file for file in found if os.path.lexists(file)), None)
 
     def read(self, file: Path) -> Thing:
         """Read a file.
@@ -89,7 +107,7 @@ class Kept(Generic[Thing]):
         known = self.known()
         if given not in known:
             there = f"{did_you_mean(given, [*known])}there are: {', '.join(known)}"
-            raise LookupError(f"no {self.what} '{given}'; {there}")
+            raise LookupError(f"no {self.what} {written(given)}; {there}")
         return self.read(known[given])
 
     def save(self, name: str, text: str) -> Path:
@@ -109,3 +127,8 @@ class Kept(Generic[Thing]):
 def is_file(given: str) -> bool:
     """Whether a file is meant, which ends in `.json` or has a folder before it, and not a name."""
     return given.endswith(ENDING) or "/" in given or os.sep in given
+
+
+def is_name(given: str) -> bool:
+    """Whether something may be kept under this name."""
+    return len(given) <= LONGEST_NAME and NAME.fullmatch(given) is not None

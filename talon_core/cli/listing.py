@@ -95,6 +95,7 @@ def list_presets(failures: dict[str, str]) -> list[dict[str, Any]]:
         failures: what cannot be read is added here, by its file, with the reason.
     """
     described = []
+    failures.update({f"preset '{one_line(name)}'": one_line(why) for name, why in KEPT.nameless().items()})
     for name, file in known_presets().items():
         try:
             preset = KEPT.read(file)

@@ -9,6 +9,7 @@ from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import NONE
+from talon_core.errors import one_line
 from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
@@ -123,14 +124,16 @@ def show(name: Name, as_json: opts.Json = False) -> None:
 @profile.command("list")
 def listing(as_json: opts.Json = False) -> None:
     """List the profiles that have a name: those that come with TALON, and yours."""
-    from talon_core.profiles.store import known_profiles, read_profile
+    from talon_core.profiles.store import KEPT, known_profiles, read_profile
 
     found = []
+    for why in KEPT.nameless().values():
+        note(one_line(why))
     for name, file in known_profiles().items():
         try:
             found.append((name, read_profile(file)))
         except (ValueError, OSError) as error:
-            note(str(error))
+            note(one_line(error))
     if as_json:
         rows = [{"name": name, **{key: one.as_dict()[key] for key in _SAID}} for name, one in found]
         print_json({"profiles": rows})

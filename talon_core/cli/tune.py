@@ -12,7 +12,7 @@ from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
 from talon_core.cli.output import note, print_json, wide_stdout
 from talon_core.cli.progress import progress
-from talon_core.kept import NAME, is_file
+from talon_core.kept import is_file, is_name
 from talon_core.plugins.presets import as_text, check_meaning, check_preset_name, save_preset
 from talon_core.plugins.registry import Registry, load_registry
 
@@ -120,7 +120,7 @@ def _name_of(save: str, registry: Registry) -> str:
         check_preset_name(save, registry)
         return save
     file = Path(save)
-    if not save.endswith(".json") or not NAME.fullmatch(file.stem):
+    if not save.endswith(".json") or not is_name(file.stem):
         raise ValueError(f"--save is '{save}'; a preset's file is called as the preset is, with .json behind it")
     if not file.absolute().parent.is_dir():
         raise ValueError(f"--save is '{save}', and there is no such folder; make it first")

@@ -88,6 +88,14 @@ def _gain(value: Any) -> dict[str, Any]:
     return found
 
 
+def _gains(value: Any) -> dict[str, Any]:
+    found: dict[str, Any] = records.table(_gain)(value)
+    for spec in found:
+        if len(spec) > LONGEST_POLICY or not spec.isprintable():
+            raise ValueError(f"has the policy {written(spec)}; it must be a spec such as name:option=value")
+    return found
+
+
 READERS: Mapping[str, records.Reader] = {
     "name": records.words,
     "policy": records.words,
@@ -95,7 +103,7 @@ READERS: Mapping[str, records.Reader] = {
     "made": records.dictionary,
     "traces": records.dictionaries,
     "profile": records.maybe(records.dictionary),
-    "gains": records.table(_gain),
+    "gains": _gains,
 }
 
 KEPT = Kept("preset", "talon tune", Path(__file__).parent / "shipped", Preset.from_dict)

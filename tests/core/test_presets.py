@@ -176,3 +176,38 @@ def test_a_preset_with_a_bad_value_says_which(own_data: Path) -> None:
     put(own_data, "bad", as_text(made("bad", policy="talon:mu=7")))
     with pytest.raises(ValueError, match="tree policy 'talon': 'mu' must be <= 1: 7"):
         talon_core.build("tree policy", "bad")
+
+
+def test_a_file_whose_name_is_none_is_no_preset_and_the_listing_says_so(own_data: Path) -> None:
+    from talon_core.cli.listing import list_presets
+
+    for name in ("my preset", "-dash", "line\nbreak"):
+        put(own_data, name, as_text(made()))
+    assert [*known_presets()] == ["default", "mine"]
+    failures: dict[str, str] = {}
+    assert [one["name"] for one in list_presets(failures)] == ["default", "mine"]
+    assert [*failures] == ["preset '-dash'", "preset 'line break'", "preset 'my preset'"]
+    assert all("has a name that is none; it must be of letters" in why for why in failures.values())
+    assert all(why.isprintable() for why in failures.values())
+
+
+def test_a_long_name_is_unknown_and_not_asked_of_the_file_system() -> None:
+    with pytest.raises(LookupError, match="no tree policy 'xxx"):
+        spelled_out(REGISTRY, "x" * 5000)
+    with pytest.raises(ValueError, match="it must be of letters") as raised:
+        check_preset_name("x" * 300, REGISTRY)
+    assert len(str(raised.value)) < 300
+
+
+def test_a_link_to_nowhere_is_a_preset_that_cannot_be_read(own_data: Path) -> None:
+    (own_data / "presets" / "linked.json").symlink_to("nowhere.json")
+    with pytest.raises(OSError, match=r"linked\.json"):
+        spelled_out(REGISTRY, "linked")
+
+
+def test_what_a_preset_is_compared_with_is_shown_in_terminals(own_data: Path) -> None:
+    text = json.loads(as_text(made()))
+    text["gains"] = {"\x1b[31mnone": text["gains"]["none"]}
+    put(own_data, "red", json.dumps(text))
+    with pytest.raises(ValueError, match=r"'gains' has the policy '\\x1b\[31mnone'"):
+        find_preset("red")
