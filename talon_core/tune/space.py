@@ -7,6 +7,7 @@ import attrs
 
 from talon_core.errors import PluginError, naming, written
 from talon_core.numerals import decimal, whole
+from talon_core.plugins.parts import built
 from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import Registered, Registry
 from talon_core.plugins.specs import build, join_spec, option_fields, parse_spec, types_of, unknown_option
@@ -203,6 +204,6 @@ def _check_ends(registry: Registry, space: Space, one: Dimension) -> None:
     texts = values.values if isinstance(values, Among) else [one.text(values.low), one.text(values.high)]
     for text in texts:
         try:
-            build(registry, "tree policy", space.spec({one.option: text}))
+            built(registry, "tree policy", space.spec({one.option: text}))
         except ValueError as error:
             raise ValueError(f"'{one.option}' cannot be searched in {values}: with {text}, {error}") from error

@@ -255,3 +255,19 @@ def test_a_broken_preset_is_listed_among_what_failed(talon: Any, own_data: Path)
     assert [one["name"] for one in answer["presets"]] == ["default"]
     assert "is no preset of talon tune" in answer["failures"]["preset 'broken'"]
     assert "is no preset of talon tune" in talon("trace", "replay", str(SHIPPED), "broken").refusal
+
+
+def test_a_process_that_dies_is_told_of_with_its_policy_and_text() -> None:
+    from talon_core.trace.processes import dead
+    from talon_core.tune.speeds import Text, _Asked
+
+    told = dead(_Asked("talon", Text(0, "prompts", 3)))
+    assert "a process has died twice at 'talon' on prompt 3 of the set 'prompts'; it may" in told
+
+
+def test_a_name_that_no_file_can_have_is_refused_before_the_search(talon: Any) -> None:
+    given = ("tune", str(SHIPPED), "talon", "--profile", "h100-llama-3.1-8b", "--other-machine")
+    for save in ("y" * 300, "y" * 300 + ".json"):
+        ran = talon(*given, "--save", save)
+        assert ran.status == 2
+        assert "trials" not in ran.err

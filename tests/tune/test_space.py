@@ -155,3 +155,8 @@ class Narrow(Mixed):
 def test_a_plugins_ranges_are_checked_as_a_users_are(registry: Registry) -> None:
     with pytest.raises(ValueError, match=r"'budget' cannot be searched in 2\.\.8: with 2, tree policy 'narrow'"):
         space_of(registry, "narrow")
+
+
+def test_ends_that_are_too_large_for_any_tree_are_refused_before_anything_is_tried() -> None:
+    with pytest.raises(ValueError, match=r"'budget' cannot be searched in 2\.\.99999: .* at most 65536"):
+        space_of(load_registry(), "talon", ["budget=2..99999"])
