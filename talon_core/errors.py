@@ -47,8 +47,13 @@ def written(value: object) -> str:
 
 
 def one_line(error: object) -> str:
-    """What an error says, without line breaks; its type if it says nothing."""
-    return " ".join(_said(error).split()) or type(error).__name__
+    """What an error says, without line breaks and control characters; its type if it says nothing."""
+    return printable(" ".join(_said(error).split())) or type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Text with what a terminal would obey, and not show, written as Python writes it."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def first_line(error: object) -> str:

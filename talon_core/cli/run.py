@@ -113,7 +113,7 @@ def sentence(error: BaseException) -> str:
         return f"{one_line(error.format_message())}{hint}"  # type: ignore[attr-defined]
     if isinstance(error, OSError) and error.strerror:
         where = f": '{error.filename}'" if error.filename else ""
-        return f"{error.strerror}{where}"
+        return one_line(f"{error.strerror}{where}")
     if of_the_machine(error):
         return f"out of memory; a smaller model or a smaller budget needs less ({one_line(error)})"
     return one_line(error)

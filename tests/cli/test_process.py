@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -157,3 +158,12 @@ sys.exit(main())
     status, out, err = process(script, "list", *more)
     assert (status, err) == (130, "")
     assert not out if not more else json.loads(out) == {"error": "interrupted"}
+
+
+def test_errors_do_not_reach_the_terminal_as_commands(process: Any) -> None:
+    script = "import sys; from talon_core.cli import main; sys.exit(main(sys.argv[1:]))"
+    for name in ("\x1b[31mred", "two\nlines.json"):
+        status, _, err = process(script, "trace", "replay", name, "talon")
+        assert status == 2
+        assert err.count("\n") == 1
+        assert err.rstrip("\n").isprintable()
