@@ -260,8 +260,10 @@ def efficiency(report: Report, found: Efficiency, oracle: Oracle | None) -> str:
 def _speeds(x: Axis, y: Axis, cost: float) -> Iterator[str]:
     """Lines of equal modelled speed, tau / (1 + cost * delta); each is labelled where it leaves the figure."""
     for speed in ticks(1, y.high, 6):
+        if speed < 1:
+            continue
         end = min(x.high, (y.high / speed - 1) / cost) if cost else x.high
-        if speed < 1 or end <= 0:
+        if end <= 0:
             continue
         tau = speed * (1 + cost * end)
         yield line(x(0), y(speed), x(end), y(tau), "contour")

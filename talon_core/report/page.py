@@ -10,6 +10,9 @@ from talon_core.report.figures import Extreme, Report, Walks
 from talon_core.report.sections import sections
 from talon_core.rounds import PARTS
 
+NO_TEXT = {code: "\ufffd" for code in (*range(32), 127) if chr(code) not in "\t\n"}
+"""Control characters, which HTML does not have; a prompt may."""
+
 
 def page_of(report: Report) -> str:
     """The page. Every name and text in it is escaped."""
@@ -20,7 +23,7 @@ def page_of(report: Report) -> str:
     jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     jinja.filters["svg"] = Markup  # `talon_core.report.svg` has escaped what is in it
     template = jinja.from_string((folder / "page.html").read_text(encoding="utf-8"))
-    return template.render(
+    page = template.render(
         report=report,
         sections=[*sections(report)],
         schemes=SCHEMES,
@@ -33,6 +36,7 @@ def page_of(report: Report) -> str:
         number_of=number_of,
         version=talon_core.__version__,
     )
+    return page.translate(NO_TEXT)
 
 
 def _walked(walks: Walks) -> bool:

@@ -11,8 +11,10 @@ import attrs
 import numpy as np
 import pytest
 
+from talon_core.report import drawings
 from talon_core.report import figures as of
 from talon_core.report.colours import DARK, HEAT, LIGHT, SHAPES, blended, channels, contrast, number_of, shape_of
+from talon_core.report.figures import Report
 from talon_core.report.gather import report_of
 from talon_core.report.page import page_of
 from talon_core.report.svg import shortened, ticks
@@ -228,3 +230,13 @@ def test_of_a_long_name_both_ends_stay():
     assert shortened(name, len(name)) == name
     assert shortened(name, 12) == "draft-…get=8"
     assert [len(shortened(name, most)) for most in (5, 11, 12, 40)] == [5, 11, 12, 40]
+
+
+def test_control_characters_of_a_prompt_are_no_part_of_the_page(report: Report) -> None:
+    page = page_of(attrs.evolve(report, notes=["nul \x00 bell \x07 escape \x1b tab \t"]))
+    assert "nul \ufffd bell \ufffd escape \ufffd tab \t" in page
+    assert not [each for each in page if each < " " and each not in "\t\n"]
+
+
+def test_lines_of_speed_are_drawn_for_any_range() -> None:
+    assert [*drawings._speeds(drawings.Axis(0, 1, 54, 700), drawings.Axis(1, 1e30, 330, 40), 0.1)]
