@@ -8,10 +8,8 @@ from talon_core.report import drawings
 from talon_core.report.colours import SCHEMES, number_of
 from talon_core.report.figures import Extreme, Report, Walks
 from talon_core.report.sections import sections
+from talon_core.report.svg import NO_TEXT
 from talon_core.rounds import PARTS
-
-NO_TEXT = {code: "\ufffd" for code in (*range(32), 127) if chr(code) not in "\t\n"}
-"""Control characters, which HTML does not have; a prompt may."""
 
 
 def page_of(report: Report) -> str:

@@ -12,7 +12,7 @@ from talon_core.report import figures as of
 from talon_core.report.colours import LIGHT, number_of, shape_of
 from talon_core.report.drawings import DEEPEST, FEW, rows_of
 from talon_core.report.figures import ALL, Estimate, Report
-from talon_core.report.svg import shortened, ticks
+from talon_core.report.svg import NO_TEXT, shortened, ticks
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^", "cross": "P"}
 STYLE: dict[str, Any] = {
@@ -78,7 +78,8 @@ def pictures_of(report: Report, forms: Sequence[str]) -> dict[str, bytes]:
                 file = io.BytesIO()
                 nothing: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
                 figure.savefig(file, format=form, bbox_inches="tight", metadata=nothing)
-                found[f"{name}.{form}"] = file.getvalue()
+                data = file.getvalue()
+                found[f"{name}.{form}"] = data.decode().translate(NO_TEXT).encode() if form == "svg" else data
     return found
 
 

@@ -6,6 +6,9 @@ from html import escape
 
 from talon_core.report.colours import number_of, shape_of
 
+NO_TEXT = {code: "\ufffd" for code in (*range(32), 127) if chr(code) not in "\t\n"}
+"""Control characters, which HTML and XML do not have; a prompt or a name may."""
+
 
 def element(name: str, inner: str = "", /, **attributes: float | str | None) -> str:
     """An element with escaped attributes; `inner` is SVG already. A trailing `_` of a name is dropped, `_` is `-`."""

@@ -44,7 +44,7 @@ def test_lines_of_equal_speed_are_drawn_where_a_draft_pass_has_a_cost(report):
 
 
 def test_names_are_no_formulas(report):
-    methods = [attrs.evolve(one, label=r"$\nonsense{$ & <b>_x^{ 🙂" * 9) for one in report.methods]
+    methods = [attrs.evolve(one, label="$\\nonsense{$ & <b>_x^{ 🙂\x01" * 9) for one in report.methods]
     missing = dict.fromkeys({*FIGURES} - {"speed", SHAPES, "efficiency"}, "not now")
     found = pictures_of(attrs.evolve(report, methods=methods, missing=missing), ["svg"])
     assert all(ET.fromstring(data).tag.endswith("svg") for data in found.values())
