@@ -91,14 +91,18 @@ def main() -> None:
         "tree_building": {temperature: building(trace) for temperature, trace in traces.items()},
         "rows": {
             name: {
-                temperature: [one.as_dict() for one in summaries(of_trace(found, trace))]
+                temperature: [
+                    one.as_dict()
+                    for one in summaries(of_trace(found, trace))
+                    if one.set is None or name == profiles[0].name  # counts are the same with any profile
+                ]
                 for temperature, trace in traces.items()
             }
             for name, found in lines.items()
         },
     }
     tables = written(traces, lines, study)
-    (given.out / "study.json").write_text(json.dumps(study, indent=1) + "\n", encoding="utf-8")
+    (given.out / "study.json").write_text(json.dumps(study, separators=(",", ":")) + "\n", encoding="utf-8")
     (given.out / "study.md").write_text(tables, encoding="utf-8")
     print(tables)
     if given.figures is not None:

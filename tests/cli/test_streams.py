@@ -73,7 +73,8 @@ def test_an_answer_that_json_has_no_words_for_is_an_error_in_json(capsys):
 def test_an_error_after_the_answer_stands_beside_it(talon, model):
     options = ["--model", model, "--policy", "chain", "--drafter", "draft-model:skip=1", "--max-new-tokens", "5"]
     ran = talon("generate", "hi", *options, "--tree-svg", "/dev/full", "--json")
-    assert (ran.status, ran.answer["error"], len(ran.answer["token_ids"])) == (2, "No space left on device", 5)
+    said = "No space left on device: '/dev/full'"
+    assert (ran.status, ran.answer["error"], len(ran.answer["token_ids"])) == (2, said, 5)
 
 
 def test_what_calls_sys_exit_is_an_error(talon, monkeypatch):

@@ -139,7 +139,7 @@ def test_a_full_disk_behind_stdout_is_said_in_a_sentence(model: str, forked_pyth
 def test_a_full_disk_behind_a_picture_is_said_in_a_sentence(model: str, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--model", model, "--policy", "chain", "--drafter", "draft-model:skip=1", "--max-new-tokens", "5"]
     assert main(["generate", "t5 t6", *options, "--tree-svg", "/dev/full"]) == 2
-    assert capfd.readouterr().err.splitlines()[-1] == "talon: No space left on device"
+    assert capfd.readouterr().err.splitlines()[-1] == "talon: No space left on device: '/dev/full'"
 
 
 def test_nothing_is_written_where_decoding_fails(
