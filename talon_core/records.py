@@ -57,6 +57,24 @@ def _unusual(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def of_kind(data: Any, kind: str, number: int) -> dict[str, Any]:
+    """What a file holds that says of itself what it is, without its `kind` and its `format`.
+
+    Args:
+        data: out of JSON.
+        kind: what it must be.
+        number: of the format that this version reads.
+
+    Raises:
+        ValueError: if it is something else, or of another version.
+    """
+    if not isinstance(data, dict) or data.get("kind") != kind:
+        raise ValueError(f"it must say that its kind is '{kind}'")
+    if data.get("format") != number:
+        raise ValueError(f"it has format {written(data.get('format'))}; this version reads format {number}")
+    return {name: value for name, value in data.items() if name not in ("kind", "format")}
+
+
 def fields_as_plain(record: Any) -> dict[str, Any]:
     """All fields of an attrs class, by name."""
     return {field.name: as_plain(getattr(record, field.name)) for field in attrs.fields(type(record))}

@@ -1,8 +1,6 @@
 """`talon trace sweep`: many methods on many traces, in parallel, each worked out once and kept."""
 
-import json
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,7 +58,7 @@ def sweep(
     costs = told = None
     if profile is not None:
         costs = costs_for(profile, [read_trace(folder) for folder in traces], other_machine)
-        told = sha256(json.dumps(costs.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        told = costs.fingerprint
     wanted = Sweep(traces, methods, costs, told)
     executor = on_ray() if ray else in_processes(count)
     try:

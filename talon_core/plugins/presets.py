@@ -66,12 +66,7 @@ class Preset:
         Raises:
             ValueError: if it is no preset, or of another version; the sentence names the field and the value.
         """
-        if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise ValueError(f"it must say that its kind is '{KIND}'")
-        if data.get("format") != FORMAT:
-            raise ValueError(f"it has format {written(data.get('format'))}; this version reads format {FORMAT}")
-        fields = {name: value for name, value in data.items() if name not in ("kind", "format")}
-        found: Preset = records.make(cls, fields, READERS, "preset")
+        found: Preset = records.make(cls, records.of_kind(data, KIND, FORMAT), READERS, "preset")
         return found
 
 

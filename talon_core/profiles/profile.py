@@ -1,5 +1,7 @@
 """What a profile is: points that were measured or worked out, of one machine, model and drafter, and costs by them."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -165,6 +167,11 @@ class Profile(Costs):
             found.append(f"its drafter is {_shown(self.drafter)} and not {_shown(drafter)}")
         return "; ".join(found)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells the profile from others: of all that it says."""
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, for JSON; `from_dict` reads it."""
         said = {"name": self.name, "origin": self.origin, "machine": dict(self.machine), "model": dict(self.model)}
@@ -178,12 +185,8 @@ class Profile(Costs):
         Raises:
             ValueError: if it is no profile, or of another version; the sentence names the field and the value.
         """
-        if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise ValueError(f"it must say that its kind is '{KIND}'")
-        if data.get("format") != FORMAT:
-            raise ValueError(f"it has format {written(data.get('format'))}; this version reads format {FORMAT}")
-        renamed = {f"{name}_table" if name in AXES else name: value for name, value in data.items()}
-        renamed = {name: value for name, value in renamed.items() if name not in ("kind", "format")}
+        fields = records.of_kind(data, KIND, FORMAT)
+        renamed = {f"{name}_table" if name in AXES else name: value for name, value in fields.items()}
         try:
             found: Profile = records.make(cls, renamed, READERS, "profile")
         except ValueError as fault:

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 
 from talon_core import records
-from talon_core.errors import written
 from talon_core.paths import small_text, write_whole, write_whole_bytes
 from talon_core.trace.columns import TextTrace
 
@@ -176,12 +175,9 @@ def find_trace(folder: Path) -> Trace | None:
 
 
 def _manifest(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise ValueError(f"it must say that its kind is '{KIND}'")
-    if data.get("format") != FORMAT:
-        raise ValueError(f"it has format {written(data.get('format'))}; this version reads format {FORMAT}")
+    manifest = records.of_kind(data, KIND, FORMAT)
     for part, readers in READERS.items():
-        own = data.get(part)
+        own = manifest.get(part)
         if not isinstance(own, dict):
             raise ValueError(f"'{part}' is missing")  # noqa: TRY004 - as for all that a manifest lacks
         for name, read in readers.items():
@@ -191,21 +187,21 @@ def _manifest(data: Any) -> dict[str, Any]:
                 raise ValueError(f"'{part}' has no '{name}'") from None
             except ValueError as error:
                 raise ValueError(f"'{name}' in '{part}' {error}") from None
-    for one in data["settings"]["sets"]:
+    for one in manifest["settings"]["sets"]:
         for name, read in (("name", records.words), ("prompts", records.whole)):
             try:
                 read(one.get(name))
             except ValueError as error:
                 raise ValueError(f"'{name}' of a set {error}") from None
-    names = [one["name"] for one in data["settings"]["sets"]]
+    names = [one["name"] for one in manifest["settings"]["sets"]]
     if len(set(names)) < len(names):
         raise ValueError(f"'sets' names one twice: {', '.join(names)}")
     for name in ("width", "depth", "nodes", "max_new_tokens"):
-        if data["settings"][name] < 1:
+        if manifest["settings"][name] < 1:
             raise ValueError(f"'{name}' in 'settings' is {data['settings'][name]}; it must be at least 1")
-    if not isinstance(data.get("sessions"), list) or not isinstance(data.get("environment"), dict):
+    if not isinstance(manifest.get("sessions"), list) or not isinstance(manifest.get("environment"), dict):
         raise ValueError("'sessions' or 'environment' is missing")  # noqa: TRY004 - as for all that a manifest lacks
-    return data
+    return manifest
 
 
 def write_manifest(trace: Trace) -> None:

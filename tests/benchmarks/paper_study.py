@@ -11,7 +11,6 @@ Without --profile one of this machine is measured first, which takes a quiet min
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -134,8 +133,7 @@ def measured(given: argparse.Namespace) -> str:
 
 def swept(out: Path, traces: Sequence[Trace], profile: Profile) -> list[Line]:
     """Every method on every text."""
-    told = sha256(json.dumps(profile.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
-    wanted = Sweep([trace.folder for trace in traces], METHODS, profile, told)
+    wanted = Sweep([trace.folder for trace in traces], METHODS, profile, profile.fingerprint)
     with progress(f"trying methods, {profile.name}", "lines") as report:
         return wanted.run(out / "sweep", one_by_one, report)
 

@@ -1,6 +1,5 @@
 """Runs and reports of a tiny model: decoded for real, in a second or two."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ from talon_core.report.steps import read_questions
 from talon_core.report.texts import Texts
 from talon_core.trace.folder import Trace
 from talon_core.trace.record import Recorder, TracePlan
-from talon_tests.tiny_models import of_words
+from talon_tests.tiny_models import of_words, two_sets
 
-TURNS = ["t5 t6 t7", "t8 t9", "t3 t3 t4 t4"]
 DRAFTER = "draft-model:skip=2"
 METHODS = (
     f"{DRAFTER}/talon:budget=8",
@@ -44,11 +42,7 @@ def tiny() -> tuple[Any, Any]:
 @pytest.fixture(scope="session")
 def prompt_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sets, of three prompts and of one."""
-    folder = tmp_path_factory.mktemp("prompts")
-    lines = [json.dumps({"turns": [text]}) for text in TURNS]
-    (folder / "some.jsonl").write_text("\n".join(lines))
-    (folder / "other.jsonl").write_text(lines[1])
-    return folder
+    return two_sets(tmp_path_factory.mktemp("prompts"))
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """Tiny random models of many architectures: they say nothing sensible, but they run in milliseconds."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,3 +98,11 @@ def of_words(**config: Any) -> tuple[Any, Any]:
     words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(model.vocab_size)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return model, PreTrainedTokenizerFast(tokenizer_object=words)
+
+
+def two_sets(folder: Path) -> Path:
+    """Writes two prompt sets of these words, of three prompts and of one, and gives the folder back."""
+    lines = [json.dumps({"turns": [text]}) for text in ("t5 t6 t7", "t8 t9", "t3 t3 t4 t4")]
+    (folder / "some.jsonl").write_text("\n".join(lines))
+    (folder / "other.jsonl").write_text(lines[1])
+    return folder

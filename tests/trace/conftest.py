@@ -1,6 +1,5 @@
 """Traces of a tiny model and a draft model that is a part of it: recorded in a second."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.trace.folder import Trace
 from talon_core.trace.record import Recorder, TracePlan
-from talon_tests.tiny_models import of_words
+from talon_tests.tiny_models import of_words, two_sets
 
-TURNS = ["t5 t6 t7", "t8 t9", "t3 t3 t4 t4"]
 DRAFTER = "draft-model:skip=2"
 
 
@@ -33,11 +31,7 @@ def small() -> tuple[Any, Any]:
 @pytest.fixture(scope="session")
 def prompt_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sets, of three prompts and of one."""
-    folder = tmp_path_factory.mktemp("prompts")
-    lines = [json.dumps({"turns": [text]}) for text in TURNS]
-    (folder / "some.jsonl").write_text("\n".join(lines))
-    (folder / "other.jsonl").write_text(lines[1])
-    return folder
+    return two_sets(tmp_path_factory.mktemp("prompts"))
 
 
 @pytest.fixture(scope="session")
