@@ -169,7 +169,7 @@ class Candidates:
 
     def parents(self, flat: IntArray) -> IntArray:
         """The tree nodes under which the candidates `flat` (indices into the flattened rectangle) would stand."""
-        return self.frontier[flat // self.width]
+        return self.frontier.take(flat // self.width)
 
     def best(self, count: int, *, score: FloatArray | None = None, at_least: float = -np.inf) -> IntArray:
         """Flat indices of the best candidates, best first; ties go to the lower index.
@@ -183,6 +183,9 @@ class Candidates:
         Returns:
             Indices into the flattened `(frontier, width)` rectangle, shape `(chosen,)`, `chosen <= count`, int64.
         """
+        if count == 1 and score is None:  # of a chain
+            first = self.path_logp.argmax()
+            return np.array([first] if self.path_logp.item(first) >= max(at_least, LOWEST) else [], dtype=np.int64)
         ranked = (self.path_logp if score is None else score).ravel()
         good = ranked >= max(at_least, LOWEST)
         if score is not None:  # where there is none, padding has minus infinity
@@ -191,7 +194,7 @@ class Candidates:
         if len(found) > count > 0:  # sorting only what can be chosen is several times faster on wide layers
             passing = ranked[found]
             found = found[passing >= np.partition(passing, -count)[-count]]
-        order = np.argsort(-ranked[found], kind="stable")[: max(count, 0)]
+        order = (-ranked[found]).argsort(kind="stable")[: max(count, 0)]
         return found[order]
 
     def draw(

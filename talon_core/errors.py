@@ -10,6 +10,9 @@ import numpy as np
 LONGEST = 100
 """Characters of a value that a sentence shows."""
 
+WHOLE = (int, np.integer)
+NUMBERS = (*WHOLE, float, np.floating)  # tuples: `int | float` would be made anew at every question
+
 
 class PluginError(RuntimeError):
     """A plugin broke its contract. The message names the plugin, what it did and what would be right."""
@@ -27,12 +30,12 @@ def naming(kind: str, plugin: object) -> str:
 
 def is_whole(value: object) -> TypeGuard[int]:
     """Whether a plugin has given a whole number; True and False are none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, WHOLE) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether somebody has given a number; True and False are none."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return isinstance(value, NUMBERS) and not isinstance(value, bool)
 
 
 def written(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import numpy as np
@@ -11,17 +11,15 @@ from numpy.typing import NDArray
 from talon_core import records
 from talon_core.drawn import Drawn
 from talon_core.errors import written
-from talon_core.tree_arrays import BitArray, FloatArray, IntArray, floats, ints
+from talon_core.tree_arrays import AnyArray, BitArray, FloatArray, IntArray, ends_of, floats, ints, joined
 
 __all__ = ["BitArray", "FloatArray", "IntArray", "TokenTree", "ancestor_bits", "node_depths", "read_only"]
-
-AnyArray = TypeVar("AnyArray", bound=NDArray[Any])
 
 
 def read_only(array: AnyArray) -> AnyArray:
     """A view of an array that cannot be written to."""
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 
@@ -49,6 +47,9 @@ def _no_parent(node: int, parent: int) -> ValueError:
         f"node {node} has parent {parent}: a parent must stand before its child, "
         f"so it would have to be between 0 and {node - 1}"
     )
+
+
+ABOVE_ROOT, DEPTH_0, CERTAIN = ints([-1]), ints([0]), floats([0.0])
 
 
 @attrs.frozen(eq=False)
@@ -107,7 +108,26 @@ class TokenTree:
     @classmethod
     def root(cls, token: int) -> "TokenTree":
         """The tree every round starts from: the last committed token alone."""
-        return cls(tokens=[token], parents=[-1], path_logp=[0.0])
+        return cls._of(ints([token]), ABOVE_ROOT.view(), CERTAIN.view(), {}, DEPTH_0.view())
+
+    @classmethod
+    def _of(
+        cls,
+        tokens: IntArray,
+        parents: IntArray,
+        path_logp: FloatArray,
+        drawn: Mapping[int, Drawn],
+        depths: IntArray | None = None,
+    ) -> "TokenTree":
+        """A tree of arrays that are known to be right, and read only as `ints` makes them."""
+        tree = object.__new__(cls)
+        object.__setattr__(tree, "tokens", tokens)
+        object.__setattr__(tree, "parents", parents)
+        object.__setattr__(tree, "path_logp", path_logp)
+        object.__setattr__(tree, "drawn", drawn)
+        if depths is not None:
+            object.__setattr__(tree, "depths", depths)
+        return tree
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -118,12 +138,8 @@ class TokenTree:
         Args:
             drawn: copies of its draws; made where they are not given.
         """
-        copy = object.__new__(TokenTree)  # it was checked when this one was made
-        for name in ("tokens", "parents", "path_logp", "depths"):
-            object.__setattr__(copy, name, getattr(self, name).view())
         own = {node: one.copied() for node, one in self.drawn.items()} if drawn is None else dict(drawn)
-        object.__setattr__(copy, "drawn", own)
-        return copy
+        return TokenTree._of(self.tokens.view(), self.parents.view(), self.path_logp.view(), own, self.depths.view())
 
     @cached_property
     def depths(self) -> IntArray:
@@ -182,12 +198,13 @@ class TokenTree:
 
     def follow(self, tokens: Sequence[int] | IntArray) -> IntArray:
         """Walk from the root along `tokens` as far as the tree goes; node indices, the root's 0 first, int64."""
+        wanted: list[int] = np.asarray(tokens).tolist()
         nodes = [0]
-        for token in tokens:
-            child = self.child(nodes[-1], int(token))
-            if child is None:
+        for node, (parent, token) in enumerate(zip(self.parents.tolist(), self.tokens.tolist(), strict=True)):
+            if len(nodes) > len(wanted):
                 break
-            nodes.append(child)
+            if parent == nodes[-1] and token == wanted[len(nodes) - 1]:  # children stand behind their parents
+                nodes.append(node)
         return np.array(nodes, dtype=np.int64)
 
     def extend(
@@ -202,21 +219,26 @@ class TokenTree:
         Raises:
             ValueError: as for a new tree.
         """
-        own: dict[str, Any] = {"drawn": {**self.drawn, **drawn} if drawn else self.drawn}
-        own["tokens"] = ints(np.concatenate([self.tokens, np.asarray(tokens, np.int64)]))
-        own["parents"] = ints(np.concatenate([self.parents, np.asarray(parents, np.int64)]))
-        own["path_logp"] = floats(np.concatenate([self.path_logp, np.asarray(path_logp, np.float64)]))
-        old, above = len(self), own["parents"][len(self) :].tolist()
-        if len(own["tokens"]) != old + len(above) or len(own["path_logp"]) != old + len(above):
-            return TokenTree(**own)  # it refuses them
-        for node, parent in enumerate(above, start=old):  # the others were checked when this tree was made
-            if not 0 <= parent < node:
-                raise _no_parent(node, parent)
-        if above and max(above) < old:  # a layer of a draft: the tree need not be walked
-            own["depths"] = ints(np.concatenate([self.depths, self.depths[above] + 1]))
-        extended = object.__new__(TokenTree)
-        for name, value in own.items():
-            object.__setattr__(extended, name, value)
+        more = np.asarray(tokens, np.int64), np.asarray(parents, np.int64), np.asarray(path_logp, np.float64)
+        held = {**self.drawn, **drawn} if drawn else self.drawn
+        if not (more[0].shape == more[1].shape == more[2].shape == (more[0].size,)):  # the class says what is wrong
+            return TokenTree(
+                np.concatenate([self.tokens, more[0]]),
+                np.concatenate([self.parents, more[1]]),
+                np.concatenate([self.path_logp, more[2]]),
+                held,
+            )
+        old, depths = len(self), None
+        lowest, highest = ends_of(more[1]) if len(more[1]) else (0, 0)
+        if 0 <= lowest <= highest < old:  # a layer of a draft: the tree need not be walked
+            depths = joined(self.depths, self.depths.take(more[1]) + 1)
+        else:
+            for node, parent in enumerate(more[1].tolist(), start=old):
+                if not 0 <= parent < node:
+                    raise _no_parent(node, parent)
+        extended = TokenTree._of(
+            joined(self.tokens, more[0]), joined(self.parents, more[1]), joined(self.path_logp, more[2]), held, depths
+        )
         if drawn:
             extended._check_drawn()
         return extended
@@ -237,7 +259,10 @@ class TokenTree:
         ancestors = np.maximum(self.parents, 0)
         while (score > score[ancestors]).any():
             score = np.minimum(score, score[ancestors])
-        return np.argsort(-score, kind="stable")[: max(count, 0)]
+        if 0 < count < len(score):  # sorting only what can be kept is several times faster in large trees
+            found = np.flatnonzero(score >= np.partition(score, -count)[-count])
+            return found[(-score[found]).argsort(kind="stable")[:count]]
+        return (-score).argsort(kind="stable")[: max(count, 0)]
 
     def keep(self, nodes: Sequence[int] | IntArray) -> "TokenTree":
         """The sub-tree of `nodes`, in the order in which they stand in this tree.
@@ -274,7 +299,7 @@ class TokenTree:
             fewer = self._kept_draws(node, own, renumbered)
             if fewer is not None:
                 drawn[int(renumbered[node])] = fewer
-        return TokenTree(self.tokens[kept], parents, self.path_logp[kept], drawn)
+        return TokenTree._of(ints(self.tokens[kept]), ints(parents), floats(self.path_logp[kept]), drawn)
 
     def _kept_draws(self, node: int, drawn: Drawn, renumbered: IntArray) -> Drawn | None:
         """What is left of the draws under a node; None if nothing is."""

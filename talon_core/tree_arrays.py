@@ -1,6 +1,6 @@
 """The arrays that trees are made of: small, on the host, in memory that nobody can write to."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BitArray = NDArray[np.uint32]
+AnyArray = TypeVar("AnyArray", bound=NDArray[Any])
 
 
 def ints(values: Any) -> IntArray:
@@ -18,6 +19,25 @@ def ints(values: Any) -> IntArray:
 def floats(values: Any) -> FloatArray:
     """A new read-only array, float64, at least one axis; it shares the memory of one that was made here."""
     return _kept(values, np.float64)
+
+
+FEW = 24
+"""Numbers up to which Python's own functions over a list are faster than NumPy's over an array."""
+
+
+def ends_of(values: IntArray) -> tuple[int, int]:
+    """The smallest and the largest of some numbers, at least one, with one axis."""
+    if len(values) > FEW:
+        return int(np.minimum.reduce(values)), int(np.maximum.reduce(values))
+    numbers = values.tolist()
+    return min(numbers), max(numbers)
+
+
+def joined(array: AnyArray, more: AnyArray) -> AnyArray:
+    """An array of this module and another of its type, each with one axis, behind each other, as `ints` gives them."""
+    found: Any = np.frombuffer(array.tobytes() + more.tobytes(), array.dtype)
+    both: AnyArray = found.view()
+    return both
 
 
 def _kept(values: Any, dtype: type) -> NDArray[Any]:

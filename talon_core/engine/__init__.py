@@ -6,5 +6,5 @@
 - `drafting` grows all trees of a round, `growing` one of them, and `plain` is decoding without drafting;
 - `sequence` is one text, `walking` asks the rule, `warping` makes the law of its next token, and `processors` says
   whose processors remember;
-- `checked_candidates`, `checked_drafter` and `checked_policy` look at what plugins answer.
+- `offers` asks the drafter; `checked_candidates`, `checked_drafter` and `checked_policy` look at what plugins answer.
 """

@@ -1,6 +1,7 @@
 """What a drafter has answered to one frontier, checked: whatever is wrong is an error that names the drafter."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +41,12 @@ def checked_candidates(
         raise fail(f"returned {type(given).__name__} from propose; it must propose one Candidates per frontier")
     with blaming("drafter", drafter, "propose"):
         frontier, law_of = given.frontier, given.law
-        raw = {"tokens": given.tokens, "logp": given.logp, "path_logp": given.path_logp}
-    for what, array in raw.items():
-        kinds = "iu" if what == "tokens" else "f"
+        raw_tokens, raw_logp, raw_paths = given.tokens, given.logp, given.path_logp
+    for what, array, kinds in ("tokens", raw_tokens, "iu"), ("logp", raw_logp, "f"), ("path_logp", raw_paths, "f"):
         if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
             dtype = getattr(array, "dtype", type(array).__name__)
             raise fail(f"returned {what} of type {dtype}; it must be a NumPy array of {_KINDS[kinds]}")
-    tokens, logp, path_logp = ints(raw["tokens"]), floats(raw["logp"]), np.asarray(raw["path_logp"], np.float64)
+    tokens, logp, path_logp = ints(raw_tokens), floats(raw_logp), np.asarray(raw_paths, np.float64)
     rows = len(nodes)
     if tokens.ndim != 2 or tokens.shape != logp.shape or tokens.shape != path_logp.shape or len(tokens) != rows:
         raise fail(
@@ -63,14 +63,15 @@ def checked_candidates(
         bad = lowest if lowest < -1 else top
         raise fail(f"proposed token {bad}; the target's vocabulary has ids 0 to {vocab_size - 1}")
     padding, highest = tokens < 0, logp.max()  # NaN if there is one
-    if not highest <= LOGP_SLACK or ((logp == -np.inf) != padding).any():
+    if not highest <= LOGP_SLACK or not _same(logp == -np.inf, padding):
         raise fail(f"gave a candidate a log-probability {_NO_LOGP}")
     if highest > 0:  # clipped, so that no path scores above its parent's
         logp = floats(np.minimum(logp, 0.0))
     along = tree.path_logp[nodes][:, None] + logp
-    if not (path_logp == along).all():
+    if not _same(path_logp, along):
         _check_paths(path_logp, along, ~padding, fail)
-    _check_rows(tokens, logp, fail)
+    if tokens.shape[1] > 1:
+        _check_rows(tokens, logp, fail)
 
     def law(row: int) -> FloatArray:
         if not is_whole(row) or not 0 <= row < rows:
@@ -91,6 +92,11 @@ def checked_candidates(
     return Candidates(nodes, tokens, logp, floats(along), law)
 
 
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether arrays of one shape and type hold the same bits, which is several times sooner known than of numbers."""
+    return one.tobytes() == other.tobytes()
+
+
 def _check_paths(
     path_logp: FloatArray, along: FloatArray, real: NDArray[np.bool_], fail: Callable[[str], PluginError]
 ) -> None:
@@ -107,9 +113,7 @@ def _check_paths(
 
 
 def _check_rows(tokens: IntArray, logp: FloatArray, fail: Callable[[str], PluginError]) -> None:
-    """Refuse rows that are not sorted, the padding at their end, or hold a token twice."""
-    if tokens.shape[1] == 1:
-        return
+    """Refuse rows of several that are not sorted, the padding at their end, or hold a token twice."""
     rising = logp[:, 1:] > logp[:, :-1]
     if rising.any():
         before, after = logp[:, :-1][rising], logp[:, 1:][rising]
@@ -121,8 +125,8 @@ def _check_rows(tokens: IntArray, logp: FloatArray, fail: Callable[[str], Plugin
                 "rows are sorted by falling logp, padding at their end"
             )
     ranked = np.sort(tokens, axis=1)
-    again = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
-    if again.any():
+    again = ranked[:, 1:] == ranked[:, :-1]
+    if again.any() and (again := again & (ranked[:, 1:] >= 0)).any():
         raise fail(f"proposed token {ranked[:, 1:][again][0]} twice for one node; each token stands in a row once")
 
 

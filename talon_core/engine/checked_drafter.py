@@ -142,7 +142,7 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> tuple[li
     with blaming("drafter", drafter, "propose"):
         candidates: Any = given.candidates
         passes: Any = given.draft_passes
-    if not isinstance(candidates, list | tuple) or len(candidates) != frontiers:
+    if not isinstance(candidates, (list, tuple)) or len(candidates) != frontiers:
         count = f"{len(candidates)} items" if isinstance(candidates, list | tuple) else type(candidates).__name__
         raise PluginError(
             f"{naming('drafter', drafter)} proposed {count}; it must propose a list of {frontiers} Candidates, one per "

@@ -3,6 +3,7 @@
 from talon_core.drawn import KINDS, ChildrenKind
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import SequenceInfo, TreePolicy
+from talon_core.rounds import Round
 
 MOST_NODES = 65_536
 """The largest budget: far beyond what pays, and small enough to compute with."""
@@ -43,6 +44,18 @@ def begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
             "serves the sequence, as attrs.evolve(self)"
         )
     return own
+
+
+def tell(policy: TreePolicy, round_: Round) -> None:
+    """Tell a policy what became of its tree; one that does not listen is not told.
+
+    Raises:
+        PluginError: if it fails; the message names the policy.
+    """
+    with blaming("tree policy", policy, "observe"):
+        observe = policy.observe
+        if getattr(observe, "__func__", None) is not TreePolicy.observe:
+            observe(round_.copied())
 
 
 def checked_kind(policy: TreePolicy) -> ChildrenKind:

@@ -8,11 +8,9 @@ import attrs
 from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Drafter, Frontier
-from talon_core.engine.checked_candidates import checked_candidates
-from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
-from talon_core.errors import blaming
+from talon_core.engine.offers import Offers
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import TokenTree
@@ -58,7 +56,7 @@ class Wanted:
 
 def draft_trees(
     wanted: Sequence[Wanted],
-    drafter: Drafter,
+    offers: Offers,
     faults: Faults,
     measured: MeasuredCosts,
     now: Callable[[], float] = perf_counter,
@@ -67,7 +65,7 @@ def draft_trees(
 
     Args:
         wanted: each of another slot.
-        drafter: has been told everything committed so far.
+        offers: of a drafter that has been told everything committed so far.
         faults: gets what fails: an error of a policy, or in what the drafter offers it, ends its own tree alone.
         measured: is told what layers take.
         now: the clock, in seconds.
@@ -83,31 +81,24 @@ def draft_trees(
     passes = 0
     layers: dict[int, list[Span]] = {slot: [] for slot in growing}  # of the drafter
     while True:
-        frontiers: list[Frontier] = []
+        asked: list[Frontier] = []
         for slot, own in growing.items():
             with faults.of([slot]):
                 if len(own.frontier) and slot not in faults:
-                    frontiers.append(Frontier(slot, own.tree.copied(own.shown_draws), own.frontier.view(), own.width()))
-        if not frontiers:
+                    asked.append(Frontier(slot, own.tree, own.frontier, own.width()))
+        if not asked:
             break
-        with faults.of([one.slot for one in frontiers]):
+        with faults.of([one.slot for one in asked]):
             started = now()
-            with blaming("drafter", drafter, "propose"):
-                proposed = drafter.propose([*frontiers])
+            offered, count = offers.ask(asked, [growing[one.slot].shown_draws for one in asked])
             layer = Span("draft", started, now())
-            for one in frontiers:
-                layers[one.slot].append(layer)
-            rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
-            measured.drafted(rows, width, layer.seconds)
-            offered, count = checked_proposal(drafter, proposed, len(frontiers))
             passes += count
-            for one, candidates in zip(frontiers, offered, strict=True):
+            measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), layer.seconds)
+            for one, candidates in zip(asked, offered, strict=True):
+                layers[one.slot].append(layer)
                 with faults.of([one.slot]):
                     own = growing[one.slot]
-                    checked = checked_candidates(
-                        drafter, candidates, own.tree, own.frontier, own.limits.vocab_size, one.width
-                    )
-                    own.grow(checked, choices[one.slot])
+                    own.grow(offers.checked(candidates, one, own.limits.vocab_size), choices[one.slot])
     drafted = {}
     for slot, own in growing.items():
         with faults.of([slot]):
@@ -124,6 +115,7 @@ def draft_tree(
     limits: DraftLimits,
     choices: Choices,
     measured: MeasuredCosts | None = None,
+    offers: Callable[[Drafter], Offers] = Offers,
 ) -> Drafted:
     """`draft_trees` for a single sequence, in slot 0.
 
@@ -132,7 +124,7 @@ def draft_tree(
     """
     faults = Faults()
     told = MeasuredCosts() if measured is None else measured
-    drafted = draft_trees([Wanted(0, policy, root, limits, choices)], drafter, faults, told)
+    drafted = draft_trees([Wanted(0, policy, root, limits, choices)], offers(drafter), faults, told)
     if faults:
         raise faults[0]
     return drafted[0]

@@ -13,7 +13,7 @@ from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
 from talon_core.engine.checked_drafter import checked_resume
-from talon_core.engine.checked_policy import begun, checked_budget
+from talon_core.engine.checked_policy import begun, checked_budget, tell
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
 from talon_core.engine.plain import NoDrafter, RootAlone
@@ -21,7 +21,7 @@ from talon_core.engine.processors import remembering, why_not
 from talon_core.engine.sequence import Sequence
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import RoundParts, Stages
-from talon_core.errors import BusyError, blaming, is_whole, made_of, one_line, written
+from talon_core.errors import BusyError, is_whole, made_of, one_line, written
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
@@ -288,9 +288,9 @@ class Engine:
             rounds = Stages(self.parts, ready, faults, self._measured, self.now, costs).run()
             self.target_passes += 1
         for slot, round_ in rounds.items():
-            with faults.of([slot]), blaming("tree policy", ready[slot].policy, "observe"):
+            with faults.of([slot]):
                 ready[slot].rounds.append(round_)
-                ready[slot].policy.observe(round_.copied())
+                tell(ready[slot].policy, round_)
             ready[slot].took(self.now())
         for slot, one in taking.items():
             if slot in faults:

@@ -16,7 +16,7 @@ from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import IntArray, TokenTree
-from talon_core.tree_arrays import ints
+from talon_core.tree_arrays import ends_of, ints
 
 
 @attrs.frozen
@@ -65,7 +65,10 @@ class Growing:
 
     def _usable(self, nodes: IntArray) -> IntArray:
         ends, most = self.limits.ends, self.limits.max_depth
-        held = zip(nodes.tolist(), self.tree.tokens[nodes].tolist(), self.tree.depths[nodes].tolist(), strict=True)
+        tokens, depths = self.tree.tokens[nodes].tolist(), self.tree.depths[nodes].tolist()
+        if ends.isdisjoint(tokens) and max(depths, default=0) < most:
+            return ints(nodes)
+        held = zip(nodes.tolist(), tokens, depths, strict=True)
         return ints([node for node, token, depth in held if depth < most and token not in ends])
 
     def fail(self, what: str) -> PluginError:
@@ -91,7 +94,7 @@ class Growing:
             choices: the policy's randomness.
         """
         self._drafted_from.update(self.frontier.tolist())
-        if not (candidates.tokens >= 0).any():
+        if candidates.tokens[0, 0] < 0 and candidates.tokens.max() < 0:
             self.frontier = self.frontier[:0]
             return
         started = self._now()
@@ -105,7 +108,7 @@ class Growing:
             drawn = dict(drawn) if isinstance(drawn, Mapping) else drawn
         chosen = self._checked_choice(chosen, candidates)
         own = self._checked_draws(drawn, candidates, chosen)
-        old, count = len(self.tree), len(chosen) + sum(len(one.nodes) for one in own.values())
+        old, count = len(self.tree), len(chosen) + sum([len(one.nodes) for one in own.values()])
         if old + count > self.budgets[1]:
             raise self.fail(
                 f"grew its tree to {old + count} nodes, the root included; its draft_budget is {self.budgets[1]}"
@@ -122,17 +125,15 @@ class Growing:
         self.spans.append(Span("policy", started, self._now()))
 
     def _take(self, candidates: Candidates, chosen: IntArray, drawn: Mapping[int, Drawn]) -> None:
-        tokens, parents = [candidates.tokens.ravel()[chosen]], [candidates.parents(chosen)]
-        path_logp = [candidates.path_logp.ravel()[chosen]]
+        tokens, parents = candidates.tokens.take(chosen), candidates.parents(chosen)
+        path_logp, by_parent = candidates.path_logp.take(chosen), {}
         for row, one in drawn.items():
             parent, firsts = candidates.frontier[row], one.firsts
-            tokens.append(one.tokens[firsts])
-            parents.append(np.full(len(firsts), parent))
-            path_logp.append(self.tree.path_logp[parent] + one.logp[firsts])
-        by_parent = {int(candidates.frontier[row]): one for row, one in drawn.items()}
-        self.tree = self.tree.extend(
-            np.concatenate(tokens), np.concatenate(parents), np.concatenate(path_logp), by_parent
-        )
+            tokens = np.concatenate([tokens, one.tokens[firsts]])
+            parents = np.concatenate([parents, np.full(len(firsts), parent)])
+            path_logp = np.concatenate([path_logp, self.tree.path_logp[parent] + one.logp[firsts]])
+            by_parent[int(parent)] = one
+        self.tree = self.tree.extend(tokens, parents, path_logp, by_parent)
         self.shown_draws |= {node: one.copied() for node, one in by_parent.items()}
         self.shown = self.tree.copied(self.shown_draws)
 
@@ -143,15 +144,15 @@ class Growing:
                 "it must be one-dimensional and hold integers"
             )
         chosen = chosen.astype(np.int64)
-        numbers, tokens = chosen.tolist(), candidates.tokens.ravel()
-        if not numbers:
+        if not len(chosen):
             return chosen
-        if min(numbers) < 0 or max(numbers) >= tokens.size:
-            outside = min(numbers) if min(numbers) < 0 else max(numbers)
-            raise self.fail(f"chose candidate {outside}; there are candidates 0 to {tokens.size - 1}")
-        if len(set(numbers)) < len(numbers):
+        (lowest, highest), count = ends_of(chosen), candidates.tokens.size
+        if lowest < 0 or highest >= count:
+            wrong = lowest if lowest < 0 else highest
+            raise self.fail(f"chose candidate {wrong}; there are candidates 0 to {count - 1}")
+        if len(set(chosen.tolist())) < len(chosen):
             raise self.fail("chose the same candidate twice; each may join the tree once")
-        if min(tokens[chosen].tolist()) < 0:
+        if ends_of(candidates.tokens.take(chosen))[0] < 0:
             raise self.fail("chose a padded candidate (token -1); only candidates with a finite logp exist")
         return chosen
 
@@ -230,12 +231,12 @@ class Growing:
     def _check_finished(self, tree: TokenTree) -> None:
         if tree.tokens[0] != self.tree.tokens[0]:
             raise self.fail(f"changed the root's token from {self.tree.tokens[0]} to {tree.tokens[0]}")
-        if (tree.tokens < 0).any() or (tree.tokens >= self.limits.vocab_size).any():
+        if tree.tokens.min() < 0 or tree.tokens.max() >= self.limits.vocab_size:
             raise self.fail(f"finished a tree with a token outside the vocabulary of {self.limits.vocab_size}")
         if not np.isfinite(tree.path_logp).all():
             raise self.fail("finished a tree with a score that is not finite")
         self._check_finished_draws(tree)
-        if int(tree.depths.max()) > self.limits.max_depth:
+        if ends_of(tree.depths)[1] > self.limits.max_depth:
             raise self.fail(f"finished a tree deeper than {self.limits.max_depth}, the deepest that can be emitted")
 
     def _check_finished_draws(self, tree: TokenTree) -> None:

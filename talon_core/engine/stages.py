@@ -13,6 +13,7 @@ from talon_core.engine.allocation import allocated
 from talon_core.engine.checked_drafter import checked_depth
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
+from talon_core.engine.offers import Offers
 from talon_core.engine.sequence import Sequence
 from talon_core.errors import blaming
 from talon_core.rounds import Round, Span
@@ -122,7 +123,7 @@ class Stages:
             for slot, one in self._sequences.items():
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices))
-        return draft_trees(wanted, parts.drafter, self._faults, self._measured, self._now)
+        return draft_trees(wanted, Offers(parts.drafter), self._faults, self._measured, self._now)
 
     def _allocated(self, drafted: dict[int, Drafted]) -> dict[int, Drafted]:
         """What was drafted, with the trees as they are verified."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,13 @@ NARROW = np.iinfo(np.uint16).max
 """Vocabularies up to this size are kept in two bytes a token; the number itself stands for padding then."""
 
 
-def place(above: Any, token: Any) -> Any:
-    """What tells a node from all others of a text: the row above it and its token in one number, or an array each."""
-    return above << 32 | token
-
-
 @attrs.frozen(eq=False)
 class Rows:
     """What a drafter offered at the nodes of a superset tree at every position; a row for each node.
 
-    Rows stand position by position, layer by layer. A node is known by the row of its parent and its token. Columns are
-    as small as they can be without loss; `offered` gives rows as they were.
+    Rows stand position by position, layer by layer, and those of a layer in the order of the rows above them. A node is
+    known by the row of its parent and its token. Columns are as small as they can be without loss; `offered` gives rows
+    as they were.
 
     Attributes:
         starts: by position its first row, and behind them all the number of rows, shape `(positions + 1,)`, integers.
@@ -53,7 +50,6 @@ class Rows:
     logp: NDArray[Any]
     whole: NDArray[np.bool_]
     passes: NDArray[Any]
-    _below: dict[int, Mapping[int, int]] = attrs.field(factory=dict, init=False)
 
     @property
     def width(self) -> int:
@@ -65,32 +61,45 @@ class Rows:
         first, end = self.starts[position : position + 2].tolist()
         return int(first) if end > first else NO_ROW
 
-    def below(self, position: int) -> Mapping[int, int]:
-        """The rows of a position but its root's, by the `place` of each."""
-        found = self._below.get(position)
-        if found is None:
-            first, end = self.starts[position : position + 2].tolist()
-            above, nodes = (of[first + 1 : end].astype(np.int64) for of in (self.above, self.nodes))
-            places = place(above, nodes).tolist()
-            found = self._below[position] = dict(zip(places, range(first + 1, end), strict=True))
+    def find(self, position: int, above: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """The rows of some nodes of a position that are no roots; `NO_ROW` for those that have none.
+
+        Args:
+            position: it.
+            above: the rows of their parents; below a node without a row there is none.
+            tokens: their own, as many.
+        """
+        begin, end = self.starts[position : position + 2].tolist()
+        column, wanted = self.above[begin + 1 : end], np.array(above, self.above.dtype)
+        firsts, ends = (column.searchsorted(wanted, side).tolist() for side in ("left", "right"))
+        found = []
+        for token, first, behind in zip(tokens, firsts, ends, strict=True):
+            below = self.nodes[begin + 1 + first : begin + 1 + behind].tolist()
+            found.append(begin + 1 + first + below.index(token) if token in below else NO_ROW)
         return found
 
-    def offered(self, rows: Sequence[int] | slice, width: int) -> tuple[IntArray, FloatArray]:
-        """The best candidates of some rows.
+    def offered(self, rows: Sequence[int] | IntArray, width: int) -> tuple[IntArray, FloatArray]:
+        """The best candidates of some rows, as they stand in the file; `check` looks at them.
 
         Returns:
             Tokens, -1 for padding, and their log-probabilities, shape `(rows, width)`, int64 and float64.
-
-        Raises:
-            ValueError: if a log-probability is none, or a token has none.
         """
-        tokens: IntArray = self.tokens[rows, :width].astype(np.int64)
+        of = np.asarray(rows, dtype=np.int64)
+        tokens: IntArray = self.tokens.take(of, axis=0)[:, :width].astype(np.int64)
         if self.tokens.dtype == np.uint16:
             tokens[tokens == NARROW] = -1
-        logp: FloatArray = self.logp[rows, :width].astype(np.float64)
+        logp: FloatArray = self.logp.take(of, axis=0)[:, :width].astype(np.float64)
+        return tokens, logp
+
+    def check(self, rows: Sequence[int]) -> None:
+        """Refuse rows with log-probabilities that are none, or with tokens that have none.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        tokens, logp = self.offered(rows, self.width)
         if not ((logp <= 0) & (np.isneginf(logp) == (tokens < 0))).all():
             raise ValueError("a row of the trace holds a log-probability that is none; its file was changed")
-        return tokens, logp
 
 
 @attrs.frozen(eq=False)
@@ -184,14 +193,16 @@ def _mapped(file: Path) -> dict[str, NDArray[Any]]:
 
     The file begins with eight bytes, the length of a header in JSON that says where each tensor is behind it.
     """
-    data = np.memmap(file, np.uint8, "r")
-    length = int.from_bytes(data[:8].tobytes(), "little")
-    header = json.loads(data[8 : 8 + length].tobytes())
+    with file.open("rb") as opened:
+        data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
     found: dict[str, NDArray[Any]] = {}
     for name, told in header.items():
         if name != "__metadata__":
             start, end = (8 + length + offset for offset in told["data_offsets"])
-            found[name] = np.asarray(data[start:end]).view(TYPES[told["dtype"]]).reshape(told["shape"])
+            kind = np.dtype(TYPES[told["dtype"]])
+            found[name] = np.frombuffer(data, kind, (end - start) // kind.itemsize, start).reshape(told["shape"])
     return found
 
 
@@ -255,12 +266,15 @@ def _check(text: TextTrace) -> None:
         raise ValueError("its columns differ in length")
     if not rows.width or rows.passes.ndim != 2 or len(rows.passes) != text.positions:
         raise ValueError("its columns differ in length")
-    if text.ranks is None or len(text.ranks) != text.positions or any(rank < 0 for own in text.ranks for rank in own):
+    ranks = text.ranks
+    if ranks is None or len(ranks) != text.positions or min(map(min, filter(None, ranks)), default=0) < 0:
         raise ValueError(f"its ranks are not those of {text.positions} positions")
     if len(starts) != text.positions + 1 or starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
         raise ValueError(f"its rows are not those of {text.positions} positions")
-    if (rows.above >= np.arange(count)).any() or (rows.above < NO_ROW).any():
+    if (rows.above >= np.arange(count, dtype=rows.above.dtype)).any() or (rows.above < NO_ROW).any():
         raise ValueError("a row stands before the one above it")
+    if ((rows.above[1:] < rows.above[:-1]) & (rows.above[1:] != NO_ROW)).any():
+        raise ValueError("rows do not stand in the order of those above them")
     begins = starts[:-1][np.diff(starts) > 0]
     if not np.array_equal(np.flatnonzero(rows.above == NO_ROW), begins):
         raise ValueError("a position has several roots, or none")

@@ -6,12 +6,16 @@ import numpy as np
 
 from talon_core.candidates import Candidates, Law, NoLaws
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
-from talon_core.trace.columns import NO_ROW, TextTrace, place
+from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.tree import FloatArray, IntArray, TokenTree
+
+NO_LAWS = NoLaws()
 
 
 class TraceDrafter(Drafter):
     """Offers what was offered when the text was recorded; one text at a time, in slot 0.
+
+    It was checked then, and is believed now; `check` tells whether somebody has changed it since.
 
     Args:
         text: recorded with rows.
@@ -21,66 +25,70 @@ class TraceDrafter(Drafter):
     def __init__(self, text: TextTrace, max_depth: int | None) -> None:
         assert text.rows is not None
         self.max_depth = max_depth
-        self._missing = 0
-        self._cut: set[int] = set()  # nodes whose rows hold less than was asked for, and than the drafter knew
         self._text, self._rows = text, text.rows
         self._position = 0
+        self._looked_at: list[int] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """A new tree."""
         self._row_of: dict[int, int] = {}
+        self._missing = 0
+        self._cut: set[int] = set()  # nodes whose rows hold less than was asked for, and than the drafter knew
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._position, self._row_of, self._cut, self._missing = 0, {}, set(), 0
+        self._position, self._looked_at = 0, []
+        self._begin()
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         (frontier,) = frontiers
-        tree, rows = frontier.tree, self._rows
+        tree, nodes, rows = frontier.tree, frontier.nodes, self._rows
         if len(tree) == 1:
-            self._row_of, self._cut, self._missing = {0: rows.root(self._position)}, set(), 0
-        asked = self._asked(tree, frontier.nodes)
+            self._begin()
+            asked = [rows.root(self._position)]
+        else:
+            above = [self._row_of[parent] for parent in tree.parents[nodes].tolist()]
+            asked = rows.find(self._position, above, tree.tokens[nodes].tolist())
+        self._looked_at += asked
+        self._row_of.update(zip(nodes.tolist(), asked, strict=True))
         width = min(frontier.width, rows.width)
-        known = [row for row in asked if row != NO_ROW]
-        self._missing += len(asked) - len(known)
-        if frontier.width > rows.width:
-            pairs = zip(frontier.nodes.tolist(), asked, rows.whole[asked].tolist(), strict=True)
-            self._cut.update(node for node, row, whole in pairs if row != NO_ROW and not whole)
         tokens, logp = rows.offered(asked, width)
-        if len(known) < len(asked):
+        if NO_ROW in asked:
             missing = np.array(asked) == NO_ROW
             tokens[missing], logp[missing] = -1, -np.inf
-        path_logp = tree.path_logp[frontier.nodes][:, None] + logp
-        candidates = Candidates(frontier.nodes, tokens, logp, path_logp, self._law(asked))
-        layer = int(tree.depths[frontier.nodes[0]])
-        passes = rows.passes[self._position]
-        return Proposed([candidates], int(passes[layer]) if layer < len(passes) else 0)
-
-    def _asked(self, tree: TokenTree, nodes: IntArray) -> list[int]:
-        """The rows of nodes of the current tree; those of their parents are known."""
-        if len(tree) == 1:
-            return [self._row_of[0]]
-        row_of, below = self._row_of, self._rows.below(self._position)
-        above = [row_of[parent] for parent in tree.parents[nodes].tolist()]
-        held = zip(above, tree.tokens[nodes].tolist(), strict=True)
-        asked = [NO_ROW if row == NO_ROW else below.get(place(row, token), NO_ROW) for row, token in held]
-        row_of.update(zip(nodes.tolist(), asked, strict=True))
-        return asked
+            self._missing += asked.count(NO_ROW)
+        if frontier.width > width:
+            pairs = zip(nodes.tolist(), asked, rows.whole[asked].tolist(), strict=True)
+            self._cut.update(node for node, row, whole in pairs if row != NO_ROW and not whole)
+        path_logp = tree.path_logp[nodes][:, None] + logp
+        passes, layer = rows.passes[self._position], int(tree.depths[nodes[0]])
+        return Proposed(
+            [Candidates(nodes, tokens, logp, path_logp, self._law(asked))],
+            int(passes[layer]) if layer < len(passes) else 0,
+        )
 
     def _law(self, asked: list[int]) -> Law:
         law = self._text.law
         if law is None:
-            return NoLaws()
+            return NO_LAWS
 
         def of(row: int) -> FloatArray:
-            if asked[row] == NO_ROW:
-                raise ValueError("a node that was not recorded has no law")
+            if row not in range(len(asked)) or asked[row] == NO_ROW:
+                raise ValueError(f"frontier row {row} was not recorded, and has no law")
             return law("drafter", asked[row])
 
         return of
 
     def row(self, path: Sequence[int]) -> int:
         """The row of the node at the end of some tokens behind the current root; `NO_ROW` if there is none."""
-        row, below = self._rows.root(self._position), self._rows.below(self._position)
+        row = self._rows.root(self._position)
         for token in path:
-            row = NO_ROW if row == NO_ROW else below.get(place(row, token), NO_ROW)
+            (row,) = self._rows.find(self._position, [row], [token])
         return row
+
+    def check(self) -> None:
+        """Refuse what was offered since the text was opened, if it was changed; see `Rows.check`."""
+        self._rows.check(sorted({*self._looked_at} - {NO_ROW}))
 
     def outside(self, drafted: TokenTree) -> int:
         """Questions of the current tree that the trace does not answer.
@@ -99,4 +107,8 @@ class TraceDrafter(Drafter):
         return self._missing + sum(child is not None for child in went_on)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
-        self._position += len(committed[0].tokens)
+        self.go_on(len(committed[0].tokens))
+
+    def go_on(self, tokens: int) -> None:
+        """So many tokens were committed."""
+        self._position += tokens

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
-from talon_core.trace.columns import NO_ROW, Rows, place
+from talon_core.trace.columns import NO_ROW, Rows
 from talon_core.tree import IntArray
 
 
@@ -87,7 +87,7 @@ def _ranks(rows: Rows, position: int, coming: Sequence[int]) -> tuple[int, ...]:
     first, end = rows.starts[position : position + 2].tolist()
     if first == end:
         return ()
-    tokens, logp = rows.offered(slice(first, end), rows.width)
+    tokens, logp = rows.offered(np.arange(first, end), rows.width)
     above, nodes, scores = rows.above[first:end] - first, rows.nodes[first:end].tolist(), np.zeros(end - first)
     for row in range(1, end - first):  # each behind the one above it
         rank = int((tokens[above[row]] == nodes[row]).argmax())
@@ -101,11 +101,10 @@ def _ranks(rows: Rows, position: int, coming: Sequence[int]) -> tuple[int, ...]:
 
 def _along(rows: Rows, position: int, tokens: IntArray, coming: Sequence[int]) -> Iterator[int]:
     """The flat places of some tokens that follow each other, as far as they are offered."""
-    first, below = rows.root(position), rows.below(position)
-    row = first
+    first = row = rows.root(position)
     for token in coming:
         ranks = np.flatnonzero(tokens[row - first] == token).tolist() if row != NO_ROW else []
         if not ranks:
             return
         yield (row - first) * tokens.shape[1] + ranks[0]
-        row = below.get(place(row, token), NO_ROW)
+        (row,) = rows.find(position, [row], [token])

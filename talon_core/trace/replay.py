@@ -8,13 +8,12 @@ import numpy as np
 
 from talon_core.choices import SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
-from talon_core.drafter import Committed, Drafter, DrafterSpec
+from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
-from talon_core.engine.checked_policy import begun
+from talon_core.engine.checked_policy import begun, tell
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.walking import walked
-from talon_core.errors import blaming
 from talon_core.laws import Laws, check_node
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
@@ -22,6 +21,7 @@ from talon_core.rule import AcceptanceRule
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
+from talon_core.trace.source import Recorded, Source
 from talon_core.trace.texts import TextTarget
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
@@ -175,17 +175,21 @@ class Replay:
 
         Raises:
             PluginError: if a policy, a rule or a drafter breaks its contract; the message names it.
+            ValueError: if the text was changed since it was recorded.
         """
-        drafter = self._drafting(method, text)
-        drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
-        return _Text(self, method, text, drafter).replayed()
+        source = self._source(method, text)
+        source.drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
+        try:
+            return _Text(self, method, text, source).replayed()
+        finally:
+            source.close()
 
-    def _drafting(self, method: Method, text: TextTrace) -> Drafter:
+    def _source(self, method: Method, text: TextTrace) -> Source:
         if method.policy is None:
-            return NoDrafter()
+            return Source(NoDrafter())
         if method.drafter is not None:
-            return opened(method.drafter, self._target)
-        return TraceDrafter(text, self.trace["drafter"]["max_depth"])
+            return Source(opened(method.drafter, self._target))
+        return Recorded(TraceDrafter(text, self.trace["drafter"]["max_depth"]))
 
     def follows(self, rule: AcceptanceRule) -> bool:
         """Whether a rule accepts what stands in the text, and nothing else decides."""
@@ -206,8 +210,8 @@ class _Layers(MeasuredCosts):
 class _Text:
     """One text while a method is tried on it."""
 
-    def __init__(self, replay: Replay, method: Method, text: TextTrace, drafter: Drafter) -> None:
-        self._replay, self._method, self._text, self._drafter = replay, method, text, drafter
+    def __init__(self, replay: Replay, method: Method, text: TextTrace, source: Source) -> None:
+        self._replay, self._method, self._text, self._source = replay, method, text, source
         trace = replay.trace
         self._new = text.ids[text.prompt_tokens :]
         self._eos = frozenset(trace["target"]["eos"])
@@ -229,11 +233,8 @@ class _Text:
             rounds.append(round_)
             done += len(round_.tokens)
             if done < len(self._new):
-                nodes = (round_.tree if round_.drafted is None else round_.drafted).follow(round_.tokens[:-1])
-                with blaming("drafter", self._drafter, "commit"):
-                    self._drafter.commit({0: Committed(round_.tokens.copy(), nodes)})
-            with blaming("tree policy", self._policy, "observe"):
-                self._policy.observe(round_.copied())
+                self._source.commit(round_)
+            tell(self._policy, round_)
         return Replayed(self._text, rounds, self.outside, self._seconds(rounds))
 
     def _seconds(self, rounds: Sequence[Round]) -> float | None:
@@ -250,9 +251,10 @@ class _Text:
         context = text.prompt_tokens + done
         root = int(text.ids[context - 1])
         left = self._limit - done - 1
-        depth = checked_depth(self._drafter, self._drafter)
+        drafter = self._source.drafter
+        depth = checked_depth(drafter, drafter)
         limits = DraftLimits(self._vocab_size, left if depth is None else min(left, depth), self._eos)
-        drafted = draft_tree(self._policy, self._drafter, root, limits, self._policy_choices, layers)
+        drafted = draft_tree(self._policy, drafter, root, limits, self._policy_choices, layers, self._source.offers)
         path = self._path(drafted, done)
         return Round(
             tree=drafted.tree.without_laws(),
@@ -266,11 +268,10 @@ class _Text:
 
     def _path(self, drafted: Drafted, done: int) -> IntArray:
         """The nodes that are accepted."""
-        if isinstance(self._drafter, TraceDrafter):
-            self.outside += self._drafter.outside(drafted.drafted)
+        self.outside += self._source.outside(drafted.drafted)
         if self._replay.follows(self._method.rule) or len(drafted.tree) == 1:
             return drafted.tree.follow(self._new[done:-1])
-        laws = _RecordedLaws(self._text, self._drafter, drafted.tree, self._eos, self._vocab_size)
+        laws = _RecordedLaws(self._text, self._source.drafter, drafted.tree, self._eos, self._vocab_size)
         accepted = walked(self._method.rule, drafted.tree, laws, self._choices, self._vocab_size, laws.failures)
         self.outside += len(laws.unknown)
         return accepted.path[: len(self._new) - done]
@@ -284,7 +285,7 @@ class _Text:
         own = [span for span in drafted.spans if span.part == "policy" and timed]
         if costs is None:
             return tuple(own)
-        if isinstance(self._drafter, TraceDrafter) or not timed:
+        if not (self._source.drafts and timed):
             goes_on = context - self._text.prompt_tokens + new < len(self._new)
             draft = sum(costs.draft(*size) or 0.0 for size in layers.sizes)
             draft += (costs.tell(new) or 0.0) if goes_on else 0.0

@@ -15,6 +15,7 @@ from talon_core.drawn import Drawn, without
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.engine.drafting import DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
+from talon_core.engine.offers import Offers
 from talon_core.errors import PluginError
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import TableDrafter
@@ -74,7 +75,7 @@ def wanted(slot, policy, root=0, limits=LIMITS):
 def draft_all(wanted, drafter):
     """The trees in the order of what was wanted; raises what fails."""
     faults = Faults()
-    drafted = draft_trees(wanted, drafter, faults, MeasuredCosts())
+    drafted = draft_trees(wanted, Offers(drafter), faults, MeasuredCosts())
     for error in faults.values():
         raise error
     return [drafted[one.slot] for one in wanted]
@@ -565,7 +566,9 @@ FAULTY = {
 def test_a_policy_at_fault_ends_its_own_tree_alone(where):
     faults = Faults()
     policies = {4: Policy(budget=5), 2: FAULTY[where], 7: Policy()}
-    drafted = draft_trees([wanted(slot, one) for slot, one in policies.items()], DRAFTER, faults, MeasuredCosts())
+    drafted = draft_trees(
+        [wanted(slot, one) for slot, one in policies.items()], Offers(DRAFTER), faults, MeasuredCosts()
+    )
     assert [*faults] == [2]
     assert "'guilty'" in str(faults[2])
     assert [*drafted] == [4, 7]
@@ -580,7 +583,7 @@ def test_what_a_drafter_offers_one_slot_is_a_fault_of_that_slot_alone():
 
     faults = Faults()
     one_layer_each = [wanted(5, Policy(budget=3)), wanted(2, Policy(budget=3))]
-    drafted = draft_trees(one_layer_each, Lying(lie), faults, MeasuredCosts())
+    drafted = draft_trees(one_layer_each, Offers(Lying(lie)), faults, MeasuredCosts())
     assert [*faults] == [2]
     assert len(drafted[5].tree) == 3
 
@@ -598,7 +601,7 @@ def test_a_drafter_that_fails_is_a_fault_of_those_that_it_was_asked_for():
     none = DraftLimits(VOCAB, max_depth=0)
     drafted = draft_trees(
         [wanted(0, Policy(budget=3)), wanted(1, Policy(budget=7)), wanted(2, Policy(), limits=none)],
-        Lying(fails_later),
+        Offers(Lying(fails_later)),
         faults,
         MeasuredCosts(),
     )
@@ -609,7 +612,7 @@ def test_a_drafter_that_fails_is_a_fault_of_those_that_it_was_asked_for():
 
 def test_a_slot_that_has_failed_before_is_not_drafted_for():
     asked, faults = Asked(DRAFTER.laws), Faults({3: RuntimeError("before")})
-    drafted = draft_trees([wanted(3, Policy()), wanted(4, Policy())], asked, faults, MeasuredCosts())
+    drafted = draft_trees([wanted(3, Policy()), wanted(4, Policy())], Offers(asked), faults, MeasuredCosts())
     assert [*drafted] == [4]
     assert {slot for layer in asked.slots for slot in layer} == {4}
 
@@ -628,7 +631,7 @@ class Told(MeasuredCosts):
 def test_each_layer_is_measured_once_for_all_rows_by_the_clock_that_is_given():
     told, clock = Told(), count(0, 5)
     trees = [wanted(0, Policy(budget=3)), wanted(1, Policy(budget=7, wide=lambda tree: 3))]
-    drafted = draft_trees(trees, DRAFTER, Faults(), told, now=lambda: next(clock))
+    drafted = draft_trees(trees, Offers(DRAFTER), Faults(), told, now=lambda: next(clock))
     assert told.layers == [(2, 3, 5), (2, 3, 5), (2, 3, 5)]  # the first tree is full after one layer
     spans = {slot: [span for span in one.spans if span.part == "draft"] for slot, one in drafted.items()}
     assert {slot: [span.seconds for span in own] for slot, own in spans.items()} == {0: [5], 1: [5, 5, 5]}

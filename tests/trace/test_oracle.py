@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from talon_core import Candidates, Growth, TokenTree, TreePolicy
 from talon_core.choices import Choices
-from talon_core.trace.columns import Rows, place
+from talon_core.trace.columns import NO_ROW, Rows
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, best_trees
 from talon_core.trace.replay import Method, Replay, Totals
@@ -74,7 +74,7 @@ def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]
     rows = text.rows
     assert rows is not None
     assert text.ranks is not None
-    new, below = text.ids[text.prompt_tokens :].tolist(), rows.below(0)
+    new = text.ids[text.prompt_tokens :].tolist()
     scores: dict[tuple[int, ...], float] = {}
     row_of = {(): rows.root(0)}
     for depth in range(1, 4):
@@ -85,8 +85,9 @@ def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]
                 rank = np.flatnonzero(tokens[0] == path[-1])
                 if len(rank):
                     scores[path] = scores.get(path[:-1], 0.0) + float(logp[0, rank[0]])
-                if place(row, path[-1]) in below:
-                    row_of[path] = below[place(row, path[-1])]
+                (found,) = rows.find(0, [row], [path[-1]])
+                if found != NO_ROW:
+                    row_of[path] = found
     own = [scores[tuple(new[:depth])] for depth in range(1, 4)]
     assert text.ranks[0] == tuple(sum(score > mine for score in scores.values()) for mine in own)  # no ties here
 

@@ -1,0 +1,67 @@
+"""What a drafter offers a growing tree, and how far it is believed."""
+
+from collections.abc import Mapping, Sequence
+
+from talon_core.candidates import Candidates
+from talon_core.drafter import Drafter, Frontier
+from talon_core.drawn import Drawn
+from talon_core.engine.checked_candidates import checked_candidates
+from talon_core.engine.checked_drafter import checked_proposal
+from talon_core.errors import blaming
+
+
+class Offers:
+    """A drafter that may be anybody's: each answer is checked, and copied.
+
+    Args:
+        drafter: it.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    def ask(
+        self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]
+    ) -> tuple[Sequence[Candidates], int]:
+        """One answer for each of some frontiers, and the draft passes that they took; their numbers are not looked at.
+
+        Args:
+            frontiers: as the engine knows them.
+            draws: copies of their trees' draws, to be shown.
+
+        Raises:
+            PluginError: if the drafter fails, or answers something else; the message names it.
+        """
+        shown = [
+            Frontier(one.slot, one.tree.copied(drawn), one.nodes.view(), one.width)
+            for one, drawn in zip(frontiers, draws, strict=True)
+        ]
+        with blaming("drafter", self._drafter, "propose"):
+            proposed = self._drafter.propose(shown)
+        return checked_proposal(self._drafter, proposed, len(frontiers))
+
+    def checked(self, given: Candidates, asked: Frontier, vocab_size: int) -> Candidates:
+        """One of the answers, if it keeps the contract.
+
+        Args:
+            given: it.
+            asked: the frontier that it is for, as the engine knows it.
+            vocab_size: the target's.
+
+        Raises:
+            PluginError: if it does not; the message names the drafter.
+        """
+        return checked_candidates(self._drafter, given, asked.tree, asked.nodes, vocab_size, asked.width)
+
+
+class RecordedOffers(Offers):
+    """A drafter of our own that repeats what was checked when it was recorded: it is believed."""
+
+    def ask(
+        self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]
+    ) -> tuple[Sequence[Candidates], int]:
+        proposed = self._drafter.propose(frontiers)
+        return proposed.candidates, proposed.draft_passes
+
+    def checked(self, given: Candidates, asked: Frontier, vocab_size: int) -> Candidates:
+        return given
