@@ -49,6 +49,8 @@ class OpenVino(Peer):
         options: dict[str, Any] = {**exact, "INFERENCE_NUM_THREADS": setting.threads}
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
+        # a prompt that it reads in parts is lost on its head: it drafts nothing that is accepted, or fails
+        scheduler.max_num_batched_tokens = max(scheduler.max_num_batched_tokens, setting.room)
         drafted = {"draft_model": openvino_genai.draft_model(self._head, "CPU", **options)} if self.head else {}
         try:
             pipeline = openvino_genai.LLMPipeline(

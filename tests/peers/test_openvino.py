@@ -31,7 +31,7 @@ class Asked:
     def __init__(self):
         self.opened, self.configs = [], []
         self.module = ModuleType("openvino_genai")
-        self.module.SchedulerConfig = lambda: SimpleNamespace(enable_prefix_caching=True)
+        self.module.SchedulerConfig = lambda: SimpleNamespace(enable_prefix_caching=True, max_num_batched_tokens=50)
         self.module.draft_model = lambda path, device, **options: ("draft", path, options)
         self.module.GenerationConfig = lambda **given: SimpleNamespace(**given)
         self.module.LLMPipeline = self.pipeline
@@ -78,7 +78,9 @@ def test_nothing_is_remembered_between_prompts_and_float32_stays_float32(asked, 
     engine = OpenVino(path=folder("model")).open(SETTING)
     [(_, device, options)] = asked.opened
     assert device == "CPU"
-    assert options.pop("scheduler_config").enable_prefix_caching is False
+    scheduler = options.pop("scheduler_config")
+    assert scheduler.enable_prefix_caching is False
+    assert scheduler.max_num_batched_tokens == SETTING.room  # the longest prompt is read at once
     assert options == {"INFERENCE_NUM_THREADS": 3, "INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     assert (engine.dtype, engine.threads, engine.device) == ("float32", 3, "cpu")
     answer = engine.decode(REQUEST)
@@ -140,3 +142,17 @@ def test_a_converted_model_says_what_the_model_says(shape):
     answer = OpenVino(path=MODEL, **options).open(setting).decode(request)
     assert list(answer.token_ids) == generated(model, request)
     assert (answer.target_passes < 24) is (shape != "plain")
+
+
+@pytest.mark.models
+@pytest.mark.skipif(not HEAD, reason="TALON_TEST_OPENVINO_HEAD names no converted head")
+def test_a_head_is_of_use_after_a_prompt_of_more_tokens_than_openvino_reads_at_once():
+    pytest.importorskip("openvino_genai", reason="the extra openvino is not installed")
+    from talon_core.models.loading import load_model
+
+    model, tokenizer = load_model("smollm2-135m")
+    text = np.array(tokenizer("The capital of France is Paris. " * 60)["input_ids"])
+    setting = PeerSetting(model, tokenizer, "smollm2-135m", frozenset(), 400, torch.get_num_threads())
+    decode = OpenVino(path=MODEL, head=HEAD, tokens=8, depth=4).open(setting).decode
+    passes = [decode(Request(text[-length:], 16)).target_passes for length in (256, 257, 300)]
+    assert max(passes) < 16
