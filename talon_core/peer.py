@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class PeerSetting:
-    """What a peer is opened for. It may read everything and change nothing: TALON decodes with the same model.
+    """What a peer is opened for, in a process of its own; TALON decodes with another copy of the model.
 
     Attributes:
-        model: the loaded target, a transformers causal LM.
+        model: the target, loaded once more: a transformers causal LM.
         tokenizer: its tokenizer.
         source: where the model came from, as the user gave it: an embedded model, a folder or a Hugging Face id.
         eos: tokens that end a text.
@@ -80,6 +80,7 @@ class PeerEngine:
 class Peer(ABC):
     """A peer's options, as an `attrs.frozen` class, and how to open it for a model: what plugins register.
 
+    It is opened and decodes in a process of its own, where it is found by its name and made with the same options.
     Nothing it says of its output is believed: that is compared with plain decoding's, token by token.
     """
 

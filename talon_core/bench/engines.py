@@ -1,13 +1,13 @@
 """What decodes during a run: TALON's engine with some parts, or whatever else decodes, measured from outside."""
 
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 import attrs
 import torch
 
 from talon_core.bench.measurement import acceptance_by_depth
+from talon_core.bench.timed import Timed, timed
 from talon_core.decoding.decoder import Decoder
 from talon_core.peer import PeerAnswer
 from talon_core.request import Request
@@ -53,26 +53,21 @@ def engine_of_transformers(model: Any, plain: Decoder) -> Engine:
     """transformers' own `generate`, as it comes."""
     from talon_core.hf.generated import generated
 
-    return engine_from_outside(lambda request: PeerAnswer(generated(model, request)), model, plain)
+    return engine_from_outside(timed(lambda request: PeerAnswer(generated(model, request)), model.device), plain)
 
 
-def engine_from_outside(answer: Callable[[Request], PeerAnswer], model: Any, plain: Decoder) -> Engine:
+def engine_from_outside(answer: Timed, plain: Decoder) -> Engine:
     """Whatever answers a request, measured from outside: the prompt is read, and tokens count, as with `plain`.
 
     Args:
         answer: gives at least one token; what it gives beyond the end of the text or the limit is cut off.
-        model: the target; a GPU that it is on is waited for.
         plain: plain decoding with the target, which knows the limits.
     """
 
     def decode(ids: IntArray, options: Mapping[str, Any]) -> Decoded:
         request = plain.frontend.request(ids, options)
         request = attrs.evolve(request, max_new_tokens=request.limit(plain.target))
-        _wait_for(model)
-        started = perf_counter()
-        found = answer(request)
-        _wait_for(model)
-        seconds = perf_counter() - started
+        found, seconds = answer(request)
         tokens = counted(found.token_ids, request)
         known: dict[str, float | None] = {
             "new_tokens": len(tokens),
@@ -92,12 +87,6 @@ def counted(token_ids: Sequence[int], request: Request) -> list[int]:
     tokens = list(token_ids[: request.max_new_tokens])
     end = next((place for place, token in enumerate(tokens) if token in request.eos), len(tokens))
     return tokens[: end + 1]
-
-
-def _wait_for(model: Any) -> None:
-    """A GPU works on after a call has returned."""
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)
 
 
 @torch.inference_mode()

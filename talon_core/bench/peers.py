@@ -1,9 +1,9 @@
-"""Peers of a run: opened with the model, asked one prompt at a time, and checked."""
+"""Peers of a run: refused before anything is loaded, opened with the model, asked one prompt at a time, and checked."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
+from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, written
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def asked(peer: Peer, opened: PeerEngine, vocab_size: int, threads: int) -> "Cal
 
     def ask(request: "Request") -> PeerAnswer:
         try:
-            with blaming("peer", peer, "decode", but=of_the_machine):
+            with blaming("peer", peer, "decode"):
                 answer: Any = opened.decode(request)
         finally:
             if get_num_threads() != threads:

@@ -1,6 +1,7 @@
 """The run itself: every method on every prompt, in turn."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from talon_core.bench.engines import (
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.measurement import Measurement, first_difference
 from talon_core.bench.methods import PLAIN, Method
-from talon_core.bench.peers import asked, check_peers, close_peer, described, open_peer
+from talon_core.bench.peer_process import PeerFailure, PeerProcess, wanted
+from talon_core.bench.peers import check_peers
 from talon_core.bench.prompts import Prompt
 from talon_core.bench.results import LOCK, Results, append, open_folder, read_manifest
 from talon_core.bench.rounds import KeptRounds, append_rounds, forget_rounds
@@ -28,8 +30,8 @@ from talon_core.bench.schedule import Plan, Unit
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import AUTO
+from talon_core.errors import PluginError
 from talon_core.paths import alone
-from talon_core.peer import PeerEngine, PeerSetting
 from talon_core.plugins.parts import Resolved, choose_drafter
 from talon_core.rule import Lossless
 from talon_core.tree import IntArray
@@ -39,25 +41,30 @@ WARM_UP_TOKENS = 32
 BETWEEN_TURNS = 64
 """Tokens that there may be more of a turn and its answer where they stand in a conversation."""
 
+FAILURES = 3
+"""Prompts one after the other at which peers fail, before a run ends."""
+
 
 class Bench:
     """A loaded model with everything that a plan compares.
 
     `open` makes or takes up a folder, `warm_up` and then `decode` and `measurements` for each remaining unit do the
-    rest; `run` calls them in this order. `close` gives up what peers hold.
+    rest; `run` calls them in this order. `close` ends the processes of peers.
 
     Args:
         plan: what is measured.
-        model: a transformers causal LM, shared by all methods.
+        model: a transformers causal LM, shared by all methods. Peers load it themselves, as `plan.model`.
         tokenizer: its tokenizer.
+        trust_remote_code: let peers run the model's own code when they load it.
 
     Raises:
         ValueError: if a method or a peer cannot decode with this model, or a prompt does not fit its context.
         PluginError: if a peer cannot be opened.
     """
 
-    def __init__(self, plan: Plan, model: Any, tokenizer: Any) -> None:
+    def __init__(self, plan: Plan, model: Any, tokenizer: Any, trust_remote_code: bool = False) -> None:
         self.plan = plan
+        self._trusted = trust_remote_code
         self.model = model
         self.tokenizer = tokenizer
         from talon_core.hf.frontend import HFFrontend
@@ -72,7 +79,7 @@ class Bench:
             if unit.turn == unit.repetition == 0:
                 self.ids(unit)
         check_peers(plan.peers, plan.temperature)
-        self._peers: dict[str, PeerEngine] = {}
+        self._peers: dict[str, PeerProcess] = {}
         try:
             self._engines = {method.name: self._engine(method) for method in plan.methods}
         except BaseException:
@@ -84,20 +91,25 @@ class Bench:
 
     def _engine(self, method: Method) -> Engine:
         if method.peer is not None:
-            opened = self._peers[method.name] = open_peer(method.name, method.peer, self._setting)
-            ask = asked(method.peer, opened, self._plain.target.vocab_size, self._setting.threads)
-            return engine_from_outside(ask, self.model, self._plain)
+            opening = wanted(method.name, method.peer, self.model, **self._setting)
+            opened = self._peers[method.name] = PeerProcess(method.peer, opening)
+            return engine_from_outside(opened.decode, self._plain)
         if method.resolved is None:
             return engine_of_transformers(self.model, self._plain)
         return engine_of(self._plain if method.name == PLAIN else self._decoder(method.resolved))
 
     @cached_property
-    def _setting(self) -> PeerSetting:
-        """What peers are opened for."""
+    def _setting(self) -> dict[str, Any]:
+        """What all peers are opened for."""
         request = self._plain.frontend.request(np.zeros(1, dtype=np.int64), self.plan.options(0))
-        return PeerSetting(
-            self.model, self.tokenizer, self.plan.model, request.eos, self._room(), torch.get_num_threads()
-        )
+        return {
+            "source": self.plan.model,
+            "trust_remote_code": self._trusted,
+            "eos": request.eos,
+            "room": self._room(),
+            "threads": torch.get_num_threads(),
+            "vocab_size": self._plain.target.vocab_size,
+        }
 
     def _room(self) -> int:
         """Most tokens of a prompt and its answer; of conversations an estimate, as their later turns follow answers."""
@@ -117,10 +129,11 @@ class Bench:
         return prompt.turns if self.plan.all_turns else prompt.turns[:1]
 
     def close(self) -> None:
-        """Close the peers."""
-        for name, peer in self.plan.peers:
-            if name in self._peers:
-                close_peer(peer, self._peers.pop(name))
+        """Close the peers, and end their processes."""
+        with ExitStack() as closing:  # each, whatever goes wrong with the others
+            for opened in reversed(self._peers.values()):
+                closing.callback(opened.close)
+            self._peers = {}
 
     def open(self, folder: Path) -> Results:
         """Make the folder, or check that it can be gone on with."""
@@ -130,7 +143,7 @@ class Bench:
         if waiting:
             environment[AUTO] = choose_drafter(waiting[0].registry, self.model)
         if self._peers:
-            environment["peers"] = {name: described(opened) for name, opened in self._peers.items()}
+            environment["peers"] = {name: opened.described for name, opened in self._peers.items()}
         results = open_folder(folder, self.plan.settings(), environment, describe_session())
         forget_rounds(folder, {measurement.unit for measurement in results.measurements})
         for measurement in results.measurements:
@@ -140,9 +153,15 @@ class Bench:
     def run(self, folder: Path, report: Callable[[int, int], None] = lambda done, all_: None) -> Results:
         """Measure whatever is not in the folder yet.
 
+        A unit at which a peer fails is left out, for all methods: what is compared is about the same prompts. The
+        others go on, unless peers fail at `FAILURES` units one after the other.
+
         Args:
             folder: where the results go; what it must be is in `open_folder`.
             report: called with the number of units that are done and of all, once at the start and after each.
+
+        Raises:
+            PluginError: at the end, if units were left out; the sentence names them and the peer.
         """
         read_manifest(folder)  # refuses a folder of something else, before anything is put there
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,9 +174,19 @@ class Bench:
             report(len(done), len(units))
             if len(done) < len(units):
                 self.warm_up()
+            failed: list[tuple[Unit, PeerFailure]] = []
+            in_a_row = 0
             for number, unit in enumerate(units):
-                if unit not in done:
-                    decoded = self.decode(number, unit)
+                if unit not in done and self._follows(unit):
+                    try:
+                        decoded = self.decode(number, unit)
+                    except PeerFailure as error:
+                        failed.append((unit, error))
+                        in_a_row += 1
+                        if in_a_row == FAILURES:
+                            break
+                        continue
+                    in_a_row = 0
                     measured = self.measurements(unit, decoded)
                     if self.plan.rounds:  # before the measurements, so that there is none without its rounds
                         append_rounds(folder, self._kept(unit, decoded))
@@ -165,7 +194,13 @@ class Bench:
                     measurements += measured
                     done.add(unit)
                     report(len(done), len(units))
+        if failed:
+            raise PluginError(_left_out(failed)) from failed[0][1]
         return attrs.evolve(results, measurements=measurements, unfinished=0)
+
+    def _follows(self, unit: Unit) -> bool:
+        """Whether the answers are known that a unit's turn follows: no peer has failed at them."""
+        return all((unit.set, unit.prompt, turn) in self._answers for turn in range(unit.turn))
 
     def warm_up(self) -> None:
         """Let each method decode the first prompt."""
@@ -265,3 +300,14 @@ class Bench:
                 f"at least one and fewer than the model's context, {context}; take it out or use --limit"
             )
         return ids
+
+
+def _left_out(failed: Sequence[tuple[Unit, PeerFailure]]) -> str:
+    """The sentence about units at which peers have failed: how the first of them did, and how many others there are."""
+    (unit, error), *others = failed
+    turn = f", turn {unit.turn}" if unit.turn else ""
+    more = f", and {len(others)} more" if others else ""
+    return (
+        f"{error} (prompt {unit.prompt} of the set '{unit.set}'{turn}{more}); where a peer fails the prompt is left "
+        "out for all methods, and the same run tries it again when it goes on"
+    )

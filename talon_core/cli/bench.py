@@ -137,7 +137,7 @@ def measure(plan: Plan, folder: Path, trust_remote_code: bool = False) -> "Resul
     from talon_core.cli.session import open_session
 
     session = open_session(plan.model, trust_remote_code=trust_remote_code)
-    with closing(Bench(plan, session.model, session.tokenizer)) as bench:
+    with closing(Bench(plan, session.model, session.tokenizer, trust_remote_code)) as bench:
         note(f"the results go to '{folder}'")
         before = read_results(folder) if read_manifest(folder) is not None else None
         if before is not None:

@@ -36,8 +36,11 @@ class LlamaCpp(Peer):
         return missing("xllamacpp", "llama-cpp")
 
     def open(self, setting: PeerSetting) -> PeerEngine:
+        from torch import set_num_threads
+
         from talon_core.peers.gguf_file import gguf_of, main_type
 
+        set_num_threads(1)  # where a process has more threads of OpenMP than cores, all of them sleep between two tasks
         path = Path(self.file).expanduser() if self.file else gguf_of(setting)
         dtype = main_type(path)
         server = _Server(_params(path, dtype, self.draft, setting), path, drafts=self.draft != "none")

@@ -13,6 +13,9 @@ SENTENCE = "hi-🙂é~\n"
 RIVALS = '''
 """Peers of somebody else."""
 
+import json
+from pathlib import Path
+
 import attrs
 import torch
 
@@ -20,7 +23,13 @@ from talon_core.hf.generated import generated
 from talon_core.hookspecs import hookimpl
 from talon_core.peer import Peer, PeerAnswer, PeerEngine
 
-CALLS, CLOSED = [], []
+CALLS = []
+
+
+def note(file, what):
+    """For the test: peers are in processes of their own."""
+    with Path(__file__).with_name(file).open("a") as noted:
+        print(json.dumps(what), file=noted)
 
 
 @attrs.frozen
@@ -45,6 +54,7 @@ class Rival(Peer):
 
         def decode(request):
             CALLS.append(request)
+            note("calls", request.ids.tolist())
             if self.mode == "fails" and len(CALLS) > 2:
                 raise ValueError("out of luck")
             if self.mode == "greedy-for-threads":
@@ -57,7 +67,7 @@ class Rival(Peer):
             return tokens if self.mode == "bare" else PeerAnswer([] if self.mode == "silent" else tokens, 4)
 
         own = {"dtype": "q4_1", "threads": setting.threads + 1} if self.mode == "unlike" else {"dtype": setting.dtype}
-        return PeerEngine(decode, "1.0", **own, close=lambda: CLOSED.append(self.mode))
+        return PeerEngine(decode, "1.0", **own, close=lambda: note("closed", self.mode))
 
 
 @hookimpl
@@ -83,8 +93,19 @@ def rivals(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def bench(talon, model, tmp_path):
+def noted(rivals):
+    """What the plugin's peers have noted in a file of this name."""
+
+    def read(file):
+        return [json.loads(line) for line in Path(rivals.__file__).with_name(file).read_text().splitlines()]
+
+    return read
+
+
+@pytest.fixture
+def bench(talon, model, tmp_path, monkeypatch, forked_python):
     """Runs `talon bench run` with peers, and gives the command's answer and the lines by method."""
+    monkeypatch.setattr("sys.executable", forked_python)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join(json.dumps({"prompt": SENTENCE * number}) for number in (1, 2, 3)))
 
@@ -100,7 +121,7 @@ def bench(talon, model, tmp_path):
     return run
 
 
-def test_peers_take_turns_with_methods_and_are_compared_token_by_token(bench, rivals, talon, tmp_path):
+def test_peers_take_turns_with_methods_and_are_compared_token_by_token(bench, noted, talon, tmp_path):
     ran, lines = bench("rival", "rival:mode=wrong", options=("--json",))
     assert ran.status == 0, ran.err
     assert ran.answer["peers"] == ["rival", "rival:mode=wrong"]
@@ -119,10 +140,10 @@ def test_peers_take_turns_with_methods_and_are_compared_token_by_token(bench, ri
         if of_peer:
             known = {name for name, value in line["stats"].items() if value is not None}
             assert known == {"new_tokens", "seconds", "tokens_per_second", "target_passes"}
-    assert {tuple(request.ids.tolist()) for request in rivals.CALLS} == {
-        tuple(request.ids.tolist()) for request in rivals.CALLS[::2]
-    }
-    assert rivals.CLOSED == ["right", "wrong"]
+    calls = [tuple(ids) for ids in noted("calls")]
+    assert len(calls) == 6
+    assert {*calls} == {*calls[::2]}
+    assert noted("closed") == ["right", "wrong"]
     compared = talon("bench", "compare", str(tmp_path / "out"))
     assert compared.status == 0  # a peer is nobody's claim to be lossless
     assert "rival (peer) is equal to none on all 3 outputs" in compared.out
@@ -168,14 +189,13 @@ def test_a_run_without_peers_has_no_word_of_them_in_its_manifest(bench, tmp_path
     assert all("peer" not in method for method in manifest["settings"]["methods"])
 
 
-def test_a_run_whose_peer_has_failed_in_the_middle_is_gone_on_with(bench, rivals, talon, tmp_path):
+def test_a_run_whose_peer_has_failed_in_the_middle_is_gone_on_with(bench, noted, talon, tmp_path):
     ran, some = bench("rival:mode=fails")
     assert ran.status == 2
     assert "peer 'rival' (rivals.Rival) raised ValueError in decode: out of luck" in ran.err
     assert len(some) == 2 * 3
-    assert rivals.CLOSED == ["fails"]
+    assert noted("closed") == ["fails"]
     assert talon("bench", "compare", str(tmp_path / "out")).status == 0
-    rivals.CALLS.clear()
     ran, lines = bench("rival:mode=fails")
     assert ran.status == 0, ran.err
     assert lines[:6] == some
@@ -270,7 +290,9 @@ def test_the_peer_of_the_manual_decodes_as_plain_decoding_does(bench, rivals):
     page = (Path(__file__).parents[2] / "docs/hooks.md").read_text()
     found = re.search(r"^```python\n(import torch\nfrom talon_core.peer.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert found is not None
-    exec("import attrs\nfrom talon_core import hookimpl\n" + found[1], vars(rivals))
+    code = "import attrs\nfrom talon_core import hookimpl\n" + found[1]
+    Path(rivals.__file__).write_text(code)  # for the peer's own process
+    exec(code, vars(rivals))
     ran, lines = bench("uncached", options=("--json",))
     assert ran.status == 0, ran.err
     assert ran.answer["differing"]["uncached"] == 0
