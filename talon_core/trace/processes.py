@@ -4,18 +4,17 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from threading import Thread
 from typing import Any
 
 import attrs
 
 from talon_core.errors import PluginError, one_line
+from talon_core.waiting import end_with
 
 Executor = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[tuple[int, Any]]]
 """`executor(work, things)`: do work on things, and give the place of each with what came of it, as they are done.
@@ -25,10 +24,6 @@ the same thing."""
 
 Answered = tuple[str | None, Any]
 """What came of a thing, from another process: the kind of its error and the sentence, or None and what was wanted."""
-
-
-WATCHED = 0.5
-"""Seconds between two looks of a process that works at whether somebody still waits for it."""
 
 
 def cores() -> int:
@@ -141,20 +136,10 @@ class _Pool:
 
 def _serve(work: Callable[[Any], Any], things: Sequence[Any], there: Connection, waiting: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
-    Thread(target=_end_with, args=(waiting,), daemon=True).start()
+    end_with(waiting)
     with suppress(EOFError, OSError, KeyboardInterrupt):  # nobody waits any more, or a plugin ends this process
         while (place := there.recv()) is not None:
             there.send(answered(work, things[place]))
-
-
-def _end_with(waiting: int) -> None:
-    """End this process when the one that waits for it is no more, whatever a plugin is at: a kill takes nobody along.
-
-    The end of a pipe does not tell: processes that were forked later hold it open.
-    """
-    while os.getppid() == waiting:
-        time.sleep(WATCHED)
-    os._exit(1)
 
 
 def answered(work: Callable[[Any], Any], thing: Any) -> Answered:
