@@ -1,5 +1,6 @@
 """The process of a peer: it loads the model, opens the peer, and decodes what it is asked to."""
 
+import gc
 import os
 import pickle
 import sys
@@ -55,6 +56,7 @@ class _Served:
 
     def open(self, message: bytes) -> dict[str, Any]:
         wanted: Wanted = pickle.loads(message)
+        gc.set_threshold(*wanted.collected)
         self._peer = made(wanted)
         setting = setting_of(wanted)
         device = setting.model.device

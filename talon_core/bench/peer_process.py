@@ -1,5 +1,6 @@
 """A peer in a process of its own: what it loads and starts is not in the process in which TALON decodes."""
 
+import gc
 import json
 import logging
 import os
@@ -53,6 +54,7 @@ class Wanted:
         room: likewise.
         threads: likewise.
         vocab_size: how many tokens there are.
+        collected: the garbage collector's thresholds.
     """
 
     method: str
@@ -68,6 +70,7 @@ class Wanted:
     room: int
     threads: int
     vocab_size: int
+    collected: tuple[int, int, int] = attrs.field(factory=gc.get_threshold)
 
 
 def wanted(method: str, peer: Peer, model: Any, **setting: Any) -> Wanted:

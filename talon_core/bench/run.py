@@ -203,13 +203,21 @@ class Bench:
         return all((unit.set, unit.prompt, turn) in self._answers for turn in range(unit.turn))
 
     def warm_up(self) -> None:
-        """Let each method decode the first prompt."""
+        """Let each method decode the first prompt.
+
+        Raises:
+            PluginError: if a peer fails at it.
+        """
         options = self.plan.options(0)
         options["max_new_tokens"] = min(self.plan.max_new_tokens, WARM_UP_TOKENS)
-        ids = self.ids(self.plan.units()[0])
-        for _ in range(self.plan.warmup):
-            for engine in self._engines.values():
-                engine(ids, options)
+        unit = self.plan.units()[0]
+        ids = self.ids(unit)
+        try:
+            for _ in range(self.plan.warmup):
+                for engine in self._engines.values():
+                    engine(ids, options)
+        except PeerFailure as error:
+            raise PluginError(f"{error} ({_place(unit)}, which warms up)") from error
 
     def decode(self, number: int, unit: Unit) -> dict[str, Decoded]:
         """Decode a prompt with every method; `number` is the unit's place in the plan and decides who begins.
@@ -305,9 +313,13 @@ class Bench:
 def _left_out(failed: Sequence[tuple[Unit, PeerFailure]]) -> str:
     """The sentence about units at which peers have failed: how the first of them did, and how many others there are."""
     (unit, error), *others = failed
-    turn = f", turn {unit.turn}" if unit.turn else ""
     more = f", and {len(others)} more" if others else ""
     return (
-        f"{error} (prompt {unit.prompt} of the set '{unit.set}'{turn}{more}); where a peer fails the prompt is left "
+        f"{error} ({_place(unit)}{more}); where a peer fails the prompt is left "
         "out for all methods, and the same run tries it again when it goes on"
     )
+
+
+def _place(unit: Unit) -> str:
+    turn = f", turn {unit.turn}" if unit.turn else ""
+    return f"prompt {unit.prompt} of the set '{unit.set}'{turn}"

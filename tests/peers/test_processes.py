@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are e
 ODD = '''
 """A peer that does odd things, and a library that it needs."""
 
-import os, signal, sys, threading, time
+import gc, os, signal, sys, threading, time
 from pathlib import Path
 
 import attrs
@@ -71,7 +71,7 @@ class Odd(Peer):
         def decode(request):
             if int(request.ids[0]) == 7:
                 DOES[self.mode]()
-            return PeerAnswer([3] * request.max_new_tokens, os.getpid(), torch.get_num_threads())
+            return PeerAnswer([gc.get_threshold()[1]] * request.max_new_tokens, os.getpid(), torch.get_num_threads())
 
         threads = int(os.environ["OMP_NUM_THREADS"])
         return PeerEngine(decode, f"{len(sys.modules['odd_library'].__name__)}", setting.dtype, threads)
@@ -193,6 +193,11 @@ def test_what_a_peer_loads_is_not_loaded_where_talon_decodes(opened, capfd):
     assert "a library says something on stdout" in capfd.readouterr().err
 
 
+def test_garbage_is_collected_as_often_as_where_talon_decodes(opened):
+    process = opened(collected=(50_000, 37, 50))
+    assert list(process.decode(OTHER)[0].token_ids) == [37] * 4
+
+
 def test_threads_are_those_that_talon_has(opened):
     process = opened(threads=torch.get_num_threads() + 2)
     assert process.described["threads"] == torch.get_num_threads() + 2
@@ -253,7 +258,7 @@ def test_one_that_fails_at_a_prompt_is_named_and_decodes_the_next(opened, mode, 
     with pytest.raises(PeerFailure) as raised:
         process.decode(SEVEN)
     assert str(raised.value) == f"peer 'odd' (odd.Odd) {how}"
-    assert list(process.decode(OTHER)[0].token_ids) == [3] * 4
+    assert len(process.decode(OTHER)[0].token_ids) == 4
 
 
 @pytest.mark.parametrize(
@@ -296,11 +301,13 @@ def test_what_the_other_process_cannot_have_is_refused_in_a_sentence(opened, plu
         opened().decode(request)
 
 
-def measured(folder, loaded, firsts, out):
+def measured(folder, loaded, firsts, out, warmup=0):
     """A run of plain decoding and the peer on prompts that begin with these tokens."""
     prompts = tuple(Prompt((f"{first} 5 3",), None) for first in firsts)
     methods = tuple(parse_methods(["none"], peers=["odd:mode=fails"]))
-    plan = Plan(str(folder), methods, (PromptSet("words", "", "0" * 64, prompts, len(prompts)),), 4, raw=True, warmup=0)
+    plan = Plan(
+        str(folder), methods, (PromptSet("words", "", "0" * 64, prompts, len(prompts)),), 4, raw=True, warmup=warmup
+    )
     bench = Bench(plan, *loaded)
     try:
         return bench.run(out)
@@ -327,6 +334,11 @@ def test_a_peer_that_fails_again_and_again_ends_the_run(opened, folder, loaded, 
     with pytest.raises(PluginError, match=f"and {FAILURES - 1} more"):
         measured(folder, loaded, [8, *[7] * FAILURES, 9], tmp_path / "out")
     assert {each.prompt for each in read_results(tmp_path / "out").measurements} == {0}
+
+
+def test_a_peer_that_fails_while_it_warms_up_ends_the_run(opened, folder, loaded, tmp_path):
+    with pytest.raises(PluginError, match=r"not with this one \(prompt 0 of the set 'words', which warms up\)"):
+        measured(folder, loaded, [7, 8], tmp_path / "out", warmup=1)
 
 
 RUN = """
