@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from talon_core import records
 from talon_core.drawn import Drawn
 from talon_core.errors import written
-from talon_core.tree_arrays import AnyArray, BitArray, FloatArray, IntArray, ends_of, floats, ints, joined
+from talon_core.tree_arrays import AnyArray, BitArray, FloatArray, IntArray, floats, ints, joined
 
 __all__ = ["BitArray", "FloatArray", "IntArray", "TokenTree", "ancestor_bits", "node_depths", "read_only"]
 
@@ -228,17 +228,11 @@ class TokenTree:
                 np.concatenate([self.path_logp, more[2]]),
                 held,
             )
-        old, depths = len(self), None
-        lowest, highest = ends_of(more[1]) if len(more[1]) else (0, 0)
-        if 0 <= lowest <= highest < old:  # a layer of a draft: the tree need not be walked
-            depths = joined(self.depths, self.depths.take(more[1]) + 1)
-        else:
-            for node, parent in enumerate(more[1].tolist(), start=old):
-                if not 0 <= parent < node:
-                    raise _no_parent(node, parent)
-        extended = TokenTree._of(
-            joined(self.tokens, more[0]), joined(self.parents, more[1]), joined(self.path_logp, more[2]), held, depths
-        )
+        old = len(self)
+        for node, parent in enumerate(more[1].tolist(), start=old):
+            if not 0 <= parent < node:
+                raise _no_parent(node, parent)
+        extended = with_nodes(self, *more, held, layer=more[1].max(initial=0) < old)
         if drawn:
             extended._check_drawn()
         return extended
@@ -318,6 +312,34 @@ class TokenTree:
         if count == len(kept):
             return drawn
         return drawn.first(count) if count else None
+
+
+def with_nodes(
+    tree: TokenTree,
+    tokens: IntArray,
+    parents: IntArray,
+    path_logp: FloatArray,
+    drawn: Mapping[int, Drawn],
+    *,
+    layer: bool,
+) -> TokenTree:
+    """`TokenTree.extend` by what is known to fit: for whoever has checked it, as drafting does layer by layer.
+
+    Args:
+        tree: to be extended.
+        tokens: shape `(added,)`, int64.
+        parents: likewise, each before its child.
+        path_logp: shape `(added,)`, float64.
+        drawn: of the whole tree.
+        layer: whether all parents are nodes of `tree`.
+    """
+    return TokenTree._of(
+        joined(tree.tokens, tokens),
+        joined(tree.parents, parents),
+        joined(tree.path_logp, path_logp),
+        drawn,
+        joined(tree.depths, tree.depths.take(parents) + 1) if layer else None,
+    )
 
 
 def _draws_of(data: Any) -> tuple[int, Drawn]:

@@ -15,7 +15,7 @@ from talon_core.engine.checked_policy import checked_budget, checked_children
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
 from talon_core.rounds import Span
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray, TokenTree, with_nodes
 from talon_core.tree_arrays import ends_of, ints
 
 
@@ -133,7 +133,8 @@ class Growing:
             parents = np.concatenate([parents, np.full(len(firsts), parent)])
             path_logp = np.concatenate([path_logp, self.tree.path_logp[parent] + one.logp[firsts]])
             by_parent[int(parent)] = one
-        self.tree = self.tree.extend(tokens, parents, path_logp, by_parent)
+        held = {**self.tree.drawn, **by_parent} if by_parent else self.tree.drawn
+        self.tree = with_nodes(self.tree, tokens, parents, path_logp, held, layer=True)
         self.shown_draws |= {node: one.copied() for node, one in by_parent.items()}
         self.shown = self.tree.copied(self.shown_draws)
 

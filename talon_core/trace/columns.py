@@ -71,11 +71,14 @@ class Rows:
         """
         begin, end = self.starts[position : position + 2].tolist()
         column, wanted = self.above[begin + 1 : end], np.array(above, self.above.dtype)
-        firsts, ends = (column.searchsorted(wanted, side).tolist() for side in ("left", "right"))
+        firsts = (column.searchsorted(wanted) + (begin + 1)).tolist()
+        ends = (column.searchsorted(wanted, "right") + (begin + 1)).tolist()
+        first_of_all = min(firsts)
+        below = self.nodes[first_of_all : max(ends)].tolist()
         found = []
         for token, first, behind in zip(tokens, firsts, ends, strict=True):
-            below = self.nodes[begin + 1 + first : begin + 1 + behind].tolist()
-            found.append(begin + 1 + first + below.index(token) if token in below else NO_ROW)
+            own = below[first - first_of_all : behind - first_of_all]
+            found.append(first + own.index(token) if token in own else NO_ROW)
         return found
 
     def offered(self, rows: Sequence[int] | IntArray, width: int) -> tuple[IntArray, FloatArray]:
