@@ -10,6 +10,8 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import typer
 
@@ -61,7 +63,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _status(out: Streams, given: Sequence[str]) -> int:
     """Run the command; what went wrong is told on stderr, and to whoever waits for JSON."""
     try:
-        status = app(given, prog_name="talon", standalone_mode=False)
+        status = _commands()(given, prog_name="talon", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except BrokenPipeError:
@@ -81,6 +83,12 @@ def _status(out: Streams, given: Sequence[str]) -> int:
     if status == INTERRUPTED and not out.answered:
         return _told(out, given, "interrupted", on_stderr=False, status=status)
     return status if isinstance(status, int) else 0
+
+
+@cache
+def _commands() -> Any:
+    """All commands as they are parsed; whoever runs several in one process has them made once."""
+    return typer.main.get_command(app)
 
 
 def _told(out: Streams, given: Sequence[str], wrong: str, *, on_stderr: bool = True, status: int = BAD_INPUT) -> int:
