@@ -1,6 +1,7 @@
 """What the tests of drafters share: decoder layers written out in float64, and drafting along random trees."""
 
 import json
+from functools import cache
 
 import attrs
 import numpy as np
@@ -10,10 +11,13 @@ from safetensors.torch import save_file
 
 from talon_core import TokenTree
 from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.hf.target import HFTarget
+from talon_core.plugins.parts import Parts
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
+from talon_tests.tiny_models import tiny_model
 
 
 @attrs.frozen(eq=False)
@@ -382,6 +386,15 @@ class Recording(Drafter):
         self.drafter.commit(committed)
 
 
+@cache
+def model_and_truth(architecture):
+    """A tiny model, and what plain decoding makes of a prompt of five tokens and of one."""
+    model = tiny_model(architecture)
+    plain = decoder_for_model(model, None, Parts(policy=None))
+    prompts = np.array([5, 6, 7, 8, 9]), np.array([5])
+    return model, [(prompt, plain.generate(prompt, max_new_tokens=15).token_ids) for prompt in prompts]
+
+
 def recorded(spec, model):
     """The drafter that a spec opens for a model whose passes are recorded and repeated, as they are on a device."""
     layers = model.config.get_text_config().num_hidden_layers
@@ -405,6 +418,7 @@ class Shared:
     draft = staticmethod(draft)
     check_turns = staticmethod(check_turns)
     check_any_order = staticmethod(check_any_order)
+    model_and_truth = staticmethod(model_and_truth)
     recorded = staticmethod(recorded)
 
 

@@ -514,19 +514,10 @@ def test_each_layer_of_a_tree_is_one_pass(shared, tmp_path):
     assert [round_.draft_passes for round_ in result.rounds] == [int(one.tree.depths.max()) for one in result.rounds]
 
 
-@cache
-def model_and_truth(architecture):
-    """A model, and what plain decoding makes of a prompt of five tokens and of one."""
-    model = tiny_model(architecture)
-    plain = decoder_for_model(model, None, Parts(policy=None))
-    prompts = np.array([5, 6, 7, 8, 9]), np.array([5])
-    return model, [(prompt, plain.generate(prompt, max_new_tokens=15).token_ids) for prompt in prompts]
-
-
 @pytest.mark.parametrize("policy", ["chain", "static", "eagle2:budget=12", "talon:budget=20,mu=0.01"])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2", "qwen3", "opt", "mistral-window"])
 def test_greedy_output_is_the_plain_models(architecture, policy, shared, tmp_path):
-    model, answers = model_and_truth(architecture)
+    model, answers = shared.model_and_truth(architecture)
     path = written_case(shared, tmp_path, CASES["native" if policy == "chain" else "SpecForge, maps untouched"])
     decoder = decoder_of(path, policy, model)
     for prompt, expected in answers:

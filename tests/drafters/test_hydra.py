@@ -379,13 +379,12 @@ def test_while_decoding_the_states_are_those_of_the_tokens_before_the_root(name,
         ("cohere", "mlp, not grounded"),
     ],
 )
-def test_greedy_output_is_the_plain_models(architecture, name, policy, tmp_path):
-    model = tiny_model(architecture)
+def test_greedy_output_is_the_plain_models(architecture, name, policy, shared, tmp_path):
+    model, answers = shared.model_and_truth(architecture)
     path = written_layout(tmp_path, LAYOUTS[name])
-    for prompt in ([5, 6, 7, 8, 9], [5]):
-        plain = decoder_for_model(model, None, Parts(policy=None)).generate(np.array(prompt), max_new_tokens=15)
-        drafted = decoder_of(path, policy, model).generate(np.array(prompt), max_new_tokens=15)
-        assert drafted.token_ids == plain.token_ids
+    decoder = decoder_of(path, policy, model)
+    for prompt, expected in answers:
+        assert decoder.generate(prompt, max_new_tokens=15).token_ids == expected
 
 
 @pytest.mark.parametrize("recorded", [True, False])
