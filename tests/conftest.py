@@ -34,6 +34,26 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def read_entry_points() -> Iterator[None]:
+    """What is installed is read anew only where a folder of `sys.path` has changed: most decoders look for plugins."""
+    from talon_core.plugins import registry
+
+    read: dict[Any, Any] = {}
+    entry_points = registry.entry_points
+
+    def found(group: str) -> Any:
+        folders = [path for path in sys.path if os.path.isdir(path)]
+        question = (group, *sys.path, *(os.stat(path).st_mtime_ns for path in folders))
+        if question not in read:
+            read[question] = entry_points(group=group)
+        return read[question]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "entry_points", found)
+        yield
+
+
 @pytest.fixture(scope="session")
 def forked_python() -> Iterator[str]:
     """A command that takes `-c` or `-m` as `python` does, without its imports: see `talon_tests/forked_python.py`."""
