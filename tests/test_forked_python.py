@@ -38,6 +38,13 @@ def test_it_has_the_streams_arguments_environment_and_folder_that_it_was_given(f
     assert (done.stdout, done.stderr) == ("", f"['-c', 'a', '-m'] é plum {tmp_path}\n")
 
 
+def test_its_streams_have_the_encoding_that_the_environment_names(forked_python):
+    code = "import sys; print([(one.encoding, one.errors) for one in (sys.stdin, sys.stdout, sys.stderr)])"
+    environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    said = [subprocess.check_output([one, "-c", code], env=environment) for one in (forked_python, sys.executable)]
+    assert said[0] == said[1]
+
+
 def test_a_module_is_run_as_the_main_one(forked_python, tmp_path):
     (tmp_path / "told.py").write_text("import sys; print(__name__, *sys.argv[1:])")
     assert subprocess.check_output([forked_python, "-m", "told", "a"], cwd=tmp_path) == b"__main__ a\n"

@@ -95,9 +95,10 @@ def test_every_command_ends_with_141_where_nobody_reads(arguments):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_terminal_that_knows_only_ascii_gets_ascii(model):
+def test_a_terminal_that_knows_only_ascii_gets_ascii(model, forked_python):
+    command = [forked_python, *TALON[1:]]
     options = ("--model", model, "--max-new-tokens", "20", "--show-tree")
-    with start(TALON, "generate", SENTENCE, *options, PYTHONUTF8="0", PYTHONIOENCODING="ascii") as running:
+    with start(command, "generate", SENTENCE, *options, PYTHONUTF8="0", PYTHONIOENCODING="ascii") as running:
         out, err = running.communicate(timeout=60)
     assert running.returncode == 0
     assert out.startswith(b"hi-?")

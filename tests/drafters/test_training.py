@@ -3,8 +3,8 @@
 import copy
 import io
 import json
+import os
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -505,7 +505,7 @@ def test_a_tiny_training_improves_acceptance_and_its_drafter_is_lossless(
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_head(job: TrainingJob, tmp_path: Path) -> None:
+def test_two_processes_train_one_head(job: TrainingJob, tmp_path: Path, forked_python: str) -> None:
     model, out = counting_model(), tmp_path / "work"
     out.mkdir()
     with warnings.catch_warnings():
@@ -519,7 +519,8 @@ def test_two_processes_train_one_head(job: TrainingJob, tmp_path: Path) -> None:
     where = [f"--model={tmp_path / 'model'}", f"--out={out}"]
     options = ["--epochs=20", "--batch-tokens=180", "--learning-rate=0.02", "--save-every=10"]
     done = subprocess.run(
-        [sys.executable, *launch, *train, *where, *options],
+        [forked_python, *launch, *train, *where, *options],
+        env={**os.environ, "PYTHON_EXEC": forked_python},  # what torchrun starts its processes with
         capture_output=True,
         text=True,
         timeout=300,

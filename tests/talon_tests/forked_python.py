@@ -2,7 +2,7 @@
 
 Each worker starts the server once; the fixture `forked_python` is its other end: a command that takes `-c` or `-m` as
 `python` does. It hands its streams, folder and environment to a fork, passes signals on to it, and ends as it ends.
-What an interpreter does at its start, such as reading `PYTHONIOENCODING`, a fork does not do again.
+What an interpreter does at its start a fork does not do again, but for the encoding of `PYTHONIOENCODING`.
 """
 
 import atexit
@@ -81,9 +81,10 @@ def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     for number, descriptor in zip(STREAMS, streams, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    encoding = asked["environment"].get("PYTHONIOENCODING", "").partition(":")[0] or "utf-8"
     for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
         errors, lines = ("backslashreplace", 1) if name == "stderr" else ("strict", -1)
-        stream = os.fdopen(number, mode, lines, encoding="utf-8", errors=errors, closefd=False)
+        stream = os.fdopen(number, mode, lines, encoding=encoding, errors=errors, closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os.environ.clear()
