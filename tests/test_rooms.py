@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -82,7 +83,10 @@ def imports_of(module: str, source: str) -> Iterator[Import]:
     yield from within(ast.parse(source), True)
 
 
-IMPORTS = [one for module, path in MODULES.items() for one in imports_of(module, path.read_text(encoding="utf-8"))]
+@cache
+def all_imports() -> list[Import]:
+    """Those of all modules; not read where tests are only collected, as every worker does."""
+    return [one for module, path in MODULES.items() for one in imports_of(module, path.read_text(encoding="utf-8"))]
 
 
 def room(module: str) -> str:
@@ -100,7 +104,7 @@ def circle(edges: dict[str, set[str]]) -> list[str] | None:
 
 def test_no_module_imports_one_that_imports_it() -> None:
     edges: dict[str, set[str]] = {module: set() for module in MODULES}
-    for one in IMPORTS:
+    for one in all_imports():
         if one.runs:
             edges[one.module].add(one.imported)
     assert circle(edges) is None
@@ -111,7 +115,7 @@ def test_a_circle_is_found() -> None:
 
 
 def test_no_room_imports_a_higher_one() -> None:
-    core = [one for one in IMPORTS if one.runs and one.module.startswith("talon_core")]
+    core = [one for one in all_imports() if one.runs and one.module.startswith("talon_core")]
     wrong = [
         f"{one.module} imports {one.imported}"
         for one in core
@@ -127,7 +131,7 @@ def test_every_folder_of_the_core_is_a_room() -> None:
 
 def test_the_core_imports_no_strategy_drafter_or_kernel() -> None:
     wrong = [
-        one for one in IMPORTS
+        one for one in all_imports()
         if one.module.startswith("talon_core") and not one.imported.startswith("talon_core")
     ]  # fmt: skip
     assert not wrong
@@ -136,7 +140,7 @@ def test_the_core_imports_no_strategy_drafter_or_kernel() -> None:
 def test_the_adapter_to_transformers_is_imported_by_nothing_at_module_level() -> None:
     wrong = [
         f"{one.module} imports {one.imported}"
-        for one in IMPORTS
+        for one in all_imports()
         if one.runs and one.imported.startswith("talon_core.hf") and not one.module.startswith("talon_core.hf")
     ]
     assert not wrong
@@ -144,7 +148,7 @@ def test_the_adapter_to_transformers_is_imported_by_nothing_at_module_level() ->
 
 def test_our_plugins_import_the_contracts_and_a_room_or_two() -> None:
     besides: dict[str, set[str]] = {}
-    for one in IMPORTS:
+    for one in all_imports():
         package = one.module.split(".")[0]
         of_core = one.imported.startswith("talon_core")
         if of_core and package in IMPORTED_BY and room(one.imported) not in IMPORTED_BY[package]:
@@ -153,9 +157,9 @@ def test_our_plugins_import_the_contracts_and_a_room_or_two() -> None:
 
 
 def test_our_peers_import_what_a_plugin_may_and_nothing_imports_them() -> None:
-    theirs = {room(one.imported) for one in IMPORTS if room(one.module) == "peers"}
+    theirs = {room(one.imported) for one in all_imports() if room(one.module) == "peers"}
     assert theirs <= IMPORTED_BY_PEERS
-    assert not [one for one in IMPORTS if room(one.imported) == "peers" and room(one.module) != "peers"]
+    assert not [one for one in all_imports() if room(one.imported) == "peers" and room(one.module) != "peers"]
 
 
 def transformers_in(source: str) -> tuple[bool, bool]:
