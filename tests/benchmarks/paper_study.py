@@ -275,15 +275,18 @@ def _speed(one: Summary) -> float:
 def pictures(traces: Mapping[float, Trace], lines: Sequence[Line], folder: Path) -> None:
     """The pictures: speed by N and by mu, and tau against delta as in the paper, with the oracle's line."""
     import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    style = {"svg.hashsalt": "talon", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(10, 6), layout="constrained")
+        _draw(figure, traces, lines)
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.savefig(folder / "study.svg", metadata={"Date": None})
 
-    matplotlib.rcParams.update(
-        {"svg.hashsalt": "talon", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    figure, axes = pyplot.subplots(2, 3, figsize=(10, 6), layout="constrained")
+
+def _draw(figure: Any, traces: Mapping[float, Trace], lines: Sequence[Line]) -> None:
+    axes = figure.subplots(2, 3)
     for row, (temperature, trace) in zip(axes, traces.items(), strict=True):
         of = {one.method: one for one in summaries(of_trace(lines, trace)) if one.set is None}
         plain = _speed(of["none"])
@@ -305,8 +308,6 @@ def pictures(traces: Mapping[float, Trace], lines: Sequence[Line], folder: Path)
         by_mu.set(xlabel="mu (N = 60)", ylabel="tokens/s over plain decoding")
         efficiency.set(xlabel="delta: draft passes a round", ylabel="tau: tokens a round")
     axes[0][0].legend(frameon=False)
-    figure.savefig(folder / "study.svg", metadata={"Date": None})
-    pyplot.close(figure)
 
 
 if __name__ == "__main__":
