@@ -83,22 +83,29 @@ def draft_trees(
     while True:
         asked: list[Frontier] = []
         for slot, own in growing.items():
-            with faults.of([slot]):
-                if len(own.frontier) and slot not in faults:
+            if len(own.frontier) and slot not in faults:
+                try:  # and no `faults.of`, which takes longer than all else here
                     asked.append(Frontier(slot, own.tree, own.frontier, own.width()))
+                except Exception as error:
+                    faults[slot] = error
         if not asked:
             break
-        with faults.of([one.slot for one in asked]):
-            started = now()
+        started = now()
+        try:
             offered, count = offers.ask(asked, [growing[one.slot].shown_draws for one in asked])
-            layer = Span("draft", started, now())
-            passes += count
-            measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), layer.seconds)
-            for one, candidates in zip(asked, offered, strict=True):
-                layers[one.slot].append(layer)
-                with faults.of([one.slot]):
-                    own = growing[one.slot]
-                    own.grow(offers.checked(candidates, one, own.limits.vocab_size), choices[one.slot])
+        except Exception as error:
+            faults.update((one.slot, error) for one in asked)
+            continue
+        layer = Span("draft", started, now())
+        passes += count
+        measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), layer.seconds)
+        for one, candidates in zip(asked, offered, strict=True):
+            own = growing[one.slot]
+            layers[one.slot].append(layer)
+            try:
+                own.grow(offers.checked(candidates, one, own.limits.vocab_size), choices[one.slot])
+            except Exception as error:
+                faults[one.slot] = error
     drafted = {}
     for slot, own in growing.items():
         with faults.of([slot]):

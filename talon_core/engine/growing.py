@@ -12,7 +12,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drawn import KINDS, Drawn, fault
 from talon_core.engine.checked_policy import checked_budget, checked_children
-from talon_core.errors import PluginError, blaming, is_whole, naming, written
+from talon_core.errors import PluginError, blaming, described, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import IntArray, TokenTree, with_nodes
@@ -77,8 +77,12 @@ class Growing:
     def width(self) -> int:
         """Candidates wanted per frontier node: at least 1, at most the vocabulary."""
         started = self._now()
-        with blaming("tree policy", self.policy, "width"):
+        try:  # and no `blaming`, which takes longer than most policies
             given: Any = self.policy.width(self.shown)
+        except (PluginError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise self.fail(f"raised {described(error, 'width')}") from error
         try:
             width = int(given)
         except Exception:  # whatever is no number
@@ -98,14 +102,17 @@ class Growing:
             self.frontier = self.frontier[:0]
             return
         started = self._now()
-        with blaming("tree policy", self.policy, "grow"):
+        try:
             growth = self.policy.grow(self.shown, candidates.copied(), choices)
             if not isinstance(growth, Growth):
                 raise self.fail(f"returned {type(growth).__name__} from grow; it must return a Growth")
-            chosen, frontier, drawn = growth.chosen, growth.frontier, growth.drawn
-            chosen = _array(chosen)
+            chosen, frontier, drawn = _array(growth.chosen), growth.frontier, growth.drawn
             frontier = None if frontier is None else _array(frontier)
             drawn = dict(drawn) if isinstance(drawn, Mapping) else drawn
+        except (PluginError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise self.fail(f"raised {described(error, 'grow')}") from error
         chosen = self._checked_choice(chosen, candidates)
         own = self._checked_draws(drawn, candidates, chosen)
         old, count = len(self.tree), len(chosen) + sum([len(one.nodes) for one in own.values()])
