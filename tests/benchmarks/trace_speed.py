@@ -69,6 +69,7 @@ def main() -> None:
                 one: _measured(one, decoder, recorded.trace, options.repetitions) for one, decoder in decoders.items()
             },
         }
+        figures["together"] = _together(figures["methods"], recorded.trace, options.repetitions)
     _show(figures)
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
@@ -87,7 +88,7 @@ def _measured(method: str, decoder: Decoder, trace: Trace, repetitions: int) -> 
             prompt = text.ids[: text.prompt_tokens]
             passes += decoder.generate(prompt, max_new_tokens=wanted_tokens(trace)).stats.target_passes
         seconds["decoding"].append(time.perf_counter() - started)
-        answer = _replayed(method, trace)
+        answer = _replayed([method], trace)
         seconds["replay"].append(answer["seconds"])
     (tried,) = answer["methods"]
     return {
@@ -100,9 +101,16 @@ def _measured(method: str, decoder: Decoder, trace: Trace, repetitions: int) -> 
     }
 
 
-def _replayed(method: str, trace: Trace) -> dict[str, Any]:
+def _together(methods: dict[str, Any], trace: Trace, repetitions: int) -> dict[str, Any]:
+    """All methods by one command, as one tries them."""
+    decoding = sum(one["decoding_seconds"] for one in methods.values())
+    replay = statistics.median(_replayed([*methods], trace)["seconds"] for _ in range(repetitions))
+    return {"decoding_seconds": decoding, "replay_seconds": replay, "ratio": decoding / replay}
+
+
+def _replayed(methods: list[str], trace: Trace) -> dict[str, Any]:
     """What the command says, with the seconds that it took, but for the interpreter's start: torch is loaded here."""
-    command = [sys.executable, "-m", "talon_core", "trace", "replay", str(trace.folder), method, "--json"]
+    command = [sys.executable, "-m", "talon_core", "trace", "replay", str(trace.folder), *methods, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -122,6 +130,9 @@ def _show(figures: dict[str, Any]) -> None:
         times = f"{of['decoding_seconds']:.2f}", f"{of['replay_seconds']:.3f}", f"{of['ratio']:.0f}"
         said = str(of["outside"]), "yes" if of["same_passes"] else "no"
         table.add_row(name, f"{of['mean_accepted_tokens']:.3f}", *times, *said)
+    of = figures["together"]
+    times = f"{of['decoding_seconds']:.2f}", f"{of['replay_seconds']:.3f}", f"{of['ratio']:.0f}"
+    table.add_row("all, by one replay", "", *times, "", "")
     console.print(table)
 
 
