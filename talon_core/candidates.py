@@ -183,9 +183,10 @@ class Candidates:
         Returns:
             Indices into the flattened `(frontier, width)` rectangle, shape `(chosen,)`, `chosen <= count`, int64.
         """
-        if count == 1 and score is None:  # of a chain
-            first = self.path_logp.argmax()
-            return np.array([first] if self.path_logp.item(first) >= max(at_least, LOWEST) else [], dtype=np.int64)
+        if count == 1 and score is None and self.path_logp.size:  # of a chain
+            first = self.path_logp.argmax()  # where there is a NaN, of that
+            if self.path_logp.item(first) >= max(at_least, LOWEST):
+                return np.array([first], dtype=np.int64)
         ranked = (self.path_logp if score is None else score).ravel()
         good = ranked >= max(at_least, LOWEST)
         if score is not None:  # where there is none, padding has minus infinity
@@ -193,7 +194,8 @@ class Candidates:
         (found,) = good.nonzero()
         if len(found) > count > 0:  # sorting only what can be chosen is several times faster on wide layers
             passing = ranked[found]
-            found = found[passing >= np.partition(passing, -count)[-count]]
+            least = len(passing) - int(count)
+            found = found[passing >= np.partition(passing, least)[least]]
         order = (-ranked[found]).argsort(kind="stable")[: max(count, 0)]
         return found[order]
 

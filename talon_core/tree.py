@@ -108,7 +108,10 @@ class TokenTree:
     @classmethod
     def root(cls, token: int) -> "TokenTree":
         """The tree every round starts from: the last committed token alone."""
-        return cls._of(ints([token]), ABOVE_ROOT.view(), CERTAIN.view(), {}, DEPTH_0.view())
+        held = ints([token])
+        if held.ndim > 1:
+            return cls(held, ABOVE_ROOT, CERTAIN)  # it refuses it
+        return cls._of(held, ABOVE_ROOT.view(), CERTAIN.view(), {}, DEPTH_0.view())
 
     @classmethod
     def _of(
@@ -253,10 +256,11 @@ class TokenTree:
         ancestors = np.maximum(self.parents, 0)
         while (score > score[ancestors]).any():
             score = np.minimum(score, score[ancestors])
+        falling = -score
         if 0 < count < len(score):  # sorting only what can be kept is several times faster in large trees
-            found = np.flatnonzero(score >= np.partition(score, -count)[-count])
-            return found[(-score[found]).argsort(kind="stable")[:count]]
-        return (-score).argsort(kind="stable")[: max(count, 0)]
+            found = np.flatnonzero(~(falling > np.partition(falling, count - 1)[count - 1]))  # with NaN, which is last
+            return found[falling[found].argsort(kind="stable")[:count]]
+        return falling.argsort(kind="stable")[: max(count, 0)]
 
     def keep(self, nodes: Sequence[int] | IntArray) -> "TokenTree":
         """The sub-tree of `nodes`, in the order in which they stand in this tree.
@@ -273,6 +277,8 @@ class TokenTree:
                 a drawn child is kept without those that were drawn before it.
         """
         kept = np.sort(np.asarray(nodes, dtype=np.int64))
+        if kept.ndim > 1:
+            raise ValueError(f"the nodes to keep have one axis; got shape {kept.shape}")
         if len(kept) and (kept[0] < 0 or kept[-1] >= len(self)):
             wrong = kept[0] if kept[0] < 0 else kept[-1]
             raise ValueError(f"there is no node {wrong}; the tree has nodes 0 to {len(self) - 1}")

@@ -54,6 +54,22 @@ def test_a_row_without_any_score_is_padding_and_has_no_law():
         candidates.law(0)
 
 
+@given(
+    arrays.arrays(
+        np.float64,
+        st.tuples(st.integers(0, 3), st.integers(1, 4)),
+        elements=st.sampled_from([0.0, -0.0, -1.0, -2.0, -np.inf, np.nan]),
+    ),
+    st.sampled_from([-np.inf, -1.0, 0.0, 1.0, np.nan]),
+)
+def test_the_best_one_is_the_first_of_the_best(path_logp, at_least):
+    frontier, tokens = np.arange(len(path_logp)), np.zeros(path_logp.shape, dtype=np.int64)
+    candidates = Candidates(frontier, tokens, path_logp, path_logp)
+    ranked = candidates.best(100, at_least=at_least)
+    for count in (1, 2, np.uint8(1), np.uint64(2)):
+        assert candidates.best(count, at_least=at_least).tolist() == ranked[: int(count)].tolist()
+
+
 @given(arrays.arrays(np.float32, (2, 9), elements=st.floats(-50, 50, width=32), unique=True), st.integers(1, 12))
 def test_they_are_those_that_the_built_in_drafters_find(logits, width):
     theirs = Best.of(torch.from_numpy(logits), width, Vocabulary(9)).candidates(

@@ -197,6 +197,21 @@ def test_the_best_nodes_are_a_tree_even_where_rounding_lifts_a_child_above_its_p
     assert all(place[int(lifted.parents[node])] < place[node] for node in best if node)
 
 
+@given(draft_trees(), st.integers(0, 30), st.randoms())
+def test_the_best_nodes_are_the_first_of_all_whatever_scores_there_are(tree, count, random):
+    scores = [random.choice([0.0, -0.0, -1.0, -2.0, -np.inf, np.nan]) for _ in tree.tokens[1:]]
+    odd = TokenTree(tokens=tree.tokens, parents=tree.parents, path_logp=[0.0, *scores])
+    for number in (count, np.uint8(count), np.uint64(count)):
+        assert odd.best(number).tolist() == odd.best(len(odd))[:count].tolist()
+
+
+def test_arrays_of_several_axes_make_no_tree():
+    with pytest.raises(ValueError, match="have one axis, the nodes"):
+        TokenTree.root([1, 2])
+    with pytest.raises(ValueError, match="have one axis"):
+        SEVEN.keep([[0]])
+
+
 def test_ties_go_to_the_earlier_node():
     assert TokenTree([1, 2, 3, 4], [-1, 0, 0, 1], [0.0, -1.0, -1.0, -1.0]).best(3).tolist() == [0, 1, 2]
 
