@@ -94,8 +94,12 @@ class Rows:
         logp: FloatArray = self.logp.take(of, axis=0)[:, :width].astype(np.float64)
         return tokens, logp
 
-    def check(self, rows: Sequence[int]) -> None:
-        """Refuse rows with log-probabilities that are none, or with tokens that have none.
+    def check(self, rows: Sequence[int], vocab_size: int) -> None:
+        """Refuse rows that no drafter's answer can have been, see `checked_candidates`.
+
+        Args:
+            rows: that are looked at.
+            vocab_size: the target's.
 
         Raises:
             ValueError: if there is one.
@@ -103,6 +107,14 @@ class Rows:
         tokens, logp = self.offered(rows, self.width)
         if not ((logp <= 0) & (np.isneginf(logp) == (tokens < 0))).all():
             raise ValueError("a row of the trace holds a log-probability that is none; its file was changed")
+        ranked = np.sort(tokens, axis=1)
+        if ranked[:, :1].min(initial=-1) < -1 or ranked[:, -1:].max(initial=-1) >= vocab_size:
+            raise ValueError(
+                f"a row of the trace holds tokens outside the vocabulary, 0 to {vocab_size - 1}; its file was changed"
+            )
+        twice = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
+        if twice.any() or (logp[:, 1:] > logp[:, :-1]).any():
+            raise ValueError("a row of the trace is not sorted, or holds a token twice; its file was changed")
 
 
 @attrs.frozen(eq=False)
@@ -269,6 +281,8 @@ def _check(text: TextTrace) -> None:
         raise ValueError("its columns differ in length")
     if not rows.width or rows.passes.ndim != 2 or len(rows.passes) != text.positions:
         raise ValueError("its columns differ in length")
+    if rows.passes.min(initial=0) < 0:
+        raise ValueError(f"it has {rows.passes.min()} draft passes of a layer")
     ranks = text.ranks
     if ranks is None or len(ranks) != text.positions or min(map(min, filter(None, ranks)), default=0) < 0:
         raise ValueError(f"its ranks are not those of {text.positions} positions")

@@ -6,8 +6,10 @@ import numpy as np
 
 from talon_core.candidates import Candidates, Law, NoLaws
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
+from talon_core.errors import is_whole, written
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import floats, ints
 
 NO_LAWS = NoLaws()
 
@@ -63,7 +65,7 @@ class TraceDrafter(Drafter):
         path_logp = tree.path_logp[nodes][:, None] + logp
         passes, layer = rows.passes[self._position], int(tree.depths[nodes[0]])
         return Proposed(
-            [Candidates(nodes, tokens, logp, path_logp, self._law(asked))],
+            [Candidates(nodes, ints(tokens), floats(logp), floats(path_logp), self._law(asked))],
             int(passes[layer]) if layer < len(passes) else 0,
         )
 
@@ -73,8 +75,8 @@ class TraceDrafter(Drafter):
             return NO_LAWS
 
         def of(row: int) -> FloatArray:
-            if row not in range(len(asked)) or asked[row] == NO_ROW:
-                raise ValueError(f"frontier row {row} was not recorded, and has no law")
+            if not is_whole(row) or row not in range(len(asked)) or asked[row] == NO_ROW:
+                raise ValueError(f"frontier row {written(row)} was not recorded, and has no law")
             return law("drafter", asked[row])
 
         return of
@@ -86,9 +88,16 @@ class TraceDrafter(Drafter):
             (row,) = self._rows.find(self._position, [row], [token])
         return row
 
-    def check(self) -> None:
-        """Refuse what was offered since the text was opened, if it was changed; see `Rows.check`."""
-        self._rows.check(sorted({*self._looked_at} - {NO_ROW}))
+    def check(self, vocab_size: int) -> None:
+        """Refuse what was offered since the text was opened, if it was changed; see `Rows.check`.
+
+        Raises:
+            ValueError: if it was; the sentence names the text.
+        """
+        try:
+            self._rows.check(sorted({*self._looked_at} - {NO_ROW}), vocab_size)
+        except ValueError as error:
+            raise ValueError(f"prompt {self._text.prompt} of the set '{self._text.set}': {error}") from error
 
     def outside(self, drafted: TokenTree) -> int:
         """Questions of the current tree that the trace does not answer.

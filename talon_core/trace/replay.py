@@ -189,7 +189,7 @@ class Replay:
             return Source(NoDrafter())
         if method.drafter is not None:
             return Source(opened(method.drafter, self._target))
-        return Recorded(TraceDrafter(text, self.trace["drafter"]["max_depth"]))
+        return Recorded(TraceDrafter(text, self.trace["drafter"]["max_depth"]), self._target.vocab_size)
 
     def follows(self, rule: AcceptanceRule) -> bool:
         """Whether a rule accepts what stands in the text, and nothing else decides."""

@@ -33,7 +33,7 @@ class Source:
         Raises:
             PluginError: if the drafter fails; the message names it.
         """
-        nodes = round_.path if round_.drafted is None else round_.drafted.follow(round_.tokens[:-1])
+        nodes = round_.path.copy() if round_.drafted is None else round_.drafted.follow(round_.tokens[:-1])
         with blaming("drafter", self.drafter, "commit"):
             self.drafter.commit({0: Committed(round_.tokens.copy(), nodes)})
 
@@ -47,9 +47,9 @@ class Recorded(Source):
     offers = RecordedOffers
     drafts = False
 
-    def __init__(self, drafter: TraceDrafter) -> None:
+    def __init__(self, drafter: TraceDrafter, vocab_size: int) -> None:
         super().__init__(drafter)
-        self._recorded = drafter
+        self._recorded, self._vocab_size = drafter, vocab_size
 
     def outside(self, drafted: TokenTree) -> int:
         return self._recorded.outside(drafted)
@@ -63,4 +63,4 @@ class Recorded(Source):
         Raises:
             ValueError: if it was.
         """
-        self._recorded.check()
+        self._recorded.check(self._vocab_size)

@@ -162,11 +162,36 @@ def damaged(trace: Trace, folder: Path, damage: Callable[[bytes], bytes]) -> Tra
     return own
 
 
-def with_logp_above_0(data: bytes) -> bytes:
-    length = int.from_bytes(data[:8], "little")
-    columns = load(data)
+def changed(change: Callable[[Any], None]) -> Callable[[bytes], bytes]:
+    """Damage to the columns of a text."""
+
+    def damage(data: bytes) -> bytes:
+        length = int.from_bytes(data[:8], "little")
+        columns = load(data)
+        change(columns)
+        return save(columns, json.loads(data[8 : 8 + length])["__metadata__"])
+
+    return damage
+
+
+def with_logp_above_0(columns: Any) -> None:
     columns["logp"][0, 0] = 0.5
-    return save(columns, json.loads(data[8 : 8 + length])["__metadata__"])
+
+
+def with_foreign_tokens(columns: Any) -> None:
+    columns["tokens"][:, 0] = 5_000
+
+
+def with_tokens_twice(columns: Any) -> None:
+    columns["tokens"][:, 1] = columns["tokens"][:, 0]
+
+
+def with_rising_rows(columns: Any) -> None:
+    columns["logp"][:, :2] = [-2.0, -1.0]
+
+
+def with_passes_below_0(columns: Any) -> None:
+    columns["passes"][:] = -3
 
 
 @pytest.mark.parametrize(
@@ -186,12 +211,31 @@ def test_a_text_that_is_none_is_told_in_a_sentence(
         list(trace)
 
 
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (with_logp_above_0, "holds a log-probability that is none"),
+        (with_foreign_tokens, "holds tokens outside the vocabulary, 0 to 96"),
+        (with_tokens_twice, "is not sorted, or holds a token twice"),
+        (with_rising_rows, "is not sorted, or holds a token twice"),
+    ],
+)
 def test_numbers_that_were_changed_are_told_when_they_are_looked_at(
-    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, change: Callable[[Any], None], what: str
 ) -> None:
-    trace = damaged(recorded(tiny), tmp_path, with_logp_above_0)
-    with pytest.raises(ValueError, match="a row of the trace holds a log-probability that is none"):
+    trace = damaged(recorded(tiny), tmp_path, changed(change))
+    with pytest.raises(
+        ValueError, match=f"^prompt 0 of the set '.+': a row of the trace {what}; its file was changed$"
+    ):
         replayed(trace, [parse_method("talon", trace, load_registry())])
+
+
+def test_passes_below_0_are_told_in_a_sentence(tiny: Any, recorded: Callable[..., Trace], tmp_path: Path) -> None:
+    trace = damaged(recorded(tiny), tmp_path, changed(with_passes_below_0))
+    with pytest.raises(
+        ValueError, match="no text of a trace, or not a whole one: it has -3 draft passes of a layer"
+    ):
+        list(trace)
 
 
 def test_a_text_of_another_trace_is_told_in_a_sentence(

@@ -1,18 +1,25 @@
 """A policy on a trace has the rounds that it has while one decodes."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
+from talon_core.policy import Growth
 from talon_core.rounds import Round
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Replay
+from talon_core.tree import TokenTree
+from talon_strategies import Talon
 
 DETERMINISTIC = {
     "none": "none",
@@ -173,3 +180,28 @@ def test_at_a_temperature_rules_test_the_laws_that_were_recorded(small: Any, rec
     accepted = np.mean([one.accepted for text in found for one in text.rounds])
     assert accepted > 0.1
     assert all(sum(len(one.tokens) for one in text.rounds) == text.text.positions for text in found)
+
+
+@attrs.frozen
+class Writing(Talon):
+    """Makes arrays that it is shown writeable, if it can, and writes into them."""
+
+    name = "writing"
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        growth = super().grow(tree, candidates, choices)
+        shown = [candidates.frontier, candidates.tokens, candidates.logp, candidates.path_logp, tree.tokens]
+        for array in shown:
+            for own in (array.base, array):
+                with suppress(ValueError):
+                    own.flags.writeable = True
+                    own[...] = 1
+        return growth
+
+
+def test_a_policy_cannot_change_what_it_is_shown(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(tiny)
+    replay, made = Replay(trace), parse_method("talon", trace, load_registry())
+    text = next(iter(trace))
+    found = [replay.text(attrs.evolve(made, policy=policy), text) for policy in (Talon(), Writing())]
+    assert of(found[0].rounds) == of(found[1].rounds)
