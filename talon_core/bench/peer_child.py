@@ -30,6 +30,7 @@ def serve() -> None:
 
 
 def _answer(asking: IO[bytes], answering: IO[bytes], served: "_Served") -> None:
+    own = os.getpid()
     while True:
         try:
             doing, message = pickle.load(asking)
@@ -39,6 +40,8 @@ def _answer(asking: IO[bytes], answering: IO[bytes], served: "_Served") -> None:
             found: Any = None, getattr(served, doing)(message)
         except BaseException as error:
             found = told(error)
+        if os.getpid() != own:  # a process that the peer has forked, which answers nobody
+            os._exit(1)
         try:
             pickle.dump(found, answering)
             answering.flush()
@@ -124,7 +127,7 @@ def told(error: BaseException) -> tuple[str, Any]:
     if isinstance(error, PluginError):
         return "plugin", str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        return "system", (error.errno, error.strerror, error.filename)
+        return "system", (error.errno, str(error.strerror), None if error.filename is None else str(error.filename))
     if of_the_machine(error):
         return "memory", one_line(error)
     if isinstance(error, ValueError | LookupError | OSError):

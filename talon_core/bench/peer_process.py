@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from talon_core.bench.timed import AT_REST, busy_after
 from talon_core.errors import PluginError, naming, one_line
 from talon_core.peer import Peer, PeerAnswer
 from talon_core.request import Request
+from talon_core.waiting import WATCHED
 
 BEGIN = """
 import json, sys
@@ -169,7 +171,8 @@ class PeerProcess:
 
     def _started(self) -> dict[str, Any]:
         opening = self._pickled(self._opening, "its options")
-        command = [sys.executable, "-c", BEGIN, json.dumps([each for each in sys.path if isinstance(each, str)])]
+        # -P: no module of the user's own folder stands in the place of Python's
+        command = [sys.executable, "-P", "-c", BEGIN, json.dumps([each for each in sys.path if isinstance(each, str)])]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -199,9 +202,16 @@ class PeerProcess:
             with suppress(BrokenPipeError):  # that it has died is seen at its answer
                 pickle.dump((doing, asked), process.stdin)
                 process.stdin.flush()
+            _wait_for_answer(process)
             kind, found = pickle.load(process.stdout)
-        except (EOFError, pickle.UnpicklingError) as error:
+        except EOFError as error:
             raise PeerFailure(f"{self._named} was at {doing} when its process {self._death()}") from error
+        except Exception as error:  # whatever comes of bytes that are no pickle
+            self._end(0)
+            raise PeerFailure(
+                f"{self._named} was at {doing} when something that is no answer came from its process; what it runs "
+                "has written into the pipe of its answers"
+            ) from error
         self._waiting = False
         if kind is not None:
             raise self._raised(kind, found)
@@ -230,7 +240,7 @@ class PeerProcess:
         return f"was ended by {names.get(-status, f'signal {-status}')}{why}"
 
     def _end(self, patience: float) -> None:
-        """End the process; it has so many seconds to do so itself, if it does not compute."""
+        """End the process and what it has started; it has so many seconds to do so itself, if it does not compute."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -238,12 +248,26 @@ class PeerProcess:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-        try:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(0 if self._waiting else patience)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            _kill(process)
-            process.wait()
+        _kill(process)
+        process.wait()
         self._waiting = False
+
+
+def _wait_for_answer(process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a process answers.
+
+    Raises:
+        EOFError: if it has ended; the end of its pipe does not tell, as processes that it has forked hold it open.
+        UnpicklingError: if what comes is no answer; to read it as one might wait for more.
+    """
+    answers: Any = process.stdout
+    while hasattr(os, "killpg") and not select.select([answers], [], [], WATCHED)[0]:
+        if process.poll() is not None:
+            raise EOFError
+    if answers.peek(1)[:1] not in (b"", pickle.PROTO):
+        raise pickle.UnpicklingError
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

@@ -54,8 +54,8 @@ def close_peer(peer: Peer, opened: PeerEngine) -> None:
 
 
 def described(opened: PeerEngine) -> dict[str, Any]:
-    """What the manifest has of an open peer."""
-    return {"threads": opened.threads, **{field: getattr(opened, field) for field in LABELS}}
+    """What the manifest has of an open peer: plain data, of no class of the peer's own."""
+    return {"threads": _number(opened.threads), **{field: str(getattr(opened, field)) for field in LABELS}}
 
 
 def unlike(described: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:

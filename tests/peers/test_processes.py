@@ -74,7 +74,7 @@ class Odd(Peer):
             return PeerAnswer([gc.get_threshold()[1]] * request.max_new_tokens, os.getpid(), torch.get_num_threads())
 
         threads = int(os.environ["OMP_NUM_THREADS"])
-        return PeerEngine(decode, f"{len(sys.modules['odd_library'].__name__)}", setting.dtype, threads)
+        return PeerEngine(decode, odd_library.Version(len(odd_library.__name__)), setting.dtype, threads)
 
 
 def spin(seconds):
@@ -105,6 +105,7 @@ DOES = {
     "sleeps": lambda: time.sleep(0.2),
     "spins": lambda: spin(0.3),
     "stalls": stall,
+    "forks": lambda: os.fork() or sys.exit("of the other one"),
 }
 
 
@@ -112,6 +113,7 @@ DOES = {
 def talon_peers():
     return [Odd]
 '''
+REAL = sys.executable
 SEVEN, OTHER = (Request(np.array([first, 5, 3]), 4) for first in (7, 8))
 
 
@@ -143,7 +145,7 @@ def plugin(tmp_path, monkeypatch):
     record = tmp_path / "odd-1.0.dist-info"
     record.mkdir()
     (tmp_path / "odd.py").write_text(ODD)
-    (tmp_path / "odd_library.py").write_text("")
+    (tmp_path / "odd_library.py").write_text("class Version(str):\n    pass\n")
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
     (record / "entry_points.txt").write_text("[talon]\nodd = odd\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -191,6 +193,12 @@ def test_what_a_peer_loads_is_not_loaded_where_talon_decodes(opened, capfd):
     assert "odd_library" not in sys.modules
     assert process.described["version"] == str(len("odd_library"))
     assert "a library says something on stdout" in capfd.readouterr().err
+
+
+def test_a_process_that_a_peer_has_forked_answers_nobody(opened):
+    process = opened("forks")
+    (one, _), (other, _) = process.decode(SEVEN), process.decode(OTHER)
+    assert one.target_passes == other.target_passes
 
 
 def test_garbage_is_collected_as_often_as_where_talon_decodes(opened):
@@ -273,6 +281,38 @@ def test_one_that_cannot_be_opened_says_why(opened, mode, error, sentence):
     with pytest.raises(error) as raised:
         opened(mode)
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("sleep 60 & echo $! > {pid}; exit 4", "when its process ended with status 4"),
+        (
+            "echo $$ > {pid}; echo c of no pickle; sleep 60",
+            "when something that is no answer came from its process; .*",
+        ),
+    ],
+    ids=["dies and leaves another process", "says something else"],
+)
+def test_what_is_no_answer_is_told_and_no_process_is_left(opened, tmp_path, monkeypatch, script, sentence):
+    python, pid = tmp_path / "python", tmp_path / "pid"
+    python.write_text("#!/bin/sh\n" + script.format(pid=pid))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(PluginError, match=rf"^peer 'odd' \(odd.Odd\) was at open {sentence}$"):
+        opened()
+    assert comes(lambda: not is_there(int(pid.read_text())))
+
+
+def test_modules_of_the_folder_that_one_is_in_are_not_those_of_python(opened, tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    python.write_text(f'#!/bin/sh\nexec {REAL} "$1" -c "import json"')  # with the option alone, for the time it takes
+    python.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(PluginError, match=r"ended with status 0$"):
+        opened()
 
 
 @attrs.frozen

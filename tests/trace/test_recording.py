@@ -232,9 +232,7 @@ def test_numbers_that_were_changed_are_told_when_they_are_looked_at(
 
 def test_passes_below_0_are_told_in_a_sentence(tiny: Any, recorded: Callable[..., Trace], tmp_path: Path) -> None:
     trace = damaged(recorded(tiny), tmp_path, changed(with_passes_below_0))
-    with pytest.raises(
-        ValueError, match="no text of a trace, or not a whole one: it has -3 draft passes of a layer"
-    ):
+    with pytest.raises(ValueError, match="no text of a trace, or not a whole one: it has -3 draft passes of a layer"):
         list(trace)
 
 
