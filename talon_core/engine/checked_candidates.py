@@ -114,20 +114,33 @@ def _check_paths(
 
 def _check_rows(tokens: IntArray, logp: FloatArray, fail: Callable[[str], PluginError]) -> None:
     """Refuse rows of several that are not sorted, the padding at their end, or hold a token twice."""
-    rising = logp[:, 1:] > logp[:, :-1]
+    rising = rises(logp)
     if rising.any():
-        before, after = logp[:, :-1][rising], logp[:, 1:][rising]
-        wrong = ~(after - before <= rounding(after))
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise fail(
-                f"gave a row in which a candidate of logp {after[at]:.6g} stands behind one of {before[at]:.6g}; "
-                "rows are sorted by falling logp, padding at their end"
-            )
+        at = np.unravel_index(rising.argmax(), rising.shape)
+        raise fail(
+            f"gave a row in which a candidate of logp {logp[:, 1:][at]:.6g} stands behind one of {logp[:, :-1][at]:.6g}; "
+            "rows are sorted by falling logp, padding at their end"
+        )
     ranked = np.sort(tokens, axis=1)
     again = ranked[:, 1:] == ranked[:, :-1]
     if again.any() and (again := again & (ranked[:, 1:] >= 0)).any():
         raise fail(f"proposed token {ranked[:, 1:][again][0]} twice for one node; each token stands in a row once")
+
+
+def rises(logp: FloatArray) -> NDArray[np.bool_]:
+    """Where a candidate is likelier than the one before it in its row, by more than rounding explains.
+
+    Args:
+        logp: shape `(rows, width)`.
+
+    Returns:
+        Shape `(rows, width - 1)`.
+    """
+    rising = logp[:, 1:] > logp[:, :-1]
+    if rising.any():
+        before, after = logp[:, :-1][rising], logp[:, 1:][rising]
+        rising[rising] = ~(after - before <= rounding(after))
+    return rising
 
 
 def rounding(logp: FloatArray) -> FloatArray:

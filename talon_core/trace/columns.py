@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from talon_core.engine.checked_candidates import rises
 from talon_core.tree_arrays import FloatArray, IntArray
 
 NO_ROW = -1
@@ -113,7 +114,7 @@ class Rows:
                 f"a row of the trace holds tokens outside the vocabulary, 0 to {vocab_size - 1}; its file was changed"
             )
         twice = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
-        if twice.any() or (logp[:, 1:] > logp[:, :-1]).any():
+        if twice.any() or rises(logp).any():
             raise ValueError("a row of the trace is not sorted, or holds a token twice; its file was changed")
 
 
