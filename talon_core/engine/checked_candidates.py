@@ -116,10 +116,10 @@ def _check_rows(tokens: IntArray, logp: FloatArray, fail: Callable[[str], Plugin
     """Refuse rows of several that are not sorted, the padding at their end, or hold a token twice."""
     rising = rises(logp)
     if rising.any():
-        at = np.unravel_index(rising.argmax(), rising.shape)
+        row, place = np.unravel_index(rising.argmax(), rising.shape)
         raise fail(
-            f"gave a row in which a candidate of logp {logp[:, 1:][at]:.6g} stands behind one of {logp[:, :-1][at]:.6g}; "
-            "rows are sorted by falling logp, padding at their end"
+            f"gave a row in which a candidate of logp {logp[row, place + 1]:.6g} stands behind one of "
+            f"{logp[row, place]:.6g}; rows are sorted by falling logp, padding at their end"
         )
     ranked = np.sort(tokens, axis=1)
     again = ranked[:, 1:] == ranked[:, :-1]

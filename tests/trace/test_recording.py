@@ -18,7 +18,7 @@ from talon_core.choices import SeededChoices
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.plugins.registry import load_registry
 from talon_core.table import TableDrafter
-from talon_core.trace.columns import NO_ROW, TextTrace
+from talon_core.trace.columns import NO_ROW, Rows, TextTrace
 from talon_core.trace.folder import Trace, find_trace, read_trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.observed import Notes, Observed, Place
@@ -351,3 +351,16 @@ def test_a_recording_that_is_killed_goes_on_where_it_was(smollm: Any, tmp_path: 
     answer = json.loads(done.stdout)
     assert 1 <= answer["texts"] < 3
     assert len(read_trace(out).texts()) == 3
+
+
+def test_rows_that_rise_by_the_rounding_of_half_precision_were_not_changed() -> None:
+    def rows(logp: list[float]) -> Rows:
+        tokens = np.array([[4, 5, 6, -1]], dtype=np.int32)
+        own = np.array([[*logp, -np.inf]])
+        return Rows(
+            np.array([0, 1]), np.array([-1]), np.array([3]), tokens, own, np.array([True]), np.zeros((1, 1), int)
+        )
+
+    rows([-1.0, -0.995, -3.0]).check([0], 10)
+    with pytest.raises(ValueError, match="is not sorted, or holds a token twice"):
+        rows([-1.0, -0.5, -3.0]).check([0], 10)
