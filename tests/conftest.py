@@ -184,14 +184,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without `--matrix`, tests marked so are skipped, visibly. Workers begin with what is slow: none ends late."""
+    """Without `--matrix`, tests marked so are skipped, visibly.
+
+    Of several workers one begins with what runs the embedded models, and goes on with what else is slow; the others begin
+    with the rest and take from the end of what is left. So none ends late, and two seldom run a large model at a time:
+    each of its passes reads all weights, and together they would wait for the memory.
+    """
     if not config.getoption("--matrix"):
         skip = pytest.mark.skip(reason="part of the whole matrix: run with --matrix")
         for item in items:
             if "matrix" in item.keywords:
                 item.add_marker(skip)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: "slow" not in item.keywords)
+        items.sort(key=lambda item: ("models" not in item.keywords, "slow" not in item.keywords))
 
 
 SELDOM = (50_000, 20, 50)
