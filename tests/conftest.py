@@ -186,9 +186,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without `--matrix`, tests marked so are skipped, visibly.
 
-    Of several workers one begins with what runs the embedded models, and goes on with what else is slow; the others begin
-    with the rest and take from the end of what is left. So none ends late, and two seldom run a large model at a time:
-    each of its passes reads all weights, and together they would wait for the memory.
+    Of several workers one begins with what runs the embedded models, and goes on with what else is slow; the others
+    begin with the rest and take from the end of what is left. So none ends late, and two seldom run a large model at a
+    time: each of its passes reads all weights, and together they would wait for the memory.
     """
     if not config.getoption("--matrix"):
         skip = pytest.mark.skip(reason="part of the whole matrix: run with --matrix")

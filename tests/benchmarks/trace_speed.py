@@ -23,6 +23,7 @@ from rich.table import Table
 
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.prompts import read_sets
+from talon_core.bench.timed import busy_after
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import DEFAULT_MODEL
@@ -110,6 +111,7 @@ def _together(methods: dict[str, Any], trace: Trace, repetitions: int) -> dict[s
 
 def _replayed(methods: list[str], trace: Trace) -> dict[str, Any]:
     """What the command says, with the seconds that it took, but for the interpreter's start: torch is loaded here."""
+    busy_after()  # this process has decoded, and its threads go on for a while, waiting for more
     command = [sys.executable, "-m", "talon_core", "trace", "replay", str(trace.folder), *methods, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
