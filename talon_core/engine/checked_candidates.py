@@ -121,10 +121,17 @@ def _check_rows(tokens: IntArray, logp: FloatArray, fail: Callable[[str], Plugin
             f"gave a row in which a candidate of logp {logp[row, place + 1]:.6g} stands behind one of "
             f"{logp[row, place]:.6g}; rows are sorted by falling logp, padding at their end"
         )
+    again = repeated(tokens)
+    if len(again):
+        raise fail(f"proposed token {again[0]} twice for one node; each token stands in a row once")
+
+
+def repeated(tokens: IntArray) -> IntArray:
+    """The tokens, but for padding, that stand in a row of these more than once; shape `(repeated,)`."""
     ranked = np.sort(tokens, axis=1)
-    again = ranked[:, 1:] == ranked[:, :-1]
-    if again.any() and (again := again & (ranked[:, 1:] >= 0)).any():
-        raise fail(f"proposed token {ranked[:, 1:][again][0]} twice for one node; each token stands in a row once")
+    twice: IntArray = ranked[:, 1:][ranked[:, 1:] == ranked[:, :-1]]
+    real: IntArray = twice[twice >= 0]
+    return real
 
 
 def rises(logp: FloatArray) -> NDArray[np.bool_]:

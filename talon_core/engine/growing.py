@@ -132,16 +132,18 @@ class Growing:
         self.spans.append(Span("policy", started, self._now()))
 
     def _take(self, candidates: Candidates, chosen: IntArray, drawn: Mapping[int, Drawn]) -> None:
-        tokens, parents = candidates.tokens.take(chosen), candidates.parents(chosen)
-        path_logp, by_parent = candidates.path_logp.take(chosen), {}
+        tokens, parents = [candidates.tokens.take(chosen)], [candidates.parents(chosen)]
+        path_logp, by_parent = [candidates.path_logp.take(chosen)], {}
         for row, one in drawn.items():
             parent, firsts = candidates.frontier[row], one.firsts
-            tokens = np.concatenate([tokens, one.tokens[firsts]])
-            parents = np.concatenate([parents, np.full(len(firsts), parent)])
-            path_logp = np.concatenate([path_logp, self.tree.path_logp[parent] + one.logp[firsts]])
+            tokens.append(one.tokens[firsts])
+            parents.append(np.full(len(firsts), parent))
+            path_logp.append(self.tree.path_logp[parent] + one.logp[firsts])
             by_parent[int(parent)] = one
         held = {**self.tree.drawn, **by_parent} if by_parent else self.tree.drawn
-        self.tree = with_nodes(self.tree, tokens, parents, path_logp, held, layer=True)
+        self.tree = with_nodes(
+            self.tree, np.concatenate(tokens), np.concatenate(parents), np.concatenate(path_logp), held, layer=True
+        )
         self.shown_draws |= {node: one.copied() for node, one in by_parent.items()}
         self.shown = self.tree.copied(self.shown_draws)
 

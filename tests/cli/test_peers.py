@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from talon_core.bench.results import MANIFEST, RESULTS
+from talon_tests.module_plugins import install
 
 SENTENCE = "hi-🙂é~\n"
 RIVALS = '''
@@ -82,11 +83,7 @@ def rivals(tmp_path, monkeypatch):
     import importlib
     import sys
 
-    record = tmp_path / "rivals-1.0.dist-info"
-    record.mkdir()
-    (tmp_path / "rivals.py").write_text(RIVALS)
-    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: rivals\nVersion: 1.0\n")
-    (record / "entry_points.txt").write_text("[talon]\nrivals = rivals\n")
+    install(tmp_path, "rivals", RIVALS)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield importlib.import_module("rivals")
     del sys.modules["rivals"]

@@ -27,6 +27,7 @@ from talon_core.peer import Peer
 from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_tests.children import hear_ctrl_c
+from talon_tests.module_plugins import install
 from talon_tests.tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are ended by signals here")
@@ -142,12 +143,8 @@ def loaded(folder):
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     """The plugin, installed; gives its folder."""
-    record = tmp_path / "odd-1.0.dist-info"
-    record.mkdir()
-    (tmp_path / "odd.py").write_text(ODD)
+    install(tmp_path, "odd", ODD)
     (tmp_path / "odd_library.py").write_text("class Version(str):\n    pass\n")
-    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
-    (record / "entry_points.txt").write_text("[talon]\nodd = odd\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     sys.modules.pop("odd", None)
