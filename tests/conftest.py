@@ -1,5 +1,6 @@
 """Options and fixtures of the whole suite."""
 
+import atexit
 import gc
 import hashlib
 import importlib
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,45 +37,66 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def read_entry_points() -> Iterator[None]:
-    """What is installed is read anew only where a folder of `sys.path` has changed: most decoders look for plugins."""
+def found_plugins() -> Iterator[None]:
+    """Plugins are looked for anew only where a folder of `sys.path` has changed: most decoders look for them."""
     from talon_core.plugins import registry
 
-    read: dict[Any, Any] = {}
-    entry_points = registry.entry_points
+    known: dict[Any, Any] = {}
+    find = registry._installed_plugins
 
-    def found(group: str) -> Any:
+    def found() -> Any:
         folders = [path for path in sys.path if os.path.isdir(path)]
-        question = (group, *sys.path, *(os.stat(path).st_mtime_ns for path in folders))
-        if question not in read:
-            read[question] = entry_points(group=group)
-        return read[question]
+        question = (registry.entry_points, *sys.path, *(os.stat(path).st_mtime_ns for path in folders))
+        if question not in known:
+            known[question] = find()
+        return known[question]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "entry_points", found)
+        patch.setattr(registry, "_installed_plugins", found)
         yield
 
 
 @pytest.fixture(scope="session")
-def forked_python() -> Iterator[str]:
-    """A command that takes `-c` or `-m` as `python` does, without its imports: see `talon_tests/forked_python.py`."""
-    if not hasattr(os, "fork"):
-        yield sys.executable
+def fork_server() -> Iterator[str]:
+    """The address of a process that starts others as forks of itself: see `talon_tests/forked_python.py`.
+
+    Workers share one, which the process that starts them holds.
+    """
+    if SERVER in os.environ:
+        yield os.environ[SERVER]
         return
-    script = Path(__file__).parent / "talon_tests" / "forked_python.py"
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def forked_python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A command that takes `-c` or `-m` as `python` does, without its imports."""
+    if not hasattr(os, "fork"):
+        return sys.executable
+    address, command = request.getfixturevalue("fork_server"), tmp_path_factory.mktemp("bin") / "python"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{FORKED_PYTHON}" ask "{address}" "$@"\n')
+    command.chmod(0o700)
+    return str(command)
+
+
+SERVER = "TALON_FORK_SERVER"
+"""The environment variable with the address of the server that workers share."""
+
+FORKED_PYTHON = Path(__file__).parent / "talon_tests" / "forked_python.py"
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """A server, which imports what it has to when it is first asked; its address."""
     with tempfile.TemporaryDirectory(prefix="talon-") as folder:  # the path of a socket may have a hundred characters
-        address, command = f"{folder}/socket", Path(folder, "python")
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" ask "{address}" "$@"\n')
-        command.chmod(0o700)
-        with subprocess.Popen(
-            [sys.executable, "-P", str(script), "serve", address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        ) as server:
+        address = f"{folder}/socket"
+        command = [sys.executable, "-P", str(FORKED_PYTHON), "serve", address]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
-            yield str(command)
+            yield address
 
 
 LIAR = """
@@ -225,9 +248,28 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(*SELDOM)
     for spec in config.getoption("--talon-policy"):
         _check_policy(spec)
+    if hasattr(config, "workerinput"):
+        return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and not hasattr(config, "workerinput"):
+    if reporter is not None:
         config.pluginmanager.register(SlowTests(reporter), "slow-tests")
+    if config.getoption("numprocesses", None) and hasattr(os, "fork"):
+        shared = ExitStack()
+        config.add_cleanup(shared.close)
+        os.environ[SERVER] = shared.enter_context(serving())
+        shared.callback(os.environ.pop, SERVER)
+
+
+def pytest_collection_finish() -> None:
+    """The modules that are imported by now stay: nobody need look through them for garbage."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """What is left is looked through once, and not ten times by pytest; when Python ends it is all taken apart."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def _check_policy(spec: str) -> None:
@@ -310,16 +352,40 @@ def _embedded(name: str) -> tuple[Any, Any]:
     return load_model(name)
 
 
+@contextmanager
+def _probed_once(model: Any) -> Iterator[None]:
+    """Each way to run a model is probed when it is first made into a target: of an embedded one that takes long."""
+    from talon_core.hf.target import HFTarget
+
+    probe, probed = HFTarget._probe, set()
+
+    def once(target: HFTarget, config: Any) -> None:
+        accelerator = target.accelerator.name if target.accelerator is not None else None
+        way = (target.attention.name, accelerator, target.states, target.graphs is not None)
+        if target.model is not model or way not in probed:
+            probe(target, config)
+        if target.model is model:
+            probed.add(way)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HFTarget, "_probe", once)
+        yield
+
+
 @pytest.fixture(scope="session")
-def smollm() -> tuple[Any, Any]:
+def smollm() -> Iterator[tuple[Any, Any]]:
     """SmolLM2-135M-Instruct and its tokenizer, float32."""
-    return _embedded("smollm2-135m")
+    loaded = _embedded("smollm2-135m")
+    with _probed_once(loaded[0]):
+        yield loaded
 
 
 @pytest.fixture(scope="session")
-def gemma() -> tuple[Any, Any]:
+def gemma() -> Iterator[tuple[Any, Any]]:
     """Gemma 3 270M and its tokenizer, float32."""
-    return _embedded("gemma3-270m")
+    loaded = _embedded("gemma3-270m")
+    with _probed_once(loaded[0]):
+        yield loaded
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """What can be asked for by name: policies, drafters, rules and attention backends, all from plugins."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -109,8 +111,7 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
     for label, load in _installed_plugins() if plugins is None else plugins:
         labels.append(label)
         try:
-            with noting_imports():
-                plugin = load()
+            plugin = load()
             manager = pluggy.PluginManager(GROUP)
             manager.add_hookspecs(hookspecs)
             manager.register(plugin, name=label)
@@ -148,7 +149,14 @@ def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:
         distribution = entry.dist.name if entry.dist is not None else "unknown"
         found.setdefault(f"{distribution}:{entry.name}", entry)
     ours_first = sorted(found, key=lambda label: (not label.startswith("talon-core:"), label))
-    return [(label, found[label].load) for label in ours_first]
+    return [(label, partial(_load, found[label])) for label in ours_first]
+
+
+def _load(entry: EntryPoint) -> Any:
+    if entry.module in sys.modules:
+        return entry.load()
+    with noting_imports():
+        return entry.load()
 
 
 def _problem_of(cls: object, interface: type, taken: Mapping[str, Registered]) -> str | None:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from talon_core.cli import main
+from talon_tests import forked_python
 
 SENTENCE = "hi-🙂é~\n"
 """No byte comes twice, so that each byte determines the next; five tokens show nothing by themselves."""
@@ -74,14 +75,6 @@ def talon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return run
 
 
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator["subprocess.Popen[str]"]:
-    """See `tests/cli/fork_server.py`."""
-    command = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield server
-
-
 @pytest.fixture
 def process(request: pytest.FixtureRequest) -> Callable[..., tuple[int, str, str]]:
     """Runs a script as `python -c` does; gives the exit status (negative: killed by a signal), stdout and stderr."""
@@ -102,12 +95,7 @@ def process(request: pytest.FixtureRequest) -> Callable[..., tuple[int, str, str
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
             )
             return done.returncode, done.stdout, done.stderr
-        server = request.getfixturevalue("fork_server")
-        asked = {"script": script, "arguments": arguments, "redirect": redirect}
-        print(json.dumps({**asked, "environment": dict(os.environ), "folder": os.getcwd()}), file=server.stdin)
-        server.stdin.flush()
-        status, out, err = json.loads(server.stdout.readline())
-        return status, out, err
+        return forked_python.run(request.getfixturevalue("fork_server"), script, *arguments, redirect=redirect)
 
     return run
 

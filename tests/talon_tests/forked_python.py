@@ -1,22 +1,30 @@
 """A `python` that is there at once: a fork of a process that has imported torch, transformers and TALON already.
 
-Each worker starts the server once; the fixture `forked_python` is its other end: a command that takes `-c` or `-m` as
-`python` does. It hands its streams, folder and environment to a fork, passes signals on to it, and ends as it ends.
-What an interpreter does at its start a fork does not do again, but for the encoding of `PYTHONIOENCODING`.
+A run has one server. The fixture `forked_python` is its other end: a command that takes `-c` or `-m` as `python` does.
+It hands its streams, folder and environment to a fork, passes signals on to it, and ends as it ends. What an
+interpreter does at its start a fork does not do again, but for the encoding of `PYTHONIOENCODING`. `run` asks for a
+process without that command.
 """
 
 import atexit
 import contextlib
+import gc
+import io
 import json
 import os
+import re
 import runpy
 import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
+import weakref
+from collections.abc import Sequence
+from importlib import import_module
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 IMPORTED = (
     *("talon_core.cli.run", "talon_core.cli.session", "talon_core.decoding.loading", "talon_core.decoding.decoder"),
@@ -25,27 +33,43 @@ IMPORTED = (
     *("transformers.models.llama.modeling_llama", "transformers.models.llama.tokenization_llama"),
 )
 STREAMS = (0, 1, 2)
+SECONDS = 60
+"""What `run` gives a process."""
+REDIRECTION = re.compile(r"(\d?)([<>])(&-|/\S+)")
 
 
 def serve(address: str) -> None:
-    """Import, say so on stdout, and answer each connection in a process of its own, as long as stdin is open."""
-    from importlib import import_module
-
-    for module in IMPORTED:
-        import_module(module)
+    """Say on stdout when one can connect, and answer each connection in a process of its own, while stdin is open."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
         print("ready", flush=True)
+        prepared = False
         while listener in select.select([listener, sys.stdin], [], [])[0]:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             channel, _ = listener.accept()
+            if not prepared:
+                prepare()
+                prepared = True
             with channel:
                 if not os.fork():
                     listener.close()
                     attend(channel)
+
+
+def prepare() -> None:
+    """Import what takes long, and leave a fork little to do at its end."""
+    for module in IMPORTED:
+        import_module(module)
+    talon = import_module("talon_core.cli").main
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        for arguments in ([], ["list"], ["lst"]):
+            talon(arguments)  # for its imports
+    for finalizer in [*weakref.finalize._registry]:  # type: ignore[attr-defined]  # of torch's libraries
+        finalizer.atexit = False
+    gc.freeze()
 
 
 def attend(channel: socket.socket) -> NoReturn:
@@ -87,6 +111,8 @@ def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
         stream = os.fdopen(number, mode, lines, encoding=encoding, errors=errors, closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    redirect(asked.get("redirect", ""))
+    signal.alarm(asked.get("seconds", 0))
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
@@ -105,6 +131,21 @@ def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
         if leaving.code is None or isinstance(leaving.code, int):
             leave(leaving.code or 0)
         raise
+    finally:
+        gc.unfreeze()  # the interpreter takes apart all there is
+
+
+def redirect(words: str) -> None:
+    """Do what a shell does with these words; a stream whose descriptor is closed is None, as at a process's start."""
+    for number, direction, target in REDIRECTION.findall(words):
+        descriptor = int(number or direction == ">")
+        if target == "&-":
+            os.close(descriptor)
+            name = ("stdin", "stdout", "stderr")[descriptor]
+            setattr(sys, name, None)
+            setattr(sys, f"__{name}__", None)
+        else:
+            os.dup2(os.open(target, os.O_WRONLY), descriptor)
 
 
 def leave(status: int) -> None:
@@ -118,23 +159,50 @@ def leave(status: int) -> None:
         os._exit(status)
 
 
+def run(address: str, script: str, *arguments: str, redirect: str = "") -> tuple[int, str, str]:
+    """Run a script as `python -c` does; its exit status (negative: killed by a signal), stdout and stderr.
+
+    Args:
+        address: of the server.
+        script: what is run, for a minute at the most.
+        arguments: what follows it on the command line.
+        redirect: redirections of the streams as a shell writes them: `2>&-`, `>/dev/full`.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(os.devnull) as nothing:
+        streams = [one.fileno() for one in (nothing, out, err)]
+        asked = {"command": ["-c", script], "arguments": arguments, "redirect": redirect, "seconds": SECONDS}
+        with socket.socket(socket.AF_UNIX) as channel:
+            answers = request(channel, address, {**asked, "interruptible": True}, streams)
+            answers.readline()
+            status = int(answers.readline())
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read())
+    return status, said[0], said[1]
+
+
+def request(channel: socket.socket, address: str, asked: dict[str, Any], streams: Sequence[int]) -> TextIO:
+    """Ask for a process in this environment and folder; a line for its number, and one for its status."""
+    channel.connect(address)
+    socket.send_fds(channel, [b" "], streams)
+    here = {"environment": dict(os.environ), "folder": os.getcwd()}
+    channel.sendall(json.dumps({**asked, **here}).encode() + b"\n")
+    return channel.makefile()
+
+
 def ask(address: str, *words: str) -> NoReturn:
     """Stand for `python` with these words on its command line."""
     place = next(place for place, word in enumerate(words) if word in ("-c", "-m"))
     asked = {
         "command": words[: place + 2],
         "arguments": words[place + 2 :],
-        "environment": dict(os.environ),
-        "folder": os.getcwd(),
         "interruptible": signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
     }
     passed_on = (signal.SIGINT, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     with socket.socket(socket.AF_UNIX) as channel:
-        channel.connect(address)
-        socket.send_fds(channel, [b" "], STREAMS)
-        channel.sendall(json.dumps(asked).encode() + b"\n")
-        answers = channel.makefile()
+        answers = request(channel, address, asked, STREAMS)
         child = int(answers.readline())
 
         def pass_on(number: int, _: FrameType | None) -> None:
@@ -153,3 +221,4 @@ def ask(address: str, *words: str) -> NoReturn:
 
 if __name__ == "__main__":
     {"serve": serve, "ask": ask}[sys.argv[1]](*sys.argv[2:])
+    os._exit(0)  # what is imported need not be taken apart
