@@ -95,7 +95,7 @@ def compile_all(processes: int = 2) -> list[Usage]:
         for target in TARGETS
         if variant[4].get("target", target.name) == target.name
     ]
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
         return list(pool.map(_usage, *zip(*jobs, strict=True)))
 
 

@@ -14,6 +14,8 @@ from types import ModuleType
 import attrs
 import pytest
 
+from talon_core.decoding import loading
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -61,7 +63,20 @@ def logs_as_before():
         logger.handlers[:] = handlers
 
 
-@pytest.mark.usefixtures("logs_as_before")
+@pytest.fixture
+def loaded_already(request, monkeypatch):
+    """Pages load SmolLM2 as their reader does; here it is loaded once."""
+    load_model = loading.load_model
+
+    def load(name, **options):
+        if name == "smollm2-135m" and not options.pop("trust_remote_code", False) and not options:
+            return request.getfixturevalue("smollm")
+        return load_model(name, **options)
+
+    monkeypatch.setattr(loading, "load_model", load)
+
+
+@pytest.mark.usefixtures("logs_as_before", "loaded_already")
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ from talon_drafters.checkpoints.files import shipped
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
-NEW_TOKENS, GEMMAS_TOKENS, MATRIX_TOKENS = 48, 38, 200
+NEW_TOKENS, GEMMAS_TOKENS, MATRIX_TOKENS = 48, 26, 200
 WINDOW = 512
 """Tokens that Gemma's layers with sliding windows see."""
 
@@ -86,8 +86,8 @@ LONG_TEXT = " ".join(
     f"{'north' if day % 3 else 'south'} and the water was {'rough' if day % 4 else 'calm'}."
     for day in range(1, 16)
 )
-LONG_TEXT += " On day 16 the crew of the Heron"
-"""About 490 tokens for Gemma: those that follow go past its sliding window, from about the twentieth on."""
+LONG_TEXT += " On day 16 the crew of the Heron sailed 19 miles and wrote"
+"""About 500 tokens for Gemma: those that follow go past its sliding window, from about the twelfth on."""
 
 
 @pytest.mark.parametrize(("model", "policy", "drafter"), COMBINATIONS)
@@ -109,11 +109,11 @@ def test_greedy_output_is_that_of_generate(
         assert result.token_ids == expected(model, result.prompt_ids.tolist(), **options), prompt
         assert len(result.token_ids) == count
         if model == "gemma" and prompt == LONG_TEXT:
-            assert len(result.prompt_ids) + 16 < WINDOW < len(result.prompt_ids) + count - 16
+            assert len(result.prompt_ids) + 10 < WINDOW < len(result.prompt_ids) + count - 10
 
 
-SHIPPED_FOR_SMOLLM = {"eagle3": (2.4, 25e6), "hydra": (1.8, 8e6), "medusa": (1.6, 8e6)}
-"""Kinds of drafters that travel with TALON: tokens a pass that they must give with 32 nodes, and their most bytes."""
+SHIPPED_FOR_SMOLLM = {"eagle3": (2.1, 25e6), "hydra": (1.7, 8e6), "medusa": (1.6, 8e6)}
+"""Kinds of drafters that travel with TALON: tokens a pass that they must give with 16 nodes, and their most bytes."""
 
 
 @pytest.mark.parametrize("kind", SHIPPED_FOR_SMOLLM)
@@ -124,7 +124,7 @@ def test_a_shipped_drafter_is_small_and_guesses_well(
     folder = shipped()[f"smollm2-135m-{kind}"]
     assert sum(file.stat().st_size for file in folder.iterdir()) <= most_bytes
     assert "## Licences" in (folder / "README.md").read_text()
-    decoder = _decoder(request, "smollm", "talon:budget=32", kind)
+    decoder = _decoder(request, "smollm", "talon:budget=16", kind)
     decoder.engine.allocate = False  # all nodes count, whatever they cost here
     stats = [result.stats for result in decoder.generate([*prompts], max_new_tokens=32)]
     assert sum(one.new_tokens for one in stats) >= least * sum(one.target_passes for one in stats)
@@ -145,11 +145,11 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "bad-words": {"bad_words_ids": [[260], [28, 284]]},
     "suppressed": {"suppress_tokens": [28, 30, 260]},
     "forced": {"forced_eos_token_id": 2, "begin_suppress_tokens": [1653]},
-    "several": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 4, "min_new_tokens": 32, "eos_token_id": [2, 30]},
+    "several": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 4, "min_new_tokens": 8, "eos_token_id": [2, 282]},
 }
 """Each changes SmolLM2's answer to the first prompt, within as many tokens as are decoded."""
 
-PROCESSED_TOKENS = 40
+PROCESSED_TOKENS = 24
 
 
 @pytest.mark.parametrize("model_name", ["smollm", pytest.param("gemma", marks=pytest.mark.matrix)])
