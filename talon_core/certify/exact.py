@@ -36,7 +36,8 @@ def generations(decoder: Decoder, request: Request) -> Iterator[tuple[float, Gen
         generation.finish()
         return generation
 
-    return enumerate_outcomes(experiment)
+    with decoder.engine.session():  # one for all: a model is looked through when one begins
+        yield from enumerate_outcomes(experiment)
 
 
 def emitted_law(decoder: Decoder, request: Request) -> Law:

@@ -33,7 +33,7 @@ QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is
 """Three tokens may come next, none of them with a probability above a half, and the drafter does not agree."""
 
 TOKENS, TOP_K = 3, 3
-SAMPLES, BATCH = 540, 20
+SAMPLES, BATCH = 540, 45
 FALSE_ALARM = 1e-3
 PAIRS = [
     ("talon-sampled:budget=4,top_k=2", "hybrid"),
