@@ -196,8 +196,8 @@ class TokenTree:
 
     def child(self, node: int, token: int) -> int | None:
         """The first child of `node` that holds `token`, or None."""
-        found = np.flatnonzero((self.parents == node) & (self.tokens == token))
-        return int(found[0]) if len(found) else None
+        (children,) = (self.parents == node).nonzero()
+        return next((child for child in children.tolist() if self.tokens.item(child) == token), None)
 
     def follow(self, tokens: Sequence[int] | IntArray) -> IntArray:
         """Walk from the root along `tokens` as far as the tree goes; node indices, the root's 0 first, int64."""

@@ -1,6 +1,7 @@
 """Letting an acceptance rule walk a verified tree, and checking what it says."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,10 +36,11 @@ def checked_walk(rule: AcceptanceRule, accepted: object, tree: TokenTree, vocab_
     if path is None or path.ndim != 1 or path.dtype.kind not in "iu":
         raise fail(f"accepted the path {written(given)}; a path is an array of node indices")
     path = path.astype(np.int64)
-    on_tree = len(path) and path[0] == 0 and path.min() == 0 and path.max() < len(tree)
-    if not on_tree or not np.array_equal(tree.parents[path[1:]], path[:-1]):
+    nodes, parents = path.tolist(), tree.parents.tolist()
+    below = all(0 < node < len(parents) and parents[node] == above for above, node in pairwise(nodes))
+    if nodes[:1] != [0] or not below:
         raise fail(
-            f"accepted the path {path.tolist()}; "
+            f"accepted the path {nodes}; "
             "a path begins with the root, 0, and each node is the parent of the next"
         )
     if not is_whole(token) or not 0 <= token < vocab_size:
