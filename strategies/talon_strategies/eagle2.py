@@ -17,8 +17,9 @@ class Eagle2(TreePolicy):
     """Expands the `top_k` best nodes of each layer, then re-ranks everything (EAGLE-2, arXiv 2406.16858).
 
     The value of a node is the product of the drafter's probabilities along its path (their V_i). All candidates that
-    were ever scored compete in the re-ranking, so the drafted tree is much larger than the one that is verified.
-    Every round takes `1 + depth` draft passes, whatever the drafter's confidence.
+    were ever scored compete in the re-ranking, so the drafted tree is larger than the one that is verified. What is
+    behind `budget - 1` others of its own layer has lost already: no more of a layer are kept, nor fewer than are
+    expanded. Every round takes `1 + depth` draft passes, whatever the drafter's confidence.
 
     Attributes:
         budget: nodes sent to the target, the root included, at least 2; EAGLE's `total_token`.
@@ -33,16 +34,21 @@ class Eagle2(TreePolicy):
 
     @property
     def draft_budget(self) -> int:
-        return 1 + self.top_k + self.depth * self.top_k**2
+        return 1 + self.top_k + self.depth * min(self.top_k**2, self._kept)
+
+    @property
+    def _kept(self) -> int:
+        """Most candidates of a layer that join the drafted tree."""
+        return max(self.top_k, self.budget - 1)
 
     def width(self, tree: TokenTree) -> int:
         return self.top_k
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        scored = candidates.best(self.top_k**2)  # all of them, best first
-        layer = tree.depths[candidates.frontier[0]]
+        kept = candidates.best(self._kept)  # best first
+        layer, first = tree.depths[candidates.frontier[0]], len(tree)
         expanded = self.top_k if layer < self.depth else 0
-        return Growth(scored, frontier=len(tree) + np.arange(min(expanded, len(scored))))
+        return Growth(kept, frontier=np.arange(first, first + min(expanded, len(kept))))
 
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree.keep(tree.best(self.budget))

@@ -8,8 +8,8 @@ from talon_strategies import Eagle2
 
 
 def by_definition(drafter, budget, depth, top_k):
-    """EAGLE-2's rule on plain dictionaries: everything scored, and the part of it that is verified."""
-    scored, layer = {}, {(0,): 1.0}
+    """EAGLE-2's rule on plain dictionaries: everything scored, what is expanded, and the part that is verified."""
+    scored, layer, expanded = {}, {(0,): 1.0}, {(0,)}
     for _ in range(1 + depth):
         children = {}
         for path, prob in layer.items():
@@ -18,9 +18,11 @@ def by_definition(drafter, budget, depth, top_k):
                 children[(*path, token)] = prob * law[token]
         scored |= children
         layer = dict(sorted(children.items(), key=lambda child: -child[1])[:top_k])
+        expanded |= layer.keys()
     values = np.sort(list(scored.values()))
     assume((values[:-1] < values[1:] * (1 - 1e-9)).all())
-    return {(0,), *scored}, {(0,), *sorted(scored, key=scored.__getitem__, reverse=True)[: budget - 1]}
+    best = sorted(scored, key=scored.__getitem__, reverse=True)[: budget - 1]
+    return {(0,), *scored}, expanded, {(0,), *best}
 
 
 def test_keeps_the_contract():
@@ -40,21 +42,22 @@ def test_keeps_the_contract_with_other_options(options):
 )
 def test_the_tree_is_the_best_of_all_that_was_scored(draft, paths, drafter, budget, depth, top_k):
     drafted = draft(Eagle2(budget=budget, depth=depth, top_k=top_k), drafter)
-    scored, verified = by_definition(drafter, budget, depth, top_k)
-    assert paths(drafted.drafted) == scored
+    scored, expanded, verified = by_definition(drafter, budget, depth, top_k)
+    assert expanded | verified <= paths(drafted.drafted) <= scored
     assert paths(drafted.tree) == verified
 
 
-@given(drafter=untied_drafters(20), depth=st.integers(0, 4), top_k=st.integers(1, 10))
-def test_the_drafted_tree_fills_its_budget(draft, drafter, depth, top_k):
-    policy = Eagle2(depth=depth, top_k=top_k)
+@given(drafter=untied_drafters(20), budget=st.integers(2, 120), depth=st.integers(0, 4), top_k=st.integers(1, 10))
+def test_the_drafted_tree_fills_its_budget(draft, drafter, budget, depth, top_k):
+    policy = Eagle2(budget=budget, depth=depth, top_k=top_k)
     drafted = draft(policy, drafter).drafted
     assert len(drafted) == policy.draft_budget
     assert drafted.depths.max() == depth + 1
 
 
-def test_the_papers_drafted_tree_has_711_nodes():
-    assert Eagle2(budget=60, depth=7, top_k=10).draft_budget == 1 + 10 + 7 * 100
+def test_no_more_of_a_layer_is_drafted_than_could_be_verified():
+    assert Eagle2(budget=60, depth=7, top_k=10).draft_budget == 1 + 10 + 7 * 59
+    assert Eagle2(budget=200, depth=7, top_k=10).draft_budget == 1 + 10 + 7 * 100  # all that the paper scores
 
 
 def test_rounding_upwards_does_not_part_a_node_from_its_parent(draft):
