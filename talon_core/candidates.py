@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
-from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
-from talon_core.tree_arrays import floats, ints
+from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import floats, highest, ints
 
 LOWEST = float(np.finfo(np.float64).min)  # the least score that is not minus infinity
 
@@ -140,14 +140,11 @@ class Candidates:
         return cls(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible)
 
     def copied(self) -> "Candidates":
-        """The same candidates as an object of its own, over read-only views of the same arrays."""
-        return Candidates(
-            read_only(self.frontier),
-            read_only(self.tokens),
-            read_only(self.logp),
-            read_only(self.path_logp),
-            self.law,
-        )
+        """The same candidates as an object of its own: whatever is done to it, these stay as they are."""
+        arrays = self.frontier.copy(), self.tokens.copy(), self.logp.copy(), self.path_logp.copy()
+        for array in arrays:
+            array.setflags(write=False)
+        return Candidates(*arrays, self.law)
 
     def detached(self, *, laws: bool = False) -> "Candidates":
         """The same candidates as arrays alone, whatever the drafter does next; they can be saved and sent elsewhere.
@@ -192,12 +189,7 @@ class Candidates:
         if score is not None:  # where there is none, padding has minus infinity
             good &= self.tokens.ravel() >= 0
         (found,) = good.nonzero()
-        if len(found) > count > 0:  # sorting only what can be chosen is several times faster on wide layers
-            passing = ranked[found]
-            least = len(passing) - int(count)
-            found = found[passing >= np.partition(passing, least)[least]]
-        order = (-ranked[found]).argsort(kind="stable")[: max(count, 0)]
-        return found[order]
+        return found[highest(ranked[found], count)]
 
     def draw(
         self,

@@ -21,16 +21,27 @@ def floats(values: Any) -> FloatArray:
     return _kept(values, np.float64)
 
 
-FEW = 24
-"""Numbers up to which Python's own functions over a list are faster than NumPy's over an array."""
+SORTED = 256
+"""Numbers up to which sorting all of them is as fast as finding first what can be among the highest."""
 
 
-def ends_of(values: IntArray) -> tuple[int, int]:
-    """The smallest and the largest of some numbers, at least one, with one axis."""
-    if len(values) > FEW:
-        return int(np.minimum.reduce(values)), int(np.maximum.reduce(values))
-    numbers = values.tolist()
-    return min(numbers), max(numbers)
+def highest(values: FloatArray, count: int) -> IntArray:
+    """The places of the `count` largest numbers, largest first; of equals the earlier is first, and NaN is last.
+
+    Args:
+        values: shape `(numbers,)`.
+        count: at most.
+
+    Returns:
+        Shape `(min(count, numbers),)`, int64.
+    """
+    falling, count = -values, int(count)
+    if len(falling) > SORTED and 0 < count < len(falling):
+        ends = falling.copy()
+        ends.partition(count - 1)
+        (found,) = (~(falling > ends[count - 1])).nonzero()
+        return found[falling[found].argsort(kind="stable")[:count]]
+    return falling.argsort(kind="stable")[: max(count, 0)]
 
 
 def joined(array: AnyArray, more: AnyArray) -> AnyArray:

@@ -16,7 +16,6 @@ from talon_core.errors import PluginError, blaming, described, is_whole, naming,
 from talon_core.policy import Growth, TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import IntArray, TokenTree, with_nodes
-from talon_core.tree_arrays import ends_of, ints
 
 
 @attrs.frozen
@@ -65,11 +64,11 @@ class Growing:
 
     def _usable(self, nodes: IntArray) -> IntArray:
         ends, most = self.limits.ends, self.limits.max_depth
-        tokens, depths = self.tree.tokens[nodes].tolist(), self.tree.depths[nodes].tolist()
+        tokens, depths = self.tree.tokens.take(nodes).tolist(), self.tree.depths.take(nodes).tolist()
         if ends.isdisjoint(tokens) and max(depths, default=0) < most:
-            return ints(nodes)
+            return nodes
         held = zip(nodes.tolist(), tokens, depths, strict=True)
-        return ints([node for node, token, depth in held if depth < most and token not in ends])
+        return np.array([node for node, token, depth in held if depth < most and token not in ends], dtype=np.int64)
 
     def fail(self, what: str) -> PluginError:
         return PluginError(f"{naming('tree policy', self.policy)} {what}")
@@ -98,7 +97,7 @@ class Growing:
             choices: the policy's randomness.
         """
         self._drafted_from.update(self.frontier.tolist())
-        if candidates.tokens[0, 0] < 0 and candidates.tokens.max() < 0:
+        if candidates.tokens.item(0) < 0 and candidates.tokens.max() < 0:
             self.frontier = self.frontier[:0]
             return
         started = self._now()
@@ -132,19 +131,14 @@ class Growing:
         self.spans.append(Span("policy", started, self._now()))
 
     def _take(self, candidates: Candidates, chosen: IntArray, drawn: Mapping[int, Drawn]) -> None:
-        tokens, parents = [candidates.tokens.take(chosen)], [candidates.parents(chosen)]
-        path_logp, by_parent = [candidates.path_logp.take(chosen)], {}
+        fixed = candidates.tokens.take(chosen), candidates.parents(chosen), candidates.path_logp.take(chosen)
+        self.tree = with_nodes(self.tree, *fixed, self.tree.drawn, layer=True)
         for row, one in drawn.items():
-            parent, firsts = candidates.frontier[row], one.firsts
-            tokens.append(one.tokens[firsts])
-            parents.append(np.full(len(firsts), parent))
-            path_logp.append(self.tree.path_logp[parent] + one.logp[firsts])
-            by_parent[int(parent)] = one
-        held = {**self.tree.drawn, **by_parent} if by_parent else self.tree.drawn
-        self.tree = with_nodes(
-            self.tree, np.concatenate(tokens), np.concatenate(parents), np.concatenate(path_logp), held, layer=True
-        )
-        self.shown_draws |= {node: one.copied() for node, one in by_parent.items()}
+            parent, firsts = int(candidates.frontier[row]), one.firsts
+            score = self.tree.path_logp[parent]
+            children = one.tokens[firsts], np.full(len(firsts), parent), score + one.logp[firsts]
+            self.tree = with_nodes(self.tree, *children, {**self.tree.drawn, parent: one}, layer=True)
+            self.shown_draws[parent] = one.copied()
         self.shown = self.tree.copied(self.shown_draws)
 
     def _checked_choice(self, chosen: NDArray[Any], candidates: Candidates) -> IntArray:
@@ -154,15 +148,19 @@ class Growing:
                 "it must be one-dimensional and hold integers"
             )
         chosen = chosen.astype(np.int64)
-        if not len(chosen):
+        flat, count = (
+            chosen.tolist(),
+            candidates.tokens.size,
+        )  # a list: of so few numbers Python's own checks are faster
+        if not flat:
             return chosen
-        (lowest, highest), count = ends_of(chosen), candidates.tokens.size
+        lowest, highest = min(flat), max(flat)
         if lowest < 0 or highest >= count:
             wrong = lowest if lowest < 0 else highest
             raise self.fail(f"chose candidate {wrong}; there are candidates 0 to {count - 1}")
-        if len(set(chosen.tolist())) < len(chosen):
+        if len(set(flat)) < len(flat):
             raise self.fail("chose the same candidate twice; each may join the tree once")
-        if ends_of(candidates.tokens.take(chosen))[0] < 0:
+        if min(candidates.tokens.take(chosen).tolist()) < 0:
             raise self.fail("chose a padded candidate (token -1); only candidates with a finite logp exist")
         return chosen
 
@@ -241,12 +239,13 @@ class Growing:
     def _check_finished(self, tree: TokenTree) -> None:
         if tree.tokens[0] != self.tree.tokens[0]:
             raise self.fail(f"changed the root's token from {self.tree.tokens[0]} to {tree.tokens[0]}")
-        if tree.tokens.min() < 0 or tree.tokens.max() >= self.limits.vocab_size:
+        tokens = tree.tokens.tolist()
+        if min(tokens) < 0 or max(tokens) >= self.limits.vocab_size:
             raise self.fail(f"finished a tree with a token outside the vocabulary of {self.limits.vocab_size}")
         if not np.isfinite(tree.path_logp).all():
             raise self.fail("finished a tree with a score that is not finite")
         self._check_finished_draws(tree)
-        if ends_of(tree.depths)[1] > self.limits.max_depth:
+        if max(tree.depths.tolist()) > self.limits.max_depth:
             raise self.fail(f"finished a tree deeper than {self.limits.max_depth}, the deepest that can be emitted")
 
     def _check_finished_draws(self, tree: TokenTree) -> None:

@@ -71,15 +71,15 @@ class Rows:
             tokens: their own, as many.
         """
         begin, end = self.starts[position : position + 2].tolist()
-        column, wanted = self.above[begin + 1 : end], np.array(above, self.above.dtype)
-        firsts = (column.searchsorted(wanted) + (begin + 1)).tolist()
-        ends = (column.searchsorted(wanted, "right") + (begin + 1)).tolist()
-        first_of_all = min(firsts)
-        below = self.nodes[first_of_all : max(ends)].tolist()
+        wanted = np.array([*above, *[row + 1 for row in above]], self.above.dtype)
+        places = self.above[begin + 1 : end].searchsorted(wanted).tolist()
+        firsts, ends = places[: len(above)], places[len(above) :]
+        least = min(firsts)
+        held = self.nodes[begin + 1 + least : begin + 1 + max(ends)].tolist()
         found = []
         for token, first, behind in zip(tokens, firsts, ends, strict=True):
-            own = below[first - first_of_all : behind - first_of_all]
-            found.append(first + own.index(token) if token in own else NO_ROW)
+            own = held[first - least : behind - least]
+            found.append(begin + 1 + first + own.index(token) if token in own else NO_ROW)
         return found
 
     def offered(self, rows: Sequence[int] | IntArray, width: int) -> tuple[IntArray, FloatArray]:
@@ -95,17 +95,18 @@ class Rows:
         logp: FloatArray = self.logp.take(of, axis=0)[:, :width].astype(np.float64)
         return tokens, logp
 
-    def check(self, rows: Sequence[int], vocab_size: int) -> None:
+    def check(self, rows: Sequence[int], width: int, vocab_size: int) -> None:
         """Refuse rows that no drafter's answer can have been, see `checked_candidates`.
 
         Args:
             rows: that are looked at.
+            width: how many of their candidates, the best ones.
             vocab_size: the target's.
 
         Raises:
             ValueError: if there is one.
         """
-        tokens, logp = self.offered(rows, self.width)
+        tokens, logp = self.offered(rows, width)
         if not ((logp <= 0) & (np.isneginf(logp) == (tokens < 0))).all():
             raise ValueError("a row of the trace holds a log-probability that is none; its file was changed")
         if tokens.min(initial=-1) < -1 or tokens.max(initial=-1) >= vocab_size:

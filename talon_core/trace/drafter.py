@@ -9,7 +9,6 @@ from talon_core.drafter import Committed, Drafter, Frontier, Proposed
 from talon_core.errors import is_whole, written
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_core.tree_arrays import floats, ints
 
 NO_LAWS = NoLaws()
 
@@ -30,6 +29,7 @@ class TraceDrafter(Drafter):
         self._text, self._rows = text, text.rows
         self._position = 0
         self._looked_at: list[int] = []
+        self._widest = 0  # of what was offered
         self._begin()
 
     def _begin(self) -> None:
@@ -39,21 +39,22 @@ class TraceDrafter(Drafter):
         self._cut: set[int] = set()  # nodes whose rows hold less than was asked for, and than the drafter knew
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._position, self._looked_at = 0, []
+        self._position, self._looked_at, self._widest = 0, [], 0
         self._begin()
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         (frontier,) = frontiers
-        tree, nodes, rows = frontier.tree, frontier.nodes, self._rows
+        tree, nodes, rows, position = frontier.tree, frontier.nodes, self._rows, self._position
         if len(tree) == 1:
             self._begin()
-            asked = [rows.root(self._position)]
+            asked = [rows.root(position)]
         else:
-            above = [self._row_of[parent] for parent in tree.parents[nodes].tolist()]
-            asked = rows.find(self._position, above, tree.tokens[nodes].tolist())
+            above = [self._row_of[parent] for parent in tree.parents.take(nodes).tolist()]
+            asked = rows.find(position, above, tree.tokens.take(nodes).tolist())
         self._looked_at += asked
         self._row_of.update(zip(nodes.tolist(), asked, strict=True))
         width = min(frontier.width, rows.width)
+        self._widest = max(self._widest, width)
         tokens, logp = rows.offered(asked, width)
         if NO_ROW in asked:
             missing = np.array(asked) == NO_ROW
@@ -62,12 +63,10 @@ class TraceDrafter(Drafter):
         if frontier.width > width:
             pairs = zip(nodes.tolist(), asked, rows.whole[asked].tolist(), strict=True)
             self._cut.update(node for node, row, whole in pairs if row != NO_ROW and not whole)
-        path_logp = tree.path_logp[nodes][:, None] + logp
-        passes, layer = rows.passes[self._position], int(tree.depths[nodes[0]])
-        return Proposed(
-            [Candidates(nodes, ints(tokens), floats(logp), floats(path_logp), self._law(asked))],
-            int(passes[layer]) if layer < len(passes) else 0,
-        )
+        path_logp = tree.path_logp.take(nodes)[:, None] + logp
+        layer = tree.depths.item(nodes.item(0))
+        passes = rows.passes.item(position, layer) if layer < rows.passes.shape[1] else 0
+        return Proposed([Candidates(nodes, tokens, logp, path_logp, self._law(asked))], passes)
 
     def _law(self, asked: list[int]) -> Law:
         law = self._text.law
@@ -95,7 +94,7 @@ class TraceDrafter(Drafter):
             ValueError: if it was; the sentence names the text.
         """
         try:
-            self._rows.check(sorted({*self._looked_at} - {NO_ROW}), vocab_size)
+            self._rows.check([*{*self._looked_at} - {NO_ROW}], self._widest, vocab_size)
         except ValueError as error:
             raise ValueError(f"prompt {self._text.prompt} of the set '{self._text.set}': {error}") from error
 

@@ -361,6 +361,6 @@ def test_rows_that_rise_by_the_rounding_of_half_precision_were_not_changed() -> 
             np.array([0, 1]), np.array([-1]), np.array([3]), tokens, own, np.array([True]), np.zeros((1, 1), int)
         )
 
-    rows([-1.0, -0.995, -3.0]).check([0], 10)
+    rows([-1.0, -0.995, -3.0]).check([0], 3, 10)
     with pytest.raises(ValueError, match="is not sorted, or holds a token twice"):
-        rows([-1.0, -0.5, -3.0]).check([0], 10)
+        rows([-1.0, -0.5, -3.0]).check([0], 3, 10)

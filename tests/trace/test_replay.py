@@ -192,7 +192,7 @@ class Writing(Talon):
         growth = super().grow(tree, candidates, choices)
         shown = [candidates.frontier, candidates.tokens, candidates.logp, candidates.path_logp, tree.tokens]
         for array in shown:
-            for own in (array.base, array):
+            for own in (array,) if array.base is None else (array.base, array):
                 with suppress(ValueError):
                     own.flags.writeable = True
                     own[...] = 1
