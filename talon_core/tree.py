@@ -92,7 +92,7 @@ class TokenTree:
             )
         if self.parents[0] != -1:
             raise ValueError(f"node 0 is the root and has parent -1, not {self.parents[0]}")
-        bad = np.flatnonzero((self.parents[1:] < 0) | (self.parents[1:] >= np.arange(1, nodes)))
+        (bad,) = ((self.parents[1:] < 0) | (self.parents[1:] >= np.arange(1, nodes))).nonzero()
         if len(bad):
             raise _no_parent(int(bad[0]) + 1, int(self.parents[bad[0] + 1]))
         if self.drawn:
@@ -272,7 +272,8 @@ class TokenTree:
             ValueError: if a node is kept without its parent, or twice, or does not exist, or the root is not kept, or
                 a drawn child is kept without those that were drawn before it.
         """
-        kept = np.sort(np.asarray(nodes, dtype=np.int64))
+        kept = np.array(nodes, dtype=np.int64)
+        kept.sort()
         if kept.ndim > 1:
             raise ValueError(f"the nodes to keep have one axis; got shape {kept.shape}")
         if len(kept) and (kept[0] < 0 or kept[-1] >= len(self)):
@@ -286,7 +287,7 @@ class TokenTree:
         parents = renumbered[self.parents[kept]]
         if not len(kept) or kept[0] != 0:
             raise ValueError("the root, node 0, must be kept")
-        orphans = np.flatnonzero(parents[1:] < 0)
+        (orphans,) = (parents[1:] < 0).nonzero()
         if len(orphans):
             node = int(kept[orphans[0] + 1])
             raise ValueError(f"node {node} is kept without its parent, node {self.parents[node]}")

@@ -40,7 +40,8 @@ def highest(values: FloatArray, count: int) -> IntArray:
         ends = falling.copy()
         ends.partition(count - 1)
         (found,) = (~(falling > ends[count - 1])).nonzero()
-        return found[falling[found].argsort(kind="stable")[:count]]
+        best: IntArray = found[falling[found].argsort(kind="stable")[:count]]
+        return best
     return falling.argsort(kind="stable")[: max(count, 0)]
 
 

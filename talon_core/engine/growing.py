@@ -47,7 +47,8 @@ class Growing:
         self.policy = policy
         self.limits = limits
         self.tree = TokenTree.root(root)
-        self.frontier = self._usable(np.zeros(1, dtype=np.int64))
+        goes_on = root not in limits.ends and limits.max_depth > 0
+        self.frontier: IntArray = np.zeros(int(goes_on), dtype=np.int64)
         self._drafted_from: set[int] = set()
         self.spans: list[Span] = []  # of the policy
         self._now = now
@@ -166,7 +167,7 @@ class Growing:
 
     def _checked_draws(self, drawn: object, candidates: Candidates, chosen: IntArray) -> dict[int, Drawn]:
         """Copies of what was drawn, if it is what trees of this policy's kind may hold."""
-        if not isinstance(drawn, Mapping):
+        if not isinstance(drawn, dict):
             raise self.fail(f"returned draws as {type(drawn).__name__}; they are a mapping from frontier rows")
         if len(chosen) and not self.kind.fixed:
             raise self.fail(f"chose fixed candidates; its children are {self.children}, so all of them are drawn")
