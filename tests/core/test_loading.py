@@ -99,7 +99,11 @@ class LossyByDefault(Chain):
             r"tree policy 'talon' .* has a budget of 1000000000 nodes; it must be at most 65536",
         ),
         ({"policy": f"chain:length={10**22}"}, ValueError, "has a budget of 10000000000000000000001 nodes"),
-        ({"policy": "eagle2:top_k=1000"}, ValueError, "has a draft_budget of 7001001 nodes; it must be at most 65536"),
+        (
+            {"policy": "eagle2:budget=9999,top_k=100"},
+            ValueError,
+            "has a draft_budget of 70087 nodes; it must be at most 65536",
+        ),
         ({"policy": Chain(length=10**6)}, ValueError, "has a budget of 1000001 nodes; it must be at most 65536"),
         ({"drafter": "draft-model:skip=a"}, ValueError, "drafter 'draft-model': skip is 'a'; it must be layers"),
         ({"policy": Chain}, ValueError, "the tree policy is <class 'talon_strategies.chain.Chain'>; it must be a spec"),
