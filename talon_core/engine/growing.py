@@ -149,10 +149,7 @@ class Growing:
                 "it must be one-dimensional and hold integers"
             )
         chosen = chosen.astype(np.int64)
-        flat, count = (
-            chosen.tolist(),
-            candidates.tokens.size,
-        )  # a list: of so few numbers Python's own checks are faster
+        flat, count = chosen.tolist(), candidates.tokens.size  # of so few numbers Python's own checks are faster
         if not flat:
             return chosen
         lowest, highest = min(flat), max(flat)

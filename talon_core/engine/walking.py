@@ -40,8 +40,7 @@ def checked_walk(rule: AcceptanceRule, accepted: object, tree: TokenTree, vocab_
     below = all(0 < node < len(parents) and parents[node] == above for above, node in pairwise(nodes))
     if nodes[:1] != [0] or not below:
         raise fail(
-            f"accepted the path {nodes}; "
-            "a path begins with the root, 0, and each node is the parent of the next"
+            f"accepted the path {nodes}; a path begins with the root, 0, and each node is the parent of the next"
         )
     if not is_whole(token) or not 0 <= token < vocab_size:
         raise fail(f"emitted token {written(token)}; the vocabulary has ids 0 to {vocab_size - 1}")
