@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,15 +58,17 @@ def found_plugins() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[str]:
-    """The address of a process that starts others as forks of itself: see `talon_tests/forked_python.py`.
+def fork_server() -> Iterator[Callable[[str], str]]:
+    """The address of a process that starts others as forks of itself, by what it has imported.
 
-    Workers share one, which the process that starts them holds.
+    See `talon_tests/forked_python.py`. Workers share those that the process which started them holds.
     """
-    if SERVER in os.environ:
-        yield os.environ[SERVER]
-        return
-    with serving() as address:
+    with ExitStack() as own:
+
+        @cache
+        def address(what: str) -> str:
+            return os.environ.get(SERVERS[what]) or own.enter_context(serving(what))
+
         yield address
 
 
@@ -74,24 +77,24 @@ def forked_python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     """A command that takes `-c` or `-m` as `python` does, without its imports."""
     if not hasattr(os, "fork"):
         return sys.executable
-    address, command = request.getfixturevalue("fork_server"), tmp_path_factory.mktemp("bin") / "python"
+    address, command = request.getfixturevalue("fork_server")("all"), tmp_path_factory.mktemp("bin") / "python"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{FORKED_PYTHON}" ask "{address}" "$@"\n')
     command.chmod(0o700)
     return str(command)
 
 
-SERVER = "TALON_FORK_SERVER"
-"""The environment variable with the address of the server that workers share."""
+SERVERS = {"all": "TALON_FORK_SERVER", "cli": "TALON_CLI_FORK_SERVER"}
+"""The environment variables with the addresses of the servers that workers share."""
 
 FORKED_PYTHON = Path(__file__).parent / "talon_tests" / "forked_python.py"
 
 
 @contextmanager
-def serving() -> Iterator[str]:
+def serving(what: str) -> Iterator[str]:
     """A server, which imports what it has to when it is first asked; its address."""
     with tempfile.TemporaryDirectory(prefix="talon-") as folder:  # the path of a socket may have a hundred characters
         address = f"{folder}/socket"
-        command = [sys.executable, "-P", str(FORKED_PYTHON), "serve", address]
+        command = [sys.executable, "-P", str(FORKED_PYTHON), "serve", address, what]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
             assert server.stdout is not None
@@ -256,8 +259,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and hasattr(os, "fork"):
         shared = ExitStack()
         config.add_cleanup(shared.close)
-        os.environ[SERVER] = shared.enter_context(serving())
-        shared.callback(os.environ.pop, SERVER)
+        for what, variable in SERVERS.items():
+            os.environ[variable] = shared.enter_context(serving(what))
+            shared.callback(os.environ.pop, variable)
 
 
 def pytest_collection_finish() -> None:

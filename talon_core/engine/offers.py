@@ -8,7 +8,7 @@ from talon_core.drawn import Drawn
 from talon_core.engine.checked_candidates import checked_candidates
 from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.errors import blaming
-from talon_core.tree import read_only
+from talon_core.tree_arrays import ints
 
 
 class Offers:
@@ -34,7 +34,7 @@ class Offers:
             PluginError: if the drafter fails, or answers something else; the message names it.
         """
         shown = [
-            Frontier(one.slot, one.tree.copied(drawn), read_only(one.nodes.copy()), one.width)
+            Frontier(one.slot, one.tree.copied(drawn), ints(one.nodes), one.width)
             for one, drawn in zip(frontiers, draws, strict=True)
         ]
         with blaming("drafter", self._drafter, "propose"):

@@ -95,7 +95,7 @@ def process(request: pytest.FixtureRequest) -> Callable[..., tuple[int, str, str
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
             )
             return done.returncode, done.stdout, done.stderr
-        return forked_python.run(request.getfixturevalue("fork_server"), script, *arguments, redirect=redirect)
+        return forked_python.run(request.getfixturevalue("fork_server")("cli"), script, *arguments, redirect=redirect)
 
     return run
 

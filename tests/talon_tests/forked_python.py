@@ -1,9 +1,9 @@
-"""A `python` that is there at once: a fork of a process that has imported torch, transformers and TALON already.
+"""A `python` that is there at once: a fork of a process that has imported what takes long already.
 
-A run has one server. The fixture `forked_python` is its other end: a command that takes `-c` or `-m` as `python` does.
-It hands its streams, folder and environment to a fork, passes signals on to it, and ends as it ends. What an
-interpreter does at its start a fork does not do again, but for the encoding of `PYTHONIOENCODING`. `run` asks for a
-process without that command.
+A run has two such servers. That of the fixture `forked_python` has torch, transformers and TALON; the fixture is a
+command that takes `-c` or `-m` as `python` does. It hands its streams, folder and environment to a fork, passes signals
+on to it, and ends as it ends. What an interpreter does at its start a fork does not do again, but for the encoding of
+`PYTHONIOENCODING`. The other server has the command line alone; there `run` asks for a process.
 """
 
 import atexit
@@ -38,8 +38,13 @@ SECONDS = 60
 REDIRECTION = re.compile(r"(\d?)([<>])(&-|/\S+)")
 
 
-def serve(address: str) -> None:
-    """Say on stdout when one can connect, and answer each connection in a process of its own, while stdin is open."""
+def serve(address: str, imported: str) -> None:
+    """Say on stdout when one can connect, and answer each connection in a process of its own, while stdin is open.
+
+    Args:
+        address: of the socket.
+        imported: what is imported when somebody connects first: "all", or "cli" for the command line without torch.
+    """
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
@@ -51,7 +56,7 @@ def serve(address: str) -> None:
                     pass
             channel, _ = listener.accept()
             if not prepared:
-                prepare()
+                prepare(IMPORTED if imported == "all" else ())
                 prepared = True
             with channel:
                 if not os.fork():
@@ -59,9 +64,9 @@ def serve(address: str) -> None:
                     attend(channel)
 
 
-def prepare() -> None:
-    """Import what takes long, and leave a fork little to do at its end."""
-    for module in IMPORTED:
+def prepare(modules: Sequence[str]) -> None:
+    """Import the command line and what else takes long, and leave a fork little to do at its end."""
+    for module in modules:
         import_module(module)
     talon = import_module("talon_core.cli").main
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
