@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from talon_core.costs import Costs
     from talon_core.decoding.decoder import Decoder
     from talon_core.plugins.parts import Parts
 
@@ -393,7 +394,7 @@ def gemma() -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.fixture(scope="module")
-def shared_target() -> "Callable[[Any, Any, Parts], Decoder]":
+def shared_target() -> "Callable[..., Decoder]":
     """Makes decoders as `decoder_for_model` does, of one target where their drafters need the same hidden states.
 
     To make a target is to probe a model and to prepare faster layers, which takes longer than many a test. Each decoder
@@ -408,16 +409,16 @@ def shared_target() -> "Callable[[Any, Any, Parts], Decoder]":
 
     targets: dict[Any, Any] = {}  # each keeps its model alive, so no id comes twice
 
-    def make(model: Any, tokenizer: Any, parts: "Parts") -> Decoder:
+    def make(model: Any, tokenizer: Any, parts: "Parts", costs: "Costs | None" = None) -> Decoder:
         resolved = resolve(parts, load_registry()).for_model(model)
         layers = model.config.get_text_config().num_hidden_layers
         features = checked_features(resolved.drafter, layers) if resolved.drafter is not None else ()
         question = (id(model), tuple(features), parts.attention, parts.accelerate, parts.graphs)
         if question not in targets:
-            made = decoder_for_model(model, tokenizer, resolved)
+            made = decoder_for_model(model, tokenizer, resolved, costs)
             targets[question] = made.target
             return made
         own = (resolved.rule, resolved.policy, resolved.drafter, HFFrontend(model, tokenizer))
-        return Decoder(targets[question], *own, lossy=parts.lossy)
+        return Decoder(targets[question], *own, lossy=parts.lossy, costs=costs)
 
     return make

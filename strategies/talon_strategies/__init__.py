@@ -3,9 +3,13 @@
 from talon_core.hookspecs import hookimpl
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
+from talon_strategies.bastion import Bastion
+from talon_strategies.caddtree import CaDDTree
 from talon_strategies.chain import Chain
+from talon_strategies.ddtree import DDTree
 from talon_strategies.dyspec import DySpec
 from talon_strategies.eagle2 import Eagle2
+from talon_strategies.opt_tree import OptTree
 from talon_strategies.rules.block import Block
 from talon_strategies.rules.hybrid import Hybrid
 from talon_strategies.rules.match import Match
@@ -25,12 +29,16 @@ from talon_strategies.talon_sampled import TalonSampled
 from talon_strategies.talon_topk_layers import TalonTopkLayers
 
 __all__ = [
+    "Bastion",
     "Block",
+    "CaDDTree",
     "Chain",
+    "DDTree",
     "DySpec",
     "Eagle2",
     "Hybrid",
     "Match",
+    "OptTree",
     "RecursiveRejection",
     "RejectionWithoutReplacement",
     "SampledChain",
@@ -48,7 +56,8 @@ __all__ = [
 ]
 
 FIXED: list[type[TreePolicy]] = [
-    *(Chain, Eagle2, StaticTree, Talon, TalonAbsolute, TalonGateOnly, TalonLocal, TalonTopkLayers),
+    *(Bastion, CaDDTree, Chain, DDTree, Eagle2, OptTree),
+    *(StaticTree, Talon, TalonAbsolute, TalonGateOnly, TalonLocal, TalonTopkLayers),
 ]
 DRAWN: list[type[TreePolicy]] = [DySpec, SampledChain, Sequoia, SpecInfer, TalonSampled]
 

@@ -13,8 +13,12 @@ from talon_strategies import Eagle2, StaticTree
 
 BINARY_OF_59 = [tuple(map(int, f"{node:b}"[1:])) for node in range(2, 61)]
 POLICIES = {
+    "bastion": "bastion",
+    "caddtree": "caddtree",
     "chain": "chain:length=59",
+    "ddtree": "ddtree",
     "eagle2": "eagle2",
+    "opt-tree": "opt-tree:delta=0.1",
     "static": StaticTree(shape=BINARY_OF_59),
     "talon": "talon",
     "talon-absolute": "talon-absolute:threshold=1e-3",

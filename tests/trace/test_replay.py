@@ -10,6 +10,7 @@ import pytest
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.costs import Costs
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth
@@ -26,6 +27,8 @@ DETERMINISTIC = {
     "chain": "chain:length=5",
     "static": "static",
     "eagle2": "eagle2:budget=12,depth=4",
+    "opt-tree": "opt-tree:budget=12,delta=0.1,depth=5",
+    "ddtree": "ddtree:budget=8",
     "talon": "talon:budget=14,top_k=4,mu=0.1",
     "talon-gate-only": "talon-gate-only:budget=12,mu=0.1",
     "talon-topk-layers": "talon-topk-layers:budget=12,top_k=3,mu=0.1",
@@ -39,6 +42,10 @@ DRAWN = {
     "specinfer": "specinfer:widths=2;1",
     "sampled-chain": "sampled-chain:length=3",
 }
+PRICED = {
+    "caddtree": "caddtree:budget=12,depth=5",
+    "bastion": "bastion:budget=12,depth=5",
+}
 OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa")
 Rounds = list[tuple[list[int], list[int], list[int]]]
 
@@ -48,16 +55,28 @@ def of(rounds: Sequence[Round]) -> Rounds:
     return [(one.tree.tokens.tolist(), one.path.tolist(), one.tokens.tolist()) for one in rounds]
 
 
-def replayed(trace: Trace, text: TextTrace, method: str) -> tuple[Rounds, int]:
-    replay, made = Replay(trace), parse_method(method, trace, load_registry())
+class Prices(Costs):
+    """Made-up prices, which a longer text raises."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 0.02 + 0.0001 * context + 0.001 * nodes
+
+    def draft(self, rows: int, width: int) -> float:
+        return 0.002 + 0.0002 * rows
+
+
+def replayed(trace: Trace, text: TextTrace, method: str, costs: Costs | None = None) -> tuple[Rounds, int]:
+    replay, made = Replay(trace, costs), parse_method(method, trace, load_registry())
     replay.check(made)
     found = replay.text(made, text)
     return of(found.rounds), found.outside
 
 
-def decoded(model: tuple[Any, Any], trace: Trace, text: TextTrace, policy: str, make: Any) -> Rounds:
+def decoded(
+    model: tuple[Any, Any], trace: Trace, text: TextTrace, policy: str, make: Any, costs: Costs | None = None
+) -> Rounds:
     settings = trace["settings"]
-    decoder = make(*model, Parts(trace["drafter"]["spec"], policy, "auto"))
+    decoder = make(*model, Parts(trace["drafter"]["spec"], policy, "auto"), costs)
     options = {"max_new_tokens": settings["max_new_tokens"], "temperature": settings["temperature"]}
     result = decoder.generate(text.ids[: text.prompt_tokens], **options, seed=settings["seed"] + text.prompt)
     assert result.token_ids == text.ids[text.prompt_tokens :].tolist()
@@ -65,7 +84,7 @@ def decoded(model: tuple[Any, Any], trace: Trace, text: TextTrace, policy: str, 
 
 
 def test_every_built_in_policy_is_tried() -> None:
-    assert {*DETERMINISTIC, *DRAWN} == {*load_registry().names("tree policy"), "none"}
+    assert {*DETERMINISTIC, *DRAWN, *PRICED} == {*load_registry().names("tree policy"), "none"}
 
 
 @pytest.mark.parametrize("policy", DETERMINISTIC.values(), ids=DETERMINISTIC.keys())
@@ -75,6 +94,20 @@ def test_the_rounds_are_those_of_greedy_decoding(
     trace = recorded(tiny)
     for text in trace:
         assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
+
+
+@pytest.mark.parametrize("policy", PRICED.values(), ids=PRICED.keys())
+def test_so_are_those_of_policies_that_ask_what_passes_take_by_the_same_costs(
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
+) -> None:
+    trace = recorded(tiny)
+    sizes = set()
+    for text in trace:
+        found = replayed(trace, text, policy, Prices())
+        assert found == (decoded(tiny, trace, text, policy, shared_target, Prices()), 0)
+        sizes |= {len(tokens) for tokens, _, _ in found[0]}
+    assert len(sizes) > 2
+    assert max(sizes) > 3
 
 
 @pytest.mark.parametrize("policy", DRAWN.values(), ids=DRAWN.keys())

@@ -1,0 +1,80 @@
+"""BASTION: the next likeliest path while it is worth what it adds to a roofline."""
+
+import attrs
+import numpy as np
+from attrs.validators import ge
+
+from talon_core.costs import Costs
+from talon_core.searching import searched
+from talon_core.tree import FloatArray, IntArray
+from talon_strategies.cost_aware import CostAware, Known
+from talon_strategies.options import whole_number
+
+
+@attrs.frozen
+class Bastion(CostAware):
+    """Adds the next likeliest node while it brings more than its time would elsewhere (BASTION, arXiv 2605.29727).
+
+    Of a tree of n nodes, the root included, whose path probabilities add up to Phi, the next one, of path probability
+    rho, joins while rho (T_draft + T_other + C(n)) > Phi (C(n + 1) - C(n)). That is published, and that the target's
+    pass takes C(n) by a roofline of four fitted coefficients, the larger of a memory-bound and a compute-bound side.
+    In the paper these are the bytes and the operations of known models on known GPUs, each scaled and shifted. Ours
+    are straight lines, C(n) = max(a + b n, c + d n), fitted in each round to what the costs say at the length of the
+    text, see `roofline`. T_other is ours, too: what the costs know of the walk, and of the commit and telling the
+    drafter of one token; the paper measures it. So is how T_draft adds up layers, of which its drafter has one, and
+    what is done as long as nothing is known of the costs, see `CostAware`. Its release sends 32 nodes or more.
+
+    Attributes:
+        budget: most nodes of the tree, the root included, at least 2; in their release 8,192.
+        depth: most layers, at least 1; one draft pass each.
+    """
+
+    name = "bastion"
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
+    known: Known = attrs.field(init=False, eq=False, repr=False, factory=Known)
+
+    def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
+        phi = np.cumsum(np.concatenate([[1.0], prob[:-1]]))  # of the tree that each node would join
+        joins = prob * seconds[:-1] > phi * np.diff(seconds)
+        return len(prob) if joins.all() else int(joins.argmin())
+
+    def curve(self, sizes: IntArray, seconds: FloatArray) -> FloatArray:
+        a, b, c, d = roofline(sizes, seconds)
+        nodes = np.arange(1, self.budget + 1)
+        roof: FloatArray = np.maximum(a + b * nodes, c + d * nodes)
+        return roof
+
+    def others(self, costs: Costs) -> float:
+        return sum(seconds or 0.0 for seconds in (costs.accept(1), costs.commit(1), costs.tell(1)))
+
+
+def roofline(sizes: IntArray, seconds: FloatArray) -> tuple[float, float, float, float]:
+    """The roofline max(a + b n, c + d n) of the least squares, among those of which each line is fitted to one side.
+
+    Args:
+        sizes: n, rising, shape `(points,)`.
+        seconds: at these, likewise.
+
+    Returns:
+        a, b, c and d. Each side has two points or more; where there are too few, both are one line.
+    """
+    points, n = len(sizes), sizes.astype(np.float64)
+    a, b = _lines(n, seconds)
+    c, d = (np.flip(part) for part in _lines(np.flip(n), np.flip(seconds)))
+    first = np.append(np.arange(1, points - 2), points - 1)  # where the first line ends; at last, one line for all
+    second = np.append(np.arange(2, points - 1), 0)  # where the second line begins
+    low = a[first, None] + b[first, None] * n
+    high = c[second, None] + d[second, None] * n
+    best = np.square(np.maximum(low, high) - seconds).sum(axis=1).argmin()
+    end, begin = int(first[best]), int(second[best])
+    return float(a[end]), float(b[end]), float(c[begin]), float(d[begin])
+
+
+def _lines(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Offset and slope of the straight lines by least squares through the first 1, 2, ... points, shape `(points,)`."""
+    count = np.arange(1, len(x) + 1)
+    of_x, of_y, of_xx, of_xy = (np.cumsum(part) for part in (x, y, x * x, x * y))
+    spread = count * of_xx - of_x**2
+    slope = np.divide(count * of_xy - of_x * of_y, spread, out=np.zeros_like(spread), where=spread > 0)
+    return (of_y - slope * of_x) / count, slope

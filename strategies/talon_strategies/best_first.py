@@ -1,0 +1,69 @@
+"""Trees of the likeliest paths, drafted layer by layer."""
+
+import attrs
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.policy import TreePolicy
+from talon_core.tree import FloatArray, IntArray, TokenTree
+
+
+@attrs.frozen(eq=False)
+class Likeliest:
+    """The likeliest nodes that have been drafted, the newest layer's candidates among them; the root is none of them.
+
+    Attributes:
+        prob: their path probabilities, falling, shape `(nodes,)`.
+        chosen: those that are candidates, as flat indices, best first, shape `(chosen,)`.
+        places: where these stand in `prob`, rising, shape `(chosen,)`; of equals the earlier layer's comes first.
+    """
+
+    prob: FloatArray
+    chosen: IntArray
+    places: IntArray
+
+    @classmethod
+    def of(cls, tree: TokenTree, candidates: Candidates, count: int) -> "Likeliest":
+        """The `count` likeliest of all, or fewer where there are no more.
+
+        Args:
+            tree: what has been drafted before.
+            candidates: for its newest nodes.
+            count: how many.
+        """
+        best = candidates.best(count)
+        scores = candidates.path_logp.ravel()[best]
+        earlier = np.sort(-tree.path_logp[1:])
+        places = np.searchsorted(earlier, -scores, side="right") + np.arange(len(best))
+        falling = np.sort(np.concatenate([earlier, -scores]))[:count]
+        among = int(np.searchsorted(places, count))
+        return cls(np.exp(-falling), best[:among], places[:among])
+
+
+class BestFirst(TreePolicy):
+    """A policy that verifies the likeliest paths, whichever layers they end in.
+
+    Path probabilities fall from layer to layer. So what is not among the `budget` - 1 likeliest nodes so far has no
+    descendant among those of the finished tree: it need not join, and nothing is drafted from it.
+
+    Attributes:
+        budget: nodes of the tree, the root included, at least 2.
+    """
+
+    budget: int
+
+    @property
+    def layers(self) -> int:
+        """Most layers; no path is longer than its nodes are many."""
+        return self.budget - 1
+
+    @property
+    def draft_budget(self) -> int:
+        most, layers = self.budget - 1, min(self.layers, self.budget - 1)
+        return 1 + layers * (2 * most - layers + 1) // 2  # ancestors come first: `most` in a layer, then one fewer
+
+    def width(self, tree: TokenTree) -> int:
+        return self.budget - 1
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return tree.keep(tree.best(self.budget))

@@ -1,0 +1,34 @@
+"""CaDDTree: as many of the likeliest paths as make the most tokens a second."""
+
+import attrs
+from attrs.validators import ge
+
+from talon_core.searching import searched
+from talon_core.tree import FloatArray
+from talon_strategies.cost_aware import CostAware, Known, rates
+from talon_strategies.options import whole_number
+
+
+@attrs.frozen
+class CaDDTree(CostAware):
+    """Adds the next likeliest path while the expected tokens a second rise (CaDDTree, arXiv 2606.01813).
+
+    With n drafted nodes these are theta(n) = (1 + Phi(n)) / (C_d + C_v(n)), where Phi(n) are the path probabilities of
+    the n likeliest, C_d is the drafting and C_v(n) the target's pass over them and the root at this length of the text.
+    The paper fits C_v to be convex over n; then theta has one maximum, and they stop where it no longer rises. Here C_v
+    is what the costs say, which rises but may not be convex, and the fewest nodes of the highest theta are taken: of
+    convex costs the same. C_d adds up the layers, of which the paper's drafter has one; how many are worth their time,
+    and what is done as long as nothing is known of the costs, see `CostAware`, is ours.
+
+    Attributes:
+        budget: most nodes of the tree, the root included, at least 2; theirs is 1,024 and the root.
+        depth: most layers, at least 1; one draft pass each.
+    """
+
+    name = "caddtree"
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
+    known: Known = attrs.field(init=False, eq=False, repr=False, factory=Known)
+
+    def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
+        return int(rates(prob, seconds).argmax())

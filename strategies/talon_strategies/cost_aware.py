@@ -1,0 +1,146 @@
+"""What policies have in common that hold the tokens they expect against the seconds they take."""
+
+from abc import abstractmethod
+from functools import cache
+
+import attrs
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.costs import Costs, MeasuredCosts
+from talon_core.policy import Growth, SequenceInfo, TreePolicy
+from talon_core.rounds import Round
+from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_strategies.best_first import BestFirst, Likeliest
+
+SIZES = 32
+"""Sizes of a tree whose price is asked for, at most: the smallest, the largest, and between them by equal factors."""
+
+LEAST = 1e-9
+"""Seconds of a pass of the target, at least."""
+
+
+@attrs.define(eq=False)
+class Known:
+    """What a policy knows of its sequence, and of the round that it drafts.
+
+    Attributes:
+        costs: what passes take.
+        context: committed tokens.
+        verifying: seconds besides the drafting with 0, 1, ... drafted nodes, shape `(budget,)`; asked for once a round.
+        drafting: seconds of each layer of the round.
+        rates: the highest without drafting, and after each layer, in tokens a second.
+        nodes: how many drafted nodes are worth verifying.
+    """
+
+    costs: Costs = attrs.field(factory=MeasuredCosts)
+    context: int = 1
+    verifying: FloatArray = attrs.field(factory=lambda: np.empty(0))
+    drafting: list[float] = attrs.field(factory=list)
+    rates: list[float] = attrs.field(factory=list)
+    nodes: int = 0
+
+
+class CostAware(BestFirst):
+    """A policy that verifies as many of the likeliest paths as are worth it, and drafts as many layers.
+
+    With the n likeliest nodes, whose path probabilities add up to Phi(n), a round is expected to emit 1 + Phi(n) tokens
+    in the seconds of its layers, its verification and what else it takes: that is its rate. The papers' drafters have
+    one pass only; what follows of layers is ours. Another layer is drafted as long as the newest one has raised the
+    highest rate, at first over that of a round without drafting, and from those nodes alone that are worth verifying.
+
+    Prices are those of a sequence that is alone. As long as nothing is known of the target's passes, nodes and layers
+    are taken to cost nothing; so are layers, as long as nothing is known of the drafter's.
+
+    Attributes:
+        budget: most nodes of the tree, the root included, at least 2.
+        depth: most layers, at least 1.
+        known: of the sequence and the round.
+    """
+
+    budget: int
+    depth: int
+    known: Known
+
+    @property
+    def layers(self) -> int:
+        return self.depth
+
+    @abstractmethod
+    def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
+        """How many drafted nodes are worth verifying.
+
+        Args:
+            prob: path probabilities of the likeliest, falling, shape `(nodes,)`.
+            seconds: of the round with 0, 1, ... of them, shape `(nodes + 1,)`, rising.
+        """
+
+    def curve(self, sizes: IntArray, seconds: FloatArray) -> FloatArray:
+        """Seconds of the target's pass over trees of 1, 2, ... `budget` nodes; by default as the costs say.
+
+        Args:
+            sizes: nodes of some trees, rising, from 1 to `budget`.
+            seconds: what the costs say of them.
+        """
+        return np.interp(np.arange(1, self.budget + 1), sizes, seconds)
+
+    def others(self, costs: Costs) -> float:
+        """Seconds of a round besides drafting and the target's pass; by default none."""
+        return 0.0
+
+    def begin(self, sequence: SequenceInfo) -> TreePolicy:
+        one = super().begin(sequence)
+        assert isinstance(one, CostAware)
+        one.known.costs, one.known.context = sequence.costs, sequence.prompt_length
+        return one
+
+    def observe(self, round_: Round) -> None:
+        self.known.context = round_.context + len(round_.tokens)
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        layer, known = int(tree.depths[candidates.frontier[0]]), self.known
+        if layer == 0 or not len(known.verifying):
+            known.verifying, known.drafting = self._verifying(), []
+            known.rates = [1.0 / float(known.verifying[0])]
+        known.drafting[layer:] = [self._drafting(*candidates.tokens.shape)]
+        best = Likeliest.of(tree, candidates, self.budget - 1)
+        seconds = sum(known.drafting) + known.verifying[: len(best.prob) + 1]
+        known.nodes = self.worth(best.prob, seconds)
+        known.rates[layer + 1 :] = [float(rates(best.prob, seconds)[known.nodes])]
+        goes_on = layer + 1 < self.depth and known.rates[-1] > known.rates[-2]
+        expanded = int(np.searchsorted(best.places, known.nodes)) if goes_on else 0
+        return Growth(best.chosen, frontier=len(tree) + np.arange(expanded))
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return tree.keep(tree.best(1 + self.known.nodes))
+
+    def _verifying(self) -> FloatArray:
+        costs, context = self.known.costs, self.known.context
+        sizes = sizes_up_to(self.budget)
+        seconds = [costs.verify(size, context) for size in sizes.tolist()]
+        known = [second for second in seconds if second is not None]
+        if len(known) < len(seconds):
+            return np.ones(self.budget)
+        return np.maximum(self.curve(sizes, np.array(known)), LEAST) + self.others(costs)
+
+    def _drafting(self, rows: int, width: int) -> float:
+        unpriced = self.known.costs.verify(1, self.known.context) is None
+        return 0.0 if unpriced else self.known.costs.draft(rows, width) or 0.0
+
+
+def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:
+    """Expected tokens a second with the n likeliest nodes, by n: (1 + Phi(n)) / seconds(n), shape `(nodes + 1,)`.
+
+    Args:
+        prob: path probabilities of the likeliest nodes, falling, shape `(nodes,)`.
+        seconds: of the round with 0, 1, ... of them, shape `(nodes + 1,)`.
+    """
+    expected: FloatArray = np.cumsum(np.concatenate([[1.0], prob]))
+    return expected / seconds
+
+
+@cache
+def sizes_up_to(most: int) -> IntArray:
+    """Sizes of trees from 1 to `most`, all where they are few, at most `SIZES` of them."""
+    return np.unique(np.geomspace(1, most, SIZES).round().astype(np.int64)) if most > SIZES else np.arange(1, most + 1)

@@ -1,0 +1,45 @@
+"""OPT-Tree: the likeliest paths, drafted while a layer adds enough."""
+
+import attrs
+import numpy as np
+from attrs.validators import ge
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.policy import Growth
+from talon_core.searching import searched
+from talon_core.tree import TokenTree
+from talon_strategies.best_first import BestFirst, Likeliest
+from talon_strategies.options import number, whole_number
+
+
+@attrs.frozen
+class OptTree(BestFirst):
+    """Drafts on while the tokens it expects to be accepted grow by more than `delta` (OPT-Tree, arXiv 2406.17276).
+
+    Their number is the sum of the path probabilities of the `budget` - 1 likeliest nodes of all layers, which are the
+    tree in the end. The paper drafts from as many nodes of each layer as the tree has. Those that are not among the
+    likeliest so far cannot lead to one that is, and are left out here: the same tree from fewer rows. The layer that
+    adds too little has been drafted, and counts; the authors' code leaves the newest layer out.
+
+    Attributes:
+        budget: nodes of the tree, the root included, at least 2; their n, which does not count the root, and one.
+        delta: by how much a layer must raise the sum for another one to be drafted, at least 0; their threshold.
+        depth: most layers, at least 1; one draft pass each.
+    """
+
+    name = "opt-tree"
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    delta: float = attrs.field(default=0.5, validator=[number, ge(0)], metadata=searched(0.0, 0.8))
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
+
+    @property
+    def layers(self) -> int:
+        return self.depth
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        best = Likeliest.of(tree, candidates, self.budget - 1)
+        before = np.exp(np.sort(tree.path_logp[1:])[1 - self.budget :]).sum()
+        last = tree.depths[candidates.frontier[0]] + 1 == self.depth
+        expanded = len(best.chosen) if best.prob.sum() - before > self.delta and not last else 0
+        return Growth(best.chosen, frontier=len(tree) + np.arange(expanded))

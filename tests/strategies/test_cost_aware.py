@@ -1,0 +1,149 @@
+"""What the policies that know prices have in common."""
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from talon_core.costs import Costs, MeasuredCosts
+from talon_core.policy import SequenceInfo
+from talon_core.rounds import Round
+from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
+from talon_core.tree import TokenTree
+from talon_strategies import Bastion, CaDDTree, OptTree
+from talon_strategies.cost_aware import rates, sizes_up_to
+
+POLICIES = pytest.mark.parametrize("policy", [CaDDTree, Bastion])
+
+
+@attrs.frozen
+class Prices(Costs):
+    """Made-up prices: a root takes a second, each further node `node` more, a layer `layer`; None where unknown."""
+
+    node: float = 0.0
+    layer: float | None = 0.0
+    asked: list[int] = attrs.field(factory=list)
+
+    def verify(self, nodes, context, batch=1):
+        self.asked.append(context)
+        return 1.0 + self.node * (nodes - 1)
+
+    def draft(self, rows, width):
+        return self.layer
+
+
+def served(policy, costs):
+    return policy.begin(SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=0.0, costs=costs))
+
+
+@POLICIES
+@pytest.mark.parametrize("options", [{}, {"budget": 2}, {"budget": 9, "depth": 1}])
+def test_keeps_the_contract(policy, options):
+    check_tree_policy(lambda: policy(**options), max_examples=10)
+
+
+@POLICIES
+@given(drafter=st.integers(2, 9).flatmap(untied_drafters), budget=st.integers(2, 10), layer=st.sampled_from([0.0, 0.1]))
+def test_with_nodes_free_the_budget_is_used(policy, draft, drafter, budget, layer):
+    drafted = draft(served(policy(budget=budget), Prices(node=0.0, layer=layer)), drafter)
+    assume(drafted.drafted.path_logp.min() > -25)  # otherwise it does not add to a sum of more than 1
+    assert len(drafted.tree) == min(len(drafted.drafted), budget)
+    assert layer or len(drafted.tree) == budget
+
+
+@POLICIES
+@given(drafter=st.integers(2, 9).flatmap(untied_drafters), budget=st.integers(2, 40))
+def test_dearer_nodes_make_smaller_trees_of_a_layer(policy, draft, drafter, budget):
+    sizes = [
+        len(draft(served(policy(budget=budget, depth=1), Prices(node=node, layer=0.1)), drafter).tree)
+        for node in (0.0, 0.01, 0.1, 0.5, 1.0, 2.0)
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 1  # a node as dear as two passes is never worth it
+    assert sizes[0] == min(budget, 1 + drafter.vocab_size)
+
+
+@POLICIES
+def test_dearer_nodes_and_layers_make_smaller_trees(policy, draft):
+    drafter = TableDrafter([[0.6, 0.2, 0.15, 0.05], [0.9, 0.05, 0.03, 0.02], [0.4, 0.3, 0.2, 0.1]])
+    nodes = [len(draft(served(policy(), Prices(node=node)), drafter).tree) for node in (0, 0.01, 0.1, 0.3, 3)]
+    assert nodes[0] == 60
+    assert nodes[-1] == 1
+    assert nodes == sorted(set(nodes), reverse=True)
+    drafted = [draft(served(policy(), Prices(layer=layer)), drafter).drafted for layer in (0, 0.05, 0.3, 1)]
+    depths = [int(tree.depths.max()) for tree in drafted]
+    assert depths[0] == 8  # below nothing is among the 60 likeliest
+    assert depths[-1] == 1  # the first layer is drafted before anybody asks
+    assert depths == sorted(set(depths), reverse=True)
+
+
+@POLICIES
+@given(drafter=untied_drafters(4), budget=st.integers(2, 30), depth=st.integers(1, 6))
+def test_as_long_as_nothing_is_known_passes_cost_nothing(policy, draft, paths, drafter, budget, depth):
+    likeliest = draft(OptTree(budget=budget, depth=depth, delta=0.0), drafter).tree
+    assume(likeliest.path_logp.min() > -25)  # otherwise it does not add to a sum of more than 1
+    tree = draft(policy(budget=budget, depth=depth), drafter).tree
+    assert paths(tree) == paths(likeliest)
+    layers_alone = MeasuredCosts()
+    layers_alone.drafted(rows=1, width=4, seconds=5.0)
+    assert paths(draft(served(policy(budget=budget, depth=depth), layers_alone), drafter).tree) == paths(tree)
+
+
+@POLICIES
+def test_layers_of_unknown_price_cost_nothing(policy, draft):
+    drafter = TableDrafter([[0.9, 0.1]])
+    free, unknown = (draft(served(policy(), Prices(0.01, layer)), drafter).drafted for layer in (0.0, None))
+    assert len(free) == len(unknown) > 10
+
+
+@POLICIES
+def test_costs_are_asked_once_a_round_at_the_length_of_the_text(policy, draft):
+    costs = Prices(node=0.1, layer=0.1)
+    own, drafter = served(policy(budget=5), costs), TableDrafter([[0.7, 0.3]])
+    draft(own, drafter)
+    assert set(costs.asked) == {30}
+    tree = TokenTree.root(0)
+    own.observe(Round(tree, np.array([0]), np.array([1, 2, 3]), context=30))
+    costs.asked.clear()
+    draft(own, drafter)
+    assert set(costs.asked) == {33}
+
+
+@POLICIES
+def test_the_tree_follows_the_costs_as_they_are_measured(policy, draft):
+    costs = MeasuredCosts()
+    own, drafter = served(policy(budget=12), costs), TableDrafter([[0.6, 0.25, 0.15]])
+    free = draft(own, drafter).tree
+    assert len(free) == 12
+    costs.verified(nodes=12, context=30, batch=1, seconds=0.05)
+    costs.verified(nodes=1, context=30, batch=1, seconds=0.01)
+    assert len(draft(own, drafter).tree) < 12
+    costs.forget()
+    assert draft(own, drafter).tree.tokens.tolist() == free.tokens.tolist()
+
+
+@POLICIES
+def test_a_pass_that_seems_to_take_no_time_breaks_nothing(policy, draft):
+    costs = MeasuredCosts()
+    costs.verified(nodes=60, context=30, batch=1, seconds=0.0)
+    assert 1 <= len(draft(served(policy(), costs), TableDrafter([[0.6, 0.4]])).tree) <= 60
+
+
+@POLICIES
+@pytest.mark.parametrize("options", [{"budget": 1}, {"depth": 0}, {"budget": 2.5}])
+def test_options_out_of_range_are_refused(policy, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        policy(**options)
+
+
+def test_rates_are_expected_tokens_by_seconds():
+    found = rates(np.array([0.7, 0.3]), np.array([1.0, 1.0, 1.25]))
+    assert found.tolist() == pytest.approx([1.0, 1.7, 1.6])
+
+
+def test_few_sizes_are_asked_for():
+    assert sizes_up_to(5).tolist() == [1, 2, 3, 4, 5]
+    sizes = sizes_up_to(1025).tolist()
+    assert (sizes[0], sizes[-1]) == (1, 1025)
+    assert 20 < len(sizes) <= 32
