@@ -69,10 +69,10 @@ class TreePolicy(ABC):
 
     A round goes like this. The tree is the root alone and the frontier is the root. The decoder asks `width`, has
     the drafter propose that many next tokens for each frontier node, and hands them to `grow`, which says which of
-    them join the tree and which nodes are drafted from next; and so on, until `grow` chooses nothing, the frontier
-    is empty, the tree has `draft_budget` nodes, or no deeper token could be used. `finish` then says what is sent to
-    the target. Between rounds `observe` tells what became of it. Each sequence is served by a policy of its own, which
-    `begin` makes.
+    them join the tree and which nodes are drafted from next; and so on, until `width` is 0, `grow` chooses nothing, the
+    frontier is empty, the tree has `draft_budget` nodes, or no deeper token could be used. `finish` then says what is
+    sent to the target. Between rounds `observe` tells what became of it. Each sequence is served by a policy of its
+    own, which `begin` makes.
 
     A policy sees small NumPy arrays, never a model. It cannot change what is decoded, only how fast: the decoder
     checks every answer and refuses a wrong one with an error that names the policy. One thing it cannot see: whether a
@@ -101,7 +101,10 @@ class TreePolicy(ABC):
         return self.budget
 
     def width(self, tree: TokenTree) -> int:
-        """How many candidates per frontier node are wanted next; by default as many as there is room for."""
+        """How many candidates per frontier node are wanted next; by default as many as there is room for.
+
+        0 ends the drafting before the drafter is asked; at the root it makes the round one of plain decoding.
+        """
         return self.draft_budget - len(tree)
 
     @abstractmethod

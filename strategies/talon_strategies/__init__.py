@@ -23,6 +23,7 @@ from talon_strategies.specinfer import SpecInfer
 from talon_strategies.static import StaticTree
 from talon_strategies.talon import Talon
 from talon_strategies.talon_absolute import TalonAbsolute
+from talon_strategies.talon_cost import TalonCost
 from talon_strategies.talon_gate_only import TalonGateOnly
 from talon_strategies.talon_local import TalonLocal
 from talon_strategies.talon_sampled import TalonSampled
@@ -47,6 +48,7 @@ __all__ = [
     "StaticTree",
     "Talon",
     "TalonAbsolute",
+    "TalonCost",
     "TalonGateOnly",
     "TalonLocal",
     "TalonSampled",
@@ -57,7 +59,7 @@ __all__ = [
 
 FIXED: list[type[TreePolicy]] = [
     *(Bastion, CaDDTree, Chain, DDTree, Eagle2, OptTree),
-    *(StaticTree, Talon, TalonAbsolute, TalonGateOnly, TalonLocal, TalonTopkLayers),
+    *(StaticTree, Talon, TalonAbsolute, TalonCost, TalonGateOnly, TalonLocal, TalonTopkLayers),
 ]
 DRAWN: list[type[TreePolicy]] = [DySpec, SampledChain, Sequoia, SpecInfer, TalonSampled]
 

@@ -23,17 +23,17 @@ class Likeliest:
     places: IntArray
 
     @classmethod
-    def of(cls, tree: TokenTree, candidates: Candidates, count: int) -> "Likeliest":
+    def of(cls, drafted: FloatArray, candidates: Candidates, count: int) -> "Likeliest":
         """The `count` likeliest of all, or fewer where there are no more.
 
         Args:
-            tree: what has been drafted before.
-            candidates: for its newest nodes.
+            drafted: log-probabilities of the paths to all nodes that have been drafted before, the root's first.
+            candidates: for the newest of these.
             count: how many.
         """
         best = candidates.best(count)
         scores = candidates.path_logp.ravel()[best]
-        earlier = np.sort(-tree.path_logp[1:])
+        earlier = np.sort(-drafted[1:])
         places = np.searchsorted(earlier, -scores, side="right") + np.arange(len(best))
         falling = np.sort(np.concatenate([earlier, -scores]))[:count]
         among = int(np.searchsorted(places, count))

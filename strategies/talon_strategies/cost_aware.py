@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from functools import cache
+from typing import ClassVar
 
 import attrs
 import numpy as np
@@ -51,13 +52,16 @@ class CostAware(BestFirst):
     highest rate, at first over that of a round without drafting, and from those nodes alone that are worth verifying.
 
     Prices are those of a sequence that is alone. As long as nothing is known of the target's passes, nodes and layers
-    are taken to cost nothing; so are layers, as long as nothing is known of the drafter's.
+    are taken to cost `assumed`; layers nothing, as long as only the drafter's passes are not known.
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2.
         depth: most layers, at least 1.
         known: of the sequence and the round.
     """
+
+    assumed: ClassVar[tuple[float, float]] = (0.0, 0.0)
+    """What a further node and a layer cost while nothing is known, in passes over the root alone."""
 
     budget: int
     depth: int
@@ -75,6 +79,10 @@ class CostAware(BestFirst):
             prob: path probabilities of the likeliest, falling, shape `(nodes,)`.
             seconds: of the round with 0, 1, ... of them, shape `(nodes + 1,)`, rising.
         """
+
+    def scored(self, tree: TokenTree, candidates: Candidates) -> tuple[FloatArray, Candidates]:
+        """Path log-probabilities of the nodes that have been drafted, and candidates with theirs; the drafter's own."""
+        return tree.path_logp, candidates
 
     def curve(self, sizes: IntArray, seconds: FloatArray) -> FloatArray:
         """Seconds of the target's pass over trees of 1, 2, ... `budget` nodes; by default as the costs say.
@@ -104,7 +112,7 @@ class CostAware(BestFirst):
             known.verifying, known.drafting = self._verifying(), []
             known.rates = [1.0 / float(known.verifying[0])]
         known.drafting[layer:] = [self._drafting(*candidates.tokens.shape)]
-        best = Likeliest.of(tree, candidates, self.budget - 1)
+        best = Likeliest.of(*self.scored(tree, candidates), self.budget - 1)
         seconds = sum(known.drafting) + known.verifying[: len(best.prob) + 1]
         known.nodes = self.worth(best.prob, seconds)
         known.rates[layer + 1 :] = [float(rates(best.prob, seconds)[known.nodes])]
@@ -121,12 +129,12 @@ class CostAware(BestFirst):
         seconds = [costs.verify(size, context) for size in sizes.tolist()]
         known = [second for second in seconds if second is not None]
         if len(known) < len(seconds):
-            return np.ones(self.budget)
+            return 1.0 + self.assumed[0] * np.arange(self.budget)
         return np.maximum(self.curve(sizes, np.array(known)), LEAST) + self.others(costs)
 
     def _drafting(self, rows: int, width: int) -> float:
         unpriced = self.known.costs.verify(1, self.known.context) is None
-        return 0.0 if unpriced else self.known.costs.draft(rows, width) or 0.0
+        return self.assumed[1] if unpriced else self.known.costs.draft(rows, width) or 0.0
 
 
 def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:

@@ -30,4 +30,4 @@ class DDTree(BestFirst):
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        return Growth(Likeliest.of(tree, candidates, self.budget - 1).chosen)
+        return Growth(Likeliest.of(tree.path_logp, candidates, self.budget - 1).chosen)

@@ -38,7 +38,7 @@ class OptTree(BestFirst):
         return self.depth
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        best = Likeliest.of(tree, candidates, self.budget - 1)
+        best = Likeliest.of(tree.path_logp, candidates, self.budget - 1)
         before = np.exp(np.sort(tree.path_logp[1:])[1 - self.budget :]).sum()
         last = tree.depths[candidates.frontier[0]] + 1 == self.depth
         expanded = len(best.chosen) if best.prob.sum() - before > self.delta and not last else 0

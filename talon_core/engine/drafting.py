@@ -85,9 +85,12 @@ def draft_trees(
         for slot, own in growing.items():
             if len(own.frontier) and slot not in faults:
                 try:  # and no `faults.of`, which takes longer than all else here
-                    asked.append(Frontier(slot, own.tree, own.frontier, own.width()))
+                    frontier, width = own.frontier, own.width()
                 except Exception as error:
                     faults[slot] = error
+                    continue
+                if width:
+                    asked.append(Frontier(slot, own.tree, frontier, width))
         if not asked:
             break
         started = now()

@@ -75,7 +75,7 @@ class Growing:
         return PluginError(f"{naming('tree policy', self.policy)} {what}")
 
     def width(self) -> int:
-        """Candidates wanted per frontier node: at least 1, at most the vocabulary."""
+        """Candidates wanted per frontier node, at most the vocabulary; 0 where the policy wants none, and ends."""
         started = self._now()
         try:  # and no `blaming`, which takes longer than most policies
             given: Any = self.policy.width(self.shown)
@@ -88,7 +88,9 @@ class Growing:
         except Exception:  # whatever is no number
             raise self.fail(f"returned {written(given)} from width; it must be a number of candidates") from None
         self.spans.append(Span("policy", started, self._now()))
-        return min(max(width, 1), self.limits.vocab_size)
+        if width < 1:
+            self.frontier = self.frontier[:0]
+        return min(max(width, 0), self.limits.vocab_size)
 
     def grow(self, candidates: Candidates, choices: Choices) -> None:
         """Let the policy choose, check its answer, and take it.

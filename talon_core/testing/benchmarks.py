@@ -241,8 +241,8 @@ def layers_of(policy: TreePolicy) -> list[Asked]:
     asked: list[Asked] = []
     drafter = likely_drafter()
     growing, choices = Growing(begun(policy, TOLD), 0, DraftLimits(VOCAB, DEEPEST)), SeededChoices(0)
-    while len(growing.frontier):
-        frontier = Frontier(0, growing.tree, growing.frontier, growing.width())
+    while len(growing.frontier) and (width := growing.width()):
+        frontier = Frontier(0, growing.tree, growing.frontier, width)
         (candidates,) = drafter.propose([frontier]).candidates
         asked.append(Asked(growing.shown, candidates))
         growing.grow(candidates, choices)

@@ -15,6 +15,7 @@ BINARY_OF_59 = [tuple(map(int, f"{node:b}"[1:])) for node in range(2, 61)]
 POLICIES = {
     "bastion": "bastion",
     "caddtree": "caddtree",
+    "talon-cost": "talon-cost",
     "chain": "chain:length=59",
     "ddtree": "ddtree",
     "eagle2": "eagle2",

@@ -449,7 +449,16 @@ def test_an_empty_frontier_ends_the_drafting():
     assert drafted.tree.parents.tolist() == [-1, 0, 0]
 
 
-@pytest.mark.parametrize("width", [-5, 0, 1, 2.9, 10**30, True])
+@pytest.mark.parametrize("width", [-5, 0, 0.9, False])
+def test_without_a_width_the_drafter_is_not_asked(width):
+    layers = []
+    drafted = draft(Policy(wide=lambda tree: width, grows=lambda tree, candidates: layers.append(tree)))
+    assert (len(drafted.tree), drafted.draft_passes, layers) == (1, 0, [])
+    drafted = draft(Policy(wide=lambda tree: 2 if len(tree) == 1 else width))
+    assert drafted.tree.depths.max() == 1
+
+
+@pytest.mark.parametrize("width", [1, 2.9, 10**30, True])
 def test_any_width_is_brought_into_range(width):
     seen = []
 

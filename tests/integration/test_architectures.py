@@ -29,6 +29,7 @@ POLICIES = {
     "opt-tree": "opt-tree:budget=10,delta=0.1,depth=4",
     "ddtree": "ddtree:budget=8",
     "caddtree": "caddtree:budget=12,depth=4",
+    "talon-cost": "talon-cost:budget=12,depth=4",
     "bastion": "bastion:budget=12,depth=4",
     "talon": "talon:budget=12,top_k=3,mu=0.1",
     "talon-gate-only": "talon-gate-only:budget=12,mu=0.1",

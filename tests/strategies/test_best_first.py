@@ -22,7 +22,7 @@ def test_the_likeliest_are_the_best_of_the_tree_and_the_candidates(tree, data):
         frontier, np.where(logp > -np.inf, [1, 2], -1), logp, tree.path_logp[frontier][:, None] + logp
     )
     count = data.draw(st.integers(1, 3 * rows + 2))
-    found = Likeliest.of(tree, candidates, count)
+    found = Likeliest.of(tree.path_logp, candidates, count)
     every = [*tree.path_logp[1:].tolist(), *candidates.path_logp.ravel().tolist()]
     ranked = sorted(range(len(every)), key=lambda place: (-every[place], place))
     expected = [place for place in ranked if every[place] > -np.inf][:count]

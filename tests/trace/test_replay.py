@@ -44,6 +44,7 @@ DRAWN = {
 }
 PRICED = {
     "caddtree": "caddtree:budget=12,depth=5",
+    "talon-cost": "talon-cost:budget=12,depth=5",
     "bastion": "bastion:budget=12,depth=5",
 }
 OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa")

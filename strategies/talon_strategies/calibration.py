@@ -1,0 +1,70 @@
+"""What drafted probabilities are worth: how often the target agrees, learnt from what was accepted and rejected."""
+
+import attrs
+import numpy as np
+
+from talon_core.rounds import Round
+from talon_core.tree import FloatArray
+
+CERTAIN = 10.0
+"""Log-odds are cut at this size: of a token that is surer than that a text tells nothing more."""
+
+START = (0.0, 1.0)
+"""Offset and slope before anything is known: the drafter is believed."""
+
+TRUST = (4.0, 20.0)
+"""How firmly: precisions of normal priors. A token that is as likely as not adds 0.25 to the first."""
+
+LEAST_SLOPE = 0.05
+"""So that a likelier token is never worth less."""
+
+
+@attrs.define(eq=False)
+class Calibration:
+    """The probability that a drafted token is accepted once its parent is, by that which the drafter gave it.
+
+    Its log-odds are a straight line over those of the drafter, as in DSpark (arXiv 2607.05147). The line is a logistic
+    regression over the tokens that were tested, children of accepted nodes, with a normal prior around `START`. Each
+    round moves it by one step of Newton's method, after which what the round has told is part of the prior; that is
+    ours.
+
+    Attributes:
+        line: offset and slope, shape `(2,)`.
+        precision: of the line, shape `(2, 2)`.
+    """
+
+    line: FloatArray = attrs.field(factory=lambda: np.array(START))
+    precision: FloatArray = attrs.field(factory=lambda: np.diag(TRUST))
+
+    def accepted(self, logp: FloatArray) -> FloatArray:
+        """Log-probabilities of being accepted; padding keeps minus infinity.
+
+        Args:
+            logp: the drafter's log-probabilities of tokens after their parents, any shape.
+        """
+        odds = self.line[0] + self.line[1] * _log_odds(logp)
+        return np.where(np.isneginf(logp), -np.inf, -np.logaddexp(0.0, -odds))
+
+    def learn(self, round_: Round) -> None:
+        """Take note of the tokens that a round has tested.
+
+        Args:
+            round_: with the tree that was verified.
+        """
+        tree, path = round_.tree, round_.path
+        tested = np.flatnonzero(np.isin(tree.parents, path))
+        if not len(tested):
+            return
+        logp = tree.path_logp[tested] - tree.path_logp[tree.parents[tested]]
+        own = np.column_stack([np.ones(len(tested)), _log_odds(logp)])  # (tested, 2)
+        expected = 1.0 / (1.0 + np.exp(-own @ self.line))
+        self.precision = self.precision + (own * (expected * (1.0 - expected))[:, None]).T @ own
+        self.line = self.line + np.linalg.solve(self.precision, own.T @ (np.isin(tested, path) - expected))
+        self.line[1] = max(self.line[1], LEAST_SLOPE)
+
+
+def _log_odds(logp: FloatArray) -> FloatArray:
+    """Cut at `CERTAIN`; shape as given."""
+    below = np.minimum(logp, -1e-9)
+    odds: FloatArray = np.clip(below - np.log(-np.expm1(below)), -CERTAIN, CERTAIN)
+    return odds

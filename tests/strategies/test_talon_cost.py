@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talon_core.policy import SequenceInfo
+from talon_core.rounds import Round
+from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
+from talon_strategies import CaDDTree, TalonCost
+from talon_strategies.talon_cost import ENOUGH, PAUSES, WIDTH
+from talon_tests.prices import Prices
+
+
+def served(policy, costs):
+    return policy.begin(SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=0.0, costs=costs))
+
+
+def round_of(drafted, accepted=0):
+    """The round of a tree of which the first path is accepted, so many nodes deep."""
+    path = [0]
+    while len(path) <= accepted:
+        path.append(int(np.flatnonzero(drafted.tree.parents == path[-1])[0]))
+    tokens = np.append(drafted.tree.tokens[path[1:]], 99)
+    return Round(drafted.tree, np.array(path), tokens, draft_passes=drafted.draft_passes)
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": 2}, {"budget": 9, "depth": 1}])
+def test_keeps_the_contract(options):
+    check_tree_policy(lambda: TalonCost(**options), max_examples=15)
+
+
+@given(
+    drafter=st.integers(2, 9).flatmap(untied_drafters),
+    budget=st.integers(2, WIDTH),
+    node=st.floats(0.001, 0.5),
+    layer=st.floats(0.001, 0.3),
+)
+def test_while_nothing_is_learnt_the_tree_is_caddtrees(draft, drafter, budget, node, layer):
+    ours, theirs = (
+        draft(served(policy(budget=budget, depth=9), Prices(node=node, layer=layer)), drafter).tree
+        for policy in (TalonCost, CaDDTree)
+    )
+    assert ours.tokens.tolist() == theirs.tokens.tolist()
+    assert ours.parents.tolist() == theirs.parents.tolist()
+
+
+def test_what_was_rejected_is_worth_less_the_next_time(draft):
+    drafter = TableDrafter([[0.7, 0.2, 0.1]])
+    policy = served(TalonCost(budget=8, depth=4), Prices(node=0.05, layer=0.01))
+    sizes = []
+    for _ in range(6):
+        drafted = draft(policy, drafter)
+        sizes.append(len(drafted.tree))
+        policy.observe(round_of(drafted))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < sizes[0]
+
+
+def test_drafting_pauses_where_it_does_not_pay_and_ever_longer_while_that_stays_so(draft):
+    drafter = TableDrafter([[0.25, 0.25, 0.25, 0.25]])  # worth no node at these prices
+    policy, asked = served(TalonCost(), Prices(node=0.5, layer=0.2)), []
+    for _ in range(ENOUGH + 4 + 1 + 8 + 1 + 16 + 1):
+        drafted = draft(policy, drafter)
+        assert len(drafted.tree) == 1
+        asked.append(int(len(drafted.drafted) > 1))
+        policy.observe(round_of(drafted))
+    assert asked == [1] * ENOUGH + [0] * 4 + [1] + [0] * 8 + [1] + [0] * 16 + [1]
+    assert PAUSES[0] == 4
+
+
+def test_it_goes_on_as_soon_as_drafting_pays_again(draft):
+    flat, sharp = TableDrafter([[0.25, 0.25, 0.25, 0.25]]), TableDrafter([[0.97, 0.01, 0.01, 0.01]])
+    policy = served(TalonCost(), Prices(node=0.3, layer=0.1))
+    for _ in range(ENOUGH):
+        policy.observe(round_of(draft(policy, flat)))
+    assert policy.learnt.left == PAUSES[0]
+    for _ in range(PAUSES[0]):
+        policy.observe(round_of(draft(policy, sharp)))
+    drafted = draft(policy, sharp)
+    assert len(drafted.tree) > 4
+    policy.observe(round_of(drafted, accepted=4))
+    assert (policy.learnt.left, policy.learnt.pause) == (0, 0)
+
+
+def test_nothing_is_known_of_another_text():
+    policy = served(TalonCost(), Prices())
+    policy.learnt.left = 7
+    again = served(policy, Prices())
+    assert again.learnt.left == 0
+    assert again.learnt is not policy.learnt
+
+
+@pytest.mark.parametrize("options", [{"budget": 1}, {"depth": 0}, {"budget": 2.5}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        TalonCost(**options)
