@@ -128,8 +128,9 @@ class CostAware(BestFirst):
         sizes = sizes_up_to(self.budget)
         seconds = [costs.verify(size, context) for size in sizes.tolist()]
         known = [second for second in seconds if second is not None]
+        assumed: FloatArray = 1.0 + self.assumed[0] * np.arange(self.budget, dtype=np.float64)
         if len(known) < len(seconds):
-            return 1.0 + self.assumed[0] * np.arange(self.budget)
+            return assumed
         return np.maximum(self.curve(sizes, np.array(known)), LEAST) + self.others(costs)
 
     def _drafting(self, rows: int, width: int) -> float:

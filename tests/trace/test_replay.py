@@ -27,7 +27,7 @@ DETERMINISTIC = {
     "chain": "chain:length=5",
     "static": "static",
     "eagle2": "eagle2:budget=12,depth=4",
-    "opt-tree": "opt-tree:budget=12,delta=0.1,depth=5",
+    "opt-tree": "opt-tree:budget=8,delta=0.1,depth=5",
     "ddtree": "ddtree:budget=8",
     "talon": "talon:budget=14,top_k=4,mu=0.1",
     "talon-gate-only": "talon-gate-only:budget=12,mu=0.1",
