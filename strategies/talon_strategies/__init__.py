@@ -3,12 +3,16 @@
 from talon_core.hookspecs import hookimpl
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
+from talon_strategies.adaedl import AdaEdl
 from talon_strategies.bastion import Bastion
 from talon_strategies.caddtree import CaDDTree
 from talon_strategies.chain import Chain
+from talon_strategies.ddd import DynamicDepth
 from talon_strategies.ddtree import DDTree
 from talon_strategies.dyspec import DySpec
 from talon_strategies.eagle2 import Eagle2
+from talon_strategies.gammatune import GammaTune
+from talon_strategies.gammatune_plus import GammaTunePlus
 from talon_strategies.opt_tree import OptTree
 from talon_strategies.rules.block import Block
 from talon_strategies.rules.hybrid import Hybrid
@@ -19,8 +23,10 @@ from talon_strategies.rules.traversal import Traversal
 from talon_strategies.rules.typical import Typical
 from talon_strategies.sampled_chain import SampledChain
 from talon_strategies.sequoia import Sequoia
+from talon_strategies.specdec_plus_plus import SpecDecPlusPlus
 from talon_strategies.specinfer import SpecInfer
 from talon_strategies.static import StaticTree
+from talon_strategies.svip import Svip
 from talon_strategies.talon import Talon
 from talon_strategies.talon_absolute import TalonAbsolute
 from talon_strategies.talon_cost import TalonCost
@@ -30,13 +36,17 @@ from talon_strategies.talon_sampled import TalonSampled
 from talon_strategies.talon_topk_layers import TalonTopkLayers
 
 __all__ = [
+    "AdaEdl",
     "Bastion",
     "Block",
     "CaDDTree",
     "Chain",
     "DDTree",
     "DySpec",
+    "DynamicDepth",
     "Eagle2",
+    "GammaTune",
+    "GammaTunePlus",
     "Hybrid",
     "Match",
     "OptTree",
@@ -44,8 +54,10 @@ __all__ = [
     "RejectionWithoutReplacement",
     "SampledChain",
     "Sequoia",
+    "SpecDecPlusPlus",
     "SpecInfer",
     "StaticTree",
+    "Svip",
     "Talon",
     "TalonAbsolute",
     "TalonCost",
@@ -60,6 +72,7 @@ __all__ = [
 FIXED: list[type[TreePolicy]] = [
     *(Bastion, CaDDTree, Chain, DDTree, Eagle2, OptTree),
     *(StaticTree, Talon, TalonAbsolute, TalonCost, TalonGateOnly, TalonLocal, TalonTopkLayers),
+    *(AdaEdl, DynamicDepth, GammaTune, GammaTunePlus, SpecDecPlusPlus, Svip),
 ]
 DRAWN: list[type[TreePolicy]] = [DySpec, SampledChain, Sequoia, SpecInfer, TalonSampled]
 

@@ -28,6 +28,19 @@ def yes_or_no(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
         raise ValueError(f"{option.name} is {value!r}; it must be True or False")  # noqa: TRY004 - as for every option
 
 
+def are_positive(given: object) -> bool:
+    """Whether an option is one or more whole numbers, each at least 1."""
+    return isinstance(given, tuple) and bool(given) and all(isinstance(n, Integral) and int(n) >= 1 for n in given)
+
+
+def positive_numbers(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
+    """Refuse what is not one or more whole numbers, each at least 1."""
+    if not are_positive(value):
+        raise ValueError(
+            f"{option.name} is {value}; it must be one or more whole numbers, each at least 1, as in 3;1;1"
+        )
+
+
 def plus_one(number: object) -> int:
     """One node more than a number of drafted tokens: the root; 1 for what is no number, which is refused after this."""
     return 1 + int(number) if isinstance(number, Integral) else 1

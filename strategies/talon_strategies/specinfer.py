@@ -1,7 +1,6 @@
 """SpecInfer's trees of independent draws."""
 
 import math
-from numbers import Integral
 from typing import Any
 
 import attrs
@@ -13,7 +12,7 @@ from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
-from talon_strategies.options import number, numbers_of, yes_or_no
+from talon_strategies.options import are_positive, number, numbers_of, positive_numbers, yes_or_no
 
 THREE_THEN_ONE: Any = "3;1;1;1"  # text, as users write it and `talon list` shows it; the converter makes it numbers
 
@@ -22,18 +21,9 @@ def _widths(given: Any) -> Any:
     return numbers_of(given, int, "widths", "3;1;1")
 
 
-def _usable(widths: Any) -> bool:
-    return isinstance(widths, tuple) and bool(widths) and all(isinstance(w, Integral) and int(w) >= 1 for w in widths)
-
-
-def _positive(_: object, __: object, widths: Any) -> None:
-    if not _usable(widths):
-        raise ValueError(f"widths is {widths}; it must be one or more whole numbers, each at least 1, as in 3;1;1")
-
-
 def _nodes(widths: Any) -> int:
     """Most nodes of the tree; 1 for what are no widths, which is refused after this."""
-    if not _usable(widths):
+    if not are_positive(widths):
         return 1
     return 1 + sum(math.prod(int(width) for width in widths[: depth + 1]) for depth in range(len(widths)))
 
@@ -54,7 +44,7 @@ class SpecInfer(FollowsTheRequest):
     name = "specinfer"
     children = "iid"
     default_rule = "rrs"
-    widths: tuple[int, ...] = attrs.field(default=THREE_THEN_ONE, converter=_widths, validator=_positive)
+    widths: tuple[int, ...] = attrs.field(default=THREE_THEN_ONE, converter=_widths, validator=positive_numbers)
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)], metadata=searched(0.4, 1.2))
     follows: bool = attrs.field(default=True, validator=yes_or_no)
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: _nodes(self.widths), takes_self=True))

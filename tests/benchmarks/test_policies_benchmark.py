@@ -26,6 +26,12 @@ POLICIES = {
     "talon-gate-only": "talon-gate-only",
     "talon-local": "talon-local",
     "talon-topk-layers": "talon-topk-layers",
+    "svip": "svip:h=9",
+    "adaedl": "adaedl:length=40,threshold=0",
+    "ddd": "ddd:threshold=0",
+    "gammatune": "gammatune:length=40,start=40",
+    "gammatune-plus": "gammatune-plus:length=40,start=40,tau=0",
+    "specdec-plus-plus": "specdec-plus-plus:length=40,h=1",
 }
 COMPARED = ("eagle2", "talon")
 """For what takes longer."""

@@ -36,6 +36,12 @@ POLICIES = {
     "talon-topk-layers": "talon-topk-layers:budget=12,top_k=3,mu=0.1",
     "talon-absolute": "talon-absolute:budget=12,top_k=3",
     "talon-local": "talon-local:budget=12,top_k=3,mu=0.1",
+    "svip": "svip:length=6,h=0.7",
+    "adaedl": "adaedl:length=6,threshold=0.1",
+    "ddd": "ddd:budget=10,depth=4,top_k=3,checked=1;3",
+    "gammatune": "gammatune:length=6",
+    "gammatune-plus": "gammatune-plus:length=6,tau=0.05",
+    "specdec-plus-plus": "specdec-plus-plus:length=6",
     "talon-sampled": "talon-sampled:budget=12,top_k=3",
     "sequoia": "sequoia:budget=10,depth=3",
     "dyspec": "dyspec:budget=10,depth=3",
@@ -52,8 +58,8 @@ HEADS = {
 DRAFTERS = {"ngram": "ngram", "draft-model": "draft-model:skip=1-2", **dict.fromkeys(HEADS, "")}
 DRAFTING = [policy for policy in POLICIES if policy != "none"]
 ONCE = {
-    (architecture, DRAFTING[(place + 3 * turn) % len(DRAFTING)], drafter)
-    for place, architecture in enumerate(ARCHITECTURES)
+    ([*ARCHITECTURES][place % len(ARCHITECTURES)], DRAFTING[(place + 3 * turn) % len(DRAFTING)], drafter)
+    for place in range(max(len(ARCHITECTURES), len(DRAFTING)))
     for turn, drafter in enumerate(DRAFTERS)
 } | {("llama", "none", "ngram")}
 """Every architecture with every drafter, and every policy with every drafter; the other combinations are the matrix."""

@@ -10,6 +10,7 @@ from talon_core.certify.exact import Law, completed, distance, law_of
 from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.policy import TreePolicy
+from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.testing import TableDrafter, TableLaws
 from talon_core.testing.drawing import Shape, draw_tree
@@ -35,6 +36,33 @@ def paths() -> Callable[[TokenTree], set[tuple[int, ...]]]:
         return {tuple(tree.tokens[tree.path(node)].tolist()) for node in range(len(tree))}
 
     return paths
+
+
+@pytest.fixture(scope="session")
+def chain_until() -> Callable[..., list[int]]:
+    """The tokens of a chain of the drafter's best ones that ends after the first one for which a rule holds."""
+
+    def chain_until(drafter: TableDrafter, length: int, ends: Callable[[FloatArray], bool]) -> list[int]:
+        tokens = [0]
+        while len(tokens) <= length:
+            law = drafter.law_after(tokens)
+            tokens.append(int(law.argmax()))
+            if ends(np.sort(law)[::-1]):
+                break
+        return tokens
+
+    return chain_until
+
+
+@pytest.fixture(scope="session")
+def round_of() -> Callable[[int, int], Round]:
+    """A round in which so many tokens of a chain were drafted, and so many of them accepted."""
+
+    def round_of(drafted: int, accepted: int) -> Round:
+        tree = TokenTree(np.zeros(1 + drafted), np.arange(-1, drafted), np.zeros(1 + drafted))
+        return Round(tree=tree, path=np.arange(1 + accepted), tokens=np.zeros(1 + accepted, dtype=np.int64))
+
+    return round_of
 
 
 class Whatever(Choices):

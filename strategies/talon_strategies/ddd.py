@@ -1,0 +1,53 @@
+"""EAGLE-2's tree with a depth that follows the drafter's confidence."""
+
+from typing import Any
+
+import attrs
+import numpy as np
+from attrs.validators import ge, le
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.policy import Growth
+from talon_core.searching import searched
+from talon_core.tree import TokenTree
+from talon_strategies.drawing import NOTHING
+from talon_strategies.eagle2 import Eagle2
+from talon_strategies.options import number, numbers_of, positive_numbers, whole_number
+
+FIFTH_SEVENTH_NINTH: Any = "5;7;9"  # text, as users write it; the converter makes it numbers
+
+
+def _layers(given: Any) -> Any:
+    return numbers_of(given, int, "checked", "5;7;9")
+
+
+@attrs.frozen
+class DynamicDepth(Eagle2):
+    """Drafts EAGLE-2's tree, and stops where its beam has become unlikely (Dynamic Depth Decoding, arXiv 2409.00142).
+
+    The beam is the `top_k` nodes of a layer that EAGLE-2 would draft from next. Where the sum of their path
+    probabilities is below `threshold`, nothing more is drafted. As a test makes a GPU wait, the paper tests after some
+    layers only; that these are the fifth, seventh and ninth of at most eleven, we have from others' notes. No
+    `threshold` is known to us; the default is ours, and should be tuned.
+
+    Attributes:
+        budget: nodes sent to the target, the root included, at least 2.
+        top_k: nodes expanded per layer, and candidates drawn from each, at least 1.
+        depth: most expanded layers after the first, at least 0; the tree is up to `1 + depth` deep.
+        checked: layers after which the beam is tested, counted from 1. As text, numbers with `;` between them.
+        threshold: the least sum of the beam's path probabilities for which drafting goes on, in [0, 1].
+    """
+
+    name = "ddd"
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(0)], metadata=searched(0, 10))
+    checked: tuple[int, ...] = attrs.field(default=FIFTH_SEVENTH_NINTH, converter=_layers, validator=positive_numbers)
+    threshold: float = attrs.field(default=0.3, validator=[number, ge(0), le(1)], metadata=searched(0.05, 0.8))
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        growth = super().grow(tree, candidates, choices)
+        beam = candidates.path_logp.ravel()[growth.chosen[: self.top_k]]
+        layer = int(tree.depths[candidates.frontier[0]]) + 1
+        if layer in self.checked and np.exp(beam).sum() < self.threshold:
+            return Growth(growth.chosen, frontier=NOTHING)
+        return growth

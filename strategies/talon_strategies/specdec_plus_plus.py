@@ -1,0 +1,77 @@
+"""Chains that end where one of their tokens will probably be rejected."""
+
+import math
+from typing import Any
+
+import attrs
+import numpy as np
+from attrs.validators import ge, instance_of, le, optional
+
+from talon_core.candidates import Candidates
+from talon_core.searching import searched
+from talon_core.tree import TokenTree
+from talon_strategies.acceptance_head import AcceptanceHead
+from talon_strategies.entropy import OFFERED, entropy_offered
+from talon_strategies.options import number, whole_number
+from talon_strategies.stopping import StoppingChain
+
+
+def _head(given: Any) -> Any:
+    return AcceptanceHead.read(given) if isinstance(given, str) else given
+
+
+@attrs.define
+class Survival:
+    """What a head has predicted of the chain that is being drafted.
+
+    Attributes:
+        prob: that all of its tokens are accepted.
+    """
+
+    prob: float = 1.0
+
+
+@attrs.frozen
+class SpecDecPlusPlus(StoppingChain):
+    """Ends a chain where a token of it is rejected with a probability above `h` (SpecDec++, arXiv 2405.19715).
+
+    That probability is 1 - a_1 a_2 ... a_n, the a_i being the predicted probabilities that each token is accepted if
+    those before it are; the token with which it comes above `h` still joins. The paper predicts them with a head on the
+    draft model's hidden states, which no policy sees. Here a `head` looks at probabilities, the entropy and the depth;
+    without one, a_i is the drafter's own probability of the token. These inputs and the defaults are ours.
+
+    Attributes:
+        length: most drafted tokens, at least 1; one draft pass each.
+        h: the threshold, in [0, 1]; the larger, the longer the chain.
+        head: a safetensors file with a trained head, see `talon_strategies.acceptance_head`; none for the drafter's
+            own probabilities.
+    """
+
+    name = "specdec-plus-plus"
+    offered = OFFERED
+    length: int = attrs.field(default=20, validator=[whole_number, ge(1)], metadata=searched(4, 40, log=True))
+    h: float = attrs.field(default=0.7, validator=[number, ge(0), le(1)], metadata=searched(0.1, 0.95))
+    head: AcceptanceHead | None = attrs.field(
+        default=None, converter=_head, validator=optional(instance_of(AcceptanceHead))
+    )
+    predicted: Survival | None = attrs.field(
+        init=False,
+        eq=False,
+        repr=False,
+        default=attrs.Factory(lambda self: None if self.head is None else Survival(), takes_self=True),
+    )
+
+    def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
+        return 1.0 - self._survival(len(tree), candidates) > self.h
+
+    def _survival(self, depth: int, candidates: Candidates) -> float:
+        """The predicted probability that the chain is accepted together with the best candidate, its `depth`-th token.
+
+        Candidates of layers above are gone, so what a head has said of them is kept while the chain is drafted.
+        """
+        if self.head is None or self.predicted is None:
+            return math.exp(candidates.path_logp[0, 0])
+        first, second = np.exp(np.append(candidates.logp[0], -np.inf)[:2])
+        before = self.predicted.prob if depth > 1 else 1.0
+        self.predicted.prob = before * self.head.accepted((first, second, entropy_offered(candidates), depth))
+        return self.predicted.prob

@@ -1,0 +1,37 @@
+"""Chains that end where the drafter's law is flat."""
+
+import math
+
+import attrs
+from attrs.validators import ge, gt
+
+from talon_core.candidates import Candidates
+from talon_core.searching import searched
+from talon_core.tree import TokenTree
+from talon_strategies.entropy import OFFERED, entropy_offered
+from talon_strategies.options import number, whole_number
+from talon_strategies.stopping import StoppingChain
+
+
+@attrs.frozen
+class Svip(StoppingChain):
+    """Ends a chain where sqrt(`factor` H(q)) is more than `h` (SVIP, arXiv 2411.18462; constants of the authors' code).
+
+    H(q) is the entropy, in nats, of the law that a token was taken from, and the test comes after the token has joined.
+    With the default numbers the chain ends where H(q) > 0.6. Here H(q) is that of the 16 best candidates, with all
+    other tokens taken for one: a lower bound.
+
+    Attributes:
+        length: most drafted tokens, at least 1; one draft pass each.
+        h: the threshold, at least 0; the larger, the longer the chain.
+        factor: what the entropy is multiplied with, more than 0.
+    """
+
+    name = "svip"
+    offered = OFFERED
+    length: int = attrs.field(default=40, validator=[whole_number, ge(1)], metadata=searched(4, 40, log=True))
+    h: float = attrs.field(default=0.3, validator=[number, ge(0)], metadata=searched(0.1, 0.7))
+    factor: float = attrs.field(default=0.15, validator=[number, gt(0)])
+
+    def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
+        return math.sqrt(self.factor * entropy_offered(candidates)) > self.h

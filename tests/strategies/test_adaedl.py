@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
+from talon_strategies import AdaEdl
+
+
+@pytest.mark.parametrize("options", [{}, {"length": 1}, {"step": 1.0, "goal": 0.0}, {"factor": 50.0, "threshold": 1}])
+def test_keeps_the_contract(options):
+    check_tree_policy(lambda: AdaEdl(**options), max_examples=30)
+
+
+@given(
+    drafter=st.integers(2, 16).flatmap(untied_drafters),
+    threshold=st.sampled_from([0.0, 0.3, 0.6, 1.0]),
+    step=st.sampled_from([0.0, 0.1, 1.0]),
+    before=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4),
+)
+def test_the_chain_ends_where_the_bound_is_below_a_threshold_that_moves(
+    draft, chain_until, round_of, drafter, threshold, step, before
+):
+    policy = AdaEdl(length=9, threshold=threshold, goal=0.6, step=step)
+    for drafted, accepted in before:
+        accepted = min(drafted, accepted)
+        policy.observe(round_of(drafted, accepted))
+        if drafted:
+            threshold = min(1.0, max(0.0, threshold + step * (0.6 - accepted / drafted)))
+
+    def ends(law):
+        bound = 1 - np.sqrt(0.2 * -(law[law > 0] * np.log(law[law > 0])).sum())
+        assume(abs(bound - threshold) > 1e-9)
+        return bound < threshold
+
+    assert draft(policy, drafter).tree.tokens.tolist() == chain_until(drafter, 9, ends)
+
+
+def test_three_rounds_by_hand(draft, round_of):
+    drafter = TableDrafter([[0.5, 0.25, 0.25]])  # H = 1.0397 nats; 1 - sqrt(0.2 H) = 0.5440
+    policy = AdaEdl(length=8, threshold=0.55, goal=0.7, step=0.1)
+    assert len(draft(policy, drafter).tree) == 1 + 1
+    policy.observe(round_of(1, 1))  # 0.55 + 0.1 (0.7 - 1) = 0.52
+    assert len(draft(policy, drafter).tree) == 1 + 8
+    policy.observe(round_of(8, 2))  # 0.52 + 0.1 (0.7 - 0.25) = 0.565
+    assert len(draft(policy, drafter).tree) == 1 + 1
+    assert len(draft(policy.begin(None), drafter).tree) == 1 + 1  # another text begins at 0.55
+
+
+@pytest.mark.parametrize(
+    "options", [{"threshold": 1.1}, {"threshold": -0.1}, {"factor": 0}, {"goal": 1.5}, {"step": -0.1}, {"step": 2}]
+)
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        AdaEdl(**options)
