@@ -9,7 +9,7 @@ from talon_strategies import AdaEdl
 
 @pytest.mark.parametrize("options", [{}, {"length": 1}, {"step": 1.0, "goal": 0.0}, {"factor": 50.0, "threshold": 1}])
 def test_keeps_the_contract(options):
-    check_tree_policy(lambda: AdaEdl(**options), max_examples=30)
+    check_tree_policy(lambda: AdaEdl(**options), max_examples=20)
 
 
 @given(

@@ -25,7 +25,7 @@ def layers_by_definition(drafter, policy):
 
 @pytest.mark.parametrize("options", [{}, {"checked": "1", "threshold": 1}, {"depth": 3, "top_k": 2, "checked": "2;3"}])
 def test_keeps_the_contract(options):
-    check_tree_policy(lambda: DynamicDepth(**options), max_examples=30)
+    check_tree_policy(lambda: DynamicDepth(**options), max_examples=20)
 
 
 @given(

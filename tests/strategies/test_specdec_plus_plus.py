@@ -40,11 +40,11 @@ def head(tmp_path_factory):
 
 @pytest.mark.parametrize("options", [{}, {"length": 1}, {"h": 0.0}, {"h": 1.0}])
 def test_keeps_the_contract(options):
-    check_tree_policy(lambda: SpecDecPlusPlus(**options), max_examples=30)
+    check_tree_policy(lambda: SpecDecPlusPlus(**options), max_examples=20)
 
 
 def test_keeps_the_contract_with_a_head(head):
-    check_tree_policy(lambda: SpecDecPlusPlus(head=head), max_examples=30)
+    check_tree_policy(lambda: SpecDecPlusPlus(head=head), max_examples=20)
 
 
 @pytest.mark.parametrize("trained", [False, True])

@@ -9,7 +9,7 @@ from talon_strategies import Svip
 
 @pytest.mark.parametrize("options", [{}, {"length": 1}, {"h": 0.0}, {"h": 2.0, "factor": 9.0}])
 def test_keeps_the_contract(options):
-    check_tree_policy(lambda: Svip(**options), max_examples=30)
+    check_tree_policy(lambda: Svip(**options), max_examples=20)
 
 
 @given(

@@ -34,12 +34,12 @@ DETERMINISTIC = {
     "talon-topk-layers": "talon-topk-layers:budget=12,top_k=3,mu=0.1",
     "talon-absolute": "talon-absolute:budget=12,top_k=4",
     "talon-local": "talon-local:budget=12,top_k=4,mu=0.1",
-    "svip": "svip:length=8,h=0.6",
-    "adaedl": "adaedl:length=8,threshold=0.2",
+    "svip": "svip:length=6,h=0.6",
+    "adaedl": "adaedl:length=6,threshold=0.2",
     "ddd": "ddd:budget=12,depth=4,checked=1;2;3,threshold=0.05",
-    "gammatune": "gammatune:length=8",
-    "gammatune-plus": "gammatune-plus:length=8,tau=0.1",
-    "specdec-plus-plus": "specdec-plus-plus:length=8",
+    "gammatune": "gammatune:length=6",
+    "gammatune-plus": "gammatune-plus:length=6,tau=0.1",
+    "specdec-plus-plus": "specdec-plus-plus:length=6",
 }
 DRAWN = {
     "talon-sampled": "talon-sampled:budget=8,top_k=4",
