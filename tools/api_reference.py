@@ -140,7 +140,7 @@ class Reference:
         bases = [self._linked(f"`{base.name}`", each) for base in each.code.mro() if base.name in self.names]
         name = each.code.members.get("name")
         spec = f", in specs `{str(name.value)[1:-1]}`" if name is not None and each.page.file == "parts" else ""
-        return [f"A {bases[0]}{spec}.".replace("A [`A", "An [`A"), ""] if bases else []
+        return [f"A {bases[0]}{spec}.".replace("A [`A", "An [`A").replace("A [`E", "An [`E"), ""] if bases else []
 
     def _text(self, code: Any, owner: Documented) -> list[str]:
         """A docstring as Markdown."""

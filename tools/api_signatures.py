@@ -31,7 +31,13 @@ def constructor(cls: Any) -> str:
     for one in reversed(family):
         if "__init__" in one.members:
             return called(cls.name, parameters(one.members["__init__"]))
-    return called(cls.name, [of for one in family for of in options(one)]) if made_by_attrs(cls) else ""
+    if not made_by_attrs(cls):
+        return ""
+    taken: dict[str, str] = {}
+    for one in family:
+        own = options(one)
+        taken = {name: taken[name] for name in taken if name not in own} | own  # the order of attrs
+    return called(cls.name, [*taken.values()])
 
 
 def called(name: str, arguments: Sequence[str], returns: str = "") -> str:
@@ -70,9 +76,9 @@ def is_field(cls: Any, member: Any) -> bool:
     return bool(made_by_attrs(cls) and typed and "instance-attribute" in member.labels)
 
 
-def options(cls: Any) -> list[str]:
-    """The fields of an attrs class that its constructor takes, as parameters."""
-    shown = []
+def options(cls: Any) -> dict[str, str]:
+    """The fields that an attrs class adds to its constructor or declares again, as parameters, by name."""
+    shown = {}
     for name, member in cls.members.items():
         if not is_field(cls, member):
             continue
@@ -85,7 +91,7 @@ def options(cls: Any) -> list[str]:
             if "factory" in given:
                 made = f"{given['factory']}()"
                 default = f" = {EMPTY.get(made, made)}"
-        shown.append(f"{name.lstrip('_')}: {member.annotation}{default}")
+        shown[name] = f"{name.lstrip('_')}: {member.annotation}{default}"
     return shown
 
 

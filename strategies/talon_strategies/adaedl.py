@@ -19,10 +19,10 @@ class Threshold:
     """What is learnt of one text.
 
     Attributes:
-        now: their lambda; None before the first round that says something.
+        now: their lambda.
     """
 
-    now: float | None = None
+    now: float
 
 
 @attrs.frozen
@@ -50,17 +50,15 @@ class AdaEdl(StoppingChain):
     factor: float = attrs.field(default=0.2, validator=[number, gt(0)])
     goal: float = attrs.field(default=0.7, validator=[number, ge(0), le(1)], metadata=searched(0.3, 0.95))
     step: float = attrs.field(default=0.05, validator=[number, ge(0), le(1)], metadata=searched(0.0, 0.3))
-    learnt: Threshold = attrs.field(init=False, eq=False, repr=False, factory=Threshold)
-
-    @property
-    def _now(self) -> float:
-        return self.threshold if self.learnt.now is None else self.learnt.now
+    learnt: Threshold = attrs.field(
+        init=False, eq=False, repr=False, default=attrs.Factory(lambda self: Threshold(self.threshold), takes_self=True)
+    )
 
     def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
-        return 1.0 - math.sqrt(self.factor * entropy_offered(candidates)) < self._now
+        return 1.0 - math.sqrt(self.factor * entropy_offered(candidates)) < self.learnt.now
 
     def observe(self, round_: Round) -> None:
         drafted = len(round_.tree) - 1
         if drafted:
-            moved = self._now + self.step * (self.goal - round_.accepted / drafted)
+            moved = self.learnt.now + self.step * (self.goal - round_.accepted / drafted)
             self.learnt.now = min(max(moved, 0.0), 1.0)

@@ -15,26 +15,26 @@ from talon_strategies.stopping import StoppingChain
 
 @attrs.define
 class Learnt:
-    """What is learnt of one text; None before the first round that says something.
+    """What is learnt of one text.
 
     Attributes:
         gamma: tokens that the next chain may have.
         average: the running average of accepted tokens.
     """
 
-    gamma: int | None = None
-    average: float | None = None
+    gamma: int
+    average: float
 
 
 @attrs.frozen
 class GammaTune(StoppingChain):
     """Drafts two tokens more after full acceptance, else a running average (GammaTune, arXiv 2504.00030).
 
-    After a round with A of d drafted tokens accepted, the next chain has min(A + 2, `length`) tokens if A = d, and the
-    average stays as it was. Else the average becomes (1 - `weight`) average + `weight` A, within [1, `length`], and the
-    next chain has as many tokens, rounded up. The rule is known to us from others' notes. Ours are that A + 2 is cut at
-    `length`, that the average begins at `start`, that d counts the tokens that were drafted where the text's end or the
-    drafter allowed fewer, and that a round without any changes nothing.
+    After a round with A of d drafted tokens accepted, the next chain has min(A + `growth`, `length`) tokens if A = d,
+    and the average stays as it was. Else the average becomes (1 - `weight`) average + `weight` A, within [1, `length`],
+    and the next chain has as many tokens, rounded up. The rule is known to us from others' notes. Ours are that
+    A + `growth` is cut at `length`, that the average begins at `start`, that d counts the tokens that were drafted
+    where the text's end or the drafter allowed fewer, and that a round without any changes nothing.
 
     Attributes:
         length: most drafted tokens, at least 1; one draft pass each.
@@ -48,10 +48,15 @@ class GammaTune(StoppingChain):
     start: int = attrs.field(default=3, validator=[whole_number, ge(1)])
     weight: float = attrs.field(default=0.3, validator=[number, gt(0), le(1)], metadata=searched(0.05, 0.8))
     growth: int = attrs.field(default=2, validator=[whole_number, ge(0)], metadata=searched(1, 4))
-    learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)
+    learnt: Learnt = attrs.field(
+        init=False,
+        eq=False,
+        repr=False,
+        default=attrs.Factory(lambda self: Learnt(self.start, self.start), takes_self=True),
+    )
 
     def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
-        return len(tree) >= (self.start if self.learnt.gamma is None else self.learnt.gamma)
+        return len(tree) >= self.learnt.gamma
 
     def observe(self, round_: Round) -> None:
         drafted, accepted = len(round_.tree) - 1, round_.accepted
@@ -60,7 +65,7 @@ class GammaTune(StoppingChain):
         if accepted == drafted:
             self.learnt.gamma = min(accepted + self.growth, self.length)
             return
-        average = min(self.start, self.length) if self.learnt.average is None else self.learnt.average
+        average = self.learnt.average
         average += self.weight * (accepted - average)  # as one term, so that rounding lifts no whole number
         self.learnt.average = min(max(average, 1.0), float(self.length))
         self.learnt.gamma = math.ceil(self.learnt.average)

@@ -1,13 +1,15 @@
 """Chains that end where one of their tokens will probably be rejected."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
-from attrs.validators import ge, instance_of, le, optional
+from attrs.validators import ge, le
 
 from talon_core.candidates import Candidates
+from talon_core.errors import written
 from talon_core.searching import searched
 from talon_core.tree import TokenTree
 from talon_strategies.acceptance_head import AcceptanceHead
@@ -17,7 +19,13 @@ from talon_strategies.stopping import StoppingChain
 
 
 def _head(given: Any) -> Any:
-    return AcceptanceHead.read(given) if isinstance(given, str) else given
+    if given is None or isinstance(given, AcceptanceHead):
+        return given
+    if not isinstance(given, str | Path):
+        raise ValueError(  # noqa: TRY004 - as for every option
+            f"head is {written(given)}; it must be the path of a safetensors file, or none"
+        )
+    return AcceptanceHead.read(str(given))
 
 
 @attrs.define
@@ -51,9 +59,7 @@ class SpecDecPlusPlus(StoppingChain):
     offered = OFFERED
     length: int = attrs.field(default=20, validator=[whole_number, ge(1)], metadata=searched(4, 40, log=True))
     h: float = attrs.field(default=0.7, validator=[number, ge(0), le(1)], metadata=searched(0.1, 0.95))
-    head: AcceptanceHead | None = attrs.field(
-        default=None, converter=_head, validator=optional(instance_of(AcceptanceHead))
-    )
+    head: AcceptanceHead | None = attrs.field(default=None, converter=_head)
     predicted: Survival | None = attrs.field(
         init=False,
         eq=False,

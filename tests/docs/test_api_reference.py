@@ -103,6 +103,14 @@ class Options(Base):
     memory: dict[str, int] = attrs.field(init=False, factory=dict)
 
 
+@attrs.frozen
+class Again(Options):
+    """Declares an option again."""
+
+    length: int = attrs.field(default=7)
+    more: float = 0.5
+
+
 def call(self, one, two: int = LENGTH, *rest: str, three: bool = False, **more: int) -> str:
     """Calls."""
 
@@ -115,11 +123,17 @@ def bare(one, *, two): ...
 def read(tool):
     import griffe
 
-    return griffe.visit("source", filepath=Path("source.py"), code=SOURCE)
+    known = griffe.ModulesCollection()  # in which bases are looked up
+    known["source"] = griffe.visit("source", filepath=Path("source.py"), code=SOURCE, modules_collection=known)
+    return known["source"]
 
 
 def test_a_class_of_attrs_is_shown_with_the_options_that_it_takes(tool, read):
     assert tool.constructor(read["Options"]) == "Options(length: int = 5, texts: list[str] = [])"
+
+
+def test_an_option_that_is_declared_again_is_shown_once_and_where_attrs_has_it(tool, read):
+    assert tool.constructor(read["Again"]) == "Again(texts: list[str] = [], length: int = 7, more: float = 0.5)"
 
 
 def test_a_function_is_shown_as_it_is_called(tool, read):

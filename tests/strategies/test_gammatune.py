@@ -12,7 +12,7 @@ SURE = TableDrafter([[0.9, 0.1]])
 
 def lengths_by_definition(accepting, start, length, weight, growth):
     """How long each chain is, in exact thousandths, where so many tokens of each are accepted at most."""
-    gamma, average = min(start, length), 1000.0 * min(start, length)
+    gamma, average = min(start, length), 1000.0 * start
     for most in accepting:
         yield gamma
         accepted = min(most, gamma)
