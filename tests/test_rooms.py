@@ -18,14 +18,14 @@ PACKAGES = {
 }
 CONTRACTS = "contracts"
 ROOMS = (
-    *(CONTRACTS, "models", "runtime", "engine", "plugins", "certificates"),
+    *(CONTRACTS, "models", "retrieval", "runtime", "engine", "plugins", "certificates"),
     *("decoding", "hf", "bench", "profiles", "trace", "tune", "report", "certify", "testing", "cli", "peers"),
 )
 """The folders of `talon_core`, each above those that it may import; the files beside them are the contracts."""
 IMPORTED_BY = {
     "talon_strategies": {CONTRACTS},
     "talon_kernels": {CONTRACTS, "runtime"},
-    "talon_drafters": {CONTRACTS, "runtime", "models"},
+    "talon_drafters": {CONTRACTS, "runtime", "models", "retrieval"},
 }
 """The rooms that plugins of ours import."""
 IMPORTED_BY_PEERS = {"peers", CONTRACTS, "models", "runtime", "hf"}

@@ -6,6 +6,7 @@ import typer
 
 from talon_core.cli.bench import bench
 from talon_core.cli.certify import certify
+from talon_core.cli.datastore import datastore
 from talon_core.cli.demo import demo
 from talon_core.cli.doctor import doctor
 from talon_core.cli.generate import generate
@@ -49,6 +50,7 @@ app.command()(doctor)
 app.command()(train)
 app.command()(tune)
 app.add_typer(models, name="models")
+app.add_typer(datastore, name="datastore")
 bench.command()(report)
 app.add_typer(bench, name="bench")
 app.add_typer(trace, name="trace")

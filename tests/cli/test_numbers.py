@@ -18,6 +18,7 @@ BASE = {
     ("generate",): ["hi"],
     ("demo",): [],
     ("certify",): ["--policy", "talon"],
+    ("datastore", "build"): ["text.txt", "--out", "out"],
     ("bench", "run"): ["ngram", "--prompts", "prompts.txt"],
     ("bench", "report"): ["folder"],
     ("train",): ["medusa", "--out", "out"],

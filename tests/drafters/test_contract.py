@@ -15,10 +15,9 @@ from talon_core.testing import check_drafter
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_strategies import Chain, Match
-from talon_tests.random_drafters import DRAFTERS, drafter_specs, random_target
+from talon_tests.random_drafters import DRAFTERS, NETWORKS, drafter_specs, random_target
 
 REGISTRY = load_registry()
-NETWORKS = [name for name in DRAFTERS if name != "ngram"]
 
 
 class RecordsNothing(TapeRecorder):

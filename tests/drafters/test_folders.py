@@ -14,7 +14,7 @@ import talon_drafters
 from talon_core.plugins.registry import load_registry
 
 PACKAGE = Path(__file__).parents[2] / "drafters" / "talon_drafters"
-SHARED = ("checkpoints", "heads", "training")
+SHARED = ("lookup", "checkpoints", "heads", "training")
 """The folders that several drafters share; each imports only itself and those before it."""
 
 FOLDERS = sorted(

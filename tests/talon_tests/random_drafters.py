@@ -1,13 +1,15 @@
-"""Every drafter of ours with a small random network, for a tiny target, and files in a folder where it needs some."""
+"""Every drafter of ours for a tiny target: with a small random network, or random texts, in files where it needs some."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from talon_core.retrieval import Piece, Vocabulary, write_index
 from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.eagle.network import EagleHead
 from talon_drafters.eagle3.training import Eagle3Training
@@ -32,7 +34,8 @@ TRAINED = {
     "hydra": HydraTraining(HydraRecipe(draft_vocab=2, steps=3)),
     "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=2, steps=3, prefix=True)),
 }
-DRAFTERS = (*TRAINED, "eagle", "ngram", "draft-model:skip=1")
+NETWORKS = (*TRAINED, "eagle", "draft-model:skip=1")
+DRAFTERS = (*NETWORKS, "ngram", "pld", "datastore")
 """Keys of `drafter_specs`."""
 
 
@@ -51,7 +54,10 @@ def drafter_specs(model: Any, root: Path) -> dict[str, str]:
         root: where the folders are made.
     """
     torch.manual_seed(1)
-    found = {"ngram": "ngram:least=0", "draft-model:skip=1": "draft-model:skip=1"}
+    found = {"ngram": "ngram:least=0", "pld": "pld", "draft-model:skip=1": "draft-model:skip=1"}
+    texts = np.random.default_rng(0).integers(0, VOCAB, (9, 7))
+    write_index(root / "datastore", map(Piece, texts), Vocabulary("random", VOCAB, ""), shard_tokens=29)
+    found["datastore"] = f"datastore:path={root / 'datastore'},shortest=1,nodes=20"
     for name, training in TRAINED.items():
         head = training.make(model, DRAFTED).float()
         with torch.no_grad():

@@ -1,0 +1,120 @@
+"""A drafter that looks up, once a round, how the text may go on, and offers what was found along the tree."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from math import log
+
+import attrs
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.drafter import Committed, Drafter, Frontier, Proposed
+from talon_core.tree import FloatArray, IntArray
+from talon_drafters.lookup.trie import Trie
+
+
+class Lookup(ABC):
+    """The text of one slot, and what a look-up of its end finds."""
+
+    @abstractmethod
+    def append(self, tokens: IntArray) -> None:
+        """The text goes on with these tokens, shape `(new,)`, int64; they may be outside of the vocabulary."""
+
+    @abstractmethod
+    def find(self) -> Trie:
+        """How the text may go on; all tokens are in the vocabulary."""
+
+
+@attrs.define(eq=False)
+class _Slot:
+    """A text, and what was found for it since it last grew."""
+
+    text: Lookup
+    found: Trie | None = None
+
+
+class LookupDrafter(Drafter):
+    """Looks up the end of the committed text once a round; deeper nodes follow what was found, in a trie.
+
+    At a node that stands in the trie, the law gives each child its share of the continuations that pass through the
+    node; the share of those that end there, or go on in a way that the trie left out, is spread evenly over the
+    vocabulary. At any other node nothing is known, and the law is uniform.
+
+    Args:
+        make: makes the look-up of a slot, of an empty text.
+        vocab_size: the target's.
+        max_depth: tokens of the longest continuation.
+        said: see `Drafter.describe`.
+    """
+
+    def __init__(
+        self, make: Callable[[], Lookup], vocab_size: int, max_depth: int, said: Mapping[str, object] | None = None
+    ) -> None:
+        self.max_depth = max_depth
+        self._make = make
+        self._vocab_size = vocab_size
+        self._said = said or {}
+        self._slots: dict[int, _Slot] = {}
+
+    def describe(self) -> Mapping[str, object]:
+        return self._said
+
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._slots[slot] = _Slot(self._make())
+        self._append(slot, prompt)
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        for slot, new in committed.items():
+            self._append(slot, new.tokens)
+
+    def close(self, slot: int) -> None:
+        del self._slots[slot]
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        return Proposed([self._propose(one) for one in frontiers])
+
+    def _append(self, slot: int, tokens: IntArray) -> None:
+        self._slots[slot].text.append(tokens)
+        self._slots[slot].found = None
+
+    def _propose(self, frontier: Frontier) -> Candidates:
+        slot, tree = self._slots[frontier.slot], frontier.tree
+        if slot.found is None:
+            slot.found = slot.text.find()
+        trie = slot.found
+        nodes = [trie.after(tree.tokens[tree.path(node)][1:].tolist()) for node in frontier.nodes.tolist()]
+        offered = [self._offered(trie, node, frontier.width) for node in nodes]
+        width = max(map(len, offered)) or 1
+        tokens = np.full((len(nodes), width), -1, dtype=np.int64)
+        logp = np.full((len(nodes), width), -np.inf)
+        for row, children in enumerate(offered):
+            if children:
+                tokens[row, : len(children)] = [token for token, _ in children]
+                logp[row, : len(children)] = [log(prob) for _, prob in children]
+        path_logp = tree.path_logp[frontier.nodes][:, None] + logp
+        return Candidates(frontier.nodes, tokens, logp, path_logp, partial(self._law, trie, nodes))
+
+    def _offered(self, trie: Trie, node: int | None, width: int) -> list[tuple[int, float]]:
+        """The most frequent next tokens with their probabilities, best first."""
+        if node is None:
+            return []
+        floor, total = self._floor(trie, node), trie.counts[node]
+        children = islice(trie.children[node].items(), width)
+        return [(token, trie.counts[child] / total + floor) for token, child in children]
+
+    def _floor(self, trie: Trie, node: int) -> float:
+        """What every token of the vocabulary gets."""
+        total = trie.counts[node]
+        left = total - sum(trie.counts[child] for child in trie.children[node].values())
+        return left / total / self._vocab_size if total else 1 / self._vocab_size
+
+    def _law(self, trie: Trie, nodes: Sequence[int | None], row: int) -> FloatArray:
+        node = nodes[row]
+        if node is None:
+            return np.full(self._vocab_size, 1 / self._vocab_size)
+        law = np.full(self._vocab_size, self._floor(trie, node))
+        for token, child in trie.children[node].items():
+            law[token] += trie.counts[child] / trie.counts[node]
+        return law

@@ -1,0 +1,22 @@
+"""Texts that drafters retrieve from: reading a corpus, and indices of its tokens on disk.
+
+A corpus is read and tokenised piece by piece, written as one row of token ids, and sorted shard by shard into suffix
+arrays, so that neither making an index nor using it takes more memory than one shard. `talon datastore` makes indices,
+the drafter `datastore` uses them, and so may any other. Importing this package loads neither torch nor transformers.
+"""
+
+from talon_core.retrieval.corpus import Corpus, Piece, find_corpus, tokenised
+from talon_core.retrieval.index import Manifest, TokenIndex, Vocabulary, vocabulary_of
+from talon_core.retrieval.writing import write_index
+
+__all__ = [
+    "Corpus",
+    "Manifest",
+    "Piece",
+    "TokenIndex",
+    "Vocabulary",
+    "find_corpus",
+    "tokenised",
+    "vocabulary_of",
+    "write_index",
+]
