@@ -38,7 +38,9 @@ def build(
     ] = None,
     shard_tokens: Annotated[
         int,
-        typer.Option(parser=opts.whole_number, metavar="N", help="Tokens that are sorted at once, in 45 bytes each."),
+        typer.Option(
+            parser=opts.whole_number, metavar="N", help="Tokens that are sorted at once, in 50 bytes of memory each."
+        ),
     ] = SHARD_TOKENS,
     as_json: opts.Json = False,
 ) -> None:
@@ -111,8 +113,7 @@ def _told(index: "TokenIndex") -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any]) -> None:
-    text = (
-        f"{answer['documents']} documents, {answer['tokens']} tokens of '{answer['model']}' in {answer['shards']} "
-        f"shards, {answer['bytes'] / 1e6:.1f} MB: {answer['path']}"
-    )
+    shards = f"{answer['shards']} shard{'' if answer['shards'] == 1 else 's'}, {answer['bytes'] / 1e6:.1f} MB"
+    what = f"{answer['documents']} documents, {answer['tokens']} tokens of '{answer['model']}'"
+    text = f"{what} in {shards}: {answer['path']}"
     stdout().print(text, markup=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def find_corpus(paths: Iterable[Path], fields: Sequence[str] = (), patterns: Seq
         patterns: what files of folders are called.
 
     Raises:
-        ValueError: if there are none, a folder has none, or one is given twice.
+        ValueError: if there are none, a folder has none, one is given twice, or all are empty.
         OSError: if one is not there, or cannot be read.
     """
     files: list[Path] = []
@@ -93,7 +94,10 @@ def find_corpus(paths: Iterable[Path], fields: Sequence[str] = (), patterns: Seq
         known.add(file.resolve())
         with file.open("rb"):
             pass  # what cannot be read is refused before hours of work
-    return Corpus(tuple(files), tuple(fields), sum(file.stat().st_size for file in files))
+    size = sum(file.stat().st_size for file in files)
+    if not size:
+        raise ValueError("the texts are empty; give files with something in them")
+    return Corpus(tuple(files), tuple(fields), size)
 
 
 def tokenised(corpus: Corpus, tokenizer: Any, report: Report = lambda done, all_: None) -> Iterator[Piece]:
@@ -109,8 +113,8 @@ def tokenised(corpus: Corpus, tokenizer: Any, report: Report = lambda done, all_
         OSError: if a file cannot be read.
     """
     texts: list[_Text] = []
-    waiting = 0
-    report(0, corpus.size // 1000)
+    waiting, all_ = 0, -(-corpus.size // 1000)
+    report(0, all_)
     for text in chain(_texts(corpus), [None]):
         if text is not None:
             texts.append(text)
@@ -118,7 +122,7 @@ def tokenised(corpus: Corpus, tokenizer: Any, report: Report = lambda done, all_
         if texts and (text is None or waiting >= BATCH):
             found = tokenizer([one.text for one in texts], add_special_tokens=False, verbose=False)["input_ids"]
             yield from (Piece(ids, one.last) for ids, one in zip(found, texts, strict=True))
-            report(texts[-1].read // 1000, corpus.size // 1000)
+            report(-(-texts[-1].read // 1000), all_)
             texts, waiting = [], 0
 
 
@@ -134,7 +138,7 @@ def _texts(corpus: Corpus) -> Iterator[_Text]:
 def _blocks(file: Path) -> Iterator[_Text]:
     """A text file in blocks that end where a line does, or a word, so that few tokens are cut."""
     rest = ""
-    with file.open(encoding="utf-8-sig") as handle:
+    with file.open("rb") as bytes_, TextIOWrapper(bytes_, encoding="utf-8-sig") as handle:
         while True:
             try:
                 block = handle.read(BLOCK)
@@ -144,9 +148,9 @@ def _blocks(file: Path) -> Iterator[_Text]:
             if not block:
                 break
             rest += block
-            end = max(rest.rfind("\n") + 1, 0) or rest.rfind(" ") if len(rest) >= BLOCK else 0
-            if end > 0:
-                yield _Text(rest[:end], False, handle.buffer.tell())
+            if len(rest) >= BLOCK:
+                end = rest.rfind("\n") + 1 or max(rest.rfind(" "), 0) or len(rest)
+                yield _Text(rest[:end], False, bytes_.tell())
                 rest = rest[end:]
     yield _Text(rest, True, os.path.getsize(file))
 

@@ -17,7 +17,7 @@ def suffix_array(tokens: NDArray[Any], length: int, highest: int) -> NDArray[np.
 
     By prefix doubling (Manber and Myers 1993): suffixes that are ranked by their first `w` tokens are ranked by `2 w`
     by sorting pairs of ranks. As many tokens as 64 bits hold are packed for the first ranks; four sorts of 64-bit
-    numbers do for a vocabulary of up to 65,535 tokens. About 45 bytes a suffix are needed meanwhile.
+    numbers do for a vocabulary of up to 65,535 tokens. About 50 bytes a suffix are needed meanwhile.
 
     Args:
         tokens: token ids, shape `(length + following,)`, no negative ones; the following ones, of which `COMPARED` are

@@ -17,7 +17,7 @@ from talon_core.retrieval.index import MANIFEST, SUFFIXES, TOKENS, Manifest, Tok
 from talon_core.retrieval.suffix_array import COMPARED, MOST, suffix_array
 
 SHARD_TOKENS = 2**24
-"""Tokens of a shard by default, which take about 750 MB while they are sorted."""
+"""Tokens of a shard by default, which take about 850 MB while they are sorted."""
 
 
 def _unwatched() -> AbstractContextManager[Report]:
@@ -61,7 +61,7 @@ def write_index(
         out: the folder to make.
         pieces: documents in pieces, read once.
         vocabulary: what their token ids mean.
-        shard_tokens: tokens of a shard, 1 to 2**31. About 45 bytes of memory are needed for each token of a shard.
+        shard_tokens: tokens of a shard, 1 to 2**31. About 50 bytes of memory are needed for each token of a shard.
         sorting: makes what is told how many shards are sorted, and of how many.
 
     Raises:

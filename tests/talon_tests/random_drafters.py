@@ -1,4 +1,4 @@
-"""Every drafter of ours for a tiny target: with a small random network, or random texts, in files where it needs some."""
+"""Every drafter of ours for a tiny target, with a small random network or an index of random texts in a folder."""
 
 import json
 from pathlib import Path

@@ -7,6 +7,9 @@ import numpy as np
 
 from talon_core.tree import IntArray
 
+Beginning = tuple[int, ...]
+"""The first tokens of a continuation."""
+
 FEW = 64
 """Continuations up to which counting them one by one is faster."""
 
@@ -36,11 +39,11 @@ class Trie:
 
     def after(self, tokens: Sequence[int]) -> int | None:
         """The node that a path leads to; None if it leaves the trie."""
-        node: int | None = 0
+        node = 0
         for token in tokens:
-            node = self.children[node].get(token)
-            if node is None:
+            if token not in self.children[node]:
                 return None
+            node = self.children[node][token]
         return node
 
     @classmethod
@@ -63,13 +66,11 @@ class Trie:
         """
         count = _count_few if len(continuations) <= FEW else _count_many
         counts = count(continuations, end, most)
-        trie, nodes = cls([len(continuations)]), {(): 0}
+        trie = cls([len(continuations)])
+        nodes: dict[Beginning, int] = {(): 0}
         for beginning in sorted(counts, key=lambda one: (-counts[one], len(one), one))[:most]:
             nodes[beginning] = trie.add(nodes[beginning[:-1]], beginning[-1], counts[beginning])
         return trie
-
-
-Beginning = tuple[int, ...]
 
 
 def _count_few(continuations: IntArray, end: int, most: int) -> dict[Beginning, int]:
