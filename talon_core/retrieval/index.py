@@ -247,13 +247,13 @@ class TokenIndex:
         Returns:
             Shape `(places, length)`, int64; `manifest.vocab_size` where the document ends, and from there on.
         """
-        sizes = np.array([len(part) for part in found], dtype=np.int64)
-        ends = sizes.cumsum()
+        sizes: IntArray = np.array([len(part) for part in found], dtype=np.int64)
+        ends: IntArray = sizes.cumsum()
         total = int(ends[-1])
-        chosen = np.arange(total) if total <= most else np.arange(most) * total // most
+        chosen: IntArray = np.arange(total) if total <= most else np.arange(most) * total // most
         parts = np.searchsorted(ends, chosen, side="right")  # (places,)
-        starts = np.array([part.start for part in found], dtype=np.int64) - (ends - sizes)
-        suffixes: IntArray = chosen + starts[parts]
+        starts: IntArray = np.array([part.start for part in found], dtype=np.int64) - (ends - sizes)
+        suffixes = chosen + starts[parts]
         shard_starts = suffixes // self.manifest.shard_tokens * self.manifest.shard_tokens
         places = shard_starts + self._begins[suffixes].astype(np.int64) + matched
         last = self.manifest.tokens - 1  # an end of a document
