@@ -51,8 +51,8 @@ PAGES = (
     Page(
         "drafters",
         "Drafters and recipes",
-        "What guesses the next tokens, and what trains it.",
-        ("talon_core.drafter", "talon_core.recipe:Recipe", "talon_core.recipe:TrainingJob"),
+        "What guesses the next tokens, what trains it, and indices of texts that it may retrieve from.",
+        ("talon_core.drafter", "talon_core.recipe:Recipe", "talon_core.recipe:TrainingJob", "talon_core.retrieval:*"),
     ),
     Page(
         "runtime",

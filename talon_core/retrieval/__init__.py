@@ -6,15 +6,15 @@ the drafter `datastore` uses them, and so may any other. Importing this package 
 """
 
 from talon_core.retrieval.corpus import Corpus, Piece, find_corpus, tokenised
-from talon_core.retrieval.index import Manifest, TokenIndex, Vocabulary, vocabulary_of
+from talon_core.retrieval.index import IndexedVocabulary, IndexManifest, TokenIndex, vocabulary_of
 from talon_core.retrieval.writing import write_index
 
 __all__ = [
     "Corpus",
-    "Manifest",
+    "IndexManifest",
+    "IndexedVocabulary",
     "Piece",
     "TokenIndex",
-    "Vocabulary",
     "find_corpus",
     "tokenised",
     "vocabulary_of",

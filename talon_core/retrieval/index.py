@@ -28,7 +28,7 @@ MANIFEST, TOKENS, SUFFIXES = "index.json", "tokens.bin", "suffixes.bin"
 
 
 @attrs.frozen
-class Vocabulary:
+class IndexedVocabulary:
     """What token ids mean.
 
     Attributes:
@@ -52,21 +52,21 @@ class Vocabulary:
         return np.min_scalar_type(self.end).newbyteorder(">")
 
 
-def vocabulary_of(tokenizer: Any, model: str) -> Vocabulary:
+def vocabulary_of(tokenizer: Any, model: str) -> IndexedVocabulary:
     """The vocabulary of a transformers tokenizer; two with the same tokens and ids have the same hash."""
     ids = tokenizer.get_vocab()
     text = json.dumps(sorted(ids.items()), ensure_ascii=True)
-    return Vocabulary(model, max(ids.values()) + 1, hashlib.sha256(text.encode()).hexdigest())
+    return IndexedVocabulary(model, max(ids.values()) + 1, hashlib.sha256(text.encode()).hexdigest())
 
 
 @attrs.frozen
-class Manifest:
+class IndexManifest:
     """What is said of an index in its folder.
 
     Attributes:
         model: whose tokenizer was used, as it was named.
         vocab_size: ids are 0 to `vocab_size - 1`; `vocab_size` itself stands behind each document.
-        tokenizer_sha256: see `Vocabulary`.
+        tokenizer_sha256: see `IndexedVocabulary`.
         documents: how many there are.
         tokens: of all documents, with the number behind each.
         shard_tokens: tokens of a shard, each with a suffix array of its own; the last may have fewer.
@@ -91,9 +91,9 @@ class Manifest:
         return -(-self.tokens // self.shard_tokens)
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> IndexedVocabulary:
         """What its token ids mean."""
-        return Vocabulary(self.model, self.vocab_size, self.tokenizer_sha256)
+        return IndexedVocabulary(self.model, self.vocab_size, self.tokenizer_sha256)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -105,13 +105,13 @@ class Manifest:
         return {"kind": KIND, "format": FORMAT, **records.fields_as_plain(self)}
 
     @classmethod
-    def from_dict(cls, data: Any) -> "Manifest":
+    def from_dict(cls, data: Any) -> "IndexManifest":
         """What `as_dict` gave.
 
         Raises:
             ValueError: if it is none, or of another version; the sentence names the field and the value.
         """
-        found: Manifest = records.make(cls, records.of_kind(data, KIND, FORMAT), READERS, "manifest")
+        found: IndexManifest = records.make(cls, records.of_kind(data, KIND, FORMAT), READERS, "manifest")
         return found
 
 
@@ -262,7 +262,7 @@ class TokenIndex:
         return rows
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> IndexManifest:
     """What an index says of itself.
 
     Raises:
@@ -273,7 +273,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not is_index(folder):
         raise ValueError(f"'{folder}' is no datastore; give a folder of talon datastore build")
     try:
-        return Manifest.from_dict(records.parsed(small_text(file)))
+        return IndexManifest.from_dict(records.parsed(small_text(file)))
     except ValueError as error:
         raise ValueError(f"the datastore '{folder}' cannot be read: {MANIFEST}: {error}") from error
 

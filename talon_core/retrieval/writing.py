@@ -13,7 +13,7 @@ import numpy as np
 
 from talon_core.paths import about, alone, write_whole
 from talon_core.retrieval.corpus import Piece, Report
-from talon_core.retrieval.index import MANIFEST, SUFFIXES, TOKENS, Manifest, TokenIndex, Vocabulary
+from talon_core.retrieval.index import MANIFEST, SUFFIXES, TOKENS, IndexedVocabulary, IndexManifest, TokenIndex
 from talon_core.retrieval.suffix_array import COMPARED, MOST, suffix_array
 
 SHARD_TOKENS = 2**24
@@ -47,7 +47,7 @@ def check_new(out: Path) -> None:
 def write_index(
     out: Path,
     pieces: Iterable[Piece],
-    vocabulary: Vocabulary,
+    vocabulary: IndexedVocabulary,
     *,
     shard_tokens: int = SHARD_TOKENS,
     sorting: Callable[[], AbstractContextManager[Report]] = _unwatched,
@@ -76,7 +76,7 @@ def write_index(
         if not documents:
             raise ValueError("there are no tokens in these texts, so there is nothing to look up")
         suffixes_sha256 = _write_suffixes(folder, tokens, vocabulary, shard_tokens, sorting)
-        manifest = Manifest(
+        manifest = IndexManifest(
             model=vocabulary.model,
             vocab_size=vocabulary.size,
             tokenizer_sha256=vocabulary.sha256,
@@ -108,7 +108,7 @@ def _made_whole(out: Path) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _write_tokens(file: Path, pieces: Iterable[Piece], vocabulary: Vocabulary) -> tuple[int, int, str]:
+def _write_tokens(file: Path, pieces: Iterable[Piece], vocabulary: IndexedVocabulary) -> tuple[int, int, str]:
     """Write the tokens of all documents that have some; how many documents and tokens there are, and the hash."""
     documents = tokens = pending = 0
     written = hashlib.sha256()
@@ -133,7 +133,7 @@ def _write_tokens(file: Path, pieces: Iterable[Piece], vocabulary: Vocabulary) -
 def _write_suffixes(
     folder: Path,
     tokens: int,
-    vocabulary: Vocabulary,
+    vocabulary: IndexedVocabulary,
     shard_tokens: int,
     sorting: Callable[[], AbstractContextManager[Report]],
 ) -> str:

@@ -16,7 +16,7 @@ from talon_core.engine.checked_drafter import files_known
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.request import Request
-from talon_core.retrieval import Piece, Vocabulary, vocabulary_of, write_index
+from talon_core.retrieval import IndexedVocabulary, Piece, vocabulary_of, write_index
 from talon_core.table import TableTarget
 from talon_core.testing import check_drafter
 from talon_core.trace.texts import TextTarget
@@ -29,7 +29,7 @@ TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=25)
 
 
 def index_of(folder: Path, documents: Any, shard_tokens: int = 2**20, **vocabulary: Any) -> str:
-    named = Vocabulary(**{"model": "some", "size": VOCAB, "sha256": "hash", **vocabulary})
+    named = IndexedVocabulary(**{"model": "some", "size": VOCAB, "sha256": "hash", **vocabulary})
     return str(write_index(folder, map(Piece, documents), named, shard_tokens=shard_tokens).folder)
 
 

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from talon_core.paths import alone
-from talon_core.retrieval import Piece, TokenIndex, Vocabulary, write_index
+from talon_core.retrieval import IndexedVocabulary, Piece, TokenIndex, write_index
 from talon_core.retrieval.index import MANIFEST, SUFFIXES, TOKENS
 from talon_core.retrieval.suffix_array import COMPARED
 
-VOCABULARY = Vocabulary("some", 4, "hash")
+VOCABULARY = IndexedVocabulary("some", 4, "hash")
 DOCUMENTS = st.lists(st.lists(st.integers(0, 3), max_size=30), min_size=1, max_size=6).filter(any)
 FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -89,7 +89,7 @@ def test_of_more_places_those_are_taken_that_are_evenly_spread(tmp_path, shard_t
 
 @pytest.mark.parametrize(("size", "bytes_"), [(2, 1), (255, 1), (256, 2), (65_535, 2), (65_536, 4), (262_144, 4)])
 def test_ids_take_the_smallest_type_that_holds_them_and_the_end(tmp_path, size, bytes_):
-    index = write_index(tmp_path / "index", [Piece([0, size - 1])], Vocabulary("some", size, ""))
+    index = write_index(tmp_path / "index", [Piece([0, size - 1])], IndexedVocabulary("some", size, ""))
     assert index.manifest.sizes == {TOKENS: 3 * bytes_, SUFFIXES: 3 * 4}
     assert index.continuations(index.find([0]), 1, 9, 2).tolist() == [[size - 1, size]]
 

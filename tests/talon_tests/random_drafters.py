@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from talon_core.retrieval import Piece, Vocabulary, write_index
+from talon_core.retrieval import IndexedVocabulary, Piece, write_index
 from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.eagle.network import EagleHead
 from talon_drafters.eagle3.training import Eagle3Training
@@ -56,7 +56,7 @@ def drafter_specs(model: Any, root: Path) -> dict[str, str]:
     torch.manual_seed(1)
     found = {"ngram": "ngram:least=0", "pld": "pld", "draft-model:skip=1": "draft-model:skip=1"}
     texts = np.random.default_rng(0).integers(0, VOCAB, (9, 7))
-    write_index(root / "datastore", map(Piece, texts), Vocabulary("random", VOCAB, ""), shard_tokens=29)
+    write_index(root / "datastore", map(Piece, texts), IndexedVocabulary("random", VOCAB, ""), shard_tokens=29)
     found["datastore"] = f"datastore:path={root / 'datastore'},shortest=1,nodes=20"
     for name, training in TRAINED.items():
         head = training.make(model, DRAFTED).float()
