@@ -205,9 +205,8 @@ class TokenIndex:
                 return data[place : place + size]
 
             low = bisect_left(suffixes, wanted, shard.start, shard.stop, key=beginning)
-            high = bisect_right(suffixes, wanted, low, shard.stop, key=beginning)
-            if high > low:
-                found.append(range(low, high))
+            if low < shard.stop and beginning(suffixes[low]) == wanted:
+                found.append(range(low, bisect_right(suffixes, wanted, low, shard.stop, key=beginning)))
         return found
 
     def find_longest(self, text: Sequence[int], longest: int, shortest: int) -> tuple[int, list[range]]:

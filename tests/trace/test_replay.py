@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ from talon_core.costs import Costs
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth
+from talon_core.retrieval import IndexedVocabulary, Piece, write_index
 from talon_core.rounds import Round
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
@@ -148,6 +150,19 @@ def test_a_drafter_of_texts_is_asked_again(
     other = recorded(tiny)
     for text, same in zip(trace, other, strict=True):
         assert replayed(trace, text, policy) == replayed(other, same, f"ngram/{policy}")
+
+
+def test_drafters_that_look_up_are_asked_again_where_their_files_are(
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    ngram = recorded(tiny, "ngram")
+    texts = [Piece(text.ids) for text in ngram]
+    write_index(tmp_path / "index", texts[:2], IndexedVocabulary("tiny", 97, ""))
+    for drafter in ("pld", f"datastore:path={tmp_path / 'index'}"):
+        trace = recorded(tiny, drafter)
+        found = [replayed(trace, text, "talon") for text in trace]
+        assert found == [(decoded(tiny, trace, text, "talon", shared_target), 0) for text in trace]
+        assert found == [replayed(ngram, text, f"{drafter} / talon") for text in ngram]
 
 
 SMOLLM = [
