@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from talon_core.costs import Costs
     from talon_core.decoding.decoder import Decoder
     from talon_core.decoding.loading import build, load
-    from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
+    from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Retriever
     from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
     from talon_core.hf.generate import as_generate
@@ -59,6 +59,7 @@ __all__ = [
     "Proposed",
     "Request",
     "Result",
+    "Retriever",
     "Round",
     "SeededChoices",
     "SequenceInfo",
@@ -86,7 +87,7 @@ import_on_use(
         ".choices": ["Choices", "SeededChoices", "enumerate_outcomes"],
         ".costs": ["Costs"],
         ".decoding.decoder": ["Decoder"],
-        ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed"],
+        ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed", "Retriever"],
         ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],
         ".hf.generate": ["as_generate"],

@@ -154,6 +154,27 @@ class Drafter(ABC):
         """The sequence has left its slot; whatever is kept for it may be given up."""
 
 
+class Retriever(Drafter):
+    """A drafter that looks up what followed the same words before: it needs no forward pass, and reads texts alone.
+
+    Of what it hears only `open`, `commit` and `close` matter. Drafters that are made of others use `look_up` in the
+    place of `propose`: all that was found, whatever it is worth to a policy, and without arrays as large as a
+    vocabulary.
+    """
+
+    @abstractmethod
+    def look_up(self, frontier: Frontier) -> Sequence[Mapping[int, float]]:
+        """What was found after each node of a frontier.
+
+        Args:
+            frontier: as in `propose`; its width means nothing here.
+
+        Returns:
+            For each node, in order, the probability of each token that was found, above 0, by what its match is worth:
+            how long it is, and how often it went on like this. They sum to at most 1; the rest is what may come else.
+        """
+
+
 class DrafterSpec(ABC):
     """A drafter's options, as an `attrs.frozen` class, and how to open it for a target.
 
@@ -204,6 +225,19 @@ class DrafterSpec(ABC):
             The rank, or None for a drafter that is not ready, or should be asked for by name.
         """
         return None
+
+    def for_model(self, model: Any) -> "DrafterSpec":
+        """These options, with whatever is to be chosen for a model chosen; by default there is nothing.
+
+        It is called before `features`.
+
+        Args:
+            model: a transformers causal LM.
+
+        Raises:
+            ValueError: if nothing is ready for it, or the options do not fit it.
+        """
+        return self
 
     @abstractmethod
     def open(self, target: "Target") -> Drafter:

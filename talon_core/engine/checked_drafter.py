@@ -92,6 +92,22 @@ def checked_rank(cls: type[DrafterSpec], model: Any) -> int | None:
     return None if rank is None else int(rank)
 
 
+def checked_for_model(spec: DrafterSpec, model: Any) -> DrafterSpec:
+    """A drafter's options for a model, with what is to be chosen for it chosen.
+
+    Raises:
+        ValueError: if nothing is ready for it, or they do not fit it.
+        PluginError: if they fail in another way, or what they return are no options; the message names the drafter.
+    """
+    with blaming_bugs("drafter", spec, "for_model"):
+        chosen: Any = spec.for_model(model)
+    if not isinstance(chosen, DrafterSpec):
+        raise PluginError(
+            f"{naming('drafter', spec)} returned {written(chosen)} from for_model; it must return a DrafterSpec"
+        )
+    return chosen
+
+
 def checked_depth(spec: object, drafter: Drafter) -> int | None:
     """A drafter's `max_depth`.
 

@@ -8,7 +8,7 @@ import attrs
 from talon_core.attention import AttentionBackend
 from talon_core.defaults import AUTO, DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, NONE
 from talon_core.drafter import DrafterSpec
-from talon_core.engine.checked_drafter import checked_rank
+from talon_core.engine.checked_drafter import checked_for_model, checked_rank
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, made_of, naming, written
 from talon_core.plugins import specs
@@ -61,20 +61,25 @@ class Resolved:
         return self.policy is not None and self.drafter is None
 
     def for_model(self, model: Any) -> "Resolved":
-        """The same with the drafter that "auto" stands for; itself where none is to be chosen.
+        """The same with the drafter that "auto" stands for; itself where nothing is to be chosen.
 
         Args:
             model: a transformers causal LM.
 
         Raises:
             LookupError: if no drafter is ready for it.
+            ValueError: if the drafter does not fit it.
+            PluginError: if the drafter fails at saying what it is for this model.
         """
-        if not self.waits:
+        if self.waits:
+            name = choose_drafter(self.registry, model)
+            return attrs.evolve(
+                self, parts=attrs.evolve(self.parts, drafter=name), drafter=built(self.registry, "drafter", name)
+            ).for_model(model)
+        if self.drafter is None:
             return self
-        name = choose_drafter(self.registry, model)
-        return attrs.evolve(
-            self, parts=attrs.evolve(self.parts, drafter=name), drafter=built(self.registry, "drafter", name)
-        )
+        drafter = checked_for_model(self.drafter, model)
+        return self if drafter is self.drafter else attrs.evolve(self, drafter=drafter)
 
 
 def resolve(parts: Parts, registry: Registry) -> Resolved:

@@ -105,6 +105,9 @@ class Observing(DrafterSpec):
     def features(self, num_layers: int) -> tuple[int, ...]:
         return self.spec.features(num_layers)
 
+    def for_model(self, model: Any) -> DrafterSpec:
+        return attrs.evolve(self, spec=self.spec.for_model(model))
+
     def open(self, target: Target) -> Drafter:
         return Observed(self.spec.open(target), self.place, self.spec, target.vocab_size)
 

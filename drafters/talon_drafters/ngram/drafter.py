@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, Frontier, Proposed
+from talon_core.drafter import Committed, Frontier, Proposed, Retriever
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_drafters.ngram.suffix_automaton import Context, SuffixAutomaton
 
@@ -71,7 +71,7 @@ class _Text:
         return [contexts[node] for node in nodes.tolist()]
 
 
-class NgramDrafter(Drafter):
+class NgramDrafter(Retriever):
     """Keeps one suffix automaton per slot, and where each node of the current tree stands in it.
 
     A node's place follows from its parent's by one step, so a layer costs the same however deep it is. The cost
@@ -98,6 +98,10 @@ class NgramDrafter(Drafter):
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         return Proposed([self._propose(self._texts[one.slot], one) for one in frontiers])
+
+    def look_up(self, frontier: Frontier) -> Sequence[Mapping[int, float]]:
+        text = self._texts[frontier.slot]
+        return [self._shares(text, context).seen for context in text.walk(frontier.tree, frontier.nodes)]
 
     def _propose(self, text: "_Text", frontier: Frontier) -> Candidates:
         laws = [self._shares(text, context) for context in text.walk(frontier.tree, frontier.nodes)]

@@ -1,0 +1,5 @@
+"""The drafter `hybrid`: what several drafters offer, models and look-ups, in one tree."""
+
+from talon_drafters.hybrid.options import Hybrid
+
+__all__ = ["Hybrid"]

@@ -1,0 +1,59 @@
+"""How far a look-up is trusted: a logistic regression on the log-odds of its best guess, one for each text."""
+
+from collections.abc import Mapping
+from math import exp, log
+
+# Fitted together by the likelihood of the mixture, see `Hybrid`.
+SLOPE, INTERCEPT = 1.2, -0.1
+BESIDE_INTERCEPT, BESIDE_MODEL = -1.1, -0.55
+
+RATE, KEPT = 0.2, 0.95
+"""Of a gradient step, and what is left of what was learned before it: about the last twenty guesses count."""
+
+_CUT = 1e-4  # probabilities nearer to 0 or 1 have no more evidence than this
+
+
+def log_odds(prob: float) -> float:
+    """`ln(prob / (1 - prob))`, as far as probabilities can be told from 0 and 1."""
+    prob = min(max(prob, _CUT), 1.0 - _CUT)
+    return log(prob / (1.0 - prob))
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + exp(-x))
+
+
+class Trust:
+    """What is known of one look-up in one text; it knows nothing but the text.
+
+    Attributes:
+        shift: `s` of `Hybrid`.
+    """
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+
+    def comes(self, share: float) -> float:
+        """The probability that a look-up's best token comes, from its share alone."""
+        return _sigmoid(SLOPE * log_odds(share) + INTERCEPT + self.shift)
+
+    def learn(self, shares: Mapping[int, float], token: int) -> None:
+        """A token of the text, and what was looked up before it came."""
+        if shares:
+            best = max(shares, key=shares.__getitem__)
+            self.shift = KEPT * self.shift + RATE * ((best == token) - self.comes(shares[best]))
+
+    def alone(self, shares: Mapping[int, float]) -> float:
+        """How much of the law is the look-up's where no model says anything; `shares` are not empty."""
+        best = max(shares.values())
+        return min(1.0, self.comes(best) * sum(shares.values()) / best)
+
+    def beside(self, shares: Mapping[int, float], model_best: float) -> float:
+        """How much of the law is the look-up's, in (0, 1).
+
+        Args:
+            shares: what was found, not empty.
+            model_best: the greatest probability that the models give to any token.
+        """
+        odds = SLOPE * log_odds(max(shares.values())) + BESIDE_MODEL * log_odds(model_best)
+        return _sigmoid(odds + BESIDE_INTERCEPT + self.shift)

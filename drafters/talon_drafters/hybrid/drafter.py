@@ -1,0 +1,265 @@
+"""The running side of `hybrid`: its parts, each told of what concerns it, and one law out of what they say."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Retriever
+from talon_core.engine.checked_drafter import checked_proposal, checked_resume, opened
+from talon_core.runtime.network import NetworkTarget
+from talon_core.target import Target
+from talon_core.tree import IntArray, TokenTree
+from talon_drafters.hybrid.calibration import Trust
+from talon_drafters.hybrid.mixture import Mixture, Row, Shares, candidates_of
+from talon_drafters.hybrid.part_target import Columns, PartTarget
+
+if TYPE_CHECKING:
+    from talon_drafters.hybrid.options import Hybrid
+
+_ROOT = np.zeros(1, dtype=np.int64)
+
+
+def open_hybrid(spec: "Hybrid", target: Target) -> "HybridDrafter":
+    """Open all parts; raises as `DrafterSpec.open` does."""
+    models: list[Model] = []
+    retrievers: list[tuple[str, Retriever]] = []
+    for part in spec.parts:
+        columns = Columns(())
+        own = target
+        if isinstance(target, NetworkTarget) and target.states:
+            wanted = part.features(target.model.config.get_text_config().num_hidden_layers)
+            columns = Columns.of(wanted, target.states)
+            own = PartTarget(target, wanted, columns)
+        drafter = opened(part, own)
+        if isinstance(drafter, Retriever):
+            retrievers.append((part.name, drafter))
+        else:
+            models.append(Model(part, drafter, columns))
+    return HybridDrafter(spec, models, retrievers, target.vocab_size)
+
+
+@attrs.frozen(eq=False)
+class Model:
+    """A part that has a law of its own at each node: a network, as a rule.
+
+    Attributes:
+        spec: its options.
+        drafter: opened.
+        columns: which of the target's features are its own.
+    """
+
+    spec: DrafterSpec
+    drafter: Drafter
+    columns: "Columns"
+
+
+class _Text:
+    """What is kept of one slot.
+
+    Args:
+        last: the last token of its text.
+        models: how many there are.
+        retrievers: likewise.
+
+    Attributes:
+        last: likewise.
+        known: for each model, from which token of the prompt on it is to be told what the target has read.
+        trust: one for each look-up.
+        unasked: nodes of the current tree that the models were not asked at.
+    """
+
+    def __init__(self, last: int, models: int, retrievers: int) -> None:
+        self.last = last
+        self.known = [0] * models
+        self.trust = [Trust() for _ in range(retrievers)]
+        self.unasked: set[int] = set()
+
+
+class HybridDrafter(Drafter):
+    """Asks look-ups at every node, and models where no look-up is sure.
+
+    Args:
+        options: how sure that is.
+        models: the parts that have a law of their own.
+        retrievers: the parts that look up, by name.
+        vocab_size: the target's.
+    """
+
+    def __init__(
+        self, options: "Hybrid", models: Sequence[Model], retrievers: Sequence[tuple[str, Retriever]], vocab_size: int
+    ) -> None:
+        self._options = options
+        self._models = models
+        self._names = [name for name, _ in retrievers]
+        self._retrievers = [drafter for _, drafter in retrievers]
+        self._vocab_size = vocab_size
+        self._texts: dict[int, _Text] = {}  # by slot
+        depths = [part.max_depth for part in self._parts]
+        self.max_depth = None if None in depths else max(depth for depth in depths if depth is not None)
+
+    @property
+    def _parts(self) -> list[Drafter]:
+        return [*(model.drafter for model in self._models), *self._retrievers]
+
+    def describe(self) -> Mapping[str, object]:
+        named = [(model.spec.name, model.drafter) for model in self._models]
+        named += zip(self._names, self._retrievers, strict=True)
+        return {f"{name}: {what}": said for name, part in named for what, said in part.describe().items()}
+
+    @contextmanager
+    def _sessions(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in self._parts:
+                stack.enter_context(part.session())
+            yield
+
+    def session(self) -> AbstractContextManager[object]:
+        return self._sessions()
+
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        for model in self._models:
+            model.drafter.open(slot, prompt.copy(), room)
+        self._open_text(slot, prompt, room)
+
+    def _open_text(self, slot: int, prompt: IntArray, room: int) -> None:
+        """Look-ups begin with the first token, so that they can be asked before each of the others."""
+        for retriever in self._retrievers:
+            retriever.open(slot, prompt[:1].copy(), room)
+        self._texts[slot] = _Text(int(prompt[0]), len(self._models), len(self._retrievers))
+        self._write(slot, prompt[1:])
+
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        known = [
+            checked_resume(model.spec, model.drafter.resume(slot, prompt.copy(), room, source, length), length)
+            for model in self._models
+        ]
+        self._open_text(slot, prompt, room)
+        self._texts[slot].known = known
+        return min([length, *known])
+
+    def close(self, slot: int) -> None:
+        for part in self._parts:
+            part.close(slot)
+        del self._texts[slot]
+
+    def read(self, parts: Mapping[int, Part]) -> None:
+        for place, model in enumerate(self._models):
+            told = {slot: self._untold(part, place, slot, model.columns) for slot, part in parts.items()}
+            new = {slot: part for slot, part in told.items() if part is not None}
+            if new:
+                model.drafter.read(new)
+
+    def _untold(self, part: Part, place: int, slot: int, columns: Columns) -> Part | None:
+        """What a model has not taken over by `resume`; None if there is nothing."""
+        skipped = max(self._texts[slot].known[place] - part.start, 0)
+        if skipped and skipped >= part.count:
+            return None
+        features = columns.features(part.features)
+        if features is not None and skipped:
+            features = features[skipped:]
+        return Part(part.start + skipped, part.count - skipped, features)
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        for model in self._models:
+            own = {
+                slot: Committed(one.tokens.copy(), one.nodes.copy(), model.columns.features(one.features))
+                for slot, one in committed.items()
+            }
+            model.drafter.commit(own)
+        for slot, one in committed.items():
+            self._write(slot, one.tokens)
+
+    def _write(self, slot: int, tokens: IntArray) -> None:
+        """The text goes on; before each token it is seen what look-ups would have said."""
+        text = self._texts[slot]
+        for token in tokens.tolist():
+            before = Frontier(slot, TokenTree.root(text.last), _ROOT, 1)
+            for retriever, trust in zip(self._retrievers, text.trust, strict=True):
+                trust.learn(retriever.look_up(before)[0], token)
+                retriever.commit({slot: Committed(np.array([token]), _ROOT)})
+            text.last = token
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        found = [[retriever.look_up(one) for retriever in self._retrievers] for one in frontiers]
+        asked = [self._asked(one, looked) for one, looked in zip(frontiers, found, strict=True)]
+        said: list[list[list[Row]]] = [[[] for _ in one.nodes] for one in frontiers]  # by frontier, node and model
+        passes = 0
+        for model in self._models:
+            passes += self._ask(model, frontiers, asked, said)
+        answers = [self._mixed(*each) for each in zip(frontiers, found, said, strict=True)]
+        return Proposed(answers, passes)
+
+    def _asked(self, frontier: Frontier, found: Sequence[Sequence[Mapping[int, float]]]) -> IntArray:
+        """The places in a frontier of the nodes that the models are asked at."""
+        text, tree = self._texts[frontier.slot], frontier.tree
+        if len(tree) == 1:
+            text.unasked.clear()
+        places = []
+        for place, node in enumerate(frontier.nodes.tolist()):
+            shares, _ = self._found(text, [looked[place] for looked in found], None)
+            if int(tree.parents[node]) in text.unasked or max(shares.values(), default=0.0) >= self._options.sure:
+                text.unasked.add(node)
+            else:
+                places.append(place)
+        return np.array(places, dtype=np.int64)
+
+    def _ask(
+        self,
+        model: Model,
+        frontiers: Sequence[Frontier],
+        asked: Sequence[IntArray],
+        said: Sequence[Sequence[list[Row]]],
+    ) -> int:
+        """Ask a model at nodes of the frontiers and add to what was said there; returns the passes that it took."""
+        places: list[tuple[int, IntArray]] = []
+        for index, (one, own) in enumerate(zip(frontiers, asked, strict=True)):
+            if model.drafter.max_depth is not None:
+                own = own[one.tree.depths[one.nodes[own]] < model.drafter.max_depth]
+            if len(own):
+                places.append((index, own))
+        if not places:
+            return 0
+        parts = [attrs.evolve(frontiers[index], nodes=frontiers[index].nodes[own]) for index, own in places]
+        answers, passes = checked_proposal(model.spec, model.drafter.propose(parts), len(parts))
+        for (index, own), answer in zip(places, answers, strict=True):
+            for row, place in enumerate(own.tolist()):
+                known = Row.of(answer, row)
+                if known is not None:
+                    said[index][place].append(known)
+        return passes
+
+    def _mixed(
+        self, frontier: Frontier, found: Sequence[Sequence[Mapping[int, float]]], said: Sequence[list[Row]]
+    ) -> Candidates:
+        text, mixtures = self._texts[frontier.slot], []
+        for place, rows in enumerate(said):
+            row = Row.mean(rows, frontier.width)
+            shares, rest = self._found(text, [looked[place] for looked in found], None if row is None else row.best)
+            mixtures.append(Mixture(shares, rest, row, self._vocab_size))
+        return candidates_of(mixtures, frontier, self._options.least)
+
+    def _found(
+        self, text: _Text, looked: Sequence[Mapping[int, float]], model_best: float | None
+    ) -> tuple[Shares, float]:
+        """What look-ups put on tokens at one node, and what they leave.
+
+        Args:
+            text: of the slot.
+            looked: what each has found.
+            model_best: as in `Trust.beside`; None where no model says anything.
+        """
+        shares: Shares = {}
+        rest = 1.0
+        for trust, own in zip(text.trust, looked, strict=True):
+            if not own:
+                continue
+            weight = trust.alone(own) if model_best is None else trust.beside(own, model_best)
+            unit = rest * weight / sum(own.values())
+            for token, share in own.items():
+                shares[token] = shares.get(token, 0.0) + unit * share
+            rest *= 1.0 - weight
+        return shares, rest

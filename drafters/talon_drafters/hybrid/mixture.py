@@ -1,0 +1,121 @@
+"""The law at a node: what look-ups have found, mixed into a model's law."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import nlargest
+from math import log
+
+import attrs
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.drafter import Frontier
+from talon_core.tree import FloatArray
+
+Shares = dict[int, float]
+
+
+@attrs.frozen(eq=False)
+class Row:
+    """What models say at a node.
+
+    Attributes:
+        probs: of the likeliest tokens, best first; each as likely as any other at least.
+        law: the whole law, shape `(vocab,)`, float64; computed on demand. Raises ValueError where there is none.
+    """
+
+    probs: Shares
+    law: Callable[[], FloatArray]
+
+    @classmethod
+    def of(cls, candidates: Candidates, row: int) -> "Row | None":
+        """A row of a model's answer; None if it knows nothing there."""
+        probs = np.exp(candidates.logp[row]).tolist()
+        known = {token: prob for token, prob in zip(candidates.tokens[row].tolist(), probs, strict=True) if token >= 0}
+        return cls(known, partial(candidates.law, row)) if known else None
+
+    @classmethod
+    def mean(cls, rows: Sequence["Row"], width: int) -> "Row | None":
+        """The mean of several models' laws, with its `width` likeliest tokens; None if there is none."""
+        if len(rows) < 2:
+            return rows[0] if rows else None
+        law = np.mean([row.law() for row in rows], axis=0)
+        width = min(width, int((law > 0).sum()))
+        best = np.argpartition(-law, width - 1)[:width]
+        best = best[np.argsort(-law[best], kind="stable")]
+        return cls(dict(zip(best.tolist(), law[best].tolist(), strict=True)), lambda: law)
+
+    @property
+    def best(self) -> float:
+        """The greatest probability."""
+        return next(iter(self.probs.values()))
+
+
+@attrs.frozen(eq=False)
+class Mixture:
+    """The law at a node.
+
+    Attributes:
+        found: what look-ups put on tokens.
+        rest: what is left for the models' law, or where there is none, for a uniform one; with `found` it sums to 1.
+        row: what the models say; None if nothing.
+        vocab_size: the target's.
+    """
+
+    found: Shares
+    rest: float
+    row: Row | None
+    vocab_size: int
+
+    def law(self) -> FloatArray:
+        """The whole law, shape `(vocab,)`, float64."""
+        base = self.row.law() if self.row is not None else np.full(self.vocab_size, 1.0 / self.vocab_size)
+        law = self.rest * base
+        law[list(self.found)] += list(self.found.values())
+        return law
+
+    def best(self, width: int, least: float) -> list[tuple[float, int]]:
+        """The likeliest tokens with their probabilities, best first.
+
+        Args:
+            width: how many at most.
+            least: the smallest probability where the models say nothing.
+        """
+        if self.row is None:
+            floor = self.rest / self.vocab_size
+            probs = {token: prob + floor for token, prob in self.found.items() if prob + floor >= least}
+        else:
+            probs = {token: self.rest * prob for token, prob in self.row.probs.items()}
+            self._add_found(probs, width)
+        return nlargest(width, ((prob, token) for token, prob in probs.items()), key=lambda one: one[0])
+
+    def _add_found(self, probs: Shares, width: int) -> None:
+        """Add what was found to the models' likeliest tokens; of others, the law says what the models give to them."""
+        others: Shares = {}
+        for token, prob in self.found.items():
+            if token in probs:
+                probs[token] += prob
+            else:
+                others[token] = prob
+        assert self.row is not None
+        if len(self.row.probs) >= width:  # a token that could not be among the best need not be looked at
+            most = self.rest * min(self.row.probs.values())
+            bar = nlargest(width, probs.values())[-1]
+            others = {token: prob for token, prob in others.items() if prob + most >= bar}
+        if others:
+            law = self.row.law()
+            probs.update({token: prob + self.rest * float(law[token]) for token, prob in others.items()})
+
+
+def candidates_of(mixtures: Sequence[Mixture], frontier: Frontier, least: float) -> Candidates:
+    """The candidates of a frontier, a mixture for each of its nodes; `least` as in `Mixture.best`."""
+    ranked = [mixture.best(frontier.width, least) for mixture in mixtures]
+    width = max(map(len, ranked)) or 1
+    tokens = np.full((len(ranked), width), -1, dtype=np.int64)
+    logp = np.full((len(ranked), width), -np.inf)
+    for row, offered in enumerate(ranked):
+        if offered:
+            tokens[row, : len(offered)] = [token for _, token in offered]
+            logp[row, : len(offered)] = [min(log(prob), 0.0) for prob, _ in offered]
+    paths = frontier.tree.path_logp[frontier.nodes][:, None] + logp
+    return Candidates(frontier.nodes, tokens, logp, paths, lambda row: mixtures[row].law())

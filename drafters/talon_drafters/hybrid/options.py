@@ -1,0 +1,141 @@
+"""Several drafters in one: which, and how sure a look-up must be to save a model's pass."""
+
+import re
+from itertools import chain
+from typing import Any
+
+import attrs
+from attrs.validators import ge, gt, le
+
+from talon_core.defaults import AUTO
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.target import Target
+
+_PART = re.compile(r"([^\[\]+]+)(?:\[([^\[\]]*)\])?")
+"""A part: its name, and its options in brackets."""
+
+
+@attrs.frozen
+class Hybrid(DrafterSpec):
+    """Drafts one tree out of what several drafters offer: models, and look-ups of what followed the same words.
+
+    At each node all of them offer next tokens; a token that several offer is one candidate. The law is a mixture,
+
+        P(t) = w * r(t) + (1 - w) * q(t),
+
+    `r` the look-up's shares, scaled to 1, `q` the models' law (their mean, if there are several), and `w` how far the
+    look-up is trusted here. With `p` the share of its best token, `q1` the greatest of the models' probabilities, and
+    `logit(x) = ln(x / (1 - x))`,
+
+        w = sigmoid(1.2 logit(p) - 1.1 - 0.55 logit(q1) + s).
+
+    Where no model says anything, `q` is uniform, and `w` is such that the best token gets the probability
+    `sigmoid(1.2 logit(p) - 0.1 + s)`. So a long match, whose share is near 1, outweighs a model that is not sure, and
+    a short one that is right by luck counts for little. Of several look-ups the first in the list is mixed in last.
+
+    `s`, 0 in a new text, follows the text: before each of its tokens, of the prompt, too, the look-up is asked what
+    would come, and the truth moves `s` as in a logistic regression by gradient steps that forgets,
+
+        s <- 0.95 s + 0.2 (1 if the best token came, else 0, - sigmoid(1.2 logit(p) - 0.1 + s)).
+
+    That is DSpark's way of estimating acceptance online (arXiv 2607.05147: a logistic regression on the log-odds of
+    the draft's confidence, from a slope and an intercept that are given), but over everything that was written, not
+    over what was drafted: then a drafter's answer depends on the text alone, as it must. For the same reason the models
+    have no such term; what their probabilities are worth is in the slopes, which maximise the likelihood of 2,300
+    tokens that SmolLM2-135M-Instruct wrote greedily, drafted by `eagle3` and `ngram`.
+
+    A look-up costs nothing. Where it gives one token at least the probability `sure`, the models are not asked, nor
+    anywhere below: a long match becomes a long chain without a draft pass.
+
+    Only the abstract of Talon (AAAI 2026) is public, which says that drafting combines a model with retrieval and
+    adapts: the rules here are our own.
+
+    Attributes:
+        of: the drafters, joined by `+`; options of each in brackets, separated by `;`, as in
+            `of=eagle3[path=heads;layers=2+15+27]+ngram[max_match=8]`. "auto" is the one that would be chosen for the
+            model; it is left out where it stands in the list already.
+        sure: from which probability of a looked up token on the models are not asked, in (0, 1]; 1 asks them always.
+        least: where no model was asked or knows anything, the smallest probability of a token that is offered to the
+            policy, in [0, 1].
+    """
+
+    name = "hybrid"
+    of: str = "auto+ngram"
+    sure: float = attrs.field(default=0.9, validator=[gt(0), le(1)])
+    least: float = attrs.field(default=0.25, validator=[ge(0), le(1)])
+    _built: tuple[DrafterSpec | None, ...] = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_built", tuple(_built(spec) for spec in _specs(self.of)))
+
+    @property
+    def parts(self) -> tuple[DrafterSpec, ...]:
+        """The drafters, in order.
+
+        Raises:
+            ValueError: if one is "auto", which is chosen for a model.
+        """
+        found = tuple(part for part in self._built if part is not None)
+        if len(found) < len(self._built):
+            raise ValueError(
+                f"of is '{self.of}', and what 'auto' stands for depends on the model; open the drafter with a model, "
+                "as talon_core.load does, or name the drafter"
+            )
+        return found
+
+    @property
+    def reads_texts(self) -> bool:  # type: ignore[override]  # it is what the parts say
+        return all(part is not None and part.reads_texts for part in self._built)
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(part.features(num_layers) for part in self.parts)))
+
+    def for_model(self, model: Any) -> "Hybrid":
+        from talon_core.plugins.parts import choose_drafter
+        from talon_core.plugins.registry import load_registry
+
+        specs = _specs(self.of)
+        if AUTO in specs:
+            chosen = choose_drafter(load_registry(), model)
+            named = {spec.partition("[")[0] for spec in specs}
+            specs = [chosen if spec == AUTO else spec for spec in specs if spec != AUTO or chosen not in named]
+        own = attrs.evolve(self, of="+".join(specs))
+        parts = tuple(part.for_model(model) for part in own.parts)
+        if own.of == self.of and all(a is b for a, b in zip(parts, self._built, strict=True)):
+            return self
+        object.__setattr__(own, "_built", parts)
+        return own
+
+    def open(self, target: Target) -> Drafter:
+        from talon_drafters.hybrid.drafter import open_hybrid
+
+        return open_hybrid(self, target)
+
+
+def _specs(of: str) -> list[str]:
+    """The parts as they are written."""
+    found = [match.group() for match in _PART.finditer(of)]
+    if not found or "+".join(found) != of or len(set(found)) < len(found):
+        raise ValueError(
+            f"of is '{of}'; it must be different drafters joined by '+', options in brackets, such as "
+            "eagle3[path=heads]+ngram[max_match=8;least=0.1]"
+        )
+    return found
+
+
+def _built(written: str) -> DrafterSpec | None:
+    """The options of one part; None for "auto"."""
+    from talon_core.plugins.registry import load_registry
+    from talon_core.plugins.specs import build
+
+    if written == AUTO:
+        return None
+    found = _PART.fullmatch(written)
+    assert found is not None
+    name, options = found.groups()
+    spec = name if not options else f"{name}:{options.replace(';', ',')}"
+    try:
+        part: DrafterSpec = build(load_registry(), "drafter", spec)
+    except LookupError as error:
+        raise ValueError(f"of: {error.args[0]}") from None
+    return part
