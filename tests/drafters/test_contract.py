@@ -45,7 +45,7 @@ def test_every_drafter_keeps_the_contract(model: Any, specs: dict[str, str], nam
     check_drafter(drafter, target, max_examples=12)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, "hybrid"])
 def test_passes_that_are_recorded_keep_it_as_well(model: Any, specs: dict[str, str], name: str) -> None:
     drafter = build(REGISTRY, "drafter", specs[name])
     features = drafter.features(model.config.num_hidden_layers)

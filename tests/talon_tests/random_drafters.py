@@ -35,7 +35,7 @@ TRAINED = {
     "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=2, steps=3, prefix=True)),
 }
 NETWORKS = (*TRAINED, "eagle", "draft-model:skip=1")
-DRAFTERS = (*NETWORKS, "ngram", "pld", "datastore")
+DRAFTERS = (*NETWORKS, "ngram", "pld", "datastore", "hybrid")
 """Keys of `drafter_specs`."""
 
 
@@ -70,4 +70,5 @@ def drafter_specs(model: Any, root: Path) -> dict[str, str]:
     save_file(eagle.state_dict(), root / "eagle" / "model.safetensors")
     (root / "eagle" / "config.json").write_text(json.dumps(SIZES))
     found["eagle"] = f"eagle:path={root / 'eagle'}"
+    found["hybrid"] = f"hybrid:of=eagle3[path={root / 'eagle3'}]+ngram,least=0"
     return found
