@@ -237,7 +237,7 @@ class HybridDrafter(Drafter):
     ) -> Candidates:
         text, mixtures = self._texts[frontier.slot], []
         for place, rows in enumerate(said):
-            row = Row.mean(rows, frontier.width)
+            row = Row.mean(rows, frontier.width, self._vocab_size)
             shares, rest = self._found(text, [looked[place] for looked in found], None if row is None else row.best)
             mixtures.append(Mixture(shares, rest, row, self._vocab_size))
         return candidates_of(mixtures, frontier, self._options.least)

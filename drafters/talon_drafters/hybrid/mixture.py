@@ -35,15 +35,25 @@ class Row:
         return cls(known, partial(candidates.law, row)) if known else None
 
     @classmethod
-    def mean(cls, rows: Sequence["Row"], width: int) -> "Row | None":
+    def mean(cls, rows: Sequence["Row"], width: int, vocab_size: int) -> "Row | None":
         """The mean of several models' laws, with its `width` likeliest tokens; None if there is none."""
         if len(rows) < 2:
             return rows[0] if rows else None
-        law = np.mean([row.law() for row in rows], axis=0)
-        width = min(width, int((law > 0).sum()))
-        best = np.argpartition(-law, width - 1)[:width]
-        best = best[np.argsort(-law[best], kind="stable")]
-        return cls(dict(zip(best.tolist(), law[best].tolist(), strict=True)), lambda: law)
+        mean = np.mean([row.whole(vocab_size) for row in rows], axis=0)
+        width = min(width, int((mean > 0).sum()))
+        best = np.argpartition(-mean, width - 1)[:width]
+        best = best[np.argsort(-mean[best], kind="stable")]
+        probs = dict(zip(best.tolist(), mean[best].tolist(), strict=True))
+        return cls(probs, lambda: np.mean([row.law() for row in rows], axis=0))
+
+    def whole(self, vocab_size: int) -> FloatArray:
+        """The law, or where there is none, what was offered, and 0 for other tokens."""
+        try:
+            return self.law()
+        except ValueError:
+            law = np.zeros(vocab_size)
+            law[list(self.probs)] = list(self.probs.values())
+            return law
 
     @property
     def best(self) -> float:
@@ -103,7 +113,7 @@ class Mixture:
             bar = nlargest(width, probs.values())[-1]
             others = {token: prob for token, prob in others.items() if prob + most >= bar}
         if others:
-            law = self.row.law()
+            law = self.row.whole(self.vocab_size)
             probs.update({token: prob + self.rest * float(law[token]) for token, prob in others.items()})
 
 

@@ -94,16 +94,16 @@ class Hybrid(DrafterSpec):
         from talon_core.plugins.parts import choose_drafter
         from talon_core.plugins.registry import load_registry
 
-        specs = _specs(self.of)
+        specs, own = _specs(self.of), self
         if AUTO in specs:
             chosen = choose_drafter(load_registry(), model)
             named = {spec.partition("[")[0] for spec in specs}
             specs = [chosen if spec == AUTO else spec for spec in specs if spec != AUTO or chosen not in named]
-        own = attrs.evolve(self, of="+".join(specs))
+            own = attrs.evolve(self, of="+".join(specs))
         parts = tuple(part.for_model(model) for part in own.parts)
-        if own.of == self.of and all(a is b for a, b in zip(parts, self._built, strict=True)):
-            return self
-        object.__setattr__(own, "_built", parts)
+        if any(part is not before for part, before in zip(parts, own.parts, strict=True)):
+            own = attrs.evolve(own)
+            object.__setattr__(own, "_built", parts)
         return own
 
     def open(self, target: Target) -> Drafter:
