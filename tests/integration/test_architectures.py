@@ -55,7 +55,12 @@ HEADS = {
 }
 """Untrained: what they draft is mostly wrong, and must not matter."""
 
-DRAFTERS = {"ngram": "ngram", "draft-model": "draft-model:skip=1-2", **dict.fromkeys(HEADS, "")}
+DRAFTERS = {
+    "ngram": "ngram",
+    "draft-model": "draft-model:skip=1-2",
+    **dict.fromkeys(HEADS, ""),
+    "hybrid": "hybrid:of=draft-model[skip=1-2]+ngram",
+}
 DRAFTING = [policy for policy in POLICIES if policy != "none"]
 ONCE = {
     ([*ARCHITECTURES][place % len(ARCHITECTURES)], DRAFTING[(place + 3 * turn) % len(DRAFTING)], drafter)

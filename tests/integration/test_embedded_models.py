@@ -46,7 +46,7 @@ POLICIES = {
     "sampled-chain": "sampled-chain:length=5",
 }
 DRAFTERS = {
-    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa"),
+    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid"),
     "gemma": ("ngram", "draft-model:skip=6-11"),
 }
 ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
@@ -55,6 +55,7 @@ ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
     ("smollm", "eagle2", "eagle3"),
     ("smollm", "talon", "hydra"),
     ("smollm", "talon", "medusa"),
+    ("smollm", "talon", "hybrid"),
     ("gemma", "none", "ngram"),
     ("gemma", "talon", "ngram"),
     ("gemma", "eagle2", "draft-model:skip=6-11"),

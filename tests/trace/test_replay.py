@@ -55,7 +55,7 @@ PRICED = {
     "talon-cost": "talon-cost:budget=12,depth=5",
     "bastion": "bastion:budget=12,depth=5",
 }
-OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa")
+OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid")
 Rounds = list[tuple[list[int], list[int], list[int]]]
 
 
