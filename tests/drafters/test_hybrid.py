@@ -60,7 +60,7 @@ def hybrid(*models: Fixed, options: Any = None, ngrams: int = 1) -> HybridDrafte
     target = TableTarget(np.zeros((VOCAB, VOCAB)))
     looking: Any = [("ngram", Ngram(least=0).open(target)) for _ in range(ngrams)]
     return HybridDrafter(
-        options or Hybrid("ngram"), [Model(Ngram(), one, Columns(())) for one in models], looking, VOCAB
+        options or Hybrid("ngram", sure=0.9), [Model(Ngram(), one, Columns(())) for one in models], looking, VOCAB
     )
 
 

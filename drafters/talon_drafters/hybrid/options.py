@@ -61,7 +61,7 @@ class Hybrid(DrafterSpec):
 
     name = "hybrid"
     of: str = "auto+ngram"
-    sure: float = attrs.field(default=0.9, validator=[gt(0), le(1)])
+    sure: float = attrs.field(default=0.6, validator=[gt(0), le(1)])
     least: float = attrs.field(default=0.25, validator=[ge(0), le(1)])
     _built: tuple[DrafterSpec | None, ...] = attrs.field(init=False, eq=False, repr=False)
 
