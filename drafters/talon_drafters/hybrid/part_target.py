@@ -63,7 +63,7 @@ class PartTarget(NetworkTarget):
         self.context_reason = target.context_reason
 
     @property
-    def occupied(self) -> set[int]:  # type: ignore[override]  # one set, whoever looks
+    def occupied(self) -> set[int]:
         return self._target.occupied
 
     def executor(self) -> Executor:
