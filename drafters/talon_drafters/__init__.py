@@ -7,7 +7,7 @@ from talon_drafters.datastore import Datastore
 from talon_drafters.draft_model import DraftModel
 from talon_drafters.eagle import Eagle
 from talon_drafters.eagle3 import Eagle3, Eagle3Recipe
-from talon_drafters.hybrid import Hybrid
+from talon_drafters.hybrid import HybridSpec
 from talon_drafters.hydra import Hydra, HydraRecipe
 from talon_drafters.medusa import Medusa, MedusaRecipe
 from talon_drafters.ngram import Ngram
@@ -22,7 +22,7 @@ def talon_drafters() -> list[type[DrafterSpec]]:
         DraftModel,
         Eagle,
         Eagle3,
-        Hybrid,
+        HybridSpec,
         Hydra,
         Medusa,
         Ngram,

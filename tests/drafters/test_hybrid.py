@@ -16,7 +16,7 @@ from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build, spelled
 from talon_core.testing import check_drafter
-from talon_drafters import Hybrid, Ngram
+from talon_drafters import HybridSpec, Ngram
 from talon_drafters.hybrid.calibration import Trust
 from talon_drafters.hybrid.drafter import HybridDrafter, Model
 from talon_drafters.hybrid.part_target import Columns, PartTarget
@@ -60,7 +60,7 @@ def hybrid(*models: Fixed, options: Any = None, ngrams: int = 1) -> HybridDrafte
     target = TableTarget(np.zeros((VOCAB, VOCAB)))
     looking: Any = [("ngram", Ngram(least=0).open(target)) for _ in range(ngrams)]
     return HybridDrafter(
-        options or Hybrid("ngram", sure=0.9), [Model(Ngram(), one, Columns(())) for one in models], looking, VOCAB
+        options or HybridSpec("ngram", sure=0.9), [Model(Ngram(), one, Columns(())) for one in models], looking, VOCAB
     )
 
 
@@ -92,7 +92,7 @@ def shares_after(text: list[int]) -> dict[int, float]:
 
 
 def shift_after(text: list[int]) -> float:
-    """`s` of the docstring of `Hybrid`, by looking at every token of a text."""
+    """`s` of the docstring of `HybridSpec`, by looking at every token of a text."""
     shift = 0.0
     for end in range(1, len(text)):
         shares = shares_after(text[:end])
@@ -116,7 +116,7 @@ def test_the_law_is_the_formula_s(text: list[int]) -> None:
     expected = (1 - weight) * LAW
     for token, share in shares.items():
         expected[token] += weight * share / sum(shares.values())
-    candidates, passes = ask(opened(text, Fixed(), options=Hybrid("ngram", sure=1.0)), TokenTree.root(text[-1]))
+    candidates, passes = ask(opened(text, Fixed(), options=HybridSpec("ngram", sure=1.0)), TokenTree.root(text[-1]))
     np.testing.assert_allclose(candidates.law(0), expected, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(np.exp(candidates.logp[0]), np.sort(expected[expected > 0])[::-1], rtol=1e-6)
     assert passes == 1
@@ -133,7 +133,7 @@ def test_where_no_model_says_anything_the_best_token_has_what_it_is_trusted() ->
 
 
 def test_a_long_match_outweighs_a_model_and_a_lucky_one_does_not() -> None:
-    always = Hybrid("ngram", sure=1.0)
+    always = HybridSpec("ngram", sure=1.0)
     for text, best in (LONG, 11), (LUCKY, 0):
         candidates, _ = ask(opened(text, Fixed(), options=always), TokenTree.root(text[-1]))
         assert candidates.tokens[0, 0] == best
@@ -220,8 +220,8 @@ def test_the_mean_of_models_is_offered_in_order_however_few_are_wanted() -> None
 
 
 def test_what_a_model_without_laws_does_not_offer_has_no_share_of_it() -> None:
-    drafter = opened(LONG, Fixed(laws=False), options=Hybrid("ngram", sure=1.0))
-    with_law = opened(LONG, Fixed(), options=Hybrid("ngram", sure=1.0))
+    drafter = opened(LONG, Fixed(laws=False), options=HybridSpec("ngram", sure=1.0))
+    with_law = opened(LONG, Fixed(), options=HybridSpec("ngram", sure=1.0))
     mine, right = (ask(one, TokenTree.root(10))[0] for one in (drafter, with_law))
     assert mine.tokens[0].tolist() == right.tokens[0].tolist()
     np.testing.assert_allclose(mine.logp, right.logp)
@@ -289,7 +289,7 @@ def test_it_keeps_the_contract_in_any_company(
     model: Any, heads: dict[str, str], parts: tuple[str, ...], sure: float
 ) -> None:
     of = "+".join(heads.get(part, part) if part != "ngram" else part for part in parts)
-    drafter: Hybrid = build(REGISTRY, "drafter", f"hybrid:of={of},sure={sure}")
+    drafter: HybridSpec = build(REGISTRY, "drafter", f"hybrid:of={of},sure={sure}")
     attention = REGISTRY.get("attention backend", "sdpa").cls()
     check_drafter(drafter, HFTarget(model, attention, features=drafter.features(3)), max_examples=5)
 
@@ -318,7 +318,7 @@ def test_a_part_sees_the_hidden_states_that_it_asked_for(model: Any) -> None:
 
 
 def test_features_are_what_any_part_asks_for(heads: dict[str, str]) -> None:
-    both = Hybrid(f"{heads['eagle3']}+ngram+{heads['medusa']}")
+    both = HybridSpec(f"{heads['eagle3']}+ngram+{heads['medusa']}")
     eagle3, _, medusa = both.parts
     assert set(both.features(3)) == {*eagle3.features(3), *medusa.features(3)}
     assert len(set(both.features(3))) == len(both.features(3))
@@ -327,24 +327,24 @@ def test_features_are_what_any_part_asks_for(heads: dict[str, str]) -> None:
 
 
 def test_it_reads_texts_alone_if_all_parts_do() -> None:
-    assert Hybrid("ngram").reads_texts
-    assert not Hybrid("ngram+draft-model[skip=1]").reads_texts
-    assert not Hybrid().reads_texts
+    assert HybridSpec("ngram").reads_texts
+    assert not HybridSpec("ngram+draft-model[skip=1]").reads_texts
+    assert not HybridSpec().reads_texts
 
 
 def test_auto_is_the_drafter_that_would_be_chosen_for_the_model() -> None:
     waiting = resolve(Parts("hybrid"), REGISTRY)
     chosen = waiting.for_model(tiny_model("llama"))
-    assert chosen.drafter == Hybrid("ngram")  # no head is ready for it, and the look-up stands there already
+    assert chosen.drafter == HybridSpec("ngram")  # no head is ready for it, and the look-up stands there already
     assert chosen.for_model(tiny_model("llama")) is chosen
-    assert Hybrid("auto").for_model(tiny_model("llama")) == Hybrid("ngram")
+    assert HybridSpec("auto").for_model(tiny_model("llama")) == HybridSpec("ngram")
     with pytest.raises(ValueError, match="what 'auto' stands for depends on the model"):
-        Hybrid().features(3)
+        HybridSpec().features(3)
 
 
 def test_its_spec_is_written_as_it_is_read() -> None:
     written = "hybrid:of=eagle3[layers=1+2;layer_ids_are=block]+ngram[max_match=8],sure=0.5"
-    made: Hybrid = build(REGISTRY, "drafter", written)
+    made: HybridSpec = build(REGISTRY, "drafter", written)
     assert spelled(made) == written
     assert made.parts[1] == Ngram(max_match=8)
     assert made.parts[0].layers == (1, 2)  # type: ignore[attr-defined]
@@ -370,7 +370,7 @@ def test_what_cannot_be_read_is_refused(of: str, says: str) -> None:
 @pytest.mark.parametrize("options", [{"sure": 0.0}, {"sure": 1.1}, {"least": -0.1}, {"least": 2.0}], ids=str)
 def test_senseless_options_are_refused_by_name(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
-        Hybrid("ngram", **options)  # type: ignore[arg-type]
+        HybridSpec("ngram", **options)  # type: ignore[arg-type]
 
 
 def test_a_repeated_text_is_decoded_without_draft_passes() -> None:

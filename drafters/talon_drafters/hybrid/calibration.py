@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import exp, log
 
-# Fitted together by the likelihood of the mixture, see `Hybrid`.
+# Fitted together by the likelihood of the mixture, see `HybridSpec`.
 SLOPE, INTERCEPT = 1.2, -0.1
 BESIDE_INTERCEPT, BESIDE_MODEL = -1.1, -0.55
 
@@ -27,7 +27,7 @@ class Trust:
     """What is known of one look-up in one text; it knows nothing but the text.
 
     Attributes:
-        shift: `s` of `Hybrid`.
+        shift: `s` of `HybridSpec`.
     """
 
     def __init__(self) -> None:

@@ -18,12 +18,12 @@ from talon_drafters.hybrid.mixture import Mixture, Row, Shares, candidates_of
 from talon_drafters.hybrid.part_target import Columns, PartTarget
 
 if TYPE_CHECKING:
-    from talon_drafters.hybrid.options import Hybrid
+    from talon_drafters.hybrid.options import HybridSpec
 
 _ROOT = np.zeros(1, dtype=np.int64)
 
 
-def open_hybrid(spec: "Hybrid", target: Target) -> "HybridDrafter":
+def open_hybrid(spec: "HybridSpec", target: Target) -> "HybridDrafter":
     """Open all parts; raises as `DrafterSpec.open` does."""
     models: list[Model] = []
     retrievers: list[tuple[str, Retriever]] = []
@@ -90,7 +90,11 @@ class HybridDrafter(Drafter):
     """
 
     def __init__(
-        self, options: "Hybrid", models: Sequence[Model], retrievers: Sequence[tuple[str, Retriever]], vocab_size: int
+        self,
+        options: "HybridSpec",
+        models: Sequence[Model],
+        retrievers: Sequence[tuple[str, Retriever]],
+        vocab_size: int,
     ) -> None:
         self._options = options
         self._models = models

@@ -16,7 +16,7 @@ _PART = re.compile(r"([^\[\]+]+)(?:\[([^\[\]]*)\])?")
 
 
 @attrs.frozen
-class Hybrid(DrafterSpec):
+class HybridSpec(DrafterSpec):
     """Drafts one tree out of what several drafters offer: models, and look-ups of what followed the same words.
 
     At each node all of them offer next tokens; a token that several offer is one candidate. The law is a mixture,
@@ -90,7 +90,7 @@ class Hybrid(DrafterSpec):
     def features(self, num_layers: int) -> tuple[int, ...]:
         return tuple(dict.fromkeys(chain.from_iterable(part.features(num_layers) for part in self.parts)))
 
-    def for_model(self, model: Any) -> "Hybrid":
+    def for_model(self, model: Any) -> "HybridSpec":
         from talon_core.plugins.parts import choose_drafter
         from talon_core.plugins.registry import load_registry
 
