@@ -97,7 +97,7 @@ class Mixture:
         else:
             probs = {token: self.rest * prob for token, prob in self.row.probs.items()}
             self._add_found(probs, width)
-        return nlargest(width, ((prob, token) for token, prob in probs.items()), key=lambda one: one[0])
+        return nlargest(width, ((prob, token) for token, prob in probs.items() if prob > 0), key=lambda one: one[0])
 
     def _add_found(self, probs: Shares, width: int) -> None:
         """Add what was found to the models' likeliest tokens; of others, the law says what the models give to them."""
