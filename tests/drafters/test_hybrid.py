@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from talon_core import Candidates, Drafter, Frontier, Part, Proposed, Request, TableTarget, TokenTree
+from talon_core import (
+    Candidates,
+    Drafter,
+    Frontier,
+    Part,
+    PluginError,
+    Proposed,
+    Request,
+    Retriever,
+    TableTarget,
+    TokenTree,
+)
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed
@@ -410,3 +421,45 @@ def test_options_are_chosen_for_the_model_before_it_is_asked_for_features() -> N
 
     decoder = decoder_for_model(tiny_model("llama"), None, Parts(Choosing(), Chain(length=2)))
     assert decoder.drafter_spec == Choosing(chosen=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (None, PluginError, "returned None from for_model; it must return a DrafterSpec"),
+        (KeyError("x"), PluginError, "raised KeyError in for_model"),
+        (ValueError("no head fits"), ValueError, "no head fits"),
+    ],
+    ids=str,
+)
+def test_options_that_fail_at_a_model_are_named(answer: Any, error: type[Exception], says: str) -> None:
+    @attrs.frozen
+    class Failing(Ngram):
+        def for_model(self, model: Any) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    with pytest.raises(error, match=says):
+        resolve(Parts(Failing(), "chain"), REGISTRY).for_model(None)
+
+
+def test_a_plugin_s_look_up_is_one() -> None:
+    class Always(Retriever):
+        def open(self, slot: int, prompt: Any, room: int) -> None:
+            pass
+
+        def commit(self, committed: Any) -> None:
+            pass
+
+        def propose(self, frontiers: Any) -> Proposed:
+            return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+
+        def look_up(self, frontier: Frontier) -> Any:
+            return [{3: 0.5} for _ in frontier.nodes]
+
+    drafter = HybridDrafter(HybridSpec("ngram", least=0), [], [("always", Always())], VOCAB)
+    drafter.open(0, np.array([3, 3, 3]), 10)
+    candidates, passes = ask(drafter, TokenTree.root(3))
+    assert (candidates.tokens[0, 0], passes) == (3, 0)
+    assert drafter._texts[0].trust[0].shift > 0

@@ -105,6 +105,16 @@ def test_candidates_are_the_law_s_best_in_order(text, width, options):
     assert not len(others) or not len(tokens) or others.max() <= law[tokens[-1]] * (1 + 1e-9)
 
 
+@given(TEXTS, OPTIONS)
+def test_what_is_looked_up_is_the_law_without_what_is_spread_evenly(text, options):
+    drafter, tree = opened(text, options), TokenTree.root(text[-1])
+    (shares,) = drafter.look_up(Frontier(0, tree, np.array([0]), 1))
+    law = np.full(VOCAB, (1 - sum(shares.values())) / VOCAB)
+    law[list(shares)] += list(shares.values())
+    np.testing.assert_allclose(propose(drafter, tree).law(0), law, rtol=1e-9)
+    assert all(share > 0 for share in shares.values())
+
+
 @given(TEXTS, st.data(), OPTIONS)
 def test_committing_is_as_good_as_a_new_prompt(text, data, options):
     cut = data.draw(st.integers(1, len(text)))
