@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 
 import attrs
 import torch
@@ -62,7 +63,7 @@ class PartTarget(NetworkTarget):
         self.context_length = target.context_length
         self.context_reason = target.context_reason
 
-    @property
+    @cached_property
     def occupied(self) -> set[int]:
         return self._target.occupied
 
