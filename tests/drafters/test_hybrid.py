@@ -302,7 +302,7 @@ def test_it_keeps_the_contract_in_any_company(
     of = "+".join(heads.get(part, part) if part != "ngram" else part for part in parts)
     drafter: HybridSpec = build(REGISTRY, "drafter", f"hybrid:of={of},sure={sure}")
     attention = REGISTRY.get("attention backend", "sdpa").cls()
-    check_drafter(drafter, HFTarget(model, attention, features=drafter.features(3)), max_examples=5)
+    check_drafter(drafter, HFTarget(model, attention, features=drafter.features(3)), max_examples=3)
 
 
 def test_a_part_sees_the_hidden_states_that_it_asked_for(model: Any) -> None:
