@@ -32,9 +32,12 @@ IMPORTED_BY_PEERS = {"peers", CONTRACTS, "models", "runtime", "hf"}
 """The rooms that our peers import: a plugin in the core's folder, and the last room, so that nobody imports them."""
 IMPORTED_BESIDES = {
     "talon_drafters.draft_model.drafter": {"hf"},
+    "talon_drafters.hybrid.drafter": {"engine"},
+    "talon_drafters.hybrid.options": {"plugins"},
     "talon_drafters.hydra.drafter": {"hf"},
 }
-"""What single modules import besides: a draft model, and the prefix layer of Hydra, are of transformers."""
+"""What single modules import besides: a draft model, and the prefix layer of Hydra, are of transformers; a drafter of
+several drafters finds them by name, and checks what they answer."""
 LOADS_TRANSFORMERS = {"talon_core.models.loading", "talon_core.models.convert"}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 
