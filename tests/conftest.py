@@ -211,17 +211,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without `--matrix`, tests marked so are skipped, visibly.
+    """Without `--matrix`, tests marked so are left out; `LeftOut` says how many.
 
     Of several workers one begins with what runs the embedded models, and goes on with what else is slow; the others
     begin with the rest and take from the end of what is left. So none ends late, and two seldom run a large model at a
     time: each of its passes reads all weights, and together they would wait for the memory.
     """
     if not config.getoption("--matrix"):
-        skip = pytest.mark.skip(reason="part of the whole matrix: run with --matrix")
-        for item in items:
-            if "matrix" in item.keywords:
-                item.add_marker(skip)
+        left_out = [item for item in items if "matrix" in item.keywords]
+        items[:] = [item for item in items if "matrix" not in item.keywords]
+        config.hook.pytest_deselected(items=left_out)
+        getattr(config, "workeroutput", {})["left_out"] = len(left_out)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: ("models" not in item.keywords, "slow" not in item.keywords))
 
@@ -246,6 +246,20 @@ class SlowTests:
             self._reporter.write_line(f"slow: {report.nodeid} took {report.duration:.0f} s ({report.when})")
 
 
+class LeftOut:
+    """Says at the end of a run of several workers, of which each has collected the same, what these have left out."""
+
+    def __init__(self) -> None:
+        self._tests = 0
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._tests = max(self._tests, getattr(node, "workeroutput", {}).get("left_out", 0))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._tests:
+            terminalreporter.write_line(f"{self._tests} tests of the whole matrix were left out: run with --matrix")
+
+
 @pytest.hookimpl(trylast=True)  # when there is a reporter
 def pytest_configure(config: pytest.Config) -> None:
     """Workers report to the process that started them; that one tells."""
@@ -257,7 +271,10 @@ def pytest_configure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         config.pluginmanager.register(SlowTests(reporter), "slow-tests")
-    if config.getoption("numprocesses", None) and hasattr(os, "fork"):
+    if not config.getoption("numprocesses", None):
+        return
+    config.pluginmanager.register(LeftOut(), "left-out")
+    if hasattr(os, "fork"):
         shared = ExitStack()
         config.add_cleanup(shared.close)
         for what, variable in SERVERS.items():

@@ -143,7 +143,10 @@ def test_an_index_is_refused_that_is_damaged_or_another_model_s(
 
 @pytest.mark.parametrize("where", ["corpus.Piece", "writing.suffix_array"])
 def test_ctrl_c_leaves_nothing(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(f"talon_core.retrieval.{where}", lambda *_: signal.raise_signal(signal.SIGINT))
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"talon_core.retrieval.{where}", interrupted)
     ran = build("--json")
     assert (ran.status, ran.answer) == (130, {"error": "interrupted"})
     assert beside(tmp_path) == ["texts"]
