@@ -1,6 +1,7 @@
 """What a drafter offers at the frontier: for each node, its most likely next tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import log
 from typing import Any
 
 import attrs
@@ -131,6 +132,27 @@ class Candidates:
         logp = np.take_along_axis(scores, best, axis=1).astype(np.float64) - norm
         tokens = np.where(np.isfinite(logp), best, -1)
         return cls(frontier, tokens, logp, tree.path_logp[frontier][:, None] + logp, _Scores(scores))
+
+    @classmethod
+    def from_rows(
+        cls, tree: TokenTree, frontier: IntArray, rows: Sequence[Sequence[tuple[int, float]]], law: Law
+    ) -> "Candidates":
+        """What was found for each node: tokens with their probabilities.
+
+        Args:
+            tree: as in `Frontier`, and so is `frontier` (its nodes).
+            frontier: shape `(frontier,)`.
+            rows: for each node its tokens and probabilities, more than 0, best first; none where nothing is known.
+            law: the handle of their whole laws.
+        """
+        width = max(map(len, rows), default=0) or 1
+        tokens = np.full((len(rows), width), -1, dtype=np.int64)
+        logp = np.full((len(rows), width), -np.inf)
+        for row, offered in enumerate(rows):
+            if offered:
+                tokens[row, : len(offered)] = [token for token, _ in offered]
+                logp[row, : len(offered)] = [min(log(prob), 0.0) for _, prob in offered]
+        return cls(frontier, tokens, logp, tree.path_logp[frontier][:, None] + logp, law)
 
     @classmethod
     def unknown(cls, frontier: IntArray) -> "Candidates":

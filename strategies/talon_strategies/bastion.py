@@ -2,13 +2,10 @@
 
 import attrs
 import numpy as np
-from attrs.validators import ge
 
 from talon_core.costs import Costs
-from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray
-from talon_strategies.cost_aware import CostAware, Known
-from talon_strategies.options import whole_number
+from talon_strategies.cost_aware import CostAware
 
 
 @attrs.frozen
@@ -30,9 +27,6 @@ class Bastion(CostAware):
     """
 
     name = "bastion"
-    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
-    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
-    known: Known = attrs.field(init=False, eq=False, repr=False, factory=Known)
 
     def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
         phi = np.cumsum(np.concatenate([[1.0], prob[:-1]]))  # of the tree that each node would join

@@ -1,12 +1,9 @@
 """CaDDTree: as many of the likeliest paths as make the most tokens a second."""
 
 import attrs
-from attrs.validators import ge
 
-from talon_core.searching import searched
 from talon_core.tree import FloatArray
-from talon_strategies.cost_aware import CostAware, Known, rates
-from talon_strategies.options import whole_number
+from talon_strategies.cost_aware import CostAware, rates
 
 
 @attrs.frozen
@@ -26,9 +23,6 @@ class CaDDTree(CostAware):
     """
 
     name = "caddtree"
-    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
-    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
-    known: Known = attrs.field(init=False, eq=False, repr=False, factory=Known)
 
     def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
         return int(rates(prob, seconds).argmax())

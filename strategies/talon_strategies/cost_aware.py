@@ -6,14 +6,17 @@ from typing import ClassVar
 
 import attrs
 import numpy as np
+from attrs.validators import ge
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
+from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.best_first import BestFirst, Likeliest
+from talon_strategies.options import whole_number
 
 SIZES = 32
 """Sizes of a tree whose price is asked for, at most: the smallest, the largest, and between them by equal factors."""
@@ -43,6 +46,7 @@ class Known:
     nodes: int = 0
 
 
+@attrs.frozen
 class CostAware(BestFirst):
     """A policy that verifies as many of the likeliest paths as are worth it, and drafts as many layers.
 
@@ -63,9 +67,9 @@ class CostAware(BestFirst):
     assumed: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """What a further node and a layer cost while nothing is known, in passes over the root alone."""
 
-    budget: int
-    depth: int
-    known: Known
+    budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
+    known: Known = attrs.field(init=False, eq=False, repr=False, factory=Known)
 
     @property
     def layers(self) -> int:

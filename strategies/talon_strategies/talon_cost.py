@@ -9,8 +9,8 @@ from talon_core.choices import Choices
 from talon_core.policy import Growth
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
+from talon_strategies.caddtree import CaDDTree
 from talon_strategies.calibration import Calibration
-from talon_strategies.cost_aware import CostAware, Known, rates
 from talon_strategies.options import whole_number
 
 WIDTH = 10
@@ -63,7 +63,7 @@ class Learnt:
 
 
 @attrs.frozen
-class TalonCost(CostAware):
+class TalonCost(CaDDTree):
     """Keeps the likeliest paths that pay, in as many layers as pay, and drafts nothing where plain decoding is faster.
 
     As TALON (arXiv 2601.07353, section 5.2) it pools a layer's candidates and cuts them by one gate. That is no share
@@ -86,14 +86,10 @@ class TalonCost(CostAware):
     assumed = (0.05, 0.1)
     budget: int = attrs.field(default=64, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=16, validator=[whole_number, ge(1)])
-    known: Known = attrs.field(init=False, eq=False, repr=False, factory=Known)
     learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)
 
     def width(self, tree: TokenTree) -> int:
         return 0 if self.learnt.left and len(tree) == 1 else min(WIDTH, self.budget - 1)
-
-    def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
-        return int(rates(prob, seconds).argmax())
 
     def scored(self, tree: TokenTree, candidates: Candidates) -> tuple[FloatArray, Candidates]:
         learnt = self.learnt

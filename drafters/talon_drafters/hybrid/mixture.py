@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import nlargest
-from math import log
+from operator import itemgetter
 
 import attrs
 import numpy as np
@@ -84,7 +84,7 @@ class Mixture:
         law[list(self.found)] += list(self.found.values())
         return law
 
-    def best(self, width: int, least: float) -> list[tuple[float, int]]:
+    def best(self, width: int, least: float) -> list[tuple[int, float]]:
         """The likeliest tokens with their probabilities, best first.
 
         Args:
@@ -97,7 +97,7 @@ class Mixture:
         else:
             probs = {token: self.rest * prob for token, prob in self.row.probs.items()}
             self._add_found(probs, width)
-        return nlargest(width, ((prob, token) for token, prob in probs.items() if prob > 0), key=lambda one: one[0])
+        return nlargest(width, ((token, prob) for token, prob in probs.items() if prob > 0), key=itemgetter(1))
 
     def _add_found(self, probs: Shares, width: int) -> None:
         """Add what was found to the models' likeliest tokens; of others, the law says what the models give to them."""
@@ -120,12 +120,4 @@ class Mixture:
 def candidates_of(mixtures: Sequence[Mixture], frontier: Frontier, least: float) -> Candidates:
     """The candidates of a frontier, a mixture for each of its nodes; `least` as in `Mixture.best`."""
     ranked = [mixture.best(frontier.width, least) for mixture in mixtures]
-    width = max(map(len, ranked)) or 1
-    tokens = np.full((len(ranked), width), -1, dtype=np.int64)
-    logp = np.full((len(ranked), width), -np.inf)
-    for row, offered in enumerate(ranked):
-        if offered:
-            tokens[row, : len(offered)] = [token for _, token in offered]
-            logp[row, : len(offered)] = [min(log(prob), 0.0) for prob, _ in offered]
-    paths = frontier.tree.path_logp[frontier.nodes][:, None] + logp
-    return Candidates(frontier.nodes, tokens, logp, paths, lambda row: mixtures[row].law())
+    return Candidates.from_rows(frontier.tree, frontier.nodes, ranked, lambda row: mixtures[row].law())

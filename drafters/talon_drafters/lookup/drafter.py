@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from math import log
 
 import attrs
 import numpy as np
@@ -86,15 +85,7 @@ class LookupDrafter(Drafter):
         trie = slot.found
         nodes = [trie.after(tree.tokens[tree.path(node)][1:].tolist()) for node in frontier.nodes.tolist()]
         offered = [self._offered(trie, node, frontier.width) for node in nodes]
-        width = max(map(len, offered)) or 1
-        tokens = np.full((len(nodes), width), -1, dtype=np.int64)
-        logp = np.full((len(nodes), width), -np.inf)
-        for row, children in enumerate(offered):
-            if children:
-                tokens[row, : len(children)] = [token for token, _ in children]
-                logp[row, : len(children)] = [log(prob) for _, prob in children]
-        path_logp = tree.path_logp[frontier.nodes][:, None] + logp
-        return Candidates(frontier.nodes, tokens, logp, path_logp, partial(self._law, trie, nodes))
+        return Candidates.from_rows(tree, frontier.nodes, offered, partial(self._law, trie, nodes))
 
     def _offered(self, trie: Trie, node: int | None, width: int) -> list[tuple[int, float]]:
         """The most frequent next tokens with their probabilities, best first."""

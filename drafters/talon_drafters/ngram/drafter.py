@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, islice
-from math import log
 from operator import itemgetter, mul
 from typing import TYPE_CHECKING
 
@@ -106,20 +105,7 @@ class NgramDrafter(Retriever):
     def _propose(self, text: "_Text", frontier: Frontier) -> Candidates:
         laws = [self._shares(text, context) for context in text.walk(frontier.tree, frontier.nodes)]
         ranked = [self._offered(law, frontier.width) for law in laws]
-        width = max(map(len, ranked), default=0) or 1
-        tokens = np.full((len(laws), width), -1, dtype=np.int64)
-        logp = np.full((len(laws), width), -np.inf)
-        for row, offered in enumerate(ranked):
-            if offered:
-                tokens[row, : len(offered)] = [token for token, _ in offered]
-                logp[row, : len(offered)] = [log(prob) for _, prob in offered]
-        return Candidates(
-            frontier=frontier.nodes,
-            tokens=tokens,
-            logp=logp,
-            path_logp=frontier.tree.path_logp[frontier.nodes][:, None] + logp,
-            law=partial(self._law, laws),
-        )
+        return Candidates.from_rows(frontier.tree, frontier.nodes, ranked, partial(self._law, laws))
 
     def _offered(self, law: _Shares, width: int) -> list[tuple[int, float]]:
         """The likeliest tokens with their probabilities, best first."""
