@@ -2,7 +2,8 @@
 
 `python -m talon_kernels.compiling` prints it. A module of Triton kernels, `<operation>/triton.py`, has a function
 `variants()` that yields what stands for all that is compiled of it: the name, function, signature, constants and
-options of each. An option `target` names the only one of `TARGETS` that a variant is for.
+options of each. An option `target` names the only one of `TARGETS` that a variant is for; an option `between` says that
+it differs from two others in nothing but the size of its tile, which lies between theirs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
+MARKS = ("target", "between")
+"""Options of a variant that Triton has nothing to do with."""
 
 OPERATIONS = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/triton.py")))
 
@@ -80,8 +84,12 @@ class Usage:
     broken: str | None = None
 
 
-def compile_all(processes: int = 2) -> list[Usage]:
+def compile_all(processes: int = 2, between: bool = True) -> list[Usage]:
     """Compile every variant of every operation for every target.
+
+    Args:
+        processes: how many compile at a time.
+        between: False leaves out the variants whose tiles lie between others'.
 
     Raises:
         RuntimeError: if `TRITON_INTERPRET` is set, for then Triton does not compile.
@@ -93,7 +101,7 @@ def compile_all(processes: int = 2) -> list[Usage]:
         for operation in OPERATIONS
         for number, variant in enumerate(_variants(operation))
         for target in TARGETS
-        if variant[4].get("target", target.name) == target.name
+        if variant[4].get("target", target.name) == target.name and (between or not variant[4].get("between"))
     ]
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
         return list(pool.map(_usage, *zip(*jobs, strict=True)))
@@ -115,7 +123,7 @@ def _usage(operation: str, number: int, target: Target) -> Usage:
     source = ASTSource(function, signature, constants, alignment(function, signature))
     gpu = GPUTarget(target.backend, target.arch, target.warp)
     try:
-        options = {option: value for option, value in options.items() if option != "target"}
+        options = {option: value for option, value in options.items() if option not in MARKS}
         compiled = triton.compile(source, target=gpu, options=options)
     except TritonError as error:
         return attrs.evolve(usage, broken=f"does not compile: {error}")
@@ -162,8 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m talon_kernels.compiling", description=main.__doc__)
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     parser.add_argument("--processes", type=int, default=2, help="how many compile at a time (default: 2)")
+    parser.add_argument("--ends", action="store_true", help="only the smallest and the largest tile of each kind")
     options = parser.parse_args(arguments)
-    usages = compile_all(options.processes)
+    usages = compile_all(options.processes, between=not options.ends)
     if options.json:
         print(json.dumps([attrs.asdict(usage) for usage in usages], indent=1))
     else:

@@ -69,11 +69,11 @@ sys.exit(any(len(found) > 1 for found in keys.values()))
 
 
 @pytest.mark.slow
-def test_every_kernel_compiles_for_every_target_without_spilling():
+@pytest.mark.parametrize("tiles", [["--ends"], pytest.param([], marks=pytest.mark.matrix)], ids=["ends", "all"])
+def test_every_kernel_compiles_for_every_target_without_spilling(tiles):
     pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-m", "talon_kernels.compiling", "--json"], capture_output=True, env=COMPILING, timeout=1500
-    )
+    command = [sys.executable, "-m", "talon_kernels.compiling", "--json", *tiles]
+    done = subprocess.run(command, capture_output=True, env=COMPILING, timeout=1500)
     usages = json.loads(done.stdout)
     assert [usage for usage in usages if usage["broken"]] == [], done.stderr.decode()
     assert done.returncode == 0

@@ -410,7 +410,7 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
         types = dict.fromkeys(("query", "key", "value", "sinks", "result"), f"*{name}")
         types |= dict.fromkeys(("outs", "tops", "totals"), "*fp32") | {"factor": "fp32", "cap": "fp32"}
         types |= dict.fromkeys(("depths", "bits", "layout"), "*i32")
-        cuts = dict.fromkeys(blocks(dim, dim, rows, dtype, kind) for rows in (16, 32, 64, 128))
+        cuts = list(dict.fromkeys(blocks(dim, dim, rows, dtype, kind) for rows in (16, 32, 64, 128)))
         for cut, plain in product(cuts, (False, True) if dim == 128 else (False,)):
             constants = _constants(dim, 4, 1 if plain else 8, cut, not plain) | ({"sinks": None} if plain else {})
             parts = [(attend, _own_constants(dim, gcd(16, dim), not plain), _options(cut, kind))]
@@ -419,4 +419,5 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
                 known = constants | own
                 signature = {n: "constexpr" if n in known else types.get(n, "i32") for n in function.arg_names}
                 title = f"{function.__name__} {name} {dim} rows={cut.rows}{' plain' if plain else ''}"
-                yield title, function, signature, known, options | {"target": target}
+                marks = {"target": target, "between": cut not in (cuts[0], cuts[-1])}
+                yield title, function, signature, known, options | marks
