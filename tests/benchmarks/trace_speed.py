@@ -26,7 +26,7 @@ from talon_core.bench.prompts import read_sets
 from talon_core.bench.timed import busy_after
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.defaults import DEFAULT_MODEL
+from talon_core.defaults import DEFAULT_MODEL, NONE
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
@@ -53,7 +53,8 @@ def main() -> None:
     sets = tuple(read_sets(options.prompts, options.limit))
     wanted = TracePlan(options.model, sets, max_new_tokens=options.max_new_tokens)
     recorder = Recorder(wanted, model, tokenizer, built(registry, "drafter", drafter), drafter)
-    decoders = {one: decoder_for_model(model, tokenizer, Parts(drafter, one)) for one in options.methods}
+    parts = {one: Parts(policy=one) if one == NONE else Parts(drafter, one) for one in options.methods}
+    decoders = {one: decoder_for_model(model, tokenizer, own) for one, own in parts.items()}
     target = next(iter(decoders.values())).target
     with tempfile.TemporaryDirectory() as folder:
         recorded = recorder.run(Path(folder, "trace"))
