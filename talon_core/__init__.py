@@ -9,6 +9,7 @@ import talon_core.loaded  # noqa: F401 - it notes when TALON was imported
 from talon_core.lazy import import_on_use
 
 if TYPE_CHECKING:
+    from talon_core.allocation import Allocator, SharedPass
     from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
     from talon_core.candidates import Candidates
     from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from talon_core.decoding.decoder import Decoder
     from talon_core.decoding.loading import build, load
     from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Retriever
+    from talon_core.engine.allocation import BestRate, EqualBudgets, SharedBudget
     from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
     from talon_core.hf.generate import as_generate
@@ -38,7 +40,9 @@ __all__ = [
     "Accelerator",
     "AcceptanceRule",
     "Accepted",
+    "Allocator",
     "AttentionBackend",
+    "BestRate",
     "BusyError",
     "Candidates",
     "Choices",
@@ -49,6 +53,7 @@ __all__ = [
     "Drafter",
     "DrafterSpec",
     "Engine",
+    "EqualBudgets",
     "Frontier",
     "Growth",
     "HFTarget",
@@ -63,6 +68,8 @@ __all__ = [
     "Round",
     "SeededChoices",
     "SequenceInfo",
+    "SharedBudget",
+    "SharedPass",
     "Stats",
     "TableTarget",
     "Target",
@@ -82,12 +89,14 @@ __all__ = [
 import_on_use(
     __name__,
     {
+        ".allocation": ["Allocator", "SharedPass"],
         ".attention": ["Accelerator", "AttentionBackend", "TreeLayout"],
         ".candidates": ["Candidates"],
         ".choices": ["Choices", "SeededChoices", "enumerate_outcomes"],
         ".costs": ["Costs"],
         ".decoding.decoder": ["Decoder"],
         ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed", "Retriever"],
+        ".engine.allocation": ["BestRate", "EqualBudgets", "SharedBudget"],
         ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],
         ".hf.generate": ["as_generate"],

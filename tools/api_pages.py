@@ -31,6 +31,7 @@ PAGES = (
             ),
             *("talon_core.decoding.streaming:StreamedGeneration", "talon_core.engine.generation:Generation"),
             *("talon_core.engine.generation:Batch", "talon_core.engine.engine", "talon_core.engine.sequence:Sequence"),
+            *("talon_core.allocation", "talon_core.engine.allocation"),
             *("talon_core.rounds", "talon_core.sampling:Sampling"),
             *("talon_core.sampling:temperature_sampling", "talon_core.frontend:Frontend"),
             *("talon_core.hf.generate:TalonGenerate", "talon_core.errors", "talon_core.frontend:TextStream"),

@@ -1,66 +1,157 @@
-"""Sharing a verification pass among sequences: of several trees, the nodes that are worth their time."""
+"""The allocators that come with the engine, and the trees that are left of an allocator's answer."""
 
 import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 
+from talon_core.allocation import Allocator, SharedPass
 from talon_core.costs import Costs
-from talon_core.errors import blaming, is_number
+from talon_core.errors import PluginError, blaming, is_number, is_whole, naming, written
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 SIZES = 32
 """Sizes of a pass that are compared, at most: the smallest, the largest, and between them by equal factors."""
 
 
-def allocated(
-    trees: Mapping[int, TokenTree], free: Collection[int], costs: Costs, context: int, besides: float
-) -> dict[int, TokenTree]:
-    """The trees with as many of their best nodes as make the most tokens a second, all sequences taken together.
+def _is_budget(_: object, field: "attrs.Attribute[int]", nodes: int) -> None:
+    if not is_whole(nodes) or nodes < 1:
+        raise ValueError(f"{field.name} is {written(nodes)}; it must be a whole number of at least 1")
+
+
+@attrs.frozen
+class BestRate(Allocator):
+    """As many of the likeliest nodes as make the most tokens a second, all sequences taken together; the default.
 
     A pass emits one token for each sequence and, by the drafter's probabilities, as many more as those of the drafted
     nodes' paths add up to (OPT-Tree, arXiv 2406.17276, section 3.1). So the likeliest nodes of all trees come first, up
-    to that of the compared sizes at which these tokens, divided by the seconds of the round, are most. A policy has
-    chosen its tree for a sequence that is alone; sequences that share a pass compete for the same arithmetic.
+    to that of the compared sizes at which these tokens, divided by the seconds of the round, are most. As long as
+    nothing is known of passes, every node is kept.
+    """
 
-    Trees with drawn children stay as they are: which of them are kept must not depend on what was drawn.
+    def shares(self, pass_: SharedPass) -> Mapping[int, int]:
+        likeliest, owners = _likeliest(pass_)
+        expected = pass_.tokens + np.concatenate([[0.0], np.cumsum(np.exp(likeliest))])
+        best, kept = -1.0, 0
+        for count in _sizes(len(likeliest)):
+            seconds = _seconds(pass_, pass_.nodes + count)
+            if seconds is None or seconds + pass_.drafting <= 0:
+                return {}
+            rate = float(expected[count]) / (seconds + pass_.drafting)
+            if rate >= best:
+                best, kept = rate, count
+        return _counted(pass_, owners[:kept])
+
+
+@attrs.frozen
+class SharedBudget(Allocator):
+    """A fixed number of nodes for a pass, whatever it costs; they go to the likeliest nodes of all sequences.
+
+    The nodes with the largest marginal gain come first, as AdaServe (arXiv 2501.12162) and TurboSpec (arXiv 2406.14066)
+    have it for chains and trees of one budget.
+
+    Attributes:
+        nodes: of a pass, roots included; every root is verified where there are more.
+    """
+
+    nodes: int = attrs.field(validator=_is_budget)
+
+    def shares(self, pass_: SharedPass) -> Mapping[int, int]:
+        _, owners = _likeliest(pass_)
+        return _counted(pass_, owners[: max(self.nodes - pass_.nodes, 0)])
+
+
+@attrs.frozen
+class EqualBudgets(Allocator):
+    """A fixed number of nodes for a pass, the same for each sequence: what `SharedBudget` is compared with.
+
+    Attributes:
+        nodes: of a pass, roots included; every root is verified where there are more.
+    """
+
+    nodes: int = attrs.field(validator=_is_budget)
+
+    def shares(self, pass_: SharedPass) -> Mapping[int, int]:
+        each = max(self.nodes // pass_.batch - 1, 0)
+        return {slot: min(each, len(own)) for slot, own in pass_.path_logp.items()}
+
+
+def allocated(
+    trees: Mapping[int, TokenTree],
+    free: Collection[int],
+    allocator: Allocator,
+    costs: Costs,
+    context: int,
+    drafting: float,
+) -> dict[int, TokenTree]:
+    """The trees with as many of their likeliest nodes as the allocator gives them.
 
     Args:
         trees: by slot.
         free: the slots of which a smaller tree may be verified, as their text is the same whatever the tree.
-        costs: what passes take; as long as nothing is known, every node is kept.
+        allocator: decides.
+        costs: what passes take.
         context: committed tokens of the longest text.
-        besides: seconds that the round takes besides verifying.
+        drafting: seconds that drafting took for all together.
 
     Returns:
         A tree for each slot.
 
     Raises:
-        PluginError: if the costs raise; the message names them.
+        PluginError: if the costs raise, or the allocator does or answers nonsense; the message names them.
     """
     orders = {slot: trees[slot].best(len(trees[slot]))[1:] for slot in free if not trees[slot].drawn}  # but the root
-    scores = [_falling(trees[slot].path_logp[order]) for slot, order in orders.items()]
-    every: FloatArray = np.concatenate([np.empty(0), *scores])
-    likeliest: IntArray = np.argsort(-every, kind="stable")
     whole = [tree for slot, tree in trees.items() if slot not in orders]
-    tokens = len(trees) + sum(float(np.exp(np.minimum(tree.path_logp[1:], 0.0)).sum()) for tree in whole)
-    expected = tokens + np.concatenate([[0.0], np.cumsum(np.exp(every[likeliest]))])
-    best, kept = -1.0, 0
-    for count in _sizes(len(every)):
-        seconds = _seconds(costs, len(orders) + sum(map(len, whole)) + count, context, len(trees))
-        if seconds is None or seconds + besides <= 0:
-            return dict(trees)
-        rate = float(expected[count]) / (seconds + besides)
-        if rate >= best:
-            best, kept = rate, count
-    owners = np.repeat(np.arange(len(orders)), [len(order) for order in orders.values()])
-    shares = np.bincount(owners[likeliest[:kept]], minlength=len(orders)).tolist()
+    shared = SharedPass(
+        path_logp={slot: _falling(trees[slot].path_logp[order]) for slot, order in orders.items()},
+        nodes=len(orders) + sum(map(len, whole)),
+        tokens=len(trees) + sum(float(np.exp(np.minimum(tree.path_logp[1:], 0.0)).sum()) for tree in whole),
+        batch=len(trees),
+        context=context,
+        drafting=drafting,
+        costs=costs,
+    )
+    with blaming("allocator", allocator, "shares"):
+        shares = allocator.shares(shared)
+    _check(allocator, shares, shared)
     cut = dict(trees)
-    for (slot, order), share in zip(orders.items(), shares, strict=True):
-        if share < len(order):
-            cut[slot] = trees[slot].keep(np.append(0, order[:share]))
+    for slot, share in shares.items():
+        if share < len(orders[slot]):
+            cut[slot] = trees[slot].keep(np.append(0, orders[slot][:share]))
     return cut
+
+
+def _check(allocator: Allocator, shares: Any, shared: SharedPass) -> None:
+    if not isinstance(shares, Mapping):
+        raise PluginError(f"{naming('allocator', allocator)} answered {written(shares)}; it must be a mapping by slot")
+    for slot, share in shares.items():
+        if slot not in shared.path_logp:
+            raise PluginError(
+                f"{naming('allocator', allocator)} answered for slot {written(slot)}; it was asked about "
+                f"{', '.join(map(str, sorted(shared.path_logp))) or 'none'}"
+            )
+        most = len(shared.path_logp[slot])
+        if not is_whole(share) or not 0 <= share <= most:
+            raise PluginError(
+                f"{naming('allocator', allocator)} gave slot {slot} {written(share)} nodes; "
+                f"it must be a whole number from 0 to {most}"
+            )
+
+
+def _likeliest(pass_: SharedPass) -> tuple[FloatArray, IntArray]:
+    """Path log-probabilities of all nodes, falling, and the slot of each; those of one slot in their own order."""
+    every: FloatArray = np.concatenate([np.empty(0), *pass_.path_logp.values()])
+    slots = np.repeat(np.array([*pass_.path_logp], dtype=np.int64), [len(own) for own in pass_.path_logp.values()])
+    order = np.argsort(-every, kind="stable")
+    return every[order], slots[order]
+
+
+def _counted(pass_: SharedPass, kept: IntArray) -> dict[int, int]:
+    """How often each slot is among those of the nodes that are kept."""
+    slots, counts = np.unique(kept, return_counts=True)
+    return dict.fromkeys(pass_.path_logp, 0) | dict(zip(slots.tolist(), counts.tolist(), strict=True))
 
 
 def _falling(path_logp: FloatArray) -> FloatArray:
@@ -76,8 +167,8 @@ def _sizes(most: int) -> list[int]:
     return [0, *found]
 
 
-def _seconds(costs: Costs, nodes: int, context: int, batch: int) -> float | None:
+def _seconds(pass_: SharedPass, nodes: int) -> float | None:
     """What a pass takes; None where the costs do not know."""
-    with blaming("costs", costs, "verify"):
-        answer: Any = costs.verify(nodes, context, batch)
+    with blaming("costs", pass_.costs, "verify"):
+        answer: Any = pass_.costs.verify(nodes, pass_.context, pass_.batch)
     return float(answer) if is_number(answer) and math.isfinite(answer) and answer >= 0 else None

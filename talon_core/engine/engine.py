@@ -9,9 +9,11 @@ from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
 
+from talon_core.allocation import Allocator
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
+from talon_core.engine.allocation import BestRate
 from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, tell
 from talon_core.engine.faults import Faults
@@ -64,8 +66,8 @@ class Engine:
             begins in the same way, as the next turn of a conversation does, is read from there on.
         costs: what passes take on this machine; by default, and where `MeasuredCosts` are given, measured while it
             decodes.
-        allocate: where sequences share a pass, verify those nodes of their trees that are worth their time by these
-            costs; False verifies every tree as its policy has made it. May be set between steps.
+        allocator: shares a pass among its sequences; None verifies every tree as its policy has made it. By default the
+            nodes are verified that are worth their time by these costs. May be set between steps.
         now: the clock, in seconds.
 
     Raises:
@@ -87,7 +89,7 @@ class Engine:
         prompt_tokens: int = PROMPT_TOKENS,
         keep: bool = True,
         costs: Costs | None = None,
-        allocate: bool = True,
+        allocator: Allocator | None = BestRate(),  # noqa: B008 - it is frozen
         now: Callable[[], float] = perf_counter,
     ) -> None:
         for part, given, interface in (
@@ -96,13 +98,10 @@ class Engine:
             ("policy", policy, TreePolicy),
             ("drafter", drafter, Drafter),
             ("costs", costs, Costs),
+            ("allocator", allocator, Allocator),
         ):
             if not isinstance(given, interface) and (given is not None or part in ("target", "rule")):
                 raise ValueError(f"the {part} is {written(given)}; it must be {made_of(interface, given)}")
-        if not isinstance(allocate, bool):
-            raise ValueError(  # noqa: TRY004 - as the other arguments
-                f"allocate is {written(allocate)}; it must be True or False"
-            )
         for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
             if bound is not None and (not is_whole(bound) or bound < 1):
                 raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
@@ -115,7 +114,7 @@ class Engine:
         self._given_costs = costs
         self._measured = costs if isinstance(costs, MeasuredCosts) else MeasuredCosts()
         self.costs = costs if costs is not None else self._measured
-        self.allocate = allocate
+        self.allocator = allocator
         self._machine: dict[str, Any] = {}
         self._slots = Slots(slots, rows, target.occupied)
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
@@ -284,8 +283,7 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            costs = self.costs if self.allocate else None
-            rounds = Stages(self.parts, ready, faults, self._measured, self.now, costs).run()
+            rounds = Stages(self.parts, ready, faults, self._measured, self.now, self.costs, self.allocator).run()
             self.target_passes += 1
         for slot, round_ in rounds.items():
             with faults.of([slot]):

@@ -7,6 +7,7 @@ from time import perf_counter
 import attrs
 import torch
 
+from talon_core.allocation import Allocator
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.engine.allocation import allocated
@@ -57,7 +58,8 @@ class Stages:
         faults: what fails.
         measured: is told what passes take.
         now: the clock, in seconds.
-        allocate: cut the trees of sequences that share a pass to what is worth its time, by these costs; None for no.
+        costs: what passes take, for the allocator.
+        allocator: shares a pass among the sequences; None verifies every tree as it is.
     """
 
     def __init__(
@@ -67,14 +69,16 @@ class Stages:
         faults: Faults,
         measured: MeasuredCosts,
         now: Callable[[], float] = perf_counter,
-        allocate: Costs | None = None,
+        costs: Costs | None = None,
+        allocator: Allocator | None = None,
     ) -> None:
         self._parts = parts
         self._sequences = sequences
         self._faults = faults
         self._measured = measured
         self._now = now
-        self._allocate = allocate
+        self._costs = costs if costs is not None else measured
+        self._allocator = allocator
         self._spans: dict[int, list[Span]] = {slot: [] for slot in sequences}
 
     def run(self) -> dict[int, Round]:
@@ -128,14 +132,14 @@ class Stages:
     def _allocated(self, drafted: dict[int, Drafted]) -> dict[int, Drafted]:
         """What was drafted, with the trees as they are verified."""
         trees = {slot: drafted[slot].tree for slot in self._left(drafted)}
-        if self._allocate is None or len(trees) < 2:
+        if self._allocator is None or len(trees) < 2:
             return drafted
         free = frozenset(slot for slot in trees if self._sequences[slot].takes_any_tree(self._parts.rule))
         context = max(self._sequences[slot].length for slot in trees)
         drafting = sum(span.seconds for span in {span for slot in trees for span in drafted[slot].spans})
         cut: dict[int, TokenTree] = {}
         with self._faults.of(trees):
-            cut = allocated(trees, free, self._allocate, context, drafting)
+            cut = allocated(trees, free, self._allocator, self._costs, context, drafting)
         return drafted | {slot: attrs.evolve(drafted[slot], tree=tree) for slot, tree in cut.items()}
 
     def _verify(self, drafted: Mapping[int, Drafted]) -> tuple[dict[int, Accepted], set[int]]:

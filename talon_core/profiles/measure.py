@@ -170,7 +170,7 @@ class Measuring:
         target, given = self._decoder.target, self._decoder.drafter
         drafter = Full(given if given is not None else NoDrafter(), target.vocab_size)
         passes = Passes()
-        engine = Engine(target, self._decoder.rule, self._policy, drafter, costs=passes, allocate=False, keep=False)
+        engine = Engine(target, self._decoder.rule, self._policy, drafter, costs=passes, allocator=None, keep=False)
         with engine.session():
             if batch == 1:
                 self._read(engine, context)

@@ -1,11 +1,13 @@
 """What slots bring over fixed batches, where answers are of all lengths.
 
-    python tests/benchmarks/batch_speed.py [--prompts PATH] [--drafter eagle3] [--out FILE]
+    python tests/benchmarks/batch_speed.py [--prompts PATH] [--drafter eagle3] [--slots 8] [--out FILE] [WAY ...]
 
-Thirty-two prompts, whose answers may have 8, 16, ..., 256 tokens in a shuffled order, are decoded in turn, eight at a
-time: in fixed batches, of which the next begins when all texts of the one before are over; in slots, which the next
-prompt takes as soon as a text is over; and in slots with nothing but the nodes that are worth their time. Then plain
-decoding in slots. Prints the tokens a second of each way, in medians over repetitions, and the ratio to fixed batches.
+Thirty-two prompts, whose answers may have 8, 16, ..., 256 tokens in a shuffled order, are decoded in turn, so many at a
+time, in these ways: `fixed`, in fixed batches, of which the next begins when all texts of the one before are over;
+`slots`, which the next prompt takes as soon as a text is over; `best-rate`, in slots with only the nodes that are
+worth their time; `shared` and `equal`, in slots with four nodes a sequence, which go to the likeliest of all, or to
+each alike; and `plain` decoding in slots. Prints the tokens a second of each way, in medians over repetitions, and the
+ratio to the first.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from talon_core import Request, Result
+from talon_core import Allocator, BestRate, EqualBudgets, Request, Result, SharedBudget
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.prompts import read_sets
 from talon_core.decoding.decoder import Decoder
@@ -30,33 +33,40 @@ from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 
 SEQUENCES, SLOTS, LONGEST = 32, 8, 256
-FIXED = "fixed batches"
+
+EACH = 4
+"""Nodes a sequence where a pass has a budget, the root included."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("ways", nargs="*", metavar="WAY", help="; ".join(WAYS))
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--drafter", default=AUTO)
     parser.add_argument("--prompts", type=Path, default=Path(__file__).parent.parent / "prompts.jsonl")
+    parser.add_argument("--slots", type=int, default=SLOTS, help="sequences at a time")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--longest", type=int, default=LONGEST, help="tokens of the longest answer")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    named = options.ways or [*WAYS]
+    if unknown := [name for name in named if name not in WAYS]:
+        parser.error(f"there is no way {unknown[0]!r}; there are {', '.join(WAYS)}")
+    if not 1 <= options.slots <= SEQUENCES:
+        parser.error(f"--slots is {options.slots}; it must be from 1 to {SEQUENCES}, as many as there are prompts")
     if options.longest < SEQUENCES:
         parser.error(f"--longest is {options.longest}; it must be at least {SEQUENCES}, one token for each sequence")
     model, tokenizer = load_model(options.model)
     drafting = decoder_for_model(model, tokenizer, Parts(options.drafter))
     plain = decoder_for_model(model, tokenizer, Parts(policy=NONE))
     requests = _requests(drafting, options.prompts, options.longest)
-    ways: dict[str, Callable[[], list[Result]]] = {
-        FIXED: lambda: _fixed(drafting, requests),
-        "slots": lambda: _in_slots(drafting, requests, allocate=False),
-        "slots, allocated": lambda: _in_slots(drafting, requests, allocate=True),
-        "plain, slots": lambda: _in_slots(plain, requests, allocate=False),
+    ways = {
+        name: partial(WAYS[name], plain if name == "plain" else drafting, requests, options.slots) for name in named
     }
     figures = {
         "manifest": {
             "model": options.model,
+            "slots": options.slots,
             **describe_environment(model, tokenizer, plain.target),
             **describe_session(),
         },
@@ -77,17 +87,29 @@ def _requests(decoder: Decoder, path: Path, longest: int) -> list[Request]:
     return made
 
 
-def _fixed(decoder: Decoder, requests: Sequence[Request]) -> list[Result]:
-    decoder.engine.allocate = False
-    batches = [requests[at : at + SLOTS] for at in range(0, len(requests), SLOTS)]
+def _fixed(decoder: Decoder, requests: Sequence[Request], slots: int) -> list[Result]:
+    decoder.engine.allocator = None
+    batches = [requests[at : at + slots] for at in range(0, len(requests), slots)]
     return [result for batch in batches for result in decoder.run_all(batch)]
 
 
-def _in_slots(decoder: Decoder, requests: Sequence[Request], allocate: bool) -> list[Result]:
-    decoder.engine.allocate = allocate
-    batch = decoder.batch(requests, SLOTS)
+def _in_slots(
+    decoder: Decoder, requests: Sequence[Request], slots: int, allocator: Callable[[int], Allocator | None]
+) -> list[Result]:
+    decoder.engine.allocator = allocator(EACH * slots)
+    batch = decoder.batch(requests, slots)
     batch.finish()
     return batch.results()
+
+
+WAYS: dict[str, Callable[[Decoder, Sequence[Request], int], list[Result]]] = {
+    "fixed": _fixed,
+    "slots": partial(_in_slots, allocator=lambda _: None),
+    "best-rate": partial(_in_slots, allocator=lambda _: BestRate()),
+    "shared": partial(_in_slots, allocator=SharedBudget),
+    "equal": partial(_in_slots, allocator=EqualBudgets),
+    "plain": partial(_in_slots, allocator=lambda _: None),
+}
 
 
 def _timed(ways: dict[str, Callable[[], list[Result]]], repetitions: int) -> dict[str, dict[str, float]]:
@@ -106,10 +128,11 @@ def _timed(ways: dict[str, Callable[[], list[Result]]], repetitions: int) -> dic
                 speeds[name].append(sum(len(result.token_ids) for result in results) / seconds)
     if len(texts) != 1:
         raise SystemExit("the ways gave different texts")
+    first = next(iter(speeds.values()))
     return {
         name: {
             "tokens_per_second": statistics.median(of),
-            "ratio": statistics.median(a / b for a, b in zip(of, speeds[FIXED], strict=True)),
+            "ratio": statistics.median(a / b for a, b in zip(of, first, strict=True)),
             "nodes": nodes[name],
         }
         for name, of in speeds.items()
@@ -119,7 +142,7 @@ def _timed(ways: dict[str, Callable[[], list[Result]]], repetitions: int) -> dic
 def _show(figures: dict[str, dict[str, dict[str, float]]]) -> None:
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
-    table = Table("way", "tokens/s", f"over {FIXED}", "nodes a tree")
+    table = Table("way", "tokens/s", f"over {next(iter(figures['ways']))}", "nodes a tree")
     for name, of in figures["ways"].items():
         table.add_row(name, f"{of['tokens_per_second']:.1f}", f"{of['ratio']:.2f}x", f"{of['nodes']:.1f}")
     console.print(table)

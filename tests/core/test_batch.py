@@ -51,7 +51,8 @@ def test_each_sequence_comes_out_as_it_does_alone(rows, drafter, policy, togethe
     with np.errstate(divide="ignore"):
         target = TableTarget(np.log(np.stack(rows)))
     decoder = Decoder(target, Match(), policy, Given(drafter))
-    decoder.engine.allocate = allocate  # otherwise trees are those of a sequence alone
+    if not allocate:
+        decoder.engine.allocator = None  # so trees are those of a sequence alone
     batch = decoder.batch(together, size, [SeededChoices(of.seed) for of in together])
     steps = list(batch)
     assert max(map(len, steps)) <= size
@@ -159,7 +160,7 @@ class Counting(TreePolicy):
 def test_each_sequence_has_a_policy_of_its_own():
     policy = Counting()
     decoder = load(tiny_model("llama"), drafter="draft-model:skip=1", policy=policy)
-    decoder.engine.allocate = False
+    decoder.engine.allocator = None
     together = decoder.generate(PROMPTS, max_new_tokens=12)
     for prompt, result in zip(PROMPTS, together, strict=True):
         alone = decoder.generate(prompt, max_new_tokens=12)

@@ -92,7 +92,7 @@ class Strict(TableDrafter):
 
 def decoder_of(target, drafter, length=3):
     decoder = Decoder(target, Match(), Chain(length=length), Given(drafter))
-    decoder.engine = Engine(target, Match(), Chain(length=length), drafter, keep=False, allocate=False)
+    decoder.engine = Engine(target, Match(), Chain(length=length), drafter, keep=False, allocator=None)
     return decoder
 
 

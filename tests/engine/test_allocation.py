@@ -1,6 +1,8 @@
 """Sequences that share a pass share its time: of their trees, the nodes that make the most tokens a second."""
 
+import re
 from itertools import combinations
+from typing import Any
 
 import attrs
 import numpy as np
@@ -8,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core import Engine, Request, TableTarget, TokenTree
+from talon_core import Allocator, Engine, PluginError, Request, TableTarget, TokenTree
 from talon_core.certify.exact import Given
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.decoding.decoder import Decoder
 from talon_core.drawn import Drawn
-from talon_core.engine.allocation import SIZES, allocated
+from talon_core.engine.allocation import SIZES, BestRate, EqualBudgets, SharedBudget, allocated
 from talon_core.engine.allocation import _sizes as compared
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
@@ -66,7 +68,7 @@ def subtrees(tree):
 @given(trees(), trees(), st.floats(0.01, 9.0), st.floats(0.0, 2.0), st.floats(0.0, 5.0))
 def test_no_other_choice_of_nodes_makes_more_tokens_a_second(one, other, start, node, besides):
     costs = Line(start, node)
-    cut = allocated({3: one, 5: other}, [3, 5], costs, 9, besides)
+    cut = allocated({3: one, 5: other}, [3, 5], BestRate(), costs, 9, besides)
     best = max(
         tokens_a_second({3: first, 5: second}, costs, besides) for first in subtrees(one) for second in subtrees(other)
     )
@@ -80,26 +82,26 @@ WIDE = TokenTree([8, 1, 2], [-1, 0, 0], np.log([1.0, 0.5, 0.01]))
 def test_a_worked_example():
     # Seconds are 10 and 1 for each node. Roots alone: 2 tokens in 12 s. Nodes of 0.6, 0.5, 0.3 and 0.01 in turn:
     # 2.6 / 13, 3.1 / 14 (the most: 0.221), 3.4 / 15 = 0.227, 3.41 / 16 = 0.213. So three of four are worth it.
-    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], Line(10.0, 1.0), 9, 0.0)
+    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], BestRate(), Line(10.0, 1.0), 9, 0.0)
     assert cut[0].tokens.tolist() == [7, 1, 2]
     assert cut[1].tokens.tolist() == [8, 1]
     # With 2 s and 1 s: 2 / 4, 2.6 / 5, 3.1 / 6, ...: one is.
-    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], Line(2.0, 1.0), 9, 0.0)
+    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], BestRate(), Line(2.0, 1.0), 9, 0.0)
     assert [cut[slot].tokens.tolist() for slot in (0, 1)] == [[7, 1], [8]]
     # Drafting has taken 100 s, whatever is verified now.
-    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], Line(2.0, 1.0), 9, 100.0)
+    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], BestRate(), Line(2.0, 1.0), 9, 100.0)
     assert [len(cut[slot]) for slot in (0, 1)] == [3, 2]
 
 
 def test_nothing_is_cut_where_nothing_is_known_or_a_node_costs_nothing():
     for costs in (MeasuredCosts(), Line(1.0, 0.0)):
-        cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], costs, 9, 0.0)
+        cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], BestRate(), costs, 9, 0.0)
         assert (cut[0], cut[1]) == (CHAIN, WIDE)
 
 
 def test_trees_that_must_stay_as_they_are_stay_so_and_their_nodes_count():
     drawn = TokenTree([7, 1], [-1, 0], np.log([1.0, 0.5]), {0: Drawn([1], np.full(4, 0.25))})
-    cut = allocated({0: drawn, 1: CHAIN, 2: WIDE}, [0, 2], Line(0.1, 5.0), 9, 0.0)
+    cut = allocated({0: drawn, 1: CHAIN, 2: WIDE}, [0, 2], BestRate(), Line(0.1, 5.0), 9, 0.0)
     assert (cut[0], cut[1]) == (drawn, CHAIN)
     assert len(cut[2]) == 1
 
@@ -117,7 +119,7 @@ def long_tree(seed, nodes=40):
 @pytest.mark.parametrize("node", [0.0, 0.05, 0.4, 3.0])
 def test_of_many_sizes_some_are_compared_and_the_best_of_them_is_taken(node):
     both, costs = {0: long_tree(0), 1: long_tree(1)}, Line(1.0, node)
-    cut = allocated(both, [0, 1], costs, 9, 0.0)
+    cut = allocated(both, [0, 1], BestRate(), costs, 9, 0.0)
     scores = np.sort(np.concatenate([np.exp(tree.path_logp[1:]) for tree in both.values()]))[::-1]
     sizes = compared(len(scores))
     assert (sizes[0], sizes[-1], len(sizes) <= SIZES) == (0, 78, True)
@@ -132,17 +134,17 @@ def test_equally_likely_nodes_are_no_reason_to_verify_more():
         def verify(self, nodes, context, batch=1):
             return 1.0 if nodes <= 4 else 100.0
 
-    cut = allocated({0: wide, 1: wide}, [0, 1], Step(0, 0), 9, 0.0)
+    cut = allocated({0: wide, 1: wide}, [0, 1], BestRate(), Step(0, 0), 9, 0.0)
     assert sum(map(len, cut.values())) == 4
 
 
 def test_a_child_that_rounding_has_lifted_above_its_parent_does_not_go_first():
     lifted = TokenTree([7, 1, 2], [-1, 0, 1], [0.0, -2.0, -1.9])
     for node in (0.0, 0.05, 0.2, 1.0):
-        cut = allocated({0: lifted, 1: WIDE}, [0, 1], Line(1.0, node), 9, 0.0)
+        cut = allocated({0: lifted, 1: WIDE}, [0, 1], BestRate(), Line(1.0, node), 9, 0.0)
         assert cut[0].parents.tolist() == [-1, 0, 1][: len(cut[0])]
     above = TokenTree([7, 1], [-1, 0], [0.0, 800.0])  # and none is likelier than sure
-    assert len(allocated({0: above, 1: WIDE}, [0], Line(1.0, 0.5), 9, 0.0)[0]) == 2
+    assert len(allocated({0: above, 1: WIDE}, [0], BestRate(), Line(1.0, 0.5), 9, 0.0)[0]) == 2
 
 
 @pytest.mark.parametrize("answer", [None, float("nan"), float("inf"), -1.0, "1", True, 1j])
@@ -151,13 +153,95 @@ def test_costs_that_do_not_know_cut_nothing(answer):
         def verify(self, nodes, context, batch=1):
             return answer if nodes > 3 else 1.0
 
-    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], Odd(0, 0), 9, 0.0)
+    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], BestRate(), Odd(0, 0), 9, 0.0)
     assert (cut[0], cut[1]) == (CHAIN, WIDE)
 
 
 def test_passes_that_take_no_time_are_not_divided_by():
-    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], Line(0.0, 0.0), 9, 0.0)
+    cut = allocated({0: CHAIN, 1: WIDE}, [0, 1], BestRate(), Line(0.0, 0.0), 9, 0.0)
     assert (cut[0], cut[1]) == (CHAIN, WIDE)
+
+
+def test_a_shared_budget_goes_to_the_likeliest_nodes_of_all_and_an_equal_one_to_each_alike():
+    # The nodes are 0.6 and 0.3 of the chain, 0.5 and 0.01 of the other; both roots are verified in any case.
+    both = {0: CHAIN, 1: WIDE}
+    for nodes, sizes in ((1, [1, 1]), (2, [1, 1]), (3, [2, 1]), (4, [2, 2]), (5, [3, 2]), (6, [3, 3]), (9, [3, 3])):
+        cut = allocated(both, [0, 1], SharedBudget(nodes), MeasuredCosts(), 9, 0.0)
+        assert [len(cut[slot]) for slot in (0, 1)] == sizes
+    for nodes, sizes in ((1, [1, 1]), (3, [1, 1]), (4, [2, 2]), (5, [2, 2]), (6, [3, 3]), (99, [3, 3])):
+        cut = allocated(both, [0, 1], EqualBudgets(nodes), MeasuredCosts(), 9, 0.0)
+        assert [len(cut[slot]) for slot in (0, 1)] == sizes
+
+
+@settings(deadline=None, max_examples=60)
+@given(trees(), trees(), st.integers(1, 12))
+def test_no_other_choice_of_so_many_nodes_is_likelier(one, other, nodes):
+    cut = allocated({3: one, 5: other}, [3, 5], SharedBudget(nodes), MeasuredCosts(), 9, 0.0)
+    assert sum(map(len, cut.values())) == min(max(nodes, 2), len(one) + len(other))
+    best = max(
+        np.exp(first.path_logp).sum() + np.exp(second.path_logp).sum()
+        for first in subtrees(one)
+        for second in subtrees(other)
+        if len(first) + len(second) <= max(nodes, 2)
+    )
+    assert sum(np.exp(tree.path_logp).sum() for tree in cut.values()) == pytest.approx(best)
+
+
+def test_nodes_that_are_verified_in_any_case_come_out_of_a_shared_budget():
+    drawn = TokenTree([7, 1], [-1, 0], np.log([1.0, 0.5]), {0: Drawn([1], np.full(4, 0.25))})
+    cut = allocated({0: drawn, 1: CHAIN}, [0, 1], SharedBudget(4), MeasuredCosts(), 9, 0.0)
+    assert (cut[0], len(cut[1])) == (drawn, 2)
+
+
+@attrs.frozen
+class Says(Allocator):
+    """Answers so."""
+
+    answer: Any
+
+    def shares(self, pass_):
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "answered None; it must be a mapping by slot"),
+        ({7: 1}, "answered for slot 7; it was asked about 0, 1"),
+        ({0: 3}, "gave slot 0 3 nodes; it must be a whole number from 0 to 2"),
+        ({0: -1}, "gave slot 0 -1 nodes; it must be a whole number from 0 to 2"),
+        ({1: True}, "gave slot 1 True nodes"),
+        ({1: 0.5}, "gave slot 1 0.5 nodes"),
+    ],
+)
+def test_nonsense_names_the_allocator(answer, said):
+    with pytest.raises(PluginError, match=f"allocator .*Says.* {re.escape(said)}"):
+        allocated({0: CHAIN, 1: WIDE}, [0, 1], Says(answer), MeasuredCosts(), 9, 0.0)
+
+
+def test_an_allocator_that_raises_ends_the_sequences_of_the_step_in_its_name():
+    class Raises(Allocator):
+        def shares(self, pass_):
+            raise KeyError("nobody knows")
+
+    engine = Engine(TableTarget(np.zeros((3, 3))), Match(), SIX, TableDrafter([[0.5, 0.3, 0.2]]), allocator=Raises())
+    both = [engine.submit(Request(np.array([0]), 9)) for _ in range(2)]
+    engine.step()
+    for text in both:
+        assert "Raises" in str(text.error)
+        assert "KeyError in shares: 'nobody knows'" in str(text.error)
+
+
+@pytest.mark.parametrize("nodes", [0, -1, True, 1.5, "8"])
+@pytest.mark.parametrize("kind", [SharedBudget, EqualBudgets])
+def test_budgets_that_are_none_are_refused(kind, nodes):
+    with pytest.raises(ValueError, match=r"nodes is .*; it must be a whole number of at least 1"):
+        kind(nodes)
+
+
+def test_what_is_no_allocator_is_refused():
+    with pytest.raises(ValueError, match="the allocator is True; it must be"):
+        Engine(TableTarget(np.zeros((3, 3))), Match(), allocator=True)
 
 
 VOCAB = 4
@@ -178,20 +262,43 @@ PARTS = [
 ]
 
 
-@settings(deadline=None, max_examples=80)
+@attrs.frozen
+class Erratic(Allocator):
+    """Gives each tree any share, or no answer."""
+
+    seed: int
+
+    def shares(self, pass_):
+        rng = np.random.default_rng((self.seed, pass_.context))
+        answered = [slot for slot in pass_.path_logp if rng.random() < 0.8]
+        return {slot: int(rng.integers(0, len(pass_.path_logp[slot]) + 1)) for slot in answered}
+
+
+ALLOCATORS = (
+    st.just(BestRate())
+    | st.builds(SharedBudget, st.integers(1, 20))
+    | st.builds(EqualBudgets, st.integers(1, 20))
+    | st.builds(Erratic, st.integers(0, 99))
+)
+
+
+@settings(deadline=None, max_examples=120)
 @given(
     st.lists(laws(VOCAB), min_size=VOCAB, max_size=VOCAB),
     table_drafters(VOCAB),
     st.sampled_from(PARTS),
     st.lists(requests(), min_size=2, max_size=4),
     st.builds(Line, st.floats(0.01, 1.0), st.floats(0.0, 1.0)),
+    ALLOCATORS,
 )
-def test_texts_are_those_of_a_sequence_alone_whatever_passes_cost(rows, drafter, parts, together, costs):
+def test_texts_are_those_of_a_sequence_alone_whatever_the_allocator_says(
+    rows, drafter, parts, together, costs, allocator
+):
     with np.errstate(divide="ignore"):
         target = TableTarget(np.log(np.stack(rows)))
     rule, policy = parts
     decoder = Decoder(target, rule, policy, Given(drafter), lossy=rule.lossy)
-    decoder.engine.costs = costs
+    decoder.engine.costs, decoder.engine.allocator = costs, allocator
     results = decoder.run_all(together)
     for request, result in zip(together, results, strict=True):
         alone = Decoder(target, rule, policy, Given(drafter), lossy=rule.lossy).run_all([request])[0]
@@ -252,7 +359,7 @@ def test_the_engine_finds_out_what_pays_also_where_all_trees_have_one_size(do_sa
 
 
 def test_a_sequence_that_is_alone_gets_its_policys_tree_and_so_does_every_one_where_that_is_asked_for():
-    for few in (rounds(DEAR, 1), rounds(DEAR, 3, allocate=False)):
+    for few in (rounds(DEAR, 1), rounds(DEAR, 3, allocator=None)):
         assert all({len(one.tree) for one in own[:-3]} == {6} for own in few)
 
 

@@ -119,7 +119,7 @@ def sampled(decoder: Decoder, ids: list[int], samples: int = SAMPLES) -> tuple[T
     request = decoder.frontend.request(np.array(ids), options)
     requests = [attrs.evolve(request, seed=seed) for seed in range(samples)]
     decoder.run_all([attrs.evolve(request, max_new_tokens=1)])  # the prompt is read, and kept for all the others
-    decoder.engine.allocate = False  # all that is drafted is verified
+    decoder.engine.allocator = None  # all that is drafted is verified
     batch = decoder.batch(requests, BATCH)
     batch.finish()
     results = batch.results()

@@ -32,13 +32,13 @@ def check_on_device(
         return recorders[-1]
 
     assert isinstance(usual.target, HFTarget)
-    usual.engine.allocate = False  # what is worth its time is another thing on each device
+    usual.engine.allocator = None  # what is worth its time is another thing on each device
     requests = usual.requests(prompts, {"max_new_tokens": max_new_tokens})
     expected = usual.run_all(requests)
     features, graphs = usual.target.runner.features, recorder if recorded else None
     target = HFTarget(usual.target.model, TapedBackend(PlainDevice()), None, features, graphs=graphs)
     decoder = Decoder(target, usual.rule, usual.policy, spec, usual.frontend, lossy=usual.rule.lossy)
-    decoder.engine.allocate = False
+    decoder.engine.allocator = None
     together = decoder.run_all(requests)
     alone = [decoder.run_all([request])[0] for request in requests]
     for results in (together, alone):
