@@ -30,6 +30,7 @@ from talon_strategies.svip import Svip
 from talon_strategies.talon import Talon
 from talon_strategies.talon_absolute import TalonAbsolute
 from talon_strategies.talon_cost import TalonCost
+from talon_strategies.talon_cost_sampled import TalonCostSampled
 from talon_strategies.talon_gate_only import TalonGateOnly
 from talon_strategies.talon_local import TalonLocal
 from talon_strategies.talon_sampled import TalonSampled
@@ -61,6 +62,7 @@ __all__ = [
     "Talon",
     "TalonAbsolute",
     "TalonCost",
+    "TalonCostSampled",
     "TalonGateOnly",
     "TalonLocal",
     "TalonSampled",
@@ -74,7 +76,7 @@ FIXED: list[type[TreePolicy]] = [
     *(StaticTree, Talon, TalonAbsolute, TalonCost, TalonGateOnly, TalonLocal, TalonTopkLayers),
     *(AdaEdl, DynamicDepth, GammaTune, GammaTunePlus, SpecDecPlusPlus, Svip),
 ]
-DRAWN: list[type[TreePolicy]] = [DySpec, SampledChain, Sequoia, SpecInfer, TalonSampled]
+DRAWN: list[type[TreePolicy]] = [DySpec, SampledChain, Sequoia, SpecInfer, TalonCostSampled, TalonSampled]
 
 
 @hookimpl

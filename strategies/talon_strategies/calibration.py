@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 
 from talon_core.rounds import Round
-from talon_core.tree import FloatArray
+from talon_core.tree import FloatArray, IntArray
 
 CERTAIN = 10.0
 """Log-odds are cut at this size: of a token that is surer than that a text tells nothing more."""
@@ -45,14 +45,17 @@ class Calibration:
         odds = self.line[0] + self.line[1] * _log_odds(logp)
         return np.where(np.isneginf(logp), -np.inf, -np.logaddexp(0.0, -odds))
 
-    def learn(self, round_: Round) -> None:
+    def learn(self, round_: Round, but: IntArray | None = None) -> None:
         """Take note of the tokens that a round has tested.
 
         Args:
             round_: with the tree that was verified.
+            but: its nodes of which nothing is to be learnt, shape `(nodes,)`; None for none.
         """
         tree, path = round_.tree, round_.path
         tested = np.flatnonzero(np.isin(tree.parents, path))
+        if but is not None:
+            tested = np.setdiff1d(tested, but)
         if not len(tested):
             return
         logp = tree.path_logp[tested] - tree.path_logp[tree.parents[tested]]

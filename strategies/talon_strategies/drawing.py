@@ -9,6 +9,10 @@ from talon_core.tree import FloatArray, IntArray
 
 FINITE = np.finfo(np.float64)
 
+AGREEMENT = (0.1, 0.8)
+"""How likely a drawn child is accepted, if all other tokens are its rivals: 0.1 + 0.8 q(best). An assumption about a
+fair drafter; `tests/benchmarks/drawn_agreement.py` shows what SmolLM2's is like."""
+
 NOTHING: IntArray = np.empty(0, dtype=np.int64)
 """No fixed candidates."""
 
@@ -30,6 +34,11 @@ def sharpened(law: FloatArray, temperature: float) -> FloatArray:
     return sharp
 
 
+def drawn_at(temperature: float, sequence: SequenceInfo) -> float:
+    """So many times the temperature of a request that samples, as a finite number more than 0."""
+    return float(np.clip(temperature * sequence.temperature, FINITE.tiny, FINITE.max))
+
+
 class FollowsTheRequest(TreePolicy):
     """A policy whose draws are made at a temperature that follows the request's.
 
@@ -45,5 +54,5 @@ class FollowsTheRequest(TreePolicy):
         one = super().begin(sequence)
         if not self.follows or sequence.greedy:
             return one
-        drawn_at = float(np.clip(self.temperature * sequence.temperature, FINITE.tiny, FINITE.max))
-        return attrs.evolve(one, temperature=drawn_at, follows=False)  # type: ignore[misc]  # subclasses are attrs'
+        own = drawn_at(self.temperature, sequence)
+        return attrs.evolve(one, temperature=own, follows=False)  # type: ignore[misc]  # subclasses are attrs'

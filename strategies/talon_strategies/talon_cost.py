@@ -109,6 +109,10 @@ class TalonCost(CaDDTree):
             return tree
         return tree.keep(np.argsort(-self.learnt.scores, kind="stable")[: 1 + self.known.nodes])
 
+    def learn(self, round_: Round) -> None:
+        """Take note of which tokens a round with a draft has tested."""
+        self.learnt.calibration.learn(round_)
+
     def observe(self, round_: Round) -> None:
         super().observe(round_)
         learnt, known = self.learnt, self.known
@@ -117,6 +121,6 @@ class TalonCost(CaDDTree):
             return
         nodes = len(round_.tree)
         expected = np.exp(-np.sort(-learnt.scores)[:nodes]).sum()
-        learnt.calibration.learn(round_)
+        self.learn(round_)
         learnt.went(float(expected), float((sum(known.drafting) + known.verifying[nodes - 1]) / known.verifying[0]))
         known.drafting = []

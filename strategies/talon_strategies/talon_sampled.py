@@ -12,12 +12,8 @@ from talon_core.drawn import Drawn, without
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_strategies.drawing import FollowsTheRequest, known_rows, sharpened
+from talon_strategies.drawing import AGREEMENT, FollowsTheRequest, known_rows, sharpened
 from talon_strategies.options import number, whole_number, yes_or_no
-
-AGREEMENT = (0.1, 0.8)
-"""How likely a drawn child is accepted, if all other tokens are its rivals: 0.1 + 0.8 q(best). An assumption about a
-fair drafter; `tests/benchmarks/drawn_agreement.py` shows what SmolLM2's is like."""
 
 LEAST_REST = 1e-6
 """What is left for a drawn child, at the least, where rounding leaves nothing."""

@@ -43,6 +43,7 @@ POLICIES = {
     "gammatune-plus": "gammatune-plus:length=6,tau=0.05",
     "specdec-plus-plus": "specdec-plus-plus:length=6",
     "talon-sampled": "talon-sampled:budget=12,top_k=3",
+    "talon-cost-sampled": "talon-cost-sampled:budget=12,depth=4",
     "sequoia": "sequoia:budget=10,depth=3",
     "dyspec": "dyspec:budget=10,depth=3",
     "specinfer": "specinfer:widths=3;1;1",

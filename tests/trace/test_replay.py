@@ -45,6 +45,7 @@ DETERMINISTIC = {
 }
 DRAWN = {
     "talon-sampled": "talon-sampled:budget=8,top_k=4",
+    "talon-cost-sampled": "talon-cost-sampled:budget=8,depth=3",
     "sequoia": "sequoia:budget=8,depth=3",
     "dyspec": "dyspec:budget=8,depth=3",
     "specinfer": "specinfer:widths=2;1",
@@ -125,7 +126,8 @@ def test_so_are_those_of_policies_that_draw_where_whole_laws_were_recorded(
 ) -> None:
     trace = recorded(small, laws=True, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0)
     for text in trace:
-        assert replayed(trace, text, policy) == (decoded(small, trace, text, policy, shared_target), 0)
+        found = replayed(trace, text, policy, Prices())
+        assert found == (decoded(small, trace, text, policy, shared_target, Prices()), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["eagle2"], "none"])
@@ -204,10 +206,10 @@ def test_so_are_those_of_policies_that_draw_on_smollm(
     (text,) = trace
     for seed in range(100):  # until all that is drawn was recorded
         seeded = Trace(trace.folder, {**trace.manifest, "settings": {**trace["settings"], "seed": seed}})
-        rounds, outside = replayed(seeded, text, policy)
+        rounds, outside = replayed(seeded, text, policy, Prices())
         if not outside:
             break
-    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_target), 0)
+    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_target, Prices()), 0)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,182 @@
+"""TALON's tree with a price for each node and layer, and a drawn child wherever one is worth more."""
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.drawn import Drawn, without
+from talon_core.policy import Growth, SequenceInfo, TreePolicy
+from talon_core.rounds import Round
+from talon_core.tree import FloatArray, TokenTree
+from talon_strategies.calibration import Calibration
+from talon_strategies.drawing import AGREEMENT, NOTHING, drawn_at, known_rows, sharpened
+from talon_strategies.talon_cost import ENOUGH, TalonCost
+
+DRAWN_AT = 0.8
+"""Children are drawn at so many times the request's temperature, as `talon-sampled` does."""
+
+
+@attrs.define(eq=False)
+class Drawing:
+    """What is known of a text's draws.
+
+    Attributes:
+        temperature: of the drafter's laws that are drawn from.
+        calibration: of how likely a draw is accepted.
+    """
+
+    temperature: float = 1.0
+    calibration: Calibration = attrs.field(factory=Calibration)
+
+
+@attrs.frozen
+class TalonCostSampled(TalonCost):
+    """`talon-cost` for requests that sample: every group of siblings is fixed, drawn or both, whichever pays.
+
+    Under the rule `hybrid` (arXiv 2502.18779) a fixed child c is accepted with the target's probability p(c), whether a
+    draw is tested before it or not: what the draw leaves of p at c is all of it. A child that is drawn from the
+    drafter's law q over the other tokens, q~, adds the sum of min(p, q~). So a group of k nodes is worth the larger of
+    the p of its k best, and of the p of its k - 1 best with a draw beside them. Both are estimated: p as by
+    `talon-cost`; a draw, where the best r of q are fixed, at 0.1 (1 - their sum) + 0.8 q(next), calibrated likewise.
+    A group of one draw under each node is the chain of classic speculative sampling.
+
+    What was drawn must be verified whatever came out, so a node that has joined stays: there is no second choice among
+    all nodes when the tree is finished. A layer's groups grow by what a further node adds, the most first, as long as
+    that is worth its price at the tokens a second of the latest rounds, or while nothing is known of those, as long as
+    the expected tokens a second of this round rise; and no node joins that adds less than 1 / `budget`, so that where
+    nodes are free there is room for deeper ones. Another layer is drafted if the newest one was worth its own price
+    too. When drafting pauses, and what is assumed while no prices are known, is `talon-cost`'s, which also serves every
+    greedy request. All this is ours.
+
+    Attributes:
+        budget: most nodes of the tree, the root included, at least 2.
+        depth: most layers, at least 1; one draft pass each.
+    """
+
+    name = "talon-cost-sampled"
+    children = "hybrid"
+    default_rule = "hybrid"
+    drawing: Drawing = attrs.field(init=False, eq=False, repr=False, factory=Drawing)
+
+    @property
+    def draft_budget(self) -> int:
+        return self.budget
+
+    def begin(self, sequence: SequenceInfo) -> TreePolicy:
+        if sequence.greedy:
+            return WithoutDraws(self.budget, self.depth).begin(sequence)
+        one = super().begin(sequence)
+        assert isinstance(one, TalonCostSampled)
+        one.drawing.temperature = drawn_at(DRAWN_AT, sequence)
+        return one
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        known, learnt, layer = self.known, self.learnt, int(tree.depths[candidates.frontier[0]])
+        if layer == 0 or not len(known.verifying):
+            known.verifying, known.drafting, learnt.scores = self._verifying(), [], np.zeros(1)
+        known.drafting[layer:] = [self._drafting(*candidates.tokens.shape)]
+        rows = np.array(known_rows(candidates))
+        reach = learnt.scores[candidates.frontier[rows]][:, None]  # (rows, 1)
+        fixed = reach + learnt.calibration.accepted(candidates.logp[rows])  # (rows, width), as are the next three
+        expected = expected_of_draws(np.exp(candidates.logp[rows]))
+        draws = reach + self.drawing.calibration.accepted(np.log(expected))
+        gains, with_draw = groups(np.exp(fixed), np.exp(draws))
+        most = min(self.budget - len(tree), np.count_nonzero(gains * self.budget >= 1.0))
+        order = np.argsort(-gains, axis=None, kind="stable")[:most]
+        gain = np.concatenate([[0.0], np.cumsum(gains.ravel()[order])])
+        count, goes_on = self._worth(len(tree) - 1, float(np.exp(learnt.scores).sum()), gain)
+        sizes = np.bincount(order[:count] // gains.shape[1], minlength=len(rows))
+        chosen, drawn, scores = [NOTHING], {}, [learnt.scores]
+        drawn_scores = []
+        for index in np.flatnonzero(sizes).tolist():
+            size, row = int(sizes[index]), int(rows[index])
+            draw = None
+            if with_draw[index, size - 1]:
+                draw = self._drawn(choices, candidates, row, size - 1, float(expected[index, size - 1]))
+            beside = size - 1 if with_draw[index, size - 1] else size
+            chosen.append(row * candidates.width + np.arange(beside))
+            scores.append(fixed[index, :beside])
+            if draw is not None:
+                drawn[row] = draw
+                drawn_scores.append(draws[index, beside])
+        learnt.scores = np.concatenate([*scores, drawn_scores])
+        return Growth(np.concatenate(chosen), frontier=None if goes_on else NOTHING, drawn=drawn)
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return tree
+
+    def learn(self, round_: Round) -> None:
+        tree = round_.tree
+        drawn = np.array([tree.child(parent, int(one.tokens[0])) for parent, one in tree.drawn.items()], dtype=np.int64)
+        others = np.setdiff1d(np.arange(len(tree)), drawn)
+        self.learnt.calibration.learn(round_, but=drawn)
+        self.drawing.calibration.learn(round_, but=others)
+
+    def _worth(self, drafted: int, expected: float, gain: FloatArray) -> tuple[int, bool]:
+        """How many further nodes join, and whether another layer follows.
+
+        Args:
+            drafted: nodes that have joined before.
+            expected: tokens of the round with these.
+            gain: tokens that 0, 1, ... further nodes add, shape `(nodes + 1,)`.
+        """
+        known, learnt = self.known, self.learnt
+        verifying = known.verifying[drafted : drafted + len(gain)]
+        rates = (expected + gain) / (sum(known.drafting) + verifying)
+        rate = float(rates.max())
+        if learnt.drafted >= ENOUGH:
+            rate = max(learnt.tokens / learnt.passes, 1.0) / float(known.verifying[0])
+        surplus = gain - rate * (verifying - verifying[0])
+        count = int(surplus.argmax() if learnt.drafted >= ENOUGH else rates.argmax())
+        goes_on = len(known.drafting) < self.depth and surplus[count] > rate * known.drafting[-1]
+        return count, bool(goes_on)
+
+    def _drawn(self, choices: Choices, candidates: Candidates, row: int, beside: int, expected: float) -> Drawn | None:
+        """One child from the law without the best ones; None where they are all that can come out."""
+        law = without(sharpened(candidates.law(row), self.drawing.temperature), candidates.tokens[row, :beside])
+        return candidates.draw(choices, row, law=law, logp=np.array([np.log(expected)])) if law.any() else None
+
+
+@attrs.frozen
+class WithoutDraws(TalonCost):
+    """`talon-cost` in the place of `talon-cost-sampled`: the kind of its trees is the same, but nothing is drawn."""
+
+    name = TalonCostSampled.name
+    children = TalonCostSampled.children
+    default_rule = TalonCostSampled.default_rule
+
+
+def expected_of_draws(prob: FloatArray) -> FloatArray:
+    """How likely a draw is accepted where the 0, 1, ... best are fixed, before anything is learnt.
+
+    Args:
+        prob: the drafter's probabilities of the best tokens of some nodes, falling, shape `(rows, width)`.
+
+    Returns:
+        Shape `(rows, width)`, more than 0.
+    """
+    rest = 1.0 - np.cumsum(prob, axis=1) + prob
+    expected: FloatArray = AGREEMENT[0] * rest + AGREEMENT[1] * prob
+    return np.clip(expected, 1e-6, 1.0)
+
+
+def groups(fixed: FloatArray, draws: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """What groups of siblings are worth.
+
+    Args:
+        fixed: how likely each of the best candidates is accepted as a fixed child, falling, shape `(rows, width)`; 0
+            for padding, which is in no group.
+        draws: how likely a draw is, where the 0, 1, ... best are fixed, shape `(rows, width)`.
+
+    Returns:
+        What the 1st, 2nd, ... node adds to a group, at most as much as the one before, shape `(rows, width)`; and
+        whether a group of 1, 2, ... nodes has a draw, likewise.
+    """
+    sums = np.cumsum(fixed, axis=1)
+    drawing = np.where(fixed > 0, sums - fixed + draws, 0.0)
+    with_draw = drawing > sums
+    best = np.where(with_draw, drawing, sums)
+    gains = np.where(fixed > 0, np.diff(best, prepend=0.0, axis=1), 0.0)
+    return np.minimum.accumulate(np.maximum(gains, 0.0), axis=1), with_draw
