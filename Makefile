@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models demo test test-all lint docs bench speed batch-speed gpu gpu-speed build clean
+.PHONY: help setup models demo test test-all lint docs bench speed batch-speed leaderboard gpu gpu-speed build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ speed: models ## the figures of docs/performance.md on this machine, from one in
 
 batch-speed: models ## what slots bring over fixed batches on this machine
 	$(BIN)/python tests/benchmarks/batch_speed.py $(SPEED_ARGS)
+
+leaderboard: models ## every drafter, policy and rule by replay, and the best by the clock: LEADERBOARD_ARGS="--prompts DIR"
+	$(BIN)/python tests/benchmarks/leaderboard.py $(LEADERBOARD_ARGS)
 
 gpu: models ## on a machine with a GPU: the kernels and the engine against their references there
 	$(BIN)/python -m pytest tests/kernels tests/integration/test_gpu.py -m "not matrix" $(PYTEST_ARGS)
