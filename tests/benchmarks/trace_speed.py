@@ -1,6 +1,7 @@
 """How much sooner a replay says what a method does than decoding, and whether it says the same.
 
-    python tests/benchmarks/trace_speed.py [--prompts PATH] [--limit N] [--drafter eagle3] [--out FILE] [METHOD ...]
+    python tests/benchmarks/trace_speed.py [--prompts PATH] [--limit N] [--drafter eagle3] [--trace FOLDER] [--out FILE]
+                                           [METHOD ...]
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
 in medians over repetitions. Decoding has all cores as threads, a replay all cores as processes. Ends with status 1 if a
@@ -31,7 +32,7 @@ from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
 from talon_core.trace.folder import Trace
-from talon_core.trace.record import Recorder, TracePlan
+from talon_core.trace.record import Recorded, Recorder, TracePlan
 
 METHODS = ("none", "chain:length=4", "talon:budget=16", "talon", "eagle2:budget=32", "eagle2")
 
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="only the first prompts of each set")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--trace", type=Path, default=None, help="keep the trace here; one that is there is taken")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
     registry = load_registry()
@@ -57,16 +59,11 @@ def main() -> None:
     decoders = {one: decoder_for_model(model, tokenizer, own) for one, own in parts.items()}
     target = next(iter(decoders.values())).target
     with tempfile.TemporaryDirectory() as folder:
-        recorded = recorder.run(Path(folder, "trace"))
+        recorded = recorder.run(options.trace or Path(folder, "trace"))
         figures = {
             "manifest": {"model": options.model, "drafter": drafter, **describe_environment(model, tokenizer, target)},
             "session": describe_session(),
-            "recording": {
-                "texts": recorded.texts,
-                "positions": recorded.positions,
-                "bytes_a_position": recorded.size / recorded.positions,
-                "positions_a_second": recorded.positions / recorded.seconds,
-            },
+            "recording": _recording(recorded),
             "methods": {
                 one: _measured(one, decoder, recorded.trace, options.repetitions) for one, decoder in decoders.items()
             },
@@ -78,6 +75,18 @@ def main() -> None:
     wrong = [name for name, one in figures["methods"].items() if not one["outside"] and not one["same_passes"]]
     if wrong:
         sys.exit(f"decoding and replay differ with {', '.join(wrong)}")
+
+
+def _recording(recorded: Recorded) -> dict[str, float]:
+    """What recording took; nothing where everything was there."""
+    if not recorded.texts:
+        return {}
+    return {
+        "texts": recorded.texts,
+        "positions": recorded.positions,
+        "bytes_a_position": recorded.size / recorded.positions,
+        "positions_a_second": recorded.positions / recorded.seconds,
+    }
 
 
 def _measured(method: str, decoder: Decoder, trace: Trace, repetitions: int) -> dict[str, Any]:
