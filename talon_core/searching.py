@@ -89,5 +89,5 @@ def searched_among(*values: object) -> dict[str, Any]:
 def as_written(value: object) -> str:
     """An option's value as it is written in a spec."""
     if isinstance(value, tuple):
-        return ";".join(map(str, value))
+        return ";".join(".".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -10,7 +10,7 @@ import numpy as np
 
 from talon_core.errors import PluginError
 from talon_core.numerals import decimal, whole
-from talon_core.plugins.registry import Registered, Registry
+from talon_core.plugins.registry import KINDS, Registered, Registry
 from talon_core.searching import as_written
 from talon_core.suggestions import did_you_mean
 
@@ -190,5 +190,17 @@ def spelled(made: Any) -> str:
         if callable(field.converter) and isinstance(default, str):
             default = field.converter(default)
         if not np.array_equal(value, default):
-            given[field.alias] = as_written(value)
+            given[field.alias] = _as_option(value)
     return join_spec(str(getattr(made, "name", cls.__name__)), given)
+
+
+_PARTS = tuple(interface for _, interface in KINDS.values())
+"""What can be registered, and so be written as a spec."""
+
+
+def _as_option(value: object) -> str:
+    """An option's value as it is written in a spec; several parts as `talon_core.plugins.several` reads them."""
+    if not isinstance(value, tuple) or not value or not all(isinstance(part, _PARTS) for part in value):
+        return as_written(value)
+    specs = (spelled(part).replace(",", ";").partition(":") for part in value)
+    return "+".join(f"{name}[{options}]" if options else name for name, _, options in specs)

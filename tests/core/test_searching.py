@@ -48,7 +48,9 @@ def test_values_are_written_as_in_a_spec() -> None:
             searched_among(*values)
 
 
-@pytest.mark.parametrize("spec", ["specinfer:widths=3;2;1", "sequoia:follows=false", "talon:mu=0.1"])
+@pytest.mark.parametrize(
+    "spec", ["specinfer:widths=3;2;1", "sequoia:follows=false", "talon:mu=0.1", "static:shape=0;1;0.0"]
+)
 def test_a_value_that_is_written_is_read_as_the_same(spec: str) -> None:
     made = talon_core.build("tree policy", spec)
     assert spelled(made) == spec

@@ -1,6 +1,5 @@
 """Several drafters in one: which, and how sure a look-up must be to save a model's pass."""
 
-import re
 from itertools import chain
 from typing import Any
 
@@ -10,9 +9,6 @@ from attrs.validators import ge, gt, le
 from talon_core.defaults import AUTO
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
-
-_PART = re.compile(r"([^\[\]+]+)(?:\[([^\[\]]*)\])?")
-"""A part: its name, and its options in brackets."""
 
 
 @attrs.frozen
@@ -66,7 +62,9 @@ class HybridSpec(DrafterSpec):
     _built: tuple[DrafterSpec | None, ...] = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_built", tuple(_built(spec) for spec in _specs(self.of)))
+        from talon_core.plugins.several import made_parts
+
+        object.__setattr__(self, "_built", made_parts("drafter", _written(self.of), {AUTO: None}))
 
     @property
     def parts(self) -> tuple[DrafterSpec, ...]:
@@ -94,7 +92,7 @@ class HybridSpec(DrafterSpec):
         from talon_core.plugins.parts import choose_drafter
         from talon_core.plugins.registry import load_registry
 
-        specs, own = _specs(self.of), self
+        specs, own = _written(self.of), self
         if AUTO in specs:
             chosen = choose_drafter(load_registry(), model)
             named = {spec.partition("[")[0] for spec in specs}
@@ -112,30 +110,8 @@ class HybridSpec(DrafterSpec):
         return open_hybrid(self, target)
 
 
-def _specs(of: str) -> list[str]:
+def _written(of: str) -> list[str]:
     """The parts as they are written."""
-    found = [match.group() for match in _PART.finditer(of)]
-    if not found or "+".join(found) != of or len(set(found)) < len(found):
-        raise ValueError(
-            f"of is '{of}'; it must be different drafters joined by '+', options in brackets, such as "
-            "eagle3[path=heads]+ngram[max_match=8;least=0.1]"
-        )
-    return found
+    from talon_core.plugins.several import split_parts
 
-
-def _built(written: str) -> DrafterSpec | None:
-    """The options of one part; None for "auto"."""
-    from talon_core.plugins.registry import load_registry
-    from talon_core.plugins.specs import build
-
-    if written == AUTO:
-        return None
-    found = _PART.fullmatch(written)
-    assert found is not None
-    name, options = found.groups()
-    spec = name if not options else f"{name}:{options.replace(';', ',')}"
-    try:
-        part: DrafterSpec = build(load_registry(), "drafter", spec)
-    except LookupError as error:
-        raise ValueError(f"of: {error.args[0]}") from None
-    return part
+    return split_parts(of, "drafters", "eagle3[path=heads]+ngram[max_match=8;least=0.1]")
