@@ -35,9 +35,10 @@ IMPORTED_BESIDES = {
     "talon_drafters.hybrid.drafter": {"engine"},
     "talon_drafters.hybrid.options": {"plugins"},
     "talon_drafters.hydra.drafter": {"hf"},
+    "talon_strategies.bandit": {"plugins"},
 }
 """What single modules import besides: a draft model, and the prefix layer of Hydra, are of transformers; a drafter of
-several drafters finds them by name, and checks what they answer."""
+several drafters finds them by name, and checks what they answer; a policy of several policies finds them by name."""
 LOADS_TRANSFORMERS = {"talon_core.models.loading", "talon_core.models.convert"}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 

@@ -4,6 +4,7 @@ from talon_core.hookspecs import hookimpl
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 from talon_strategies.adaedl import AdaEdl
+from talon_strategies.bandit import Bandit
 from talon_strategies.bastion import Bastion
 from talon_strategies.caddtree import CaDDTree
 from talon_strategies.chain import Chain
@@ -13,6 +14,7 @@ from talon_strategies.dyspec import DySpec
 from talon_strategies.eagle2 import Eagle2
 from talon_strategies.gammatune import GammaTune
 from talon_strategies.gammatune_plus import GammaTunePlus
+from talon_strategies.heuristic import Heuristic
 from talon_strategies.opt_tree import OptTree
 from talon_strategies.rules.block import Block
 from talon_strategies.rules.hybrid import Hybrid
@@ -25,6 +27,7 @@ from talon_strategies.sampled_chain import SampledChain
 from talon_strategies.sequoia import Sequoia
 from talon_strategies.specdec_plus_plus import SpecDecPlusPlus
 from talon_strategies.specinfer import SpecInfer
+from talon_strategies.sps import Sps
 from talon_strategies.static import StaticTree
 from talon_strategies.svip import Svip
 from talon_strategies.talon import Talon
@@ -38,6 +41,7 @@ from talon_strategies.talon_topk_layers import TalonTopkLayers
 
 __all__ = [
     "AdaEdl",
+    "Bandit",
     "Bastion",
     "Block",
     "CaDDTree",
@@ -48,6 +52,7 @@ __all__ = [
     "Eagle2",
     "GammaTune",
     "GammaTunePlus",
+    "Heuristic",
     "Hybrid",
     "Match",
     "OptTree",
@@ -57,6 +62,7 @@ __all__ = [
     "Sequoia",
     "SpecDecPlusPlus",
     "SpecInfer",
+    "Sps",
     "StaticTree",
     "Svip",
     "Talon",
@@ -74,7 +80,8 @@ __all__ = [
 FIXED: list[type[TreePolicy]] = [
     *(Bastion, CaDDTree, Chain, DDTree, Eagle2, OptTree),
     *(StaticTree, Talon, TalonAbsolute, TalonCost, TalonGateOnly, TalonLocal, TalonTopkLayers),
-    *(AdaEdl, DynamicDepth, GammaTune, GammaTunePlus, SpecDecPlusPlus, Svip),
+    *(AdaEdl, DynamicDepth, GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, Sps, Svip),
+    Bandit,
 ]
 DRAWN: list[type[TreePolicy]] = [DySpec, SampledChain, Sequoia, SpecInfer, TalonCostSampled, TalonSampled]
 

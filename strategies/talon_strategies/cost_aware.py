@@ -17,12 +17,10 @@ from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.best_first import BestFirst, Likeliest
 from talon_strategies.options import whole_number
+from talon_strategies.prices import LEAST, assumed_passes, layer_price
 
 SIZES = 32
 """Sizes of a tree whose price is asked for, at most: the smallest, the largest, and between them by equal factors."""
-
-LEAST = 1e-9
-"""Seconds of a pass of the target, at least."""
 
 
 @attrs.define(eq=False)
@@ -63,6 +61,8 @@ class CostAware(BestFirst):
         depth: most layers, at least 1.
         known: of the sequence and the round.
     """
+
+    purpose = "trees by cost"
 
     assumed: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """What a further node and a layer cost while nothing is known, in passes over the root alone."""
@@ -132,14 +132,12 @@ class CostAware(BestFirst):
         sizes = sizes_up_to(self.budget)
         seconds = [costs.verify(size, context) for size in sizes.tolist()]
         known = [second for second in seconds if second is not None]
-        assumed: FloatArray = 1.0 + self.assumed[0] * np.arange(self.budget, dtype=np.float64)
         if len(known) < len(seconds):
-            return assumed
+            return assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0])
         return np.maximum(self.curve(sizes, np.array(known)), LEAST) + self.others(costs)
 
     def _drafting(self, rows: int, width: int) -> float:
-        unpriced = self.known.costs.verify(1, self.known.context) is None
-        return self.assumed[1] if unpriced else self.known.costs.draft(rows, width) or 0.0
+        return layer_price(self.known.costs, rows, width, self.known.context, self.assumed[1])
 
 
 def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:

@@ -5,12 +5,9 @@ import math
 import attrs
 from attrs.validators import ge, gt, le
 
-from talon_core.candidates import Candidates
-from talon_core.rounds import Round
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
 from talon_strategies.options import number, whole_number
-from talon_strategies.stopping import StoppingChain
+from talon_strategies.stopping import PlannedChain
 
 
 @attrs.define
@@ -27,7 +24,7 @@ class Learnt:
 
 
 @attrs.frozen
-class GammaTune(StoppingChain):
+class GammaTune(PlannedChain):
     """Drafts two tokens more after full acceptance, else a running average (GammaTune, arXiv 2504.00030).
 
     After a round with A of d drafted tokens accepted, the next chain has min(A + `growth`, `length`) tokens if A = d,
@@ -44,6 +41,7 @@ class GammaTune(StoppingChain):
     """
 
     name = "gammatune"
+    paper = "arXiv 2504.00030"
     length: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(4, 20))
     start: int = attrs.field(default=3, validator=[whole_number, ge(1)])
     weight: float = attrs.field(default=0.3, validator=[number, gt(0), le(1)], metadata=searched(0.05, 0.8))
@@ -55,13 +53,11 @@ class GammaTune(StoppingChain):
         default=attrs.Factory(lambda self: Learnt(self.start, self.start), takes_self=True),
     )
 
-    def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
-        return len(tree) >= self.learnt.gamma
+    @property
+    def planned(self) -> int:
+        return self.learnt.gamma
 
-    def observe(self, round_: Round) -> None:
-        drafted, accepted = len(round_.tree) - 1, round_.accepted
-        if not drafted:
-            return
+    def learn(self, drafted: int, accepted: int) -> None:
         if accepted == drafted:
             self.learnt.gamma = min(accepted + self.growth, self.length)
             return

@@ -12,6 +12,7 @@ from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.caddtree import CaDDTree
 from talon_strategies.calibration import Calibration
 from talon_strategies.options import whole_number
+from talon_strategies.prices import ASSUMED
 
 WIDTH = 10
 """Candidates of each node that are looked at: TALON's K (arXiv 2601.07353, section 5.2)."""
@@ -83,7 +84,8 @@ class TalonCost(CaDDTree):
     """
 
     name = "talon-cost"
-    assumed = (0.05, 0.1)
+    paper = ""
+    assumed = ASSUMED
     budget: int = attrs.field(default=64, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=16, validator=[whole_number, ge(1)])
     learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)

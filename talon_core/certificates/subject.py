@@ -1,7 +1,7 @@
 """What a certificate is about: a policy and a rule with their options, and the code that they are."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -103,12 +103,24 @@ def is_own(part: object) -> bool:
 
     That is told by its code: the class is what a module of TALON's own package holds under its name, in a file beside
     this package, and among those that were installed with it. Neither a name nor a subclass is enough, and no method
-    may have been replaced while Python ran.
+    may have been replaced while Python ran. Of a part that is made of others, all of them must have come with TALON.
     """
     file, folder = source_file(type(part)), own_folder()
     if file is None or not file.is_relative_to(folder):
         return False
-    return (not _recorded(folder) or file in _recorded(folder)) and patched(part) is None
+    if _recorded(folder) and file not in _recorded(folder):
+        return False
+    return patched(part) is None and all(map(is_own, _within(part)))
+
+
+def _within(part: object) -> Iterator[object]:
+    """The parts that a part is made of: its options that are such, alone or in a tuple."""
+    cls: Any = type(part)
+    for field in attrs.fields(cls) if attrs.has(cls) else ():
+        value = getattr(part, field.name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, TreePolicy | AcceptanceRule):
+                yield one
 
 
 def own_folder() -> Path:

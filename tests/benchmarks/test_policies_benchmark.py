@@ -32,6 +32,9 @@ POLICIES = {
     "gammatune": "gammatune:length=40,start=40",
     "gammatune-plus": "gammatune-plus:length=40,start=40,tau=0",
     "specdec-plus-plus": "specdec-plus-plus:length=40,h=1",
+    "heuristic": "heuristic:length=40,start=40",
+    "sps": "sps:length=40,start=1",
+    "bandit": "bandit:of=talon+chain[length=59]",
 }
 COMPARED = ("eagle2", "talon")
 """For what takes longer."""

@@ -144,7 +144,10 @@ def test_outcomes_know_nothing_of_what_the_passes_of_others_took(policy):
     assert certify(policy(length=2), worlds=WHOLE + 5).certified
 
 
-LEARNS = {"adaedl", "bastion", "caddtree", "gammatune", "gammatune-plus", "talon-cost", "talon-cost-sampled"}
+LEARNS = {
+    *("adaedl", "bandit", "bastion", "caddtree", "gammatune", "gammatune-plus", "heuristic", "sps", "talon-cost"),
+    "talon-cost-sampled",
+}
 """Policies that remember rounds: their generations are enumerated whole."""
 
 

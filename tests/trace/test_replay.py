@@ -41,6 +41,7 @@ DETERMINISTIC = {
     "ddd": "ddd:budget=12,depth=4,checked=1;2;3,threshold=0.05",
     "gammatune": "gammatune:length=6",
     "gammatune-plus": "gammatune-plus:length=6,tau=0.1",
+    "heuristic": "heuristic:length=6",
     "specdec-plus-plus": "specdec-plus-plus:length=6",
 }
 DRAWN = {
@@ -55,6 +56,8 @@ PRICED = {
     "caddtree": "caddtree:budget=12,depth=5",
     "talon-cost": "talon-cost:budget=12,depth=5",
     "bastion": "bastion:budget=12,depth=5",
+    "sps": "sps:length=6,start=0.9,weight=9",
+    "bandit": "bandit:of=chain[length=1]+chain[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3",
 }
 OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid")
 Rounds = list[tuple[list[int], list[int], list[int]]]

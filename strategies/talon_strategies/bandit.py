@@ -1,0 +1,231 @@
+"""One of several policies a round, by what each of them has brought in this text."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import attrs
+from attrs.validators import ge, in_
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.costs import Costs, MeasuredCosts
+from talon_core.defaults import NONE
+from talon_core.policy import Growth, SequenceInfo, TreePolicy
+from talon_core.rounds import Round
+from talon_core.searching import searched
+from talon_core.tree import TokenTree
+from talon_strategies.drawing import NOTHING
+from talon_strategies.options import number
+from talon_strategies.prices import layer_price, verify_price
+from talon_strategies.ucb import BOUNDS, Arm, next_arm
+
+REWARDS = ("speed", "tokens", "blend")
+
+DEFAULT: Any = "chain[length=2]+chain[length=5]+talon[budget=16]"  # text, as users write it; the converter reads it
+
+
+@attrs.frozen
+class Plain(TreePolicy):
+    """Drafts nothing: plain decoding, as one of several."""
+
+    name = NONE
+    budget: int = attrs.field(init=False, default=1)
+
+    def width(self, tree: TokenTree) -> int:
+        return 0
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(NOTHING)
+
+
+def _policies(of: object) -> Any:
+    """The option `of` as a tuple; what else is in it than policies is left for a validator to refuse."""
+    from talon_core.plugins.several import made_parts, split_parts
+
+    if not isinstance(of, str):
+        return tuple(of) if isinstance(of, Iterable) else (of,)
+    written = split_parts(of, "policies", "chain[length=2]+talon[budget=16;mu=0.1]")
+    return made_parts("tree policy", written, {NONE: Plain()})
+
+
+def _go_together(_: object, __: object, of: tuple[object, ...]) -> None:
+    """Refuse what are no policies of one kind of children, or a bandit among them."""
+    policies = [policy for policy in of if isinstance(policy, TreePolicy)]
+    if not of or len(policies) < len(of):
+        raise ValueError(f"of is {of!r}; it must be one or more policies")
+    if any(isinstance(policy, Bandit) for policy in policies):
+        raise ValueError("of has a bandit among its policies; put that one's policies into the list instead")
+    kinds = {policy.name: policy.children for policy in policies if not isinstance(policy, Plain)}
+    if len(set(kinds.values())) > 1:
+        told = ", ".join(f"those of {name} are {kind}" for name, kind in kinds.items())
+        raise ValueError(f"of has policies whose children differ: {told}; one rule is exact for one kind")
+
+
+@attrs.define(eq=False)
+class Player(Arm):
+    """What one policy has brought, and what that took.
+
+    Attributes:
+        passes: how often the target's pass had so many nodes.
+        layers: how often a layer had so many rows and candidates of each.
+    """
+
+    passes: Counter[int] = attrs.field(factory=Counter)
+    layers: Counter[tuple[int, int]] = attrs.field(factory=Counter)
+
+    def cost(self, costs: Costs, context: int) -> float:
+        """What a round of it takes in the mean, by what is known now; 0 if there was none."""
+        passes = sum(count * verify_price(costs, nodes, context) for nodes, count in self.passes.items())
+        layers = sum(count * layer_price(costs, *shape, context) for shape, count in self.layers.items())
+        return (passes + layers) / max(self.rounds, 1)
+
+
+@attrs.define(eq=False)
+class Learnt:
+    """What is learnt of one text, and of its latest round.
+
+    Attributes:
+        players: for each policy what it has brought.
+        place: which policy drafts this round.
+        deepest: tokens of the longest path of a tree.
+        costs: what passes take.
+        context: committed tokens.
+        layers: of this round: rows, and candidates of each.
+        asked: whether the drafter was asked in it.
+    """
+
+    players: list[Player]
+    place: int = 0
+    deepest: int = 1
+    costs: Costs = attrs.field(factory=MeasuredCosts)
+    context: int = 1
+    layers: list[tuple[int, int]] = attrs.field(factory=list)
+    asked: bool = False
+
+
+class _OfPolicies:
+    """A class attribute of policies that a bandit has from its own ones; of the class, that of the default ones."""
+
+    def __init__(self, attribute: str, default: str) -> None:
+        self._attribute, self._default = attribute, default
+
+    def __get__(self, bandit: "Bandit | None", _: object) -> str:
+        drafting = () if bandit is None else (policy for policy in bandit.of if not isinstance(policy, Plain))
+        return next((getattr(policy, self._attribute) for policy in drafting), self._default)
+
+
+@attrs.frozen
+class Bandit(TreePolicy):
+    """Drafts each round with one of several policies, chosen by an upper confidence bound on what each has brought.
+
+    That is BanditSpec (arXiv 2505.15141) with its algorithm UCBSpec: the arms are policies here, so also the lengths of
+    a chain, and `none` among them is plain decoding, their length 0. First each is played once, in order. Then it is
+    the one whose mean reward and `explore` times the bound are the most, the first among equals, and nothing is drawn:
+    the same rounds lead to the same choices. TapOut (arXiv 2511.02017) chooses among stopping rules in the same way,
+    by UCB1 and others, which draw.
+
+    Rewards, each of one round:
+
+    - `speed`, our default: all tokens of an arm by the time of all its layers and passes of the target, by what these
+      cost here at this length of the text. They are priced anew for each choice, as costs become known while one
+      decodes. BanditSpec takes the measured tokens a second where it chooses lengths for batches; by costs, a slow
+      moment of the machine is no loss, and a trace can be replayed. While nothing is known, a layer is taken to cost a
+      tenth, and a node a twentieth, of a pass over the root alone.
+    - `tokens`: those that the round emits, as BanditSpec does for drafters.
+    - `blend`: TapOut's two parts, the accepted tokens by the longest chain there may be, and by those that were
+      drafted. We know it from others' notes: that each part counts half, that a tree's longest path is what was
+      drafted, and that the longest one of this text so far is the longest there may be, is ours.
+
+    Bounds: `tuned` is UCB1-Tuned, `ucb1` is UCB1, `ucbspec` BanditSpec's, which is several times as wide and so plays
+    all arms for longer; see `talon_strategies.ucb`. They are made for rewards from 0 to a known largest one; here it is
+    the largest of this text so far. They promise little loss in the long run, and a text has few rounds: so `explore`
+    is ours. Of 0, 0.03, 0.1, 0.2, 0.3, 0.5 and 1, 0.2 with `tuned` lost least to the best chain of each text, where we
+    simulated texts of 128 tokens with acceptance rates from 0.2 to 0.95 (`tests/strategies/test_ucb.py`).
+
+    A round counts for no arm if its policy wanted candidates and nothing was drafted: the drafter had nothing to offer.
+    Each policy is told of the rounds that it has drafted, and of no others: what it would have drafted in those is not
+    known. What is learnt ends with the text. Thompson sampling and EXP3Spec, which draw, are left out.
+
+    Attributes:
+        of: the policies, joined by `+`; options of each in brackets, separated by `;`, as in
+            `of=chain[length=2]+talon[budget=16;mu=0.1]`. Their children must be of one kind. Any registered policy and
+            any preset can be one, but no bandit; `none` drafts nothing. From Python, the objects.
+        reward: `speed`, `tokens` or `blend`.
+        bound: `tuned`, `ucb1` or `ucbspec`.
+        explore: what the bound is multiplied with, at least 0; 1 is the papers'.
+    """
+
+    name = "bandit"
+    children: ClassVar[Any] = _OfPolicies("children", TreePolicy.children)
+    default_rule: ClassVar[Any] = _OfPolicies("default_rule", TreePolicy.default_rule)
+    purpose = "choice among policies"
+    paper = "arXiv 2505.15141"
+    of: tuple[TreePolicy, ...] = attrs.field(default=DEFAULT, converter=_policies, validator=_go_together)
+    reward: str = attrs.field(default="speed", validator=in_(REWARDS))
+    bound: str = attrs.field(default="tuned", validator=in_(tuple(BOUNDS)))
+    explore: float = attrs.field(default=0.2, validator=[number, ge(0)], metadata=searched(0.05, 1.0, log=True))
+    learnt: Learnt = attrs.field(
+        init=False,
+        eq=False,
+        repr=False,
+        default=attrs.Factory(lambda self: Learnt([Player() for _ in self.of]), takes_self=True),
+    )
+
+    @property
+    def budget(self) -> int:  # type: ignore[override]  # a field in other policies
+        return max(policy.budget for policy in self.of)
+
+    @property
+    def draft_budget(self) -> int:
+        return max(policy.draft_budget for policy in self.of)
+
+    @property
+    def playing(self) -> TreePolicy:
+        """The policy of this round."""
+        return self.of[self.learnt.place]
+
+    def begin(self, sequence: SequenceInfo) -> TreePolicy:
+        one = attrs.evolve(self, of=tuple(policy.begin(sequence) for policy in self.of))
+        one.learnt.costs, one.learnt.context = sequence.costs, sequence.prompt_length
+        return one
+
+    def width(self, tree: TokenTree) -> int:
+        full = len(tree) >= self.playing.draft_budget
+        width = 0 if full else self.playing.width(tree)
+        if len(tree) == 1:
+            self.learnt.layers, self.learnt.asked = [], width >= 1
+        return width
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        rows, width = candidates.tokens.shape
+        self.learnt.layers.append((rows, width))
+        return self.playing.grow(tree, candidates, choices)
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return self.playing.finish(tree)
+
+    def observe(self, round_: Round) -> None:
+        learnt = self.learnt
+        self.playing.observe(round_)
+        learnt.context = round_.context + len(round_.tokens)
+        if round_.drafted_nodes > 1 or not learnt.asked:
+            player = learnt.players[learnt.place]
+            player.brought(self._gain(round_))
+            player.passes[len(round_.tree)] += 1
+            player.layers.update(learnt.layers)
+            learnt.place = next_arm(learnt.players, self._costs(), self.bound, self.explore)
+        learnt.layers, learnt.asked = [], False
+
+    def _gain(self, round_: Round) -> float:
+        if self.reward != "blend":
+            return float(len(round_.tokens))
+        depth = int(round_.tree.depths.max())
+        self.learnt.deepest = max(self.learnt.deepest, depth)
+        return 0.5 * round_.accepted * (1.0 / self.learnt.deepest + 1.0 / max(depth, 1))
+
+    def _costs(self) -> list[float]:
+        learnt = self.learnt
+        if self.reward != "speed":
+            return [1.0] * len(learnt.players)
+        return [player.cost(learnt.costs, learnt.context) for player in learnt.players]
