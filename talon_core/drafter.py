@@ -185,6 +185,12 @@ class DrafterSpec(ABC):
     name: ClassVar[str]
     """What the drafter is called in the registry: lower case, with dashes."""
 
+    purpose: ClassVar[str] = ""
+    """As `TreePolicy.purpose`."""
+
+    paper: ClassVar[str] = ""
+    """As `TreePolicy.paper`."""
+
     reads_texts: ClassVar[bool] = False
     """It needs nothing of the target but the size of its vocabulary, and reads nothing but prompts and what was
     committed: then it can be asked again wherever the texts are, without the model."""

@@ -86,6 +86,12 @@ class TreePolicy(ABC):
     name: ClassVar[str]
     """What the policy is called in the registry: lower case, with dashes."""
 
+    purpose: ClassVar[str] = ""
+    """What it is for, in a few words, under which `talon list` shows it with others; without, under "other"."""
+
+    paper: ClassVar[str] = ""
+    """Where it was published, as "arXiv 2601.07353"; empty if nowhere."""
+
     children: ClassVar[str] = "deterministic"
     """How children come about, a key of `talon_core.drawn.KINDS`: "deterministic" if the drafter's laws decide."""
 

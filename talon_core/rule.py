@@ -53,6 +53,12 @@ class AcceptanceRule(ABC):
     name: ClassVar[str]
     """What the rule is called in the registry: lower case, with dashes."""
 
+    purpose: ClassVar[str] = ""
+    """As `TreePolicy.purpose`."""
+
+    paper: ClassVar[str] = ""
+    """As `TreePolicy.paper`."""
+
     exact_for: ClassVar[frozenset[str]]
     """The kinds of trees (`TreePolicy.children`) for which the output keeps the target's law; {"any"} for all."""
 

@@ -44,6 +44,7 @@ class AdaEdl(StoppingChain):
     """
 
     name = "adaedl"
+    paper = "arXiv 2410.18351"
     offered = OFFERED
     length: int = attrs.field(default=20, validator=[whole_number, ge(1)], metadata=searched(4, 40, log=True))
     threshold: float = attrs.field(default=0.5, validator=[number, ge(0), le(1)], metadata=searched(0.1, 0.9))

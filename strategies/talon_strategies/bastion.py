@@ -27,6 +27,7 @@ class Bastion(CostAware):
     """
 
     name = "bastion"
+    paper = "arXiv 2605.29727"
 
     def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
         phi = np.cumsum(np.concatenate([[1.0], prob[:-1]]))  # of the tree that each node would join

@@ -23,6 +23,7 @@ class CaDDTree(CostAware):
     """
 
     name = "caddtree"
+    paper = "arXiv 2606.01813"
 
     def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
         return int(rates(prob, seconds).argmax())

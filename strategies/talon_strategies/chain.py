@@ -20,6 +20,8 @@ class Chain(TreePolicy):
     """
 
     name = "chain"
+    purpose = "fixed shapes"
+    paper = "arXiv 2211.17192"
     length: int = attrs.field(default=5, validator=[whole_number, ge(1)], metadata=searched(1, 12))
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
 

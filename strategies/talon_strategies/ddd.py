@@ -40,6 +40,8 @@ class DynamicDepth(Eagle2):
     """
 
     name = "ddd"
+    purpose = "trees by confidence"
+    paper = "arXiv 2409.00142"
     depth: int = attrs.field(default=10, validator=[whole_number, ge(0)], metadata=searched(0, 10))
     checked: tuple[int, ...] = attrs.field(default=FIFTH_SEVENTH_NINTH, converter=_layers, validator=positive_numbers)
     threshold: float = attrs.field(default=0.3, validator=[number, ge(0), le(1)], metadata=searched(0.05, 0.8))

@@ -27,6 +27,8 @@ class DDTree(BestFirst):
     """
 
     name = "ddtree"
+    purpose = "trees by confidence"
+    paper = "arXiv 2604.12989"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:

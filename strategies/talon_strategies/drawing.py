@@ -47,6 +47,8 @@ class FollowsTheRequest(TreePolicy):
         follows: that is times the request's, where it samples; False takes it as it is.
     """
 
+    purpose = "drawn children, for sampling"
+
     temperature: float
     follows: bool
 

@@ -38,6 +38,7 @@ class DySpec(FollowsTheRequest):
     """
 
     name = "dyspec"
+    paper = "arXiv 2410.11744"
     children = "without-replacement"
     default_rule = "traversal"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))

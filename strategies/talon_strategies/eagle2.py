@@ -28,6 +28,8 @@ class Eagle2(TreePolicy):
     """
 
     name = "eagle2"
+    purpose = "trees by confidence"
+    paper = "arXiv 2406.16858"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     depth: int = attrs.field(default=7, validator=[whole_number, ge(0)], metadata=searched(0, 10))
     top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12, log=True))

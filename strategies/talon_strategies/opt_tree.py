@@ -29,6 +29,8 @@ class OptTree(BestFirst):
     """
 
     name = "opt-tree"
+    purpose = "trees by confidence"
+    paper = "arXiv 2406.17276"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     delta: float = attrs.field(default=0.5, validator=[number, ge(0)], metadata=searched(0.0, 0.8))
     depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))

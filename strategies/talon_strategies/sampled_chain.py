@@ -23,6 +23,7 @@ class SampledChain(FollowsTheRequest):
     """
 
     name = "sampled-chain"
+    paper = "arXiv 2211.17192"
     children = "sampled-chain"
     default_rule = "block"
     length: int = attrs.field(default=5, validator=[whole_number, ge(1)], metadata=searched(1, 12))

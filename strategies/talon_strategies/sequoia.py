@@ -61,6 +61,7 @@ class Sequoia(FollowsTheRequest):
     """
 
     name = "sequoia"
+    paper = "arXiv 2402.12374"
     children = "without-replacement"
     default_rule = "traversal"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))

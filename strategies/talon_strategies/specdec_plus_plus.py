@@ -56,6 +56,7 @@ class SpecDecPlusPlus(StoppingChain):
     """
 
     name = "specdec-plus-plus"
+    paper = "arXiv 2405.19715"
     offered = OFFERED
     length: int = attrs.field(default=20, validator=[whole_number, ge(1)], metadata=searched(4, 40, log=True))
     h: float = attrs.field(default=0.7, validator=[number, ge(0), le(1)], metadata=searched(0.1, 0.95))

@@ -42,6 +42,7 @@ class SpecInfer(FollowsTheRequest):
     """
 
     name = "specinfer"
+    paper = "arXiv 2305.09781"
     children = "iid"
     default_rule = "rrs"
     widths: tuple[int, ...] = attrs.field(default=THREE_THEN_ONE, converter=_widths, validator=positive_numbers)

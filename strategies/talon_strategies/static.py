@@ -71,6 +71,8 @@ class StaticTree(TreePolicy):
     """
 
     name = "static"
+    purpose = "fixed shapes"
+    paper = "arXiv 2401.10774"
     shape: tuple[Place, ...] = attrs.field(default=FIFTEEN_LIKELY, converter=_shape, validator=_is_tree)
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: 1 + len(self.shape), takes_self=True))
 

@@ -28,6 +28,7 @@ class Svip(StoppingChain):
     """
 
     name = "svip"
+    paper = "arXiv 2411.18462"
     offered = OFFERED
     length: int = attrs.field(default=40, validator=[whole_number, ge(1)], metadata=searched(4, 40, log=True))
     h: float = attrs.field(default=0.3, validator=[number, ge(0)], metadata=searched(0.1, 0.7))

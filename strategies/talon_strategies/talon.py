@@ -34,6 +34,8 @@ class Talon(TreePolicy):
     """
 
     name = "talon"
+    purpose = "trees by confidence"
+    paper = "arXiv 2601.07353"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 16, log=True))
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))

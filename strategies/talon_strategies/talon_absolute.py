@@ -27,6 +27,7 @@ class TalonAbsolute(TreePolicy):
     """
 
     name = "talon-absolute"
+    purpose = "ablations of talon"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 16, log=True))
     threshold: float = attrs.field(

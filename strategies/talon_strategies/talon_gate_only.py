@@ -22,6 +22,8 @@ class TalonGateOnly(TreePolicy):
     """
 
     name = "talon-gate-only"
+    purpose = "ablations of talon"
+    paper = "arXiv 2601.07353"
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
 

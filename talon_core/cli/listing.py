@@ -1,7 +1,7 @@
 """`talon list`: what can be asked for by name, and who brought it."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import attrs
@@ -14,10 +14,12 @@ from talon_core.certificates.store import every_certificate, why_not
 from talon_core.cli import options as opts
 from talon_core.cli.helps import attribute_helps
 from talon_core.cli.output import plain, print_json, stdout
+from talon_core.drafter import DrafterSpec
 from talon_core.errors import PluginError, one_line
 from talon_core.plugins.presets import KEPT, known_presets
 from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.plugins.specs import describe_options
+from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 from talon_core.searching import as_written
 from talon_core.suggestions import did_you_mean
@@ -32,6 +34,10 @@ KINDS: Mapping[str, str] = {
     "peers": "peer",
 }
 """What users call the registry's kinds."""
+GROUPED = ("policies", "drafters", "rules")
+"""Those that say what they are for."""
+OTHER = "other"
+"""What the others are for."""
 PRESETS = "presets"
 WORDS = ("models", "policies", PRESETS, *(word for word in KINDS if word != "policies"), "certificates")
 
@@ -155,7 +161,11 @@ def describe(registered: Registered) -> dict[str, Any]:
     """One registered class: what it is, who brought it, and what can be set."""
     docstring = inspect.getdoc(registered.cls) or ""
     helps = attribute_helps(docstring)
-    own = {"lossy": bool(registered.cls.lossy)} if issubclass(registered.cls, AcceptanceRule) else {}
+    own: dict[str, Any] = {}
+    if issubclass(registered.cls, TreePolicy | DrafterSpec | AcceptanceRule):
+        own = {"purpose": _words(registered.cls.purpose), "paper": _words(registered.cls.paper)}
+    if issubclass(registered.cls, AcceptanceRule):
+        own["lossy"] = bool(registered.cls.lossy)
     return {
         "name": registered.name,
         "plugin": registered.plugin,
@@ -174,24 +184,36 @@ def describe(registered: Registered) -> dict[str, Any]:
     }
 
 
+def _words(said: object) -> str | None:
+    """What a class says of itself, in one line; None if that is no text."""
+    return one_line(said) if isinstance(said, str) and said.strip() else None
+
+
+def by_purpose(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Registered classes by what they are for, in alphabetical order; those that do not say it come last."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry["purpose"] is None, entry["purpose"] or "", entry["name"])):
+        groups.setdefault(entry["purpose"] or OTHER, []).append(entry)
+    return groups
+
+
 def show(console: Console, answer: Mapping[str, Any]) -> None:
     """Print what `--json` gives, for people."""
     for word, entries in answer.items():
         if word == "failures":
             continue
         console.print(Text(word, style="bold"))
-        for entry in entries or [None]:
-            if entry is None:
-                missing = "there is none" if word == "certificates" else "none is registered"
-                console.print(Text(f"  {missing}", style="dim"))
-            elif word == "models":
-                _show_model(console, entry)
-            elif word == PRESETS:
-                _show_preset(console, entry)
-            elif word == "certificates":
-                _show_certificate(console, entry)
-            else:
-                _show_registered(console, entry)
+        if not entries:
+            missing = "there is none" if word == "certificates" else "none is registered"
+            console.print(Text(f"  {missing}", style="dim"))
+        elif word in GROUPED:
+            for place, (purpose, group) in enumerate(by_purpose(entries).items()):
+                console.print(Text(f"\n  {purpose}:" if place else f"  {purpose}:", style="bold"))
+                for entry in group:
+                    _show_registered(console, entry)
+        else:
+            for entry in entries:
+                SHOWN.get(word, _show_registered)(console, entry)
         console.print()
     if answer["failures"]:
         console.print(Text("failed to load", style="bold red"))
@@ -200,7 +222,8 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
 
 
 def _show_registered(console: Console, entry: Mapping[str, Any]) -> None:
-    head = Text("  ").append(entry["name"], style="bold cyan").append(f"  from {entry['plugin']}", style="dim")
+    head = Text("  ").append(entry["name"], style="bold cyan")
+    head.append(f"  {entry['paper']}" if entry.get("paper") else "").append(f"  from {entry['plugin']}", style="dim")
     console.print(head.append("  lossy: needs --lossy" if entry.get("lossy") else "", style="bold red"))
     _indented(console, Text(entry["description"]), 6)
     for option in entry["options"]:
@@ -242,6 +265,14 @@ def _show_model(console: Console, entry: Mapping[str, Any]) -> None:
     _indented(console, Text(entry["description"]), 6)
     size = f"{entry['parameters'] / 1e6:.0f}M parameters, {entry['download_bytes'] / 1e6:.0f} MB to download"
     _indented(console, Text(f"{size}; licence: {entry['licence']}", style="dim"), 6)
+
+
+SHOWN: Mapping[str, Callable[[Console, Mapping[str, Any]], None]] = {
+    "models": _show_model,
+    PRESETS: _show_preset,
+    "certificates": _show_certificate,
+}
+"""How entries are printed that are not of the registry."""
 
 
 def _indented(console: Console, text: Text, by: int) -> None:

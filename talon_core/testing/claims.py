@@ -76,6 +76,22 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", value) is not None
 
 
+def check_listed(kind: str, plugin: object) -> None:
+    """Check what `talon list` tells of an object's class besides its docstring.
+
+    Args:
+        kind: a key of `talon_core.plugins.registry.KINDS`.
+        plugin: the object.
+
+    Raises:
+        AssertionError: if that is no text of one line.
+    """
+    for what in ("purpose", "paper"):
+        said: object = getattr(plugin, what)
+        fits = isinstance(said, str) and said.isprintable()
+        require(fits, kind, plugin, f"has {what} = {said!r}; it must be a few words, or nothing: ''")
+
+
 def check_class(kind: str, plugin: object, interface: type) -> None:
     """Check that an object is of a class that can be registered.
 
@@ -103,6 +119,7 @@ def check_class(kind: str, plugin: object, interface: type) -> None:
         plugin,
         "must be an @attrs.frozen class, with options as its fields",
     )
+    check_listed(kind, plugin)
     without = [field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING]
     require(not without, kind, plugin, f"has options without a default: {', '.join(without)}")
     cls()

@@ -13,7 +13,7 @@ from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, checked_features, described, opened
 from talon_core.errors import PluginError, blaming_bugs, is_whole, naming, written
 from talon_core.target import Target
-from talon_core.testing.claims import is_name, require
+from talon_core.testing.claims import check_listed, is_name, require
 from talon_core.testing.drafter_answers import difference
 from talon_core.testing.drafter_events import Player, Subject, Tokens
 from talon_core.testing.drafter_faults import Reference, fault
@@ -141,6 +141,7 @@ def _check_claims(spec: DrafterSpec) -> None:
         spec,
         "must be an @attrs.frozen class, with options as its fields",
     )
+    check_listed("drafter", spec)
 
 
 def _layers(target: Target) -> int:

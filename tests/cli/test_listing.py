@@ -13,6 +13,8 @@ from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.policy import TreePolicy
 
 FIELDS = {"name", "plugin", "class", "description", "options"}
+SAYS = {"policies": {"purpose", "paper"}, "drafters": {"purpose", "paper"}, "rules": {"purpose", "paper", "lossy"}}
+"""What some of them say besides."""
 
 
 def test_everything_registered_is_listed_with_its_options(talon):
@@ -21,7 +23,7 @@ def test_everything_registered_is_listed_with_its_options(talon):
     registry = load_registry()
     for word, kind in listing.KINDS.items():
         assert [each["name"] for each in answer[word]] == registry.names(kind)
-        assert all(set(each) == FIELDS | ({"lossy"} if word == "rules" else set()) for each in answer[word])
+        assert all(set(each) == FIELDS | SAYS.get(word, set()) for each in answer[word])
     (talon_policy,) = (each for each in answer["policies"] if each["name"] == "talon")
     assert talon_policy["plugin"] == "talon-core:talon-strategies"
     assert talon_policy["description"].startswith("Keeps every candidate at least `mu` times")
@@ -39,6 +41,90 @@ def test_one_kind_is_listed_alone(talon, word):
     ran = talon("list", word)
     assert ran.status == 0
     assert ran.out.startswith(word)
+
+
+GROUPS = {
+    "policies": {
+        "ablations of talon",
+        "chains that stop by confidence",
+        "choice among policies",
+        "drawn children, for sampling",
+        "fixed shapes",
+        "lengths by what was accepted",
+        "trees by confidence",
+        "trees by cost",
+    },
+    "drafters": {"look-ups", "models", "several drafters", "trained heads"},
+    "rules": {"another law than the target's", "children of any kind", "drawn children"},
+}
+
+
+@pytest.mark.parametrize("word", GROUPS)
+def test_every_built_in_says_what_it_is_for(talon, word):
+    ours = [one for one in talon("list", word, "--json").answer[word] if one["plugin"].startswith("talon-core:")]
+    assert {one["purpose"] for one in ours} == GROUPS[word]
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "purpose", "paper"),
+    [
+        ("policies", "talon", "trees by confidence", "arXiv 2601.07353"),
+        ("policies", "talon-cost", "trees by cost", None),
+        ("policies", "gammatune-plus", "lengths by what was accepted", "arXiv 2504.00030"),
+        ("drafters", "eagle3", "trained heads", "arXiv 2503.01840"),
+        ("rules", "match", "children of any kind", None),
+    ],
+)
+def test_what_it_is_for_and_its_paper_are_told(talon, word, name, purpose, paper):
+    (told,) = (one for one in talon("list", word, "--json").answer[word] if one["name"] == name)
+    assert (told["purpose"], told["paper"]) == (purpose, paper)
+    lines = talon("list", word).out.splitlines()
+    (heading,) = (place for place, line in enumerate(lines) if line == f"  {purpose}:")
+    (own,) = (place for place, line in enumerate(lines) if line.split()[:1] == [name] and "  from " in line)
+    later = [place for place, line in enumerate(lines) if line.endswith(":") and line[2:-1] in GROUPS[word]]
+    assert heading < own < min([place for place in later if place > heading], default=len(lines))
+    assert lines[own].startswith(f"  {name}  {paper}  from " if paper else f"  {name}  from ")
+
+
+@attrs.frozen
+class SaysNothing(TreePolicy):
+    name = "says-nothing"
+    budget: int = 4
+
+    def grow(self, tree, candidates, choices):
+        raise NotImplementedError
+
+
+@attrs.frozen
+class SaysNonsense(SaysNothing):
+    name = "says-nonsense"
+    purpose = 5
+    paper = " "
+
+
+@attrs.frozen
+class SaysTooMuch(SaysNothing):
+    name = "says-too-much"
+    purpose = "fixed\nshapes"
+
+
+def test_whoever_does_not_say_it_comes_last(talon, monkeypatch):
+    def load(*_: object) -> Registry:
+        registry = load_registry()
+        new = {
+            cls.name: Registered("tree policy", cls.name, cls, "theirs:plugin")
+            for cls in (SaysNothing, SaysNonsense, SaysTooMuch)
+        }
+        return Registry({**registry.entries, "tree policy": {**registry.entries["tree policy"], **new}}, {})
+
+    monkeypatch.setattr(listing, "load_registry", load)
+    told = {one["name"]: (one["purpose"], one["paper"]) for one in talon("list", "--json").answer["policies"]}
+    assert told["says-nothing"] == told["says-nonsense"] == (None, None)
+    assert told["says-too-much"] == ("fixed shapes", None)
+    lines = talon("list", "policies").out.splitlines()
+    names = [line.split()[0] for line in lines[lines.index("  other:") :] if "  from " in line]
+    assert names == ["says-nonsense", "says-nothing"]
+    assert "  fixed shapes:" in lines
 
 
 def test_lossy_rules_are_marked(talon):

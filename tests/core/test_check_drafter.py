@@ -501,6 +501,11 @@ class Unnamed(Spec):
     name = "Mistaken Drafter"
 
 
+@attrs.frozen
+class ForNumbers(Spec):
+    purpose = 5
+
+
 @attrs.define
 class Thawed(DrafterSpec):
     name = "mistaken"
@@ -531,6 +536,7 @@ class DoesNotFit(Spec):
     ("drafter", "error", "complaint"),
     [
         (Unnamed, AssertionError, "has the name 'Mistaken Drafter'; a name is lower case"),
+        (ForNumbers, AssertionError, "has purpose = 5; it must be a few words, or nothing: ''$"),
         (Thawed, AssertionError, "must be an @attrs.frozen class"),
         (WantsStates(), ValueError, r"wants the hidden states \(-1, 2\), and this Hearable returns none; "),
         (OpensNothing, PluginError, "returned None from open; it must return a Drafter"),

@@ -51,6 +51,16 @@ class UnknownKind(Draws):
 
 
 @attrs.frozen
+class ForNumbers(Draws):
+    purpose = 5
+
+
+@attrs.frozen
+class InAPaperOfTwoLines(Draws):
+    paper = "arXiv\n2601.07353"
+
+
+@attrs.frozen
 class ChildrenAreAList(Draws):
     children = ["iid"]  # noqa: RUF012 - that is the mistake
 
@@ -60,6 +70,8 @@ class ChildrenAreAList(Draws):
     [
         (SuitsAClass, r"has default_rule <class '.*Drawn'>; it must be the name of a rule, as 'match'$"),
         (SuitsNothing, r"has default_rule ''; it must be the name of a rule"),
+        (ForNumbers, "has purpose = 5; it must be a few words, or nothing: ''$"),
+        (InAPaperOfTwoLines, r"has paper = 'arXiv\\n2601.07353'; it must be a few words, or nothing: ''$"),
         (UnknownKind, r"says that its children are 'without replacement'; kinds are deterministic, sampled, iid, "),
         (ChildrenAreAList, r"says that its children are \['iid'\]; kinds are"),
     ],

@@ -99,6 +99,17 @@ def test_everything_that_is_described_is_registered(kind, described):
     assert set(described()) - {"none"} <= set(load_registry().names(kind))
 
 
+def test_the_paper_that_is_listed_is_the_one_that_the_manual_names():
+    named = 0
+    for kind, described in DESCRIBED[:3]:
+        found = described()
+        for name, entry in load_registry().entries[kind].items():
+            if entry.plugin.startswith("talon-core:") and entry.cls.paper:
+                assert entry.cls.paper.removeprefix("arXiv ") in found[name], name
+                named += 1
+    assert named > 30
+
+
 def test_a_policy_with_another_default_rule_than_match_links_to_it_and_the_rule_names_the_kind():
     rules = load_registry().entries["rule"]
     for name, entry in load_registry().entries["tree policy"].items():

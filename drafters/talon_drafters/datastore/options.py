@@ -38,6 +38,8 @@ class Datastore(DrafterSpec):
     """
 
     name = "datastore"
+    purpose = "look-ups"
+    paper = "arXiv 2311.08252"
     reads_texts = True
     path: str = attrs.field(validator=instance_of(str))
     longest: int = attrs.field(default=16, validator=[ge(1), le(16)])

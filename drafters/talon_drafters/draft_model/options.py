@@ -42,6 +42,8 @@ class DraftModel(DrafterSpec):
     """
 
     name = "draft-model"
+    purpose = "models"
+    paper = "arXiv 2211.17192"
     model: str | None = None
     skip: tuple[int, ...] = attrs.field(default=(), converter=_layers)
     trust_remote_code: bool = attrs.field(default=False, validator=instance_of(bool))

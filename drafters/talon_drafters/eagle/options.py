@@ -18,6 +18,8 @@ class Eagle(DrafterSpec):
     """
 
     name = "eagle"
+    purpose = "trained heads"
+    paper = "arXiv 2401.15077"
     path: str
 
     @classmethod

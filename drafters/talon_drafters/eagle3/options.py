@@ -42,6 +42,8 @@ class Eagle3(DrafterSpec):
     """
 
     name = "eagle3"
+    purpose = "trained heads"
+    paper = "arXiv 2503.01840"
     path: str = ""
     layers: tuple[int, ...] = attrs.field(default=(), converter=_layers)
     layer_ids_are: str = attrs.field(default="auto", validator=in_(CONVENTIONS))

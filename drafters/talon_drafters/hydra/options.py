@@ -21,6 +21,8 @@ class Hydra(DrafterSpec):
     """
 
     name = "hydra"
+    purpose = "trained heads"
+    paper = "arXiv 2402.05109"
     path: str = ""
 
     @classmethod

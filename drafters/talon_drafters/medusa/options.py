@@ -21,6 +21,8 @@ class Medusa(DrafterSpec):
     """
 
     name = "medusa"
+    purpose = "trained heads"
+    paper = "arXiv 2401.10774"
     path: str = ""
 
     @classmethod

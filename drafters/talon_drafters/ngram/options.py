@@ -55,6 +55,7 @@ class Ngram(DrafterSpec):
     """
 
     name = "ngram"
+    purpose = "look-ups"
     reads_texts = True
     max_match: int = attrs.field(default=16, validator=[ge(1), le(256)])
     min_match: int = attrs.field(default=1, validator=ge(1))

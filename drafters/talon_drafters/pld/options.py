@@ -26,6 +26,7 @@ class Pld(DrafterSpec):
     """
 
     name = "pld"
+    purpose = "look-ups"
     reads_texts = True
     longest: int = attrs.field(default=3, validator=[ge(1), le(64)])
     shortest: int = attrs.field(default=1, validator=ge(1))

@@ -26,6 +26,8 @@ class Block(AcceptanceRule):
     """
 
     name = "block"
+    purpose = "drawn children"
+    paper = "arXiv 2403.10444"
     exact_for = frozenset({"sampled-chain"})
     follows_argmax = True
     looks_ahead = True

@@ -24,6 +24,8 @@ class Hybrid(AcceptanceRule):
     """
 
     name = "hybrid"
+    purpose = "drawn children"
+    paper = "arXiv 2502.18779"
     exact_for = frozenset({"hybrid", "deterministic", "sampled", "sampled-chain"})
     follows_argmax = True
 

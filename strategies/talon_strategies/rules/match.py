@@ -21,6 +21,7 @@ class Match(AcceptanceRule):
     """
 
     name = "match"
+    purpose = "children of any kind"
     exact_for = frozenset({"any"})
     follows_argmax = True
     follows_target = True

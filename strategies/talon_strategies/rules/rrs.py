@@ -23,6 +23,8 @@ class RecursiveRejection(AcceptanceRule):
     """
 
     name = "rrs"
+    purpose = "drawn children"
+    paper = "arXiv 2305.09781"
     exact_for = frozenset({"iid", "sampled-chain"})
     follows_argmax = True
 

@@ -24,6 +24,8 @@ class RejectionWithoutReplacement(AcceptanceRule):
     """
 
     name = "rrsw"
+    purpose = "drawn children"
+    paper = "arXiv 2402.12374"
     exact_for = frozenset({"without-replacement", "sampled-chain"})
     follows_argmax = True
 

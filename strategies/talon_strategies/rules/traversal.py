@@ -33,6 +33,8 @@ class Traversal(AcceptanceRule):
     """
 
     name = "traversal"
+    purpose = "drawn children"
+    paper = "arXiv 2505.12398"
     exact_for = frozenset({"without-replacement", "sampled-chain"})
     follows_argmax = True
     looks_ahead = True

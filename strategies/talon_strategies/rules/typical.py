@@ -31,6 +31,8 @@ class Typical(AcceptanceRule):
     """
 
     name = "typical"
+    purpose = "another law than the target's"
+    paper = "arXiv 2401.10774"
     exact_for = frozenset()
     lossy = True
     follows_argmax = True
