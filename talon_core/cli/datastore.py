@@ -116,4 +116,4 @@ def _show(answer: dict[str, Any]) -> None:
     shards = f"{answer['shards']} shard{'' if answer['shards'] == 1 else 's'}, {answer['bytes'] / 1e6:.1f} MB"
     what = f"{answer['documents']} documents, {answer['tokens']} tokens of '{answer['model']}'"
     text = f"{what} in {shards}: {answer['path']}"
-    stdout().print(text, markup=False, soft_wrap=True)
+    stdout().print(text, soft_wrap=True)

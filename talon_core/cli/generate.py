@@ -126,7 +126,7 @@ def generate(
     elif not stream:
         _write((result.text or "") + "\n")
     for line in summary(result.stats, result.finish_reason):
-        stderr().print(line, style="dim", markup=False, soft_wrap=True)
+        stderr().print(line, style="dim", soft_wrap=True)
     _mark(decoder)
     if show_tree or tree_svg is not None:
         _show(session, result, show_tree, tree_svg)

@@ -95,7 +95,7 @@ def show_all(prompts: Sequence[str], answers: Answers) -> None:
 
     for at, result in enumerate(answers.results):
         first_line = prompts[at].strip().splitlines()[0]
-        stderr().print(f"\n[{at + 1}/{len(prompts)}] {first_line}", style="bold", markup=False, soft_wrap=True)
+        stderr().print(f"\n[{at + 1}/{len(prompts)}] {first_line}", style="bold", soft_wrap=True)
         sys.stdout.write((result.text or "") + "\n")
         sys.stdout.flush()
         if result.finish_reason == INTERRUPTED:
@@ -105,6 +105,5 @@ def show_all(prompts: Sequence[str], answers: Answers) -> None:
         f"\n{total['new_tokens']} tokens of {total['sequences']} sequences in {total['seconds']:.2f} s: "
         f"{total['tokens_per_second']:.1f} tokens/s, {total['mean_accepted_tokens']:.2f} tokens per sequence and pass",
         style="dim",
-        markup=False,
         soft_wrap=True,
     )

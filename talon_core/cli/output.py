@@ -25,8 +25,8 @@ def debugging() -> bool:
 
 
 def stdout() -> Console:
-    """A console for answers that are tables."""
-    return Console(highlight=False)
+    """A console for answers that are tables; brackets are text, as in the specs of several parts."""
+    return Console(highlight=False, markup=False)
 
 
 def wide_stdout() -> Console:
@@ -39,7 +39,7 @@ def wide_stdout() -> Console:
 
 def stderr() -> Console:
     """A console for what is beside the answer."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 def note(text: str) -> None:
@@ -83,14 +83,14 @@ def summary(stats: Stats, finish_reason: str) -> list[str]:
 def mark_lossy(rule: str) -> None:
     """Say on stderr that a text is not the target's own."""
     text = f"LOSSY: rule '{rule}' changes what the model says; this is not its own text"
-    stderr().print(text, style="bold red", markup=False, soft_wrap=True)
+    stderr().print(text, style="bold red", soft_wrap=True)
 
 
 def mark_claimed(policy: str, rule: str) -> None:
     """Say on stderr that nobody but a plugin says that a text is the target's own, and how to find out."""
     command = shlex.join(["talon", "certify", "--policy", policy, "--rule", rule])
     text = f"CLAIMED: that this is the model's own text is a plugin's word, without a certificate; check it: {command}"
-    stderr().print(text, style="bold yellow", markup=False, soft_wrap=True)
+    stderr().print(text, style="bold yellow", soft_wrap=True)
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -171,7 +171,7 @@ def _show(found: "Profile") -> None:
     if not console.is_terminal:
         console.width = WIDTH
     what = f"{found.name} ({found.origin}): {_machine(found)}, {found.machine['dtype']}"
-    console.print(f"{what}; {found.model.get('name')} with {found.drafter or NONE}", markup=False)
+    console.print(f"{what}; {found.model.get('name')} with {found.drafter or NONE}")
     verify, draft = found.verify_table.fit, found.draft_table.fit
     assert verify is not None
     first, contexts, batches = verify.axes
@@ -189,7 +189,7 @@ def _show(found: "Profile") -> None:
         fit = found.tables[kind].fit
         if fit is not None:
             said = ", ".join(f"{1e3 * fit.at(size):.3g} ms at {size}" for size in fit.axes[0])
-            console.print(f"{kind}, by {AXES[kind][0]}: {said}", markup=False)
+            console.print(f"{kind}, by {AXES[kind][0]}: {said}")
     table = Table("fit", "points", "median error", "largest")
     for kind, own in found.tables.items():
         error = own.error

@@ -112,7 +112,7 @@ def train(
     if as_json:
         print_json(report)
     else:
-        stdout().print(f"the drafter is in {report['path']}", markup=False, soft_wrap=True)
+        stdout().print(f"the drafter is in {report['path']}", soft_wrap=True)
 
 
 def _job(target: str, out: Path, given: dict[str, Any]) -> TrainingJob:
