@@ -1,0 +1,35 @@
+"""What a round takes, as far as it is known."""
+
+import numpy as np
+import pytest
+
+from talon_core.costs import MeasuredCosts
+from talon_strategies.prices import LEAST, assumed_passes, layer_price, verify_price
+
+
+def test_while_nothing_is_known_prices_are_in_passes_over_the_root():
+    costs = MeasuredCosts()
+    assert verify_price(costs, 1, 100) == 1.0
+    assert verify_price(costs, 9, 100) == pytest.approx(1.4)
+    assert verify_price(costs, 9, 100, node=0.5) == 5.0
+    assert layer_price(costs, 3, 10, 100) == 0.1
+    assert assumed_passes(np.array([1.0, 2.0, 5.0]), 0.25).tolist() == [1.0, 1.25, 2.0]
+    costs.drafted(3, 10, 0.004)  # of no use without the target's
+    assert layer_price(costs, 3, 10, 100) == 0.1
+
+
+def test_what_is_known_is_in_seconds_and_layers_of_unknown_price_are_free():
+    costs = MeasuredCosts()
+    costs.verified(1, 100, 1, 0.02)
+    costs.verified(9, 100, 1, 0.03)
+    assert (verify_price(costs, 1, 100), verify_price(costs, 9, 100)) == (0.02, 0.03)
+    assert verify_price(costs, 5, 100) == pytest.approx(0.025)
+    assert layer_price(costs, 3, 10, 100) == 0.0
+    costs.drafted(3, 10, 0.004)
+    assert layer_price(costs, 3, 10, 100) == 0.004
+
+
+def test_a_pass_takes_some_time():
+    costs = MeasuredCosts()
+    costs.verified(1, 100, 1, 0.0)
+    assert verify_price(costs, 1, 100) == LEAST
