@@ -11,7 +11,7 @@ from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.calibration import Calibration
-from talon_strategies.drawing import AGREEMENT, NOTHING, drawn_at, known_rows, sharpened
+from talon_strategies.drawing import AGREEMENT, NOTHING, FollowsTheRequest, drawn_at, known_rows, sharpened
 from talon_strategies.talon_cost import ENOUGH, TalonCost
 
 DRAWN_AT = 0.8
@@ -56,6 +56,7 @@ class TalonCostSampled(TalonCost):
     """
 
     name = "talon-cost-sampled"
+    purpose = FollowsTheRequest.purpose
     children = "hybrid"
     default_rule = "hybrid"
     drawing: Drawing = attrs.field(init=False, eq=False, repr=False, factory=Drawing)
