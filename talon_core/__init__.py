@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
     from talon_core.hookspecs import hookimpl
+    from talon_core.inquiry import Inquirer, Inquiry
     from talon_core.laws import Laws
     from talon_core.policy import Growth, SequenceInfo, TreePolicy
     from talon_core.request import Chunk, Request, Result
@@ -57,6 +58,8 @@ __all__ = [
     "Frontier",
     "Growth",
     "HFTarget",
+    "Inquirer",
+    "Inquiry",
     "Laws",
     "NodeOutputs",
     "Part",
@@ -102,6 +105,7 @@ import_on_use(
         ".hf.generate": ["as_generate"],
         ".hf.target": ["HFTarget"],
         ".hookspecs": ["hookimpl"],
+        ".inquiry": ["Inquirer", "Inquiry"],
         ".laws": ["Laws"],
         ".decoding.loading": ["build", "load"],
         ".policy": ["Growth", "SequenceInfo", "TreePolicy"],

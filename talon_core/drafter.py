@@ -82,11 +82,14 @@ class Committed:
             with `path <= new`, int64.
         features: the target's hidden states at the accepted nodes, the old root first, shape `(new, features)`, read
             only; None if the drafter asked for none.
+        answers: the target's most likely token after each node that an `Inquirer` has asked about, shape `(asked,)`,
+            int64; None where nothing was asked.
     """
 
     tokens: IntArray
     nodes: IntArray
     features: "Tensor | None" = None
+    answers: IntArray | None = None
 
 
 class Drafter(ABC):

@@ -72,7 +72,8 @@ class Round:
             at once; the policy and the rule of another sequence are not among them.
         context: tokens of the text before the round.
         sequences: that had a round in the same pass of the target.
-        nodes: of all their trees together.
+        nodes: of all their trees together, with those that were added to them.
+        inquired: nodes that the drafter has added to this tree to ask the target about (`Inquirer`); none is in `tree`.
     """
 
     tree: TokenTree
@@ -84,9 +85,15 @@ class Round:
     context: int = 1
     sequences: int = 1
     nodes: int = attrs.field(default=attrs.Factory(lambda self: len(self.tree), takes_self=True))
+    inquired: int = 0
 
     def _seconds(self, part: str) -> float:
         return sum((span.seconds for span in self.spans if span.part == part), 0.0)
+
+    @property
+    def rows(self) -> int:
+        """Nodes that the target has run for this sequence: those of the tree, and what was added to it."""
+        return len(self.tree) + self.inquired
 
     @property
     def drafted_nodes(self) -> int:
@@ -164,6 +171,7 @@ class Stats:
     mean_accepted_tokens: float
     """New tokens per target pass, the bonus token included (MAT, tau)."""
     nodes_verified: int
+    """Nodes that the target has run, what drafters have added to trees included (`Round.rows`)."""
     seconds: float
     """From the start of the prefill to the last token."""
     tokens_per_second: float
@@ -190,7 +198,7 @@ class Stats:
             target_passes=len(rounds),
             draft_passes=sum(one.draft_passes for one in rounds),
             mean_accepted_tokens=new_tokens / len(rounds) if rounds else 0.0,
-            nodes_verified=sum(len(one.tree) for one in rounds),
+            nodes_verified=sum(one.rows for one in rounds),
             seconds=seconds,
             tokens_per_second=new_tokens / seconds if seconds else 0.0,
             prefill_seconds=prefill_seconds,

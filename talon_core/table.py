@@ -10,7 +10,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates, LawRows
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
-from talon_core.target import NOT_GREEDY, NodeOutputs, Target, Verified, check_open
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NodeOutputs, Target, Verified, check_open
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -68,7 +68,12 @@ class TableTarget(Target):
             self._prefix(slot).extend(tokens.tolist())
         return dict.fromkeys(parts)
 
-    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
+    def verify(
+        self,
+        trees: Mapping[int, TokenTree],
+        greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
+        unwalked: Mapping[int, int] = ALL_WALKED,
+    ) -> Verified:
         self._trees = trees
         return Verified({slot: NodeOutputs(self._logits(self._prefix(slot), tree)) for slot, tree in trees.items()})
 

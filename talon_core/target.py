@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 NOT_GREEDY: Mapping[int, frozenset[int]] = {}
 """Nobody wants the target's most likely tokens."""
 
+ALL_WALKED: Mapping[int, int] = {}
+"""A path may go to every node."""
+
 
 @attrs.frozen(eq=False)
 class NodeOutputs:
@@ -37,7 +40,7 @@ class Verified:
     """What became of the trees of a pass, by slot.
 
     Attributes:
-        outputs: for the slots whose path is still to be chosen.
+        outputs: for the slots whose path is still to be chosen, and for those with nodes that no path goes to.
         accepted: for the slots whose path the target has chosen and committed by itself.
     """
 
@@ -119,7 +122,12 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
+    def verify(
+        self,
+        trees: Mapping[int, TokenTree],
+        greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
+        unwalked: Mapping[int, int] = ALL_WALKED,
+    ) -> Verified:
         """Run trees over the caches of their slots, in one forward pass.
 
         Args:
@@ -127,9 +135,10 @@ class Target(ABC):
             greedy: the slots where the longest path of the target's most likely tokens is wanted, each with the tokens
                 that end its text: a path goes no further than to one of them. Where a target can choose such paths by
                 itself, on its device, it may do so for any of them, and commit them.
+            unwalked: of the slots whose trees end with nodes that no path goes to, how many these are.
 
         Returns:
-            For each slot its outputs, or what was accepted.
+            For each slot its outputs, or what was accepted, or where a path was chosen beside such nodes, both.
         """
 
     @abstractmethod

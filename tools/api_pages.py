@@ -53,7 +53,10 @@ PAGES = (
         "drafters",
         "Drafters and recipes",
         "What guesses the next tokens, what trains it, and indices of texts that it may retrieve from.",
-        ("talon_core.drafter", "talon_core.recipe:Recipe", "talon_core.recipe:TrainingJob", "talon_core.retrieval:*"),
+        (
+            *("talon_core.drafter", "talon_core.inquiry", "talon_core.recipe:Recipe"),
+            *("talon_core.recipe:TrainingJob", "talon_core.retrieval:*"),
+        ),
     ),
     Page(
         "runtime",

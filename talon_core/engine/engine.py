@@ -18,6 +18,7 @@ from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, tell
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
+from talon_core.engine.inquiries import most_added
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.processors import remembering, why_not
 from talon_core.engine.sequence import Sequence
@@ -72,7 +73,7 @@ class Engine:
 
     Raises:
         ValueError: for a part that is none, or a bound that is no whole number of at least 1.
-        PluginError: if what the policy says of its budget cannot be understood.
+        PluginError: if what the policy says of its budget, or the drafter of what it adds, cannot be understood.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class Engine:
         self._given = policy
         self.target_passes = 0
         self._children = children
-        self._nodes = min(checked_budget(self.policy), RESERVED_NODES)
+        added = most_added(self.parts.drafter, self.parts.named)
+        self._nodes = min(checked_budget(self.policy) + added, RESERVED_NODES)
         self._given_costs = costs
         self._measured = costs if isinstance(costs, MeasuredCosts) else MeasuredCosts()
         self.costs = costs if costs is not None else self._measured

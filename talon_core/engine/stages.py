@@ -14,9 +14,11 @@ from talon_core.engine.allocation import allocated
 from talon_core.engine.checked_drafter import checked_depth
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
+from talon_core.engine.inquiries import Asked, inquired
 from talon_core.engine.offers import Offers
 from talon_core.engine.sequence import Sequence
 from talon_core.errors import blaming
+from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.target import Target
@@ -85,12 +87,14 @@ class Stages:
         """The round of each slot for which nothing has failed."""
         context = {slot: one.length for slot, one in self._sequences.items()}
         drafted = self._allocated(self._draft())
-        accepted, committed = self._verify(drafted)
+        asked = self._asked(drafted)
+        accepted, committed, answers = self._verify(drafted, asked)
         emitted = self._emit(drafted, accepted)
         with self._faults.of([*emitted]), self._span("commit", emitted):
             self._parts.target.commit({slot: accepted[slot].path for slot in emitted if slot not in committed})
-        self._tell(drafted, accepted, emitted)
-        nodes = sum(len(drafted[slot].tree) for slot in accepted)
+        self._tell(drafted, accepted, emitted, answers)
+        added = {slot: one.added for slot, one in asked.items()}
+        nodes = sum(len(drafted[slot].tree) + added.get(slot, 0) for slot in accepted)
         rounds = {}
         for slot in self._left(emitted):
             one = drafted[slot]
@@ -103,6 +107,7 @@ class Stages:
                 spans=tuple(sorted((*one.spans, *self._spans[slot]), key=lambda span: span.start)),
                 context=context[slot],
                 sequences=len(accepted),
+                inquired=added.get(slot, 0),
                 nodes=nodes,
             )
         return rounds
@@ -142,29 +147,60 @@ class Stages:
             cut = allocated(trees, free, self._allocator, self._costs, context, drafting)
         return drafted | {slot: attrs.evolve(drafted[slot], tree=tree) for slot, tree in cut.items()}
 
-    def _verify(self, drafted: Mapping[int, Drafted]) -> tuple[dict[int, Accepted], set[int]]:
-        """What was accepted, by slot, and the slots that are committed already."""
+    def _asked(self, drafted: Mapping[int, Drafted]) -> dict[int, Asked]:
+        """What the drafter asks beside the trees, of the slots where it asks something."""
+        parts = self._parts
+        asked: dict[int, Asked] = {}
+        if not isinstance(parts.drafter, Inquirer):
+            return asked
+        for slot in self._left(drafted):
+            with self._faults.of([slot]), self._span("draft", [slot]):
+                deepest = self._sequences[slot].limits(parts.target.vocab_size, None).max_depth
+                tree, size = drafted[slot].tree, parts.target.vocab_size
+                one = inquired(parts.drafter, parts.named, slot, tree, deepest, size)
+                if one is not None:
+                    asked[slot] = one
+        return asked
+
+    def _verify(
+        self, drafted: Mapping[int, Drafted], asked: Mapping[int, Asked]
+    ) -> tuple[dict[int, Accepted], set[int], dict[int, IntArray]]:
+        """What was accepted, by slot; the slots that are committed already; and what the drafter asked, answered."""
         parts = self._parts
         trees = {slot: drafted[slot].tree for slot in self._left(drafted)}
         accepted: dict[int, Accepted] = {}
+        answers: dict[int, IntArray] = {}
         if not trees:
-            return accepted, set()
+            return accepted, set(), answers
+        beside = {slot: one for slot, one in asked.items() if slot in trees}
+        whole = {**trees, **{slot: one.tree for slot, one in beside.items()}}
         greedy = {slot: ends for slot in trees if (ends := self._sequences[slot].greedy_ends(parts.rule)) is not None}
         with self._faults.of(trees):
             with self._span("verify", trees):
-                verified = parts.target.verify(trees, greedy)
-            nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in trees)
+                if beside:
+                    verified = parts.target.verify(whole, greedy, {slot: one.added for slot, one in beside.items()})
+                else:
+                    verified = parts.target.verify(whole, greedy)
+            nodes, context = sum(map(len, whole.values())), max(self._sequences[slot].length for slot in trees)
             self._measured.verified(nodes, context, len(trees), self._spans[next(iter(trees))][-1].seconds)
             accepted |= verified.accepted
             for slot, outputs in verified.outputs.items():
+                if slot in beside:
+                    with self._faults.of([slot]), self._span("draft", [slot]):
+                        answers[slot] = beside[slot].answers(outputs.logits)
+                if slot in verified.accepted:
+                    continue
                 with self._faults.of([slot]), self._span("accept", [slot]):
-                    chosen = self._sequences[slot].accept(parts.rule, trees[slot], outputs.logits)
+                    logits = outputs.logits
+                    if slot in beside:
+                        logits = logits[: len(trees[slot])]  # a rule sees nothing of what is beside its tree
+                    chosen = self._sequences[slot].accept(parts.rule, trees[slot], logits)
                     features = outputs.features
                     if features is not None:
                         features = features[torch.as_tensor(chosen.path)]
                     accepted[slot] = Accepted(chosen.path, chosen.token, features)
-            return accepted, {*verified.accepted}
-        return accepted, set()
+            return accepted, {*verified.accepted}, answers
+        return accepted, set(), answers
 
     def _emit(self, drafted: Mapping[int, Drafted], accepted: Mapping[int, Accepted]) -> dict[int, IntArray]:
         emitted = {}
@@ -174,7 +210,11 @@ class Stages:
         return emitted
 
     def _tell(
-        self, drafted: Mapping[int, Drafted], accepted: Mapping[int, Accepted], emitted: Mapping[int, IntArray]
+        self,
+        drafted: Mapping[int, Drafted],
+        accepted: Mapping[int, Accepted],
+        emitted: Mapping[int, IntArray],
+        answers: Mapping[int, IntArray],
     ) -> None:
         """Tell the drafter what was accepted, of the texts that go on."""
         told = {}
@@ -182,7 +222,7 @@ class Stages:
             if not self._sequences[slot].finished:
                 tokens = emitted[slot]
                 nodes = drafted[slot].drafted.follow(tokens[:-1])
-                told[slot] = Committed(tokens.copy(), nodes, accepted[slot].features)
+                told[slot] = Committed(tokens.copy(), nodes, accepted[slot].features, answers.get(slot))
         if told:
             with self._faults.of(told), self._parts.blaming("commit"), self._span("draft", told):
                 self._parts.drafter.commit(told)

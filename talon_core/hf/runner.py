@@ -21,6 +21,7 @@ from talon_core.runtime.modules import Modules, marks_of, recorded_parts
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
+from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray, TokenTree
 
 
@@ -193,19 +194,26 @@ class ModelRunner:
         return _ran(inputs, self.executor.run(inputs, self._outputs, "outputs"))
 
     @torch.inference_mode()
-    def walk(self, trees: Mapping[int, TokenTree], slots: Collection[int], ends: frozenset[int]) -> tuple[Ran, Walks]:
+    def walk(
+        self,
+        trees: Mapping[int, TokenTree],
+        slots: Collection[int],
+        ends: frozenset[int],
+        unwalked: Mapping[int, int] = ALL_WALKED,
+    ) -> tuple[Ran, Walks]:
         """Run whole trees; where asked, walk along the most likely tokens and commit the paths, all on the device.
 
         Args:
             trees: by slot.
             slots: where to walk.
             ends: tokens that end their texts.
+            unwalked: as in `Target.verify`.
 
         Returns:
             What `run` returns, and of each slot that was walked the accepted nodes and the token after them.
         """
         inputs = self.executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
-        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends)
+        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked)
         return _ran(inputs, made), walks
 
     @torch.inference_mode()

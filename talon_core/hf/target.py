@@ -23,7 +23,7 @@ from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.recording import Recorder
 from talon_core.runtime.sharing import vocabulary_size
 from talon_core.sessions import RepeatableSession
-from talon_core.target import NOT_GREEDY, NodeOutputs, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
@@ -115,11 +115,16 @@ class HFTarget(NetworkTarget):
     def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, Tensor | None]:
         return self.runner.read(parts)
 
-    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
+    def verify(
+        self,
+        trees: Mapping[int, TokenTree],
+        greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
+        unwalked: Mapping[int, int] = ALL_WALKED,
+    ) -> Verified:
         ends = self._walked_ends(greedy)
         if ends is None:
             return Verified(_split(self.runner.run({slot: (tree, 0) for slot, tree in trees.items()}), trees))
-        ran, walks = self.runner.walk(trees, [slot for slot, own in greedy.items() if own == ends], ends)
+        ran, walks = self.runner.walk(trees, [slot for slot, own in greedy.items() if own == ends], ends, unwalked)
         accepted = {}
         for slot, (path, token) in walks.items():
             features = None
@@ -127,7 +132,7 @@ class HFTarget(NetworkTarget):
                 places = torch.from_numpy(path + ran.starts[slot]).to(self.device)
                 features = ran.features.index_select(0, places)
             accepted[slot] = Accepted(path, token, features)
-        return Verified(_split(ran, trees.keys() - accepted.keys()), accepted)
+        return Verified(_split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted)
 
     def _walked_ends(self, greedy: Mapping[int, frozenset[int]]) -> frozenset[int] | None:
         """The ends of the slots that are walked on the device: those that most have in common; None if none is."""

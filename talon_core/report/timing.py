@@ -72,11 +72,15 @@ class RoundTimes:
 def _stretches(spans: Sequence[Span]) -> list[Stretch]:
     begin = min(span.start for span in spans)
     verified = next((span.start for span in spans if span.part == "verify"), float("inf"))
+    # a policy looks at every layer; what a drafter does between its last look and the pass is an inquiry
+    shaped = max((span.start for span in spans if span.part == "policy"), default=float("inf"))
     layers = 0
     found = []
     for span in spans:
         name = span.part
-        if span.part == "draft" and span.start < verified:
+        if span.part == "draft" and shaped < span.start < verified:
+            name = "the drafter asks beside the tree"
+        elif span.part == "draft" and span.start < verified:
             layers += 1
             name = f"draft layer {layers}"
         elif span.part == "draft":

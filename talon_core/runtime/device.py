@@ -15,6 +15,7 @@ from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, N
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Recording
+from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
 T = TypeVar("T")
@@ -145,15 +146,18 @@ class DeviceExecutor(Executor):
         kind: Hashable,
         slots: Collection[int],
         ends: frozenset[int],
+        unwalked: Mapping[int, int] = ALL_WALKED,
     ) -> tuple[Made, Walks]:
         if ends not in self._ends:
             self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
         # where nobody walks, no node has a parent: the path is the root alone, which moves nothing
-        parents = np.concatenate([
-            own if slot in slots else np.full(len(own), -1) for slot, own in enumerate(inputs.layout.parents)
-        ])  # fmt: skip
+        parents = [np.full(len(own), -1) for own in inputs.layout.parents]
+        for slot in slots:
+            own = inputs.layout.parents[slot]
+            walked = len(own) - unwalked.get(slot, 0)
+            parents[slot][:walked] = own[:walked]
 
-        def walked(sent: _DevicePass) -> tuple[Tensor, Made]:
+        def walk(sent: _DevicePass) -> tuple[Tensor, Made]:
             made = work(self._view(sent))
             layout = sent.layout
             walks = self._backend.greedy_walk(
@@ -167,7 +171,7 @@ class DeviceExecutor(Executor):
             self._move(layout.sequences, walks)
             return walks, made
 
-        walks, made = self._run(inputs, walked, ("walk", kind, ends), {"parents": Numbers(parents, -1)})
+        walks, made = self._run(inputs, walk, ("walk", kind, ends), {"parents": Numbers(np.concatenate(parents), -1)})
         found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
         paths = {
             slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1]))

@@ -18,6 +18,7 @@ from talon_core.attention import AttentionBackend, TreeLayout
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
+from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
 T = TypeVar("T")
@@ -238,6 +239,7 @@ class Executor(ABC):
         kind: Hashable,
         slots: Collection[int],
         ends: frozenset[int],
+        unwalked: Mapping[int, int] = ALL_WALKED,
     ) -> tuple[Made, Walks]:
         """Run whole trees; walk along the most likely tokens in some, and commit the paths, all on the device.
 
@@ -247,6 +249,7 @@ class Executor(ABC):
             kind: as for `run`.
             slots: where to walk.
             ends: tokens that end their texts.
+            unwalked: by slot, how many nodes at the end of its tree no path goes to.
 
         Returns:
             What `work` returned, and of each slot that was walked the accepted nodes and the token after them.

@@ -46,7 +46,8 @@ def check_drafter(
     vocabulary, right `path_logp`, at most as many as were wanted, int64 and float64. A law must be one, fit the row up
     to rounding, and stay what it is until the round is over. And each answer must be the one that another drafter gives
     which was opened anew, got the whole text as a prompt, and drafts from this one path alone. So nothing may be left
-    of what was drafted, of another text or of another slot. Where that fails, the history is played again with one
+    of what was drafted, of another text or of another slot. An `Inquirer` is let ask beside its trees, and gets no
+    answers: only they may make a difference. Where that fails, the history is played again with one
     circumstance more each time, so that the error can tell which one it was.
 
     Args:

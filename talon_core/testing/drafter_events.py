@@ -11,7 +11,9 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume
 from talon_core.engine.in_session import Sessions
+from talon_core.engine.inquiries import inquired
 from talon_core.errors import blaming
+from talon_core.inquiry import Inquirer
 from talon_core.target import Target
 from talon_core.testing.claims import require
 from talon_core.testing.drafter_answers import TINY, Row, checked_rows, law_of
@@ -266,11 +268,19 @@ class Player:
                 )
         self._round.clear()
 
+    def _inquire(self, slot: int, tree: TokenTree) -> None:
+        """Let a drafter ask beside a tree, and give it no answers, without which nothing may change for it."""
+        if isinstance(self._drafter, Inquirer):
+            deepest = self.rooms[slot] - len(self.texts[slot]) - 1
+            inquired(self._drafter, self._subject.named, slot, tree, deepest, self._target.vocab_size)
+
     def _commit(self, event: Commit) -> None:
         trees = {slot: _chain([self.texts[slot][-1], *own[:-1]]) for slot, own in event.tokens.items()}
         outputs = self._target.verify(trees).outputs
         self._target.commit({slot: np.arange(len(tree)) for slot, tree in trees.items()})
         told = {}
+        for slot in event.tokens.keys() - event.ends:
+            self._inquire(slot, trees[slot])
         for slot, own in event.tokens.items():
             self.texts[slot] += own
             self.read[slot] += len(own)

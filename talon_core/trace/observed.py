@@ -12,6 +12,7 @@ from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
 from talon_core.engine.checked_candidates import checked_candidates
 from talon_core.engine.checked_drafter import checked_proposal
+from talon_core.inquiry import Inquirer
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.target import Target
@@ -109,7 +110,13 @@ class Observing(DrafterSpec):
         return attrs.evolve(self, spec=self.spec.for_model(model))
 
     def open(self, target: Target) -> Drafter:
-        return Observed(self.spec.open(target), self.place, self.spec, target.vocab_size)
+        drafter = self.spec.open(target)
+        if isinstance(drafter, Inquirer):
+            raise ValueError(  # noqa: TRY004 - the options are wrong
+                f"drafter '{self.spec.name}' with these options asks the target beside every tree, and what it offers "
+                "depends on the answers; there are none while a trace is recorded, so it cannot be recorded"
+            )
+        return Observed(drafter, self.place, self.spec, target.vocab_size)
 
 
 @attrs.define(eq=False)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from talon_core.target import NOT_GREEDY, Target, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, Target, Verified
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -34,7 +34,12 @@ class TextTarget(Target):
     def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, "Tensor | None"]:
         raise self._refused()
 
-    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
+    def verify(
+        self,
+        trees: Mapping[int, TokenTree],
+        greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
+        unwalked: Mapping[int, int] = ALL_WALKED,
+    ) -> Verified:
         raise self._refused()
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:

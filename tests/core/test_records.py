@@ -33,7 +33,7 @@ def rounds(draw: st.DrawFn) -> Round:
     drafted = draw(st.none() | draft_trees())
     times = st.tuples(amounts, amounts).map(sorted)
     spans = [Span(part, *draw(times)) for part in draw(st.lists(st.sampled_from(PARTS), max_size=3))]
-    passes, *counts = [draw(st.integers(0, 1000)) for _ in range(4)]
+    passes, *counts = [draw(st.integers(0, 1000)) for _ in range(5)]
     return Round(tree, path, tokens, drafted, passes, tuple(spans), *counts)
 
 

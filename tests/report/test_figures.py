@@ -18,7 +18,8 @@ from talon_core.report.gather import Besides, report_of
 from talon_core.report.shapes import MOST_RANKS
 from talon_core.report.steps import MOST_NODES, read_questions
 from talon_core.report.texts import Texts
-from talon_core.rounds import PARTS
+from talon_core.report.timing import _stretches
+from talon_core.rounds import PARTS, Span
 from talon_core.trace.oracle import Along
 
 METHOD = "draft-model:skip=2/talon:budget=8"
@@ -96,6 +97,14 @@ def test_a_typical_round_is_one_of_the_run_and_medians_are_of_all(report, result
     layers = len(names) - 1
     assert names == [*(f"draft layer {number}" for number in range(1, layers + 1)), names[-1]]
     assert names[-1] == "the drafter reads what was accepted"
+
+
+def test_what_a_drafter_asks_beside_the_tree_is_no_layer_of_it():
+    parts = ["draft", "policy", "policy", "draft", "policy", "policy", "draft", "verify", "draft", "commit", "draft"]
+    spans = [Span(part, float(start), start + 1.0) for start, part in enumerate(parts)]
+    named = [one.name for one in _stretches(spans) if one.part == "draft"]
+    reads = "the drafter reads what was accepted"
+    assert named == ["draft layer 1", "draft layer 2", "the drafter asks beside the tree", reads, reads]
 
 
 def test_points_are_totals_of_passes(report, results):

@@ -10,6 +10,7 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Retriever
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume, opened
+from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
@@ -35,6 +36,11 @@ def open_hybrid(spec: "HybridSpec", target: Target) -> "HybridDrafter":
             columns = Columns.of(wanted, target.states)
             own = PartTarget(target, wanted, columns)
         drafter = opened(part, own)
+        if isinstance(drafter, Inquirer):
+            raise ValueError(  # noqa: TRY004 - the options are wrong
+                f"of is '{spec.of}', and '{part.name}' asks the target beside its trees, which it can do only where it "
+                "drafts alone; give it options with which it does not, or leave it out"
+            )
         if isinstance(drafter, Retriever):
             retrievers.append((part.name, drafter))
         else:

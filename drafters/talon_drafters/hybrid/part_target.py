@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
-from talon_core.target import NOT_GREEDY, NodeOutputs, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
 
 
@@ -88,8 +88,13 @@ class PartTarget(NetworkTarget):
     def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, Tensor | None]:
         return {slot: self._columns.features(given) for slot, given in self._target.read(parts).items()}
 
-    def verify(self, trees: Mapping[int, TokenTree], greedy: Mapping[int, frozenset[int]] = NOT_GREEDY) -> Verified:
-        verified = self._target.verify(trees, greedy)
+    def verify(
+        self,
+        trees: Mapping[int, TokenTree],
+        greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
+        unwalked: Mapping[int, int] = ALL_WALKED,
+    ) -> Verified:
+        verified = self._target.verify(trees, greedy, unwalked)
         outputs = {
             slot: NodeOutputs(one.logits, self._columns.features(one.features))
             for slot, one in verified.outputs.items()
