@@ -158,7 +158,7 @@ PAGES = (
         (
             *("talon_strategies:*", "talon_drafters:Datastore", "talon_drafters:DraftModel", "talon_drafters:Eagle"),
             *("talon_drafters:Eagle3", "talon_drafters:Hydra", "talon_drafters:Medusa", "talon_drafters:Ngram"),
-            *("talon_drafters:HybridSpec", "talon_drafters:Pld"),
+            *("talon_drafters:HybridSpec", "talon_drafters:Lookahead", "talon_drafters:Pld"),
             *("talon_drafters:Eagle3Recipe", "talon_drafters:HydraRecipe", "talon_drafters:MedusaRecipe"),
             *("talon_kernels:*", "talon_core.peers:*"),
         ),

@@ -9,6 +9,7 @@ from talon_drafters.eagle import Eagle
 from talon_drafters.eagle3 import Eagle3, Eagle3Recipe
 from talon_drafters.hybrid import HybridSpec
 from talon_drafters.hydra import Hydra, HydraRecipe
+from talon_drafters.lookahead import Lookahead
 from talon_drafters.medusa import Medusa, MedusaRecipe
 from talon_drafters.ngram import Ngram
 from talon_drafters.pld import Pld
@@ -24,6 +25,7 @@ def talon_drafters() -> list[type[DrafterSpec]]:
         Eagle3,
         HybridSpec,
         Hydra,
+        Lookahead,
         Medusa,
         Ngram,
         Pld,

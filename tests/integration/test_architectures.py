@@ -64,14 +64,20 @@ DRAFTERS = {
     "draft-model": "draft-model:skip=1-2",
     **dict.fromkeys(HEADS, ""),
     "hybrid": "hybrid:of=draft-model[skip=1-2]+ngram",
+    "lookahead": "lookahead:window=3,ngram=4",
 }
+SOME = {"lookahead": ("llama", "gemma3", "gpt-oss", "deepseek-v3")}
+"""Drafters whose own tests have many architectures, or whose nodes are like any other's."""
 DRAFTING = [policy for policy in POLICIES if policy != "none"]
 ONCE = {
     ([*ARCHITECTURES][place % len(ARCHITECTURES)], DRAFTING[(place + 3 * turn) % len(DRAFTING)], drafter)
     for place in range(max(len(ARCHITECTURES), len(DRAFTING)))
     for turn, drafter in enumerate(DRAFTERS)
-} | {("llama", "none", "ngram")}
-"""Every architecture with every drafter, and every policy with every drafter; the other combinations are the matrix."""
+    if drafter not in SOME
+}
+ONCE |= {(architecture, "talon", drafter) for drafter, of_it in SOME.items() for architecture in of_it}
+ONCE |= {("llama", "none", "ngram")}
+"""Every architecture with every drafter but `SOME`, and every policy with each of them; the others are the matrix."""
 
 COMBINATIONS = [
     pytest.param(*names, marks=[] if names in ONCE else [pytest.mark.matrix])

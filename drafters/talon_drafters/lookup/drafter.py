@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from typing import Generic, TypeVar
 
 import attrs
 import numpy as np
@@ -26,15 +27,18 @@ class Lookup(ABC):
         """How the text may go on; all tokens are in the vocabulary."""
 
 
+Text = TypeVar("Text", bound=Lookup)
+
+
 @attrs.define(eq=False)
-class _Slot:
+class _Slot(Generic[Text]):
     """A text, and what was found for it since it last grew."""
 
-    text: Lookup
+    text: Text
     found: Trie | None = None
 
 
-class LookupDrafter(Drafter):
+class LookupDrafter(Drafter, Generic[Text]):
     """Looks up the end of the committed text once a round; deeper nodes follow what was found, in a trie.
 
     At a node that stands in the trie, the law gives each child its share of the continuations that pass through the
@@ -49,13 +53,13 @@ class LookupDrafter(Drafter):
     """
 
     def __init__(
-        self, make: Callable[[], Lookup], vocab_size: int, max_depth: int, said: Mapping[str, object] | None = None
+        self, make: Callable[[], Text], vocab_size: int, max_depth: int, said: Mapping[str, object] | None = None
     ) -> None:
         self.max_depth = max_depth
         self._make = make
         self._vocab_size = vocab_size
         self._said = said or {}
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, _Slot[Text]] = {}
 
     def describe(self) -> Mapping[str, object]:
         return self._said

@@ -55,6 +55,20 @@ class Trie:
         return trie
 
     @classmethod
+    def of(cls, continuations: Sequence[Sequence[int]]) -> "Trie":
+        """The trie of a few continuations; of equally frequent children that of an earlier one stands first."""
+        trie = cls([len(continuations)])
+        waiting = [(0, continuations)]
+        for node, own in waiting:
+            after: dict[int, list[Sequence[int]]] = {}
+            for tokens in own:
+                if tokens:
+                    after.setdefault(tokens[0], []).append(tokens[1:])
+            for token, rest in sorted(after.items(), key=lambda child: -len(child[1])):
+                waiting.append((trie.add(node, token, len(rest)), rest))
+        return trie
+
+    @classmethod
     def most_frequent(cls, continuations: IntArray, end: int, most: int) -> "Trie":
         """The trie of the beginnings that are seen most often; of equally frequent ones the shorter come first.
 

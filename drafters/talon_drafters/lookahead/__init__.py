@@ -1,0 +1,5 @@
+"""The drafter `lookahead`: n-grams that the target itself makes, by Jacobi iteration beside every tree."""
+
+from talon_drafters.lookahead.options import Lookahead
+
+__all__ = ["Lookahead"]
