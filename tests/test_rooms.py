@@ -31,14 +31,16 @@ IMPORTED_BY = {
 IMPORTED_BY_PEERS = {"peers", CONTRACTS, "models", "runtime", "hf"}
 """The rooms that our peers import: a plugin in the core's folder, and the last room, so that nobody imports them."""
 IMPORTED_BESIDES = {
+    "talon_drafters.conflayers.drafter": {"hf"},
     "talon_drafters.draft_model.drafter": {"hf"},
     "talon_drafters.hybrid.drafter": {"engine"},
     "talon_drafters.hybrid.options": {"plugins"},
     "talon_drafters.hydra.drafter": {"hf"},
     "talon_strategies.bandit": {"plugins"},
 }
-"""What single modules import besides: a draft model, and the prefix layer of Hydra, are of transformers; a drafter of
-several drafters finds them by name, and checks what they answer; a policy of several policies finds them by name."""
+"""What single modules import besides: a draft model, the target's own layers and the prefix layer of Hydra are of
+transformers; a drafter of several drafters finds them by name, and checks what they answer; a policy of several policies
+finds them by name."""
 LOADS_TRANSFORMERS = {"talon_core.models.loading", "talon_core.models.convert"}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 

@@ -156,7 +156,8 @@ PAGES = (
         "Their options, as arguments from Python. [Policies](../policies.md), [rules](../rules.md), "
         "[drafters](../drafters.md) and [training](../training.md) say when to take which.",
         (
-            *("talon_strategies:*", "talon_drafters:Datastore", "talon_drafters:DraftModel", "talon_drafters:Eagle"),
+            *("talon_strategies:*", "talon_drafters:ConfLayers", "talon_drafters:Datastore"),
+            *("talon_drafters:DraftModel", "talon_drafters:Eagle"),
             *("talon_drafters:Eagle3", "talon_drafters:Hydra", "talon_drafters:Medusa", "talon_drafters:Ngram"),
             *("talon_drafters:HybridSpec", "talon_drafters:Lookahead", "talon_drafters:Pld"),
             *("talon_drafters:Eagle3Recipe", "talon_drafters:HydraRecipe", "talon_drafters:MedusaRecipe"),

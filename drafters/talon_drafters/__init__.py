@@ -3,6 +3,7 @@
 from talon_core.drafter import DrafterSpec
 from talon_core.hookspecs import hookimpl
 from talon_core.recipe import Recipe
+from talon_drafters.conflayers import ConfLayers
 from talon_drafters.datastore import Datastore
 from talon_drafters.draft_model import DraftModel
 from talon_drafters.eagle import Eagle
@@ -19,6 +20,7 @@ from talon_drafters.pld import Pld
 def talon_drafters() -> list[type[DrafterSpec]]:
     """The drafters of this distribution."""
     return [
+        ConfLayers,
         Datastore,
         DraftModel,
         Eagle,

@@ -91,6 +91,9 @@ class HFTarget(NetworkTarget):
         self._executors.add(made)
         return made
 
+    def own_executor(self) -> Executor:
+        return self.runner.executor
+
     def _forget(self) -> None:
         """Give up what is recorded, the drafters' passes too: they may share the model's embedding and LM head."""
         for executor in self._executors:

@@ -28,6 +28,7 @@ class TreeCache:
         lengths: committed rows of each slot; 0 for one that is not open.
         staged: rows of its tree.
         reallocations: how often the buffers were given up for others; who keeps their addresses looks here.
+        passes: how many passes over trees have been run.
     """
 
     def __init__(self, granule: int = 1) -> None:
@@ -35,6 +36,7 @@ class TreeCache:
         self.lengths: list[int] = []
         self.staged: list[int] = []
         self.reallocations = 0
+        self.passes = 0
         self._rooms: dict[int, int] = {}  # of the slots that are open
         self._needed = (0, 0)  # most slots and rows since all were closed
         self._slots = 0  # of the buffers
@@ -149,7 +151,23 @@ class TreeCache:
 
     def staged_now(self, counts: Sequence[int]) -> None:
         """A pass over trees is over: its `counts[b]` rows are part of the tree of sequence `b`."""
+        self.passes += 1
         self.staged = [staged + count for staged, count in zip(self.staged, counts, strict=True)]
+
+    def restage(self, counts: Mapping[int, int], passes: int) -> None:
+        """Count rows of slots as staged again that a pass has staged, and that were given up after it.
+
+        Args:
+            counts: by slot how many.
+            passes: what `passes` was after that pass.
+
+        Raises:
+            RuntimeError: if another pass has been run since, which may have written to them.
+        """
+        if counts and passes != self.passes:
+            raise RuntimeError("another pass over trees has been run since; its rows may be where these were")
+        for slot, count in counts.items():
+            self.staged[slot] = count
 
     def make_room(self, capacity: int) -> None:
         """Let each slot have at least `capacity` rows, committed and staged together; nothing is lost."""

@@ -37,6 +37,15 @@ class NetworkTarget(Target):
         """A new executor for passes of the drafter's own: on the target's device, with its tree attention."""
 
     @abstractmethod
+    def own_executor(self) -> "Executor":
+        """The executor of the target's own passes, with the keys and values of the committed texts in its cache.
+
+        While a drafter is asked it may run layers of the target with it, which see these and stage rows behind them.
+        They are given up before it answers (`TreeCache.committed`, 0 rows), and may be counted again when it is asked
+        for more of the same tree (`TreeCache.restage`).
+        """
+
+    @abstractmethod
     def faster(self, *modules: "nn.Module") -> AbstractContextManager[object]:
         """A context in which modules of the drafter's own run as fast as the target's do; for `Drafter.session`.
 

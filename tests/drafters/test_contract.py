@@ -53,7 +53,7 @@ def test_passes_that_are_recorded_keep_it_as_well(model: Any, specs: dict[str, s
     check_drafter(drafter, target, max_examples=5)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "conflayers"])  # which runs the target's own
 @pytest.mark.filterwarnings("ignore:passes run without CUDA graphs:RuntimeWarning")
 def test_why_its_passes_are_not_recorded_can_be_asked_of_every_drafter(
     model: Any, specs: dict[str, str], name: str

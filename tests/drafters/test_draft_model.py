@@ -17,11 +17,12 @@ from talon_core.drafter import Frontier
 from talon_core.hf.runner import ModelRunner
 from talon_core.plugins.parts import Parts
 from talon_core.runtime.device import executor_for
+from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.states import decoder_layers
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_drafters import DraftModel
-from talon_drafters.draft_model.drafter import ModelDrafter, without_layers
+from talon_drafters.draft_model.drafter import ModelDrafter
 from talon_tests.tiny_models import tiny_model
 
 VOCAB = 97

@@ -64,9 +64,10 @@ DRAFTERS = {
     "draft-model": "draft-model:skip=1-2",
     **dict.fromkeys(HEADS, ""),
     "hybrid": "hybrid:of=draft-model[skip=1-2]+ngram",
+    "conflayers": "conflayers:context=8,every=8",
     "lookahead": "lookahead:window=3,ngram=4",
 }
-SOME = {"lookahead": ("llama", "gemma3", "gpt-oss", "deepseek-v3")}
+SOME = {"conflayers": ("llama", "gemma3", "gpt2", "opt"), "lookahead": ("llama", "gemma3", "gpt-oss", "deepseek-v3")}
 """Drafters whose own tests have many architectures, or whose nodes are like any other's."""
 DRAFTING = [policy for policy in POLICIES if policy != "none"]
 ONCE = {

@@ -50,8 +50,8 @@ POLICIES = {
     "sampled-chain": "sampled-chain:length=5",
 }
 DRAFTERS = {
-    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid", "lookahead"),
-    "gemma": ("ngram", "lookahead", "draft-model:skip=6-11"),
+    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid", "lookahead", "conflayers"),
+    "gemma": ("ngram", "lookahead", "conflayers", "draft-model:skip=6-11"),
 }
 ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
     ("smollm", "talon", "draft-model:skip=9-20"),
@@ -61,6 +61,7 @@ ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
     ("smollm", "talon", "medusa"),
     ("smollm", "talon", "hybrid"),
     ("smollm", "talon", "lookahead"),
+    ("smollm", "gammatune-plus", "conflayers"),
     ("gemma", "none", "ngram"),
     ("gemma", "talon", "ngram"),
     ("gemma", "eagle2", "draft-model:skip=6-11"),

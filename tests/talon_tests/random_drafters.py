@@ -34,7 +34,7 @@ TRAINED = {
     "hydra": HydraTraining(HydraRecipe(draft_vocab=2, steps=3)),
     "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=2, steps=3, prefix=True)),
 }
-NETWORKS = (*TRAINED, "eagle", "draft-model:skip=1")
+NETWORKS = (*TRAINED, "eagle", "draft-model:skip=1", "conflayers")
 DRAFTERS = (*NETWORKS, "ngram", "pld", "datastore", "hybrid", "lookahead")
 """Keys of `drafter_specs`."""
 
@@ -55,6 +55,7 @@ def drafter_specs(model: Any, root: Path) -> dict[str, str]:
     """
     torch.manual_seed(1)
     found = {"ngram": "ngram:least=0", "pld": "pld", "draft-model:skip=1": "draft-model:skip=1"}
+    found["conflayers"] = "conflayers:context=4,every=3"
     found["lookahead"] = "lookahead:window=2,ngram=3,guesses=2"
     texts = np.random.default_rng(0).integers(0, VOCAB, (9, 7))
     write_index(root / "datastore", map(Piece, texts), IndexedVocabulary("random", VOCAB, ""), shard_tokens=29)

@@ -1,22 +1,20 @@
 """The running side of `draft-model`: a causal LM over growing trees."""
 
-import copy
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.models.loading import load_model
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
+from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.sharing import vocabulary_size
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
-from talon_core.runtime.states import decoder_layers
 from talon_core.target import Target
 from talon_core.tree import IntArray
 
@@ -62,50 +60,6 @@ def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: NetworkTarg
         raise ValueError(
             f"the draft model '{name}' has {size} token ids and the target {target.vocab_size}; they must be the same"
         )
-
-
-def without_layers(model: Any, skip: Sequence[int]) -> Any:
-    """A causal LM that shares all modules with `model` but lacks some of its decoder layers.
-
-    Args:
-        model: a transformers causal LM; it is not changed.
-        skip: the layers to leave out, counted from 0.
-
-    Raises:
-        ValueError: if a layer does not exist, or none would be left.
-    """
-    layers = decoder_layers(model)
-    wrong = [layer for layer in skip if not 0 <= layer < len(layers)]
-    if wrong:
-        raise ValueError(f"skip names layer {wrong[0]}; the target has layers 0 to {len(layers) - 1}")
-    kept = [layer for layer in range(len(layers)) if layer not in set(skip)]
-    if not kept:
-        raise ValueError(f"skip leaves out all {len(layers)} layers; at least one must stay")
-    config = copy.deepcopy(model.config)
-    text = config.get_text_config()
-    text.num_hidden_layers = len(kept)
-    if getattr(text, "layer_types", None):
-        text.layer_types = [text.layer_types[layer] for layer in kept]
-    path = next(name for name, module in model.named_modules() if module is layers).split(".")
-    top = part = _shallow(model)
-    part.config = config
-    for name in path[:-1]:
-        child = _shallow(getattr(part, name))
-        if isinstance(getattr(child, "config", None), type(text)):
-            child.config = text
-        setattr(part, name, child)
-        part = child
-    setattr(part, path[-1], nn.ModuleList([layers[layer] for layer in kept]))
-    return top
-
-
-def _shallow(module: Any) -> Any:
-    """A module of the same class that shares everything but the dictionaries that hold its children."""
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    twin._parameters = dict(module._parameters)
-    twin._buffers = dict(module._buffers)
-    return twin
 
 
 class _Slot(StagedSlot):

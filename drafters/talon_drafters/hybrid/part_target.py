@@ -70,6 +70,9 @@ class PartTarget(NetworkTarget):
     def executor(self) -> Executor:
         return self._target.executor()
 
+    def own_executor(self) -> Executor:
+        return self._target.own_executor()
+
     def faster(self, *modules: nn.Module) -> AbstractContextManager[object]:
         return self._target.faster(*modules)
 
