@@ -257,7 +257,7 @@ def test_on_a_model_the_window_brings_tokens_and_changes_none(options: str, atte
 def test_a_trace_of_its_window_is_refused_and_one_of_its_pool_is_not() -> None:
     with pytest.raises(ValueError, match="drafter 'lookahead' with these options asks the target beside every tree"):
         Observing(Lookahead(), Place()).open(CYCLE)
-    assert Observing(Lookahead(window=0), Place()).open(CYCLE).max_depth == 3
+    assert Observing(Lookahead(window=0), Place()).open(CYCLE).max_depth == 2
     assert Lookahead(window=0).reads_texts
     assert not Lookahead().reads_texts
 

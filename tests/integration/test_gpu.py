@@ -28,6 +28,8 @@ WAYS = {
     "plain": (None, "ngram"),
     "ngram": ("talon:budget=8,top_k=3", "ngram"),
     "draft model": ("talon:budget=24,top_k=4", "draft-model:skip=1+2"),
+    "conflayers": ("talon:budget=24,top_k=4", "conflayers:context=8,every=8"),
+    "lookahead": ("talon:budget=8,top_k=3", "lookahead:window=3,ngram=3"),
 }
 
 

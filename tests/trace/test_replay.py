@@ -22,6 +22,7 @@ from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Replay
 from talon_core.tree import TokenTree
+from talon_drafters import Lookahead
 from talon_strategies import Talon
 
 DETERMINISTIC = {
@@ -168,6 +169,20 @@ def test_drafters_that_look_up_are_asked_again_where_their_files_are(
         found = [replayed(trace, text, "talon") for text in trace]
         assert found == [(decoded(tiny, trace, text, "talon", shared_target), 0) for text in trace]
         assert found == [replayed(ngram, text, f"{drafter} / talon") for text in ngram]
+
+
+def test_layers_that_follow_the_text_are_replayed_and_a_window_beside_the_trees_is_refused(
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny, "conflayers:context=8,every=8", width=8, nodes=2, depth=6)
+    for text in trace:
+        policy = DETERMINISTIC["chain"]
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
+    with pytest.raises(ValueError, match="drafter 'lookahead' with these options asks the target beside every tree"):
+        recorded(tiny, "lookahead")
+    with pytest.raises(ValueError, match="'lookahead' needs the model"):
+        parse_method("lookahead/talon", trace, load_registry())
+    assert parse_method("lookahead:window=0/talon", trace, load_registry()).drafter == Lookahead(window=0)
 
 
 SMOLLM = [

@@ -30,8 +30,8 @@ class Lookahead(DrafterSpec):
     """
 
     name = "lookahead"
-    window: int = attrs.field(default=4, validator=[ge(0), le(64)])
-    ngram: int = attrs.field(default=4, validator=[ge(3), le(16)])
+    window: int = attrs.field(default=3, validator=[ge(0), le(64)])
+    ngram: int = attrs.field(default=3, validator=[ge(3), le(16)])
     guesses: int = attrs.field(default=4, validator=[ge(1), le(64)])
     text: bool = attrs.field(default=True, validator=instance_of(bool))
 
