@@ -39,8 +39,8 @@ IMPORTED_BESIDES = {
     "talon_strategies.bandit": {"plugins"},
 }
 """What single modules import besides: a draft model, the target's own layers and the prefix layer of Hydra are of
-transformers; a drafter of several drafters finds them by name, and checks what they answer; a policy of several policies
-finds them by name."""
+transformers; a drafter of several drafters finds them by name, and checks what they answer; a policy of several
+policies finds them by name."""
 LOADS_TRANSFORMERS = {"talon_core.models.loading", "talon_core.models.convert"}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 

@@ -173,7 +173,7 @@ def rounds(model: Any, drafter: Any, prompts: Sequence[Any], backend: Any = None
     from talon_core import Engine
 
     target = HFTarget(model, backend or sdpa(), graphs=graphs)
-    engine = Engine(target, Match(), Talon(budget=12, top_k=3, mu=0.1), drafter(target), allocate=False)
+    engine = Engine(target, Match(), Talon(budget=12, top_k=3, mu=0.1), drafter(target), allocator=None)
     sequences = [engine.submit(Request(prompt, 20)) for prompt in prompts]
     while not all(one.finished for one in sequences):
         engine.step()

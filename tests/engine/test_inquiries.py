@@ -119,7 +119,7 @@ def test_the_law_of_the_text_stays_the_targets_whatever_is_asked(policy: Any, ru
 
 def test_every_sequence_of_a_batch_gets_its_own_answers() -> None:
     target, drafter = TableTarget(TABLE), Asking()
-    engine = Engine(target, Match(), Talon(budget=5, top_k=2), drafter, allocate=False)
+    engine = Engine(target, Match(), Talon(budget=5, top_k=2), drafter, allocator=None)
     sequences = [engine.submit(Request(np.array(prompt), 9)) for prompt in ([0, 1], [3, 3, 1], [2])]
     while not all(one.finished for one in sequences):
         engine.step()

@@ -35,6 +35,8 @@ class ConfLayers(DrafterSpec):
     """
 
     name = "conflayers"
+    purpose = "models"
+    paper = "arXiv 2604.14612"
     least: float = attrs.field(default=0.4, validator=[ge(0), le(1)])
     most: float = attrs.field(default=0.45, validator=[ge(0), le(1)])
     context: int = attrs.field(default=32, validator=[ge(2), le(1024)])

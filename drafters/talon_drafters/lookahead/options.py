@@ -30,6 +30,8 @@ class Lookahead(DrafterSpec):
     """
 
     name = "lookahead"
+    purpose = "look-ups"
+    paper = "arXiv 2402.02057"
     window: int = attrs.field(default=3, validator=[ge(0), le(64)])
     ngram: int = attrs.field(default=3, validator=[ge(3), le(16)])
     guesses: int = attrs.field(default=4, validator=[ge(1), le(64)])
