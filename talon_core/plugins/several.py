@@ -1,17 +1,11 @@
-"""Several parts in one option, as `eagle3[path=heads]+ngram`: specs joined by `+`, the options of each in brackets."""
+"""Several parts in one option, as `eagle3[path=heads]+ngram`, made by what is installed."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from talon_core.plugins import nested
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
-
-_PART = re.compile(r"([^\[\]+]+)(?:\[([^\[\]]*)\])?")
-"""A part: its name, and its options in brackets."""
-
-_BETWEEN = re.compile(r";(?=[^;=]*=)")
-"""What stands between two options in brackets; a `;` with no option behind it is one of a list, as in `widths=3;1`."""
 
 
 def split_parts(of: str, what: str, example: str) -> list[str]:
@@ -25,20 +19,12 @@ def split_parts(of: str, what: str, example: str) -> list[str]:
     Raises:
         ValueError: if it is no such list, or has a part twice.
     """
-    found = [match.group() for match in _PART.finditer(of)]
-    if not found or "+".join(found) != of or len(set(found)) < len(found):
+    found = nested.split_parts(of)
+    if found is None or len(set(found)) < len(found):
         raise ValueError(
             f"of is '{of}'; it must be different {what} joined by '+', options in brackets, such as {example}"
         )
     return found
-
-
-def spec_of(written: str) -> str:
-    """The spec of one part: `talon[budget=9;mu=0.1]` is `talon:budget=9,mu=0.1`."""
-    found = _PART.fullmatch(written)
-    assert found is not None
-    name, options = found.groups()
-    return f"{name}:{_BETWEEN.sub(',', options)}" if options else str(name)
 
 
 def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -55,6 +41,8 @@ def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any]) ->
     """
     registry = load_registry()
     try:
-        return tuple(besides[part] if part in besides else built(registry, kind, spec_of(part)) for part in written)
+        return tuple(
+            besides[part] if part in besides else built(registry, kind, nested.part_spec(part)) for part in written
+        )
     except LookupError as error:
         raise ValueError(f"of: {error.args[0]}") from None

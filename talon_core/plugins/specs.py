@@ -177,6 +177,21 @@ def _default(cls: type, field: "attrs.Attribute[Any]") -> Any:
 
 def spelled(made: Any) -> str:
     """A registered object as a spec: its name and the options that differ from their defaults."""
+    return join_spec(_name(made), _given(made))
+
+
+def as_part(made: Any) -> str:
+    """A registered object as it is named within another: as `spelled`, with the options in brackets, `;` between."""
+    written = ";".join(f"{option}={value}" for option, value in _given(made).items())
+    return f"{_name(made)}[{written}]" if written else _name(made)
+
+
+def _name(made: Any) -> str:
+    return str(getattr(made, "name", type(made).__name__))
+
+
+def _given(made: Any) -> dict[str, str]:
+    """The options of a registered object that differ from their defaults, as they are written."""
     cls = type(made)
     defaults = describe_options(cls)
     given: dict[str, str] = {}
@@ -191,7 +206,7 @@ def spelled(made: Any) -> str:
             default = field.converter(default)
         if not np.array_equal(value, default):
             given[field.alias] = _as_option(value)
-    return join_spec(str(getattr(made, "name", cls.__name__)), given)
+    return given
 
 
 _PARTS = tuple(interface for _, interface in KINDS.values())
@@ -199,8 +214,8 @@ _PARTS = tuple(interface for _, interface in KINDS.values())
 
 
 def _as_option(value: object) -> str:
-    """An option's value as it is written in a spec; several parts as `talon_core.plugins.several` reads them."""
-    if not isinstance(value, tuple) or not value or not all(isinstance(part, _PARTS) for part in value):
-        return as_written(value)
-    specs = (spelled(part).replace(",", ";").partition(":") for part in value)
-    return "+".join(f"{name}[{options}]" if options else name for name, _, options in specs)
+    """An option's value as it is written in a spec; one part or several as `talon_core.plugins.nested` reads them."""
+    parts = value if isinstance(value, tuple) else (value,)
+    if parts and all(isinstance(part, _PARTS) for part in parts):
+        return "+".join(map(as_part, parts))
+    return as_written(value)
