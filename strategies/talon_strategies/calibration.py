@@ -3,6 +3,7 @@
 import attrs
 import numpy as np
 
+from talon_core.logistic import log_odds_of, log_sigmoid
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray
 
@@ -42,8 +43,8 @@ class Calibration:
         Args:
             logp: the drafter's log-probabilities of tokens after their parents, any shape.
         """
-        odds = self.line[0] + self.line[1] * _log_odds(logp)
-        return np.where(np.isneginf(logp), -np.inf, -np.logaddexp(0.0, -odds))
+        odds = self.line[0] + self.line[1] * log_odds_of(logp, CERTAIN)
+        return np.where(np.isneginf(logp), -np.inf, log_sigmoid(odds))
 
     def learn(self, round_: Round, but: IntArray | None = None) -> None:
         """Take note of the tokens that a round has tested.
@@ -59,15 +60,8 @@ class Calibration:
         if not len(tested):
             return
         logp = tree.path_logp[tested] - tree.path_logp[tree.parents[tested]]
-        own = np.column_stack([np.ones(len(tested)), _log_odds(logp)])  # (tested, 2)
+        own = np.column_stack([np.ones(len(tested)), log_odds_of(logp, CERTAIN)])  # (tested, 2)
         expected = 1.0 / (1.0 + np.exp(-own @ self.line))
         self.precision = self.precision + (own * (expected * (1.0 - expected))[:, None]).T @ own
         self.line = self.line + np.linalg.solve(self.precision, own.T @ (np.isin(tested, path) - expected))
         self.line[1] = max(self.line[1], LEAST_SLOPE)
-
-
-def _log_odds(logp: FloatArray) -> FloatArray:
-    """Cut at `CERTAIN`; shape as given."""
-    below = np.minimum(logp, -1e-9)
-    odds: FloatArray = np.clip(below - np.log(-np.expm1(below)), -CERTAIN, CERTAIN)
-    return odds

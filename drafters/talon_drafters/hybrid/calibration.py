@@ -1,7 +1,8 @@
 """How far a look-up is trusted: a logistic regression on the log-odds of its best guess, one for each text."""
 
 from collections.abc import Mapping
-from math import exp, log
+
+from talon_core.logistic import log_odds, sigmoid
 
 # Fitted together by the likelihood of the mixture, see `HybridSpec`.
 SLOPE, INTERCEPT = 1.2, -0.1
@@ -11,16 +12,6 @@ RATE, KEPT = 0.2, 0.95
 """Of a gradient step, and what is left of what was learned before it: about the last twenty guesses count."""
 
 _CUT = 1e-4  # probabilities nearer to 0 or 1 have no more evidence than this
-
-
-def log_odds(prob: float) -> float:
-    """`ln(prob / (1 - prob))`, as far as probabilities can be told from 0 and 1."""
-    prob = min(max(prob, _CUT), 1.0 - _CUT)
-    return log(prob / (1.0 - prob))
-
-
-def _sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + exp(-x))
 
 
 class Trust:
@@ -35,7 +26,7 @@ class Trust:
 
     def comes(self, share: float) -> float:
         """The probability that a look-up's best token comes, from its share alone."""
-        return _sigmoid(SLOPE * log_odds(share) + INTERCEPT + self.shift)
+        return sigmoid(SLOPE * log_odds(share, _CUT) + INTERCEPT + self.shift)
 
     def learn(self, shares: Mapping[int, float], token: int) -> None:
         """A token of the text, and what was looked up before it came."""
@@ -55,5 +46,5 @@ class Trust:
             shares: what was found, not empty.
             model_best: the greatest probability that the models give to any token.
         """
-        odds = SLOPE * log_odds(max(shares.values())) + BESIDE_MODEL * log_odds(model_best)
-        return _sigmoid(odds + BESIDE_INTERCEPT + self.shift)
+        odds = SLOPE * log_odds(max(shares.values()), _CUT) + BESIDE_MODEL * log_odds(model_best, _CUT)
+        return sigmoid(odds + BESIDE_INTERCEPT + self.shift)
