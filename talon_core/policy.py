@@ -50,6 +50,8 @@ class SequenceInfo:
         costs: what this machine takes for passes; it may know nothing yet.
         machine: a place for what policies learn of the machine, not of the text: one for all sequences of a decoder, at
             the same time and after each other. What is kept of a text goes into the policy that `begin` returns.
+        drafter: the registered name of the drafter; empty where it is not known, or nothing drafts.
+        weight_bits: `Target.weight_bits`: 8 or 4 of a target that is quantised; None where it is not known.
     """
 
     prompt_length: int
@@ -57,6 +59,8 @@ class SequenceInfo:
     temperature: float
     costs: Costs = attrs.field(factory=MeasuredCosts)
     machine: MutableMapping[str, Any] = attrs.field(factory=dict)
+    drafter: str = ""
+    weight_bits: int | None = None
 
     @property
     def greedy(self) -> bool:

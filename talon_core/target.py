@@ -66,6 +66,9 @@ class Target(ABC):
     context_length: int | None
     """Most tokens of prompt and output together; None if there is no limit."""
 
+    weight_bits: int | None = None
+    """In how many bits each weight is kept: 16 in half precision, 8 or 4 where it is quantised; None if not known."""
+
     context_reason: str | None = None
     """Why `context_length` is less than the model's configuration says, as a clause; None if it is not."""
 

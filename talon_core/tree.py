@@ -240,6 +240,36 @@ class TokenTree:
             extended._check_drawn()
         return extended
 
+    def scored(self, path_logp: FloatArray) -> "TokenTree":
+        """The same nodes with other scores, for a policy that shows its tree to another one.
+
+        Args:
+            path_logp: shape `(nodes,)`.
+
+        Raises:
+            ValueError: if it has another shape.
+        """
+        scores = floats(path_logp)
+        if scores.shape != self.tokens.shape:
+            raise ValueError(f"path_logp has shape {scores.shape}; the tree has {len(self)} nodes")
+        return TokenTree._of(self.tokens, self.parents, scores, self.drawn, self.depths)
+
+    def nodes_of(self, part: "TokenTree") -> list[int]:
+        """The nodes of this tree that those of another one are, by the tokens of their paths.
+
+        Args:
+            part: a tree from the same root, as `keep` makes them.
+
+        Returns:
+            For each node of `part`, in order; -1 for one that is not here.
+        """
+        held = zip(self.parents[1:].tolist(), self.tokens[1:].tolist(), strict=True)
+        places = {pair: node for node, pair in enumerate(held, start=1)}
+        found = [0]
+        for parent, token in zip(part.parents[1:].tolist(), part.tokens[1:].tolist(), strict=True):
+            found.append(places.get((found[parent], token), -1))
+        return found
+
     def without_laws(self) -> "TokenTree":
         """The tree as a record of what was drawn, without the laws, which are as large as the vocabulary."""
         if not self.drawn:

@@ -34,6 +34,7 @@ def describe_environment(model: Any, tokenizer: Any, target: Any) -> dict[str, A
         **describe_machine(),
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
+        "weight_bits": getattr(target, "weight_bits", None),
         "attention": getattr(getattr(target, "attention", None), "name", None),
         "accelerator": accelerator.name if accelerator is not None else None,
         "architecture": type(model).__name__,

@@ -335,7 +335,17 @@ class Engine:
         """
         sampling, limit = request.sampling, request.limit(self.parts.target)
         temperature = sampling.temperature if sampling.do_sample else 0.0
-        return begun(self.policy, SequenceInfo(len(request.ids), limit, temperature, self.costs, self._machine))
+        spec, target = self.parts.spec, self.parts.target
+        told = SequenceInfo(
+            prompt_length=len(request.ids),
+            max_new_tokens=limit,
+            temperature=temperature,
+            costs=self.costs,
+            machine=self._machine,
+            drafter="" if spec is None else spec.name,
+            weight_bits=target.weight_bits,
+        )
+        return begun(self.policy, told)
 
     def _open(self, slot: int, sequence: Sequence, source: int, length: int) -> int:
         """Open a slot; returns how many tokens of the prompt need not be read."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.errors import one_line
+from talon_core.hf.bits import weight_bits
 from talon_core.hf.checks import check_autocast, checked_model
 from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel, difference
@@ -75,6 +76,7 @@ class HFTarget(NetworkTarget):
         self.model = model
         self.vocab_size = vocabulary_size(model)
         self.context_length, self.context_reason = _context(config)
+        self.weight_bits = weight_bits(model)
         self.device = model.device
         self.attention = attention
         self.accelerator = accelerator

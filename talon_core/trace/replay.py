@@ -14,6 +14,7 @@ from talon_core.engine.checked_policy import begun, tell
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.walking import walked
+from talon_core.errors import is_whole
 from talon_core.laws import Laws, check_node
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
@@ -222,7 +223,15 @@ class _Text:
         self._choices, self._policy_choices = choices, choices.apart(1)
         self.outside = 0
         costs = replay.costs
-        told = SequenceInfo(text.prompt_tokens, self._limit, replay.temperature, costs or MeasuredCosts())
+        bits = trace.manifest["environment"].get("weight_bits")
+        told = SequenceInfo(
+            prompt_length=text.prompt_tokens,
+            max_new_tokens=self._limit,
+            temperature=replay.temperature,
+            costs=costs or MeasuredCosts(),
+            drafter=trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
+            weight_bits=bits if is_whole(bits) else None,  # traces of earlier versions do not tell
+        )
         self._policy = begun(method.policy or RootAlone(), told)
 
     def replayed(self) -> Replayed:

@@ -175,6 +175,29 @@ def test_what_is_kept_keeps_its_paths_and_its_order(tree, chosen, random):
         assert kept.tokens[kept.path(new)].tolist() == tree.tokens[tree.path(old)].tolist()
 
 
+@given(draft_trees(), st.lists(st.booleans(), min_size=24, max_size=24))
+def test_nodes_of_a_part_are_those_that_were_kept(tree, chosen):
+    nodes = closed_sets(tree, chosen)
+    assert tree.nodes_of(tree.keep(nodes)) == nodes
+
+
+def test_nodes_that_are_not_here_are_told_and_so_are_those_below_them():
+    invented = SEVEN.keep([0, 2]).extend(np.array([13, 10]), np.array([1, 2]), np.array([-2.0, -3.0]))
+    assert SEVEN.nodes_of(invented) == [0, 2, -1, -1]
+
+
+@given(draft_trees())
+def test_other_scores_leave_the_nodes_as_they_are(tree):
+    scored = tree.scored(2 * tree.path_logp)
+    assert scored.path_logp.tolist() == [2 * logp for logp in tree.path_logp.tolist()]
+    for same in ("tokens", "parents", "depths"):
+        assert getattr(scored, same).tolist() == getattr(tree, same).tolist()
+    with pytest.raises(ValueError, match=rf"path_logp has shape \({len(tree) + 1},\); the tree has {len(tree)} nodes"):
+        tree.scored(np.zeros(len(tree) + 1))
+    with pytest.raises(ValueError, match="read-only"):
+        scored.path_logp[0] = 1.0
+
+
 @given(draft_trees(), st.integers(0, 30))
 def test_the_best_nodes_are_a_tree_and_none_outside_scores_more(tree, count):
     best = tree.best(count)

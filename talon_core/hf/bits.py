@@ -1,0 +1,33 @@
+"""In how many bits a model keeps its weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from talon_core.errors import is_whole
+
+BITS = ("bits", "w_bit", "nbits")
+"""What configurations of quantisation call the number: GPTQ's and AWQ's, older ones of AWQ, and HQQ's."""
+
+NAMED = {"int8": 8, "float8": 8, "int4": 4, "int2": 2}
+"""What they call weights by name, as Quanto's does."""
+
+
+def weight_bits(model: Any) -> int | None:
+    """The bits of a weight in a model's linear layers; None where a quantised model does not say.
+
+    Args:
+        model: a transformers causal LM.
+    """
+    given = getattr(model.config, "quantization_config", None)
+    if given is None:
+        return 8 * int(model.dtype.itemsize)
+    told: Mapping[str, Any] = given if isinstance(given, Mapping) else vars(given)
+    for name, bits in (
+        ("load_in_4bit", 4),
+        ("load_in_8bit", 8),
+    ):  # bitsandbytes'; objects keep them behind an underscore
+        if told.get(name) or told.get(f"_{name}"):
+            return bits
+    counts = (told.get(name) for name in BITS)
+    found = next((int(bits) for bits in counts if is_whole(bits)), None)
+    return found if found is not None else NAMED.get(str(told.get("weights")))
