@@ -1,25 +1,21 @@
-"""A small trained network that predicts whether a drafted token is accepted, from what a policy sees of it."""
+"""A small trained network that predicts what is accepted, from what a policy sees of a draft."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
-from talon_core.errors import first_line
+from talon_core.errors import first_line, written
+from talon_core.logistic import log_sigmoid
 from talon_core.tree import FloatArray
-
-FEATURES = ("probability", "second", "entropy", "depth")
-"""What the network looks at, in this order: the token's probability after its parent; that of the second best candidate
-there, 0 if there is none; the entropy of what is offered there, in nats, see `talon_strategies.entropy`; the token's
-depth, 1 for the first one."""
 
 TENSORS = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
 
-SHAPES = (
-    f"a head holds hidden.weight of shape (hidden, {len(FEATURES)}), hidden.bias (hidden,), output.weight (1, hidden) "
-    "and output.bias (1,), finite floating-point numbers, in a safetensors file"
-)
+ORIGIN = "acceptance_head"
+"""In the metadata of a file, where there is any: what the head was fitted on, in JSON, its `features` among it."""
 
 _SAME = attrs.cmp_using(eq=np.array_equal)
 
@@ -30,10 +26,11 @@ class AcceptanceHead:
 
     Attributes:
         source: the file that it was read from, as it was given.
-        hidden_weight: shape `(hidden, 4)`, float64; a column for each of `FEATURES`.
+        hidden_weight: shape `(hidden, features)`, float64.
         hidden_bias: shape `(hidden,)`.
         output_weight: shape `(hidden,)`.
         output_bias: of the output, before the logistic function.
+        origin: what it was fitted on, as `talon_strategies.fitting` writes it; empty where the file does not say.
     """
 
     source: str
@@ -41,46 +38,97 @@ class AcceptanceHead:
     hidden_bias: FloatArray = attrs.field(eq=_SAME, hash=False, repr=False)
     output_weight: FloatArray = attrs.field(eq=_SAME, hash=False, repr=False)
     output_bias: float = attrs.field(repr=False)
+    origin: Mapping[str, Any] = attrs.field(factory=dict, eq=False, hash=False, repr=False)
 
     def __str__(self) -> str:
         return self.source
 
-    def accepted(self, features: Any) -> float:
-        """The predicted probability that a token is accepted if those before it are.
+    def log_odds(self, features: Any) -> FloatArray:
+        """The predicted log-odds.
 
         Args:
-            features: `FEATURES` of the token, shape `(4,)`.
+            features: what it looks at, shape `(..., features)`.
+
+        Returns:
+            Shape `(...)`, float64.
         """
-        hidden = np.maximum(self.hidden_weight @ np.asarray(features, dtype=np.float64) + self.hidden_bias, 0.0)
-        return float(0.5 * (1.0 + np.tanh(0.5 * (self.output_weight @ hidden + self.output_bias))))
+        hidden = np.maximum(np.asarray(features, dtype=np.float64) @ self.hidden_weight.T + self.hidden_bias, 0.0)
+        odds: FloatArray = hidden @ self.output_weight + self.output_bias
+        return odds
+
+    def accepted(self, features: Any) -> FloatArray:
+        """The predicted probability, or share, of what is accepted; arguments and shape as for `log_odds`."""
+        prob: FloatArray = np.exp(log_sigmoid(self.log_odds(features)))
+        return prob
 
     @classmethod
-    def read(cls, file: str) -> "AcceptanceHead":
+    def read(cls, file: str, features: Sequence[str]) -> "AcceptanceHead":
         """Read a head from a safetensors file with the tensors `TENSORS`.
 
+        Args:
+            file: its path.
+            features: what it must look at; the file may say so.
+
         Raises:
-            ValueError: if it cannot be read, or is no head; the sentence says what one is.
+            ValueError: if it cannot be read, or is no such head; the sentence says what one is.
         """
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
+        from safetensors import SafetensorError, safe_open
 
+        shapes = (
+            f"a head holds hidden.weight of shape (hidden, {len(features)}), hidden.bias (hidden,), output.weight "
+            "(1, hidden) and output.bias (1,), finite floating-point numbers, in a safetensors file"
+        )
         try:
-            tensors = load_file(file)
+            with safe_open(file, framework="np") as opened:
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+                origin = json.loads((opened.metadata() or {}).get(ORIGIN, "{}"))
         except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-            raise ValueError(f"the head '{file}' cannot be read ({first_line(error)}); {SHAPES}") from error
-        wrong = _fault(tensors)
+            raise ValueError(f"the head '{file}' cannot be read ({first_line(error)}); {shapes}") from error
+        wrong = _fault(tensors, origin, features)
         if wrong:
-            raise ValueError(f"the file '{file}' is no head: {wrong}; {SHAPES}")
+            raise ValueError(f"the file '{file}' is no head: {wrong}; {shapes}")
         weight, bias, out, last = (tensors[name].astype(np.float64) for name in TENSORS)
-        return cls(file, weight, bias, out[0], float(last[0]))
+        return cls(file, weight, bias, out[0], float(last[0]), origin)
+
+    def to_bytes(self) -> bytes:
+        """The head as a safetensors file, which `read` reads."""
+        from safetensors.numpy import save
+
+        last = np.array([self.output_bias])
+        arrays = (self.hidden_weight, self.hidden_bias, self.output_weight[None], last)
+        tensors = {name: np.ascontiguousarray(array) for name, array in zip(TENSORS, arrays, strict=True)}
+        return save(tensors, {ORIGIN: json.dumps(self.origin)})
 
 
-def _fault(tensors: Mapping[str, Any]) -> str | None:
-    """What is wrong with the tensors of a file; None if they are a head's."""
+def given_head(given: Any, option: str, features: Sequence[str]) -> Any:
+    """For the converter of an option that names a head's file; None stays as it is, and so does a head.
+
+    Args:
+        given: what the option is set to.
+        option: what it is called.
+        features: what the head must look at.
+
+    Raises:
+        ValueError: if it is no path, or as `AcceptanceHead.read` says.
+    """
+    if given is None or isinstance(given, AcceptanceHead):
+        return given
+    if not isinstance(given, str | Path):
+        raise ValueError(  # noqa: TRY004 - as for every option
+            f"{option} is {written(given)}; it must be the path of a safetensors file, or none"
+        )
+    return AcceptanceHead.read(str(given), features)
+
+
+def _fault(tensors: Mapping[str, Any], origin: Any, features: Sequence[str]) -> str | None:
+    """What is wrong with a file; None if it holds a head that looks at these features."""
     if set(tensors) != set(TENSORS):
         return f"its tensors are {', '.join(sorted(tensors)) or 'none'}"
+    told = origin.get("features", [*features]) if isinstance(origin, dict) else None
+    if told != [*features]:
+        return f"it was fitted to look at {written(told)}, and not at {', '.join(features)}"
     hidden = tensors["hidden.weight"].shape[0] if tensors["hidden.weight"].ndim else 0
-    for name, shape in zip(TENSORS, ((hidden, len(FEATURES)), (hidden,), (1, hidden), (1,)), strict=True):
+    for name, shape in zip(TENSORS, ((hidden, len(features)), (hidden,), (1, hidden), (1,)), strict=True):
         tensor = tensors[name]
         if tensor.shape != shape or not hidden:
             return f"{name} has shape {tensor.shape}"

@@ -3,9 +3,13 @@
 import numpy as np
 
 from talon_core.candidates import Candidates
+from talon_core.tree import FloatArray
 
 OFFERED = 16
 """Candidates that policies ask for at each node whose entropy they look at."""
+
+LEAST = np.log(np.finfo(np.float64).tiny)
+"""A log-probability that adds nothing to an entropy, in the place of minus infinity."""
 
 
 def entropy_offered(candidates: Candidates, row: int = 0) -> float:
@@ -19,8 +23,20 @@ def entropy_offered(candidates: Candidates, row: int = 0) -> float:
         candidates: what a drafter offers; of `OFFERED` candidates the bound is the same everywhere.
         row: of the frontier.
     """
-    logp = candidates.logp[row]  # (width,)
-    logp = logp[: np.searchsorted(-logp, np.inf)]  # without padding
+    return float(entropies_of(candidates.logp[row : row + 1])[0])
+
+
+def entropies_of(logp: FloatArray) -> FloatArray:
+    """The entropies of some rows of candidates, as `entropy_offered` has them.
+
+    Args:
+        logp: natural log-probabilities, minus infinity for padding, shape `(rows, width)`.
+
+    Returns:
+        Shape `(rows,)`, in nats.
+    """
     prob = np.exp(logp)
-    rest = 1.0 - float(prob.sum())  # below 0 where the drafter has rounded upwards
-    return float(-prob @ logp) - (rest * float(np.log(rest)) if rest > 0 else 0.0)
+    rest = np.maximum(1.0 - prob.sum(axis=1), 0.0)  # below 0 where the drafter has rounded upwards
+    others = rest * np.log(np.where(rest > 0, rest, 1.0))
+    entropies: FloatArray = -(prob * np.maximum(logp, LEAST)).sum(axis=1) - others
+    return entropies

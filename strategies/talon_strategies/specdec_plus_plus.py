@@ -1,7 +1,6 @@
 """Chains that end where one of their tokens will probably be rejected."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -9,23 +8,21 @@ import numpy as np
 from attrs.validators import ge, le
 
 from talon_core.candidates import Candidates
-from talon_core.errors import written
 from talon_core.searching import searched
 from talon_core.tree import TokenTree
-from talon_strategies.acceptance_head import AcceptanceHead
+from talon_strategies.acceptance_head import AcceptanceHead, given_head
 from talon_strategies.entropy import OFFERED, entropy_offered
 from talon_strategies.options import number, whole_number
 from talon_strategies.stopping import StoppingChain
 
+FEATURES = ("probability", "second", "entropy", "depth")
+"""What the head looks at, in this order: the token's probability after its parent; that of the second best candidate
+there, 0 if there is none; the entropy of what is offered there, in nats, see `talon_strategies.entropy`; the token's
+depth, 1 for the first one."""
+
 
 def _head(given: Any) -> Any:
-    if given is None or isinstance(given, AcceptanceHead):
-        return given
-    if not isinstance(given, str | Path):
-        raise ValueError(  # noqa: TRY004 - as for every option
-            f"head is {written(given)}; it must be the path of a safetensors file, or none"
-        )
-    return AcceptanceHead.read(str(given))
+    return given_head(given, "head", FEATURES)
 
 
 @attrs.define
@@ -80,5 +77,6 @@ class SpecDecPlusPlus(StoppingChain):
             return math.exp(candidates.path_logp[0, 0])
         first, second = np.exp(np.append(candidates.logp[0], -np.inf)[:2])
         before = self.predicted.prob if depth > 1 else 1.0
-        self.predicted.prob = before * self.head.accepted((first, second, entropy_offered(candidates), depth))
+        seen = (first, second, entropy_offered(candidates), depth)
+        self.predicted.prob = before * float(self.head.accepted(seen))
         return self.predicted.prob

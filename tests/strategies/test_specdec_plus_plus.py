@@ -13,6 +13,7 @@ from talon_core.plugins.specs import build, spelled
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_strategies import SpecDecPlusPlus
 from talon_strategies.acceptance_head import AcceptanceHead
+from talon_strategies.specdec_plus_plus import FEATURES
 
 TENSORS = {
     "hidden.weight": np.array([[2.0, -1.0, -0.5, 0.1], [-3.0, 0.5, 1.0, 0.0], [0.0, 0.0, 0.3, -0.2]], dtype=np.float32),
@@ -71,7 +72,7 @@ def test_a_chain_by_hand(draft):
 def test_a_spec_names_a_head_and_says_it_again(head):
     policy = build(load_registry(), "tree policy", f"specdec-plus-plus:head={head}")
     assert policy == SpecDecPlusPlus(head=Path(head)) != SpecDecPlusPlus()
-    assert hash(policy) == hash(SpecDecPlusPlus(head=AcceptanceHead.read(head)))
+    assert hash(policy) == hash(SpecDecPlusPlus(head=AcceptanceHead.read(head, FEATURES)))
     assert spelled(policy) == f"specdec-plus-plus:head={head}"
 
 
