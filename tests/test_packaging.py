@@ -108,6 +108,8 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(built: Path) -> None
     for kind in ("eagle3", "medusa", "hydra"):
         shipped = [name for name in names if name.startswith(f"talon_drafters/{kind}/shipped/smollm2-135m/")]
         assert {name.rpartition(".")[2] for name in shipped} == {"md", "json", "safetensors"}
+    heads = [name for name in names if name.startswith("talon_strategies/shipped/smollm2-135m-eagle3/")]
+    assert {name.rpartition("/")[2] for name in heads} == {"README.md", "speckv.safetensors", "taps.safetensors"}
     assert "talon_core/plugins/shipped/default.json" in names
     assert {f"talon_core/report/page.{kind}" for kind in ("html", "css", "js")} <= {*names}
     trace = [name for name in names if name.startswith("talon_core/testing/trace/")]

@@ -37,10 +37,13 @@ IMPORTED_BESIDES = {
     "talon_drafters.hybrid.options": {"plugins"},
     "talon_drafters.hydra.drafter": {"hf"},
     "talon_strategies.bandit": {"plugins"},
+    "talon_strategies.fitting.__main__": {"trace"},
+    "talon_strategies.fitting.examples": {"trace"},
+    "talon_strategies.taps": {"plugins"},
 }
 """What single modules import besides: a draft model, the target's own layers and the prefix layer of Hydra are of
-transformers; a drafter of several drafters finds them by name, and checks what they answer; a policy of several
-policies finds them by name."""
+transformers; a drafter of several drafters finds them by name, and checks what they answer; policies of other policies
+find them by name, and what is predicted with is fitted on traces."""
 LOADS_TRANSFORMERS = {"talon_core.models.loading", "talon_core.models.convert"}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 

@@ -27,6 +27,7 @@ from talon_strategies.sampled_chain import SampledChain
 from talon_strategies.sequoia import Sequoia
 from talon_strategies.specdec_plus_plus import SpecDecPlusPlus
 from talon_strategies.specinfer import SpecInfer
+from talon_strategies.speckv import SpecKV
 from talon_strategies.sps import Sps
 from talon_strategies.static import StaticTree
 from talon_strategies.svip import Svip
@@ -38,6 +39,7 @@ from talon_strategies.talon_gate_only import TalonGateOnly
 from talon_strategies.talon_local import TalonLocal
 from talon_strategies.talon_sampled import TalonSampled
 from talon_strategies.talon_topk_layers import TalonTopkLayers
+from talon_strategies.taps import Taps
 
 __all__ = [
     "AdaEdl",
@@ -62,6 +64,7 @@ __all__ = [
     "Sequoia",
     "SpecDecPlusPlus",
     "SpecInfer",
+    "SpecKV",
     "Sps",
     "StaticTree",
     "Svip",
@@ -73,6 +76,7 @@ __all__ = [
     "TalonLocal",
     "TalonSampled",
     "TalonTopkLayers",
+    "Taps",
     "Traversal",
     "Typical",
 ]
@@ -80,8 +84,8 @@ __all__ = [
 FIXED: list[type[TreePolicy]] = [
     *(Bastion, CaDDTree, Chain, DDTree, Eagle2, OptTree),
     *(StaticTree, Talon, TalonAbsolute, TalonCost, TalonGateOnly, TalonLocal, TalonTopkLayers),
-    *(AdaEdl, DynamicDepth, GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, Sps, Svip),
-    Bandit,
+    *(AdaEdl, DynamicDepth, GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, SpecKV, Sps, Svip),
+    *(Bandit, Taps),
 ]
 DRAWN: list[type[TreePolicy]] = [DySpec, SampledChain, Sequoia, SpecInfer, TalonCostSampled, TalonSampled]
 

@@ -35,6 +35,8 @@ POLICIES = {
     "heuristic": "heuristic:length=40,start=40",
     "sps": "sps:length=40,start=1",
     "bandit": "bandit:of=talon+chain[length=59]",
+    "speckv": "speckv:gammas=40",
+    "taps": "taps:of=talon",
 }
 COMPARED = ("eagle2", "talon")
 """For what takes longer."""

@@ -20,8 +20,13 @@ from talon_strategies import Match, Talon, TalonSampled
 from talon_strategies.rules.rrsw import RejectionWithoutReplacement
 from talon_tests.wrong import KeepsTheLikelier
 
-SPECS = {"specinfer": "specinfer:widths=2;1", "talon-sampled": "talon-sampled:mu=0.3", "ddd": "ddd:checked=1;2;3"}
-"""Where the default options would leave too little room in small worlds."""
+SPECS = {
+    "specinfer": "specinfer:widths=2;1",
+    "talon-sampled": "talon-sampled:mu=0.3",
+    "ddd": "ddd:checked=1;2;3",
+    "taps": "taps:of=talon[budget=4;top_k=2]",
+}
+"""Where the default options would leave too little room in small worlds, or take long in them."""
 
 
 WITH_A_MEMORY = 250

@@ -145,8 +145,8 @@ def test_outcomes_know_nothing_of_what_the_passes_of_others_took(policy):
 
 
 LEARNS = {
-    *("adaedl", "bandit", "bastion", "caddtree", "gammatune", "gammatune-plus", "heuristic", "sps", "talon-cost"),
-    "talon-cost-sampled",
+    *("adaedl", "bandit", "bastion", "caddtree", "gammatune", "gammatune-plus", "heuristic", "speckv", "sps"),
+    *("talon-cost", "talon-cost-sampled", "taps"),
 }
 """Policies that remember rounds: their generations are enumerated whole."""
 

@@ -105,9 +105,10 @@ def test_people_get_a_table(record: Any, talon: Any, tmp_path: Path) -> None:
     ran = record()
     assert ran.out == f"{tmp_path / 'out'}\n"
     assert "3 texts, 36 positions in" in ran.err
-    shown = talon("trace", "replay", str(tmp_path / "out"), "none", "eagle2:budget=6,depth=2,top_k=3")
+    shown = talon("trace", "replay", str(tmp_path / "out"), "none", "taps:of=chain[length=2]")
     assert shown.status == 0
     assert "none" in shown.out
+    assert "taps:of=chain[length=2]" in shown.out
     assert "MAT" in shown.out
     assert record().err.endswith("everything was there already\n")
 

@@ -45,6 +45,8 @@ POLICIES = {
     "sps": "sps:length=6",
     "bandit": "bandit:of=chain[length=2]+chain[length=5]+none+talon[budget=12;top_k=3;mu=0.1]",
     "specdec-plus-plus": "specdec-plus-plus:length=6",
+    "speckv": "speckv:gammas=2;4",
+    "taps": "taps:of=talon[budget=12;top_k=3;mu=0.1]",
     "talon-sampled": "talon-sampled:budget=12,top_k=3",
     "talon-cost-sampled": "talon-cost-sampled:budget=12,depth=4",
     "sequoia": "sequoia:budget=10,depth=3",

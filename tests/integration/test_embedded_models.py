@@ -42,6 +42,8 @@ POLICIES = {
     "sps": "sps",
     "bandit": "bandit:of=chain[length=2]+chain[length=5]+none+talon[budget=12;top_k=4;mu=0.1]",
     "specdec-plus-plus": "specdec-plus-plus",
+    "speckv": "speckv",
+    "taps": "taps:of=talon[budget=12;top_k=4;mu=0.1]",
     "talon-sampled": "talon-sampled:budget=12,top_k=4",
     "talon-cost-sampled": "talon-cost-sampled:budget=12,depth=4",
     "sequoia": "sequoia:budget=10,depth=3",

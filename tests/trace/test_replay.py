@@ -44,6 +44,7 @@ DETERMINISTIC = {
     "gammatune-plus": "gammatune-plus:length=6,tau=0.1",
     "heuristic": "heuristic:length=6",
     "specdec-plus-plus": "specdec-plus-plus:length=6",
+    "taps": "taps:of=talon[budget=14;top_k=4;mu=0.1]",
 }
 DRAWN = {
     "talon-sampled": "talon-sampled:budget=8,top_k=4",
@@ -59,6 +60,7 @@ PRICED = {
     "bastion": "bastion:budget=12,depth=5",
     "sps": "sps:length=6,start=0.9,weight=9",
     "bandit": "bandit:of=chain[length=1]+chain[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3",
+    "speckv": "speckv:gammas=1;2;3;4;5",
 }
 OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid")
 Rounds = list[tuple[list[int], list[int], list[int]]]

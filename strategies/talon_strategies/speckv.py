@@ -1,0 +1,164 @@
+"""Chains whose length a small network chooses, by how sure the drafter was in the round before."""
+
+from functools import cache
+from math import log
+from typing import Any
+
+import attrs
+import numpy as np
+from attrs.validators import in_
+
+from talon_core.candidates import Candidates
+from talon_core.costs import Costs, MeasuredCosts
+from talon_core.policy import SequenceInfo, TreePolicy
+from talon_core.rounds import Round
+from talon_core.tree import FloatArray, TokenTree
+from talon_strategies.acceptance_head import AcceptanceHead, given_head
+from talon_strategies.cost_aware import ASSUMED
+from talon_strategies.entropy import OFFERED, entropies_of
+from talon_strategies.options import numbers_of, positive_numbers
+from talon_strategies.stopping import StoppingChain
+from talon_strategies.taps import SHIPPED
+
+FEATURES = ("mean_entropy", "mean_best", "max_entropy", "min_best", "compression", "gamma")
+"""What the network looks at, in this order: of the chain before, the mean entropy of the laws along it, in bits, see
+`talon_strategies.entropy`, the mean probability of its tokens, the largest entropy and the smallest probability; the
+compression of the target, see `COMPRESSIONS`; the length of the chain that is asked about."""
+
+COMPRESSIONS = {"fp16": 0, "int8": 1, "nf4": 2}
+"""The paper's codes for how the target's weights are kept."""
+
+LENGTHS: Any = "2;4;6;8"  # text, as users write it; the converter makes it numbers
+
+USUAL = 4
+"""The length of the first chain, before which there is none: the one that the paper compares with."""
+
+
+def compression_of(weight_bits: int | None) -> int:
+    """The code for so many bits a weight: nf4's for 4 and fewer, int8's for up to 8, else, or unknown, fp16's."""
+    bits = 16 if weight_bits is None else weight_bits
+    return COMPRESSIONS["nf4" if bits <= 4 else "int8" if bits <= 8 else "fp16"]
+
+
+def signals(entropies: FloatArray, best: FloatArray) -> tuple[float, float, float, float]:
+    """The first four of `FEATURES`.
+
+    Args:
+        entropies: of the laws along a chain, in nats, shape `(tokens,)`, at least one.
+        best: the probabilities of its tokens, likewise.
+    """
+    bits = entropies / log(2)
+    return float(bits.mean()), float(best.mean()), float(bits.max()), float(best.min())
+
+
+@cache
+def shipped_head() -> AcceptanceHead:
+    """The head for the embedded model and its shipped drafter."""
+    return AcceptanceHead.read(str(SHIPPED / "speckv.safetensors"), FEATURES)
+
+
+def _lengths(given: Any) -> Any:
+    return numbers_of(given, int, "gammas", "2;4;6;8")
+
+
+def _head(given: Any) -> Any:
+    return given_head(given, "model", FEATURES)
+
+
+@attrs.define(eq=False)
+class Watched:
+    """What is known of a text.
+
+    Attributes:
+        gamma: tokens of the chain that is drafted; None for the first one.
+        entropies: of the laws along it, in nats.
+        best: the probabilities of its tokens.
+        costs: what passes take.
+        context: committed tokens.
+        compression: of the target, a value of `COMPRESSIONS`.
+    """
+
+    gamma: int | None = None
+    entropies: list[float] = attrs.field(factory=list)
+    best: list[float] = attrs.field(factory=list)
+    costs: Costs = attrs.field(factory=MeasuredCosts)
+    context: int = 1
+    compression: int = 0
+
+
+@attrs.frozen
+class SpecKV(StoppingChain):
+    """Drafts a chain of the length that promises most by a small network (SpecKV, arXiv 2605.02888).
+
+    The network predicts which share a of a chain of gamma tokens is accepted, from how sure the drafter was along a
+    chain, from how the target's weights are compressed, and from gamma; see `FEATURES`. The paper looks at the chain
+    whose length it chooses, which is known only when it is drafted: here it is the chain of the round before, and the
+    first one has 4 tokens, or fewer where `gammas` has no such length. The length is the one of the highest
+    (a gamma + 1) / (gamma C_q + C_v(gamma + 1)), expected tokens by the seconds of the drafter's and the target's
+    passes. The paper's own objective is a gamma + 1, which hardly ever says no to the longest chain, what it costs left
+    out. While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the
+    root. Inputs, lengths and the size of the network, 16 neurons with ReLU, are the paper's, the logistic function at
+    its end and the rate are ours.
+
+    Attributes:
+        objective: "rate" for tokens a second, "paper" for tokens a round.
+        gammas: the lengths to choose from, whole numbers with `;` between them.
+        compression: how the target's weights are kept, "fp16", "int8" or "nf4", or "auto" for what the target says;
+            where it says nothing that is "fp16".
+        model: a safetensors file with a fitted head, see `talon_strategies.acceptance_head`; none for the one that
+            comes with TALON, for the embedded model smollm2-135m, which is not compressed, and its drafter `eagle3`.
+    """
+
+    name = "speckv"
+    offered = OFFERED
+    objective: str = attrs.field(default="rate", validator=in_(("rate", "paper")))
+    gammas: tuple[int, ...] = attrs.field(default=LENGTHS, converter=_lengths, validator=positive_numbers)
+    compression: str = attrs.field(default="auto", validator=in_(("auto", *COMPRESSIONS)))
+    model: AcceptanceHead | None = attrs.field(default=None, converter=_head)
+    watched: Watched = attrs.field(init=False, eq=False, repr=False, factory=Watched)
+
+    @property
+    def length(self) -> int:  # type: ignore[override]  # a field in other policies; here it follows from `gammas`
+        return max(self.gammas)
+
+    @property
+    def head(self) -> AcceptanceHead:
+        """What predicts."""
+        return shipped_head() if self.model is None else self.model
+
+    def begin(self, sequence: SequenceInfo) -> TreePolicy:
+        one = super().begin(sequence)
+        assert isinstance(one, SpecKV)
+        one.watched.costs, one.watched.context = sequence.costs, sequence.prompt_length
+        given = COMPRESSIONS.get(self.compression)
+        one.watched.compression = compression_of(sequence.weight_bits) if given is None else given
+        return one
+
+    def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
+        watched = self.watched
+        if len(tree) == 1:
+            watched.entropies, watched.best = [], []
+        watched.entropies.append(float(entropies_of(candidates.logp[:1])[0]))
+        watched.best.append(float(np.exp(candidates.logp[0, 0])))
+        if watched.gamma is None:
+            watched.gamma = max((gamma for gamma in self.gammas if gamma <= USUAL), default=min(self.gammas))
+        return len(tree) >= watched.gamma
+
+    def observe(self, round_: Round) -> None:
+        watched = self.watched
+        watched.context = round_.context + len(round_.tokens)
+        if round_.drafted_nodes > 1:
+            seen = signals(np.array(watched.entropies), np.array(watched.best))
+            features = [(*seen, watched.compression, gamma) for gamma in self.gammas]
+            expected = 1.0 + self.head.accepted(features) * np.array(self.gammas)
+            if self.objective == "rate":
+                expected = expected / np.array([self._seconds(gamma) for gamma in self.gammas])
+            watched.gamma = self.gammas[int(expected.argmax())]
+
+    def _seconds(self, gamma: int) -> float:
+        """Of a round with a chain of so many tokens, in passes over the root while nothing is known of passes."""
+        costs, context = self.watched.costs, self.watched.context
+        verifying = costs.verify(gamma + 1, context)
+        if verifying is None:
+            return 1.0 + gamma * sum(ASSUMED)
+        return verifying + gamma * (costs.draft(1, OFFERED) or 0.0)
