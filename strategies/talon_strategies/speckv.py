@@ -106,7 +106,7 @@ class SpecKV(StoppingChain):
         compression: how the target's weights are kept, "fp16", "int8" or "nf4", or "auto" for what the target says;
             where it says nothing that is "fp16".
         model: a safetensors file with a fitted head, see `talon_strategies.acceptance_head`; none for the one that
-            comes with TALON, for the embedded model smollm2-135m, which is not compressed, and its drafter `eagle3`.
+            comes with TALON, for the embedded model smollm2-135m, compressed or not, and its shipped drafter `eagle3`.
     """
 
     name = "speckv"

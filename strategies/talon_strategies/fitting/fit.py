@@ -35,7 +35,8 @@ def fitted(examples: Examples, hidden: int, seed: int = 0) -> AcceptanceHead:
     from torch import nn
 
     mean, scale = examples.features.mean(axis=0), examples.features.std(axis=0)
-    scale = np.where(scale > 1e-9, scale, 1.0)  # what is always the same tells nothing
+    tells = scale > 1e-9  # what is always the same tells nothing
+    scale = np.where(tells, scale, 1.0)
     seen = torch.from_numpy((examples.features - mean) / scale)
     accepted = torch.from_numpy(examples.accepted)
     generator = torch.Generator().manual_seed(seed)
@@ -57,7 +58,7 @@ def fitted(examples: Examples, hidden: int, seed: int = 0) -> AcceptanceHead:
         return value
 
     optimizer.step(step)  # type: ignore[no-untyped-call]  # likewise
-    weight = first.weight.detach().numpy() / scale
+    weight = first.weight.detach().numpy() * tells / scale
     return AcceptanceHead(
         source="",
         hidden_weight=weight,
