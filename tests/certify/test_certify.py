@@ -24,6 +24,7 @@ SPECS = {
     "specinfer": "specinfer:widths=2;1",
     "talon-sampled": "talon-sampled:mu=0.3",
     "ddd": "ddd:checked=1;2;3",
+    "speckv": "speckv:gammas=1;2",
     "taps": "taps:of=talon[budget=4;top_k=2]",
 }
 """Where the default options would leave too little room in small worlds, or take long in them."""
