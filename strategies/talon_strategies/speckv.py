@@ -14,10 +14,10 @@ from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.acceptance_head import AcceptanceHead, given_head
-from talon_strategies.cost_aware import ASSUMED
 from talon_strategies.entropy import OFFERED, entropies_of
 from talon_strategies.options import numbers_of, positive_numbers
-from talon_strategies.stopping import StoppingChain
+from talon_strategies.prices import layer_price, verify_price
+from talon_strategies.stopping import PlannedChain, StoppingChain
 from talon_strategies.taps import SHIPPED
 
 FEATURES = ("mean_entropy", "mean_best", "max_entropy", "min_best", "compression", "gamma")
@@ -110,6 +110,8 @@ class SpecKV(StoppingChain):
     """
 
     name = "speckv"
+    purpose = PlannedChain.purpose
+    paper = "arXiv 2605.02888"
     offered = OFFERED
     objective: str = attrs.field(default="rate", validator=in_(("rate", "paper")))
     gammas: tuple[int, ...] = attrs.field(default=LENGTHS, converter=_lengths, validator=positive_numbers)
@@ -158,7 +160,4 @@ class SpecKV(StoppingChain):
     def _seconds(self, gamma: int) -> float:
         """Of a round with a chain of so many tokens, in passes over the root while nothing is known of passes."""
         costs, context = self.watched.costs, self.watched.context
-        verifying = costs.verify(gamma + 1, context)
-        if verifying is None:
-            return 1.0 + gamma * sum(ASSUMED)
-        return verifying + gamma * (costs.draft(1, OFFERED) or 0.0)
+        return verify_price(costs, gamma + 1, context) + gamma * layer_price(costs, 1, OFFERED, context)

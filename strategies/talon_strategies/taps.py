@@ -85,17 +85,14 @@ def _policy(given: Any) -> Any:
     """The policy that an option names, in the form of `talon_core.plugins.nested`."""
     if not isinstance(given, str):
         return given
-    from talon_core.plugins.nested import part_spec, split_parts
-    from talon_core.plugins.parts import built
-    from talon_core.plugins.registry import load_registry
+    from talon_core.plugins.nested import split_parts
+    from talon_core.plugins.several import made_parts
 
     parts = split_parts(given)
     if parts is None or len(parts) != 1:
         raise ValueError(f"of is '{given}'; it must be a tree policy, its options in brackets, as talon[budget=16]")
-    try:
-        return built(load_registry(), "tree policy", part_spec(parts[0]))
-    except LookupError as error:
-        raise ValueError(f"of: {error.args[0]}") from None
+    (policy,) = made_parts("tree policy", parts, {})
+    return policy
 
 
 def _scored_alone(_: object, __: object, policy: object) -> None:
@@ -145,6 +142,8 @@ class Taps(TreePolicy):
     """
 
     name = "taps"
+    purpose = "trees by confidence"
+    paper = "arXiv 2606.00487"
     of: TreePolicy = attrs.field(default=WITHOUT_KNOBS, converter=_policy, validator=_scored_alone)
     model: AcceptanceHead | None = attrs.field(default=None, converter=_head)
     scores: Scores = attrs.field(init=False, eq=False, repr=False, factory=Scores)
