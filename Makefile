@@ -67,7 +67,7 @@ speed: models ## the figures of docs/performance.md on this machine, from one in
 batch-speed: models ## what slots bring over fixed batches on this machine
 	$(BIN)/python tests/benchmarks/batch_speed.py $(SPEED_ARGS)
 
-leaderboard: models ## every drafter, policy and rule by replay, and the best by the clock: LEADERBOARD_ARGS="--prompts DIR"
+leaderboard: models ## drafters and policies by replay, and the best of them by the clock: LEADERBOARD_ARGS="--prompts DIR"
 	$(BIN)/python tests/benchmarks/leaderboard.py $(LEADERBOARD_ARGS)
 
 gpu: models ## on a machine with a GPU: the kernels and the engine against their references there

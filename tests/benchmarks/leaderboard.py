@@ -1,12 +1,14 @@
-"""The leaderboard: every drafter with every policy and rule that go together, by replay, and the best by the clock.
+"""The leaderboard: drafters with every policy that is registered, by replay, and the best of them by the clock.
 
     python tests/benchmarks/leaderboard.py --prompts ./sets [--limit 4] [--best 20] [--work FOLDER] [--out FILE]
                                            [--page docs/leaderboard.md]
 
-At temperatures 0 and 1 records a trace of each drafter, replays every registered policy on it with every lossless rule
-for its trees, plugins' too, predicts their tokens per second by a profile that is measured first, and decodes with the
-best twenty, in turn with plain decoding. At temperature 0 all rules are one, and policies that draw are left out. Every
-step is a command of `talon`; a step that is done is in the work folder, and the same command goes on from there.
+At temperatures 0 and 1 records a trace of each drafter, replays every registered policy on it, plugins' too, predicts
+their tokens per second by a profile that is measured first, and decodes with the best twenty, in turn with plain
+decoding. Policies that draw are tried above temperature 0 alone, with every lossless rule for their trees; the others
+with their own rule. What draws needs whole laws, so it is replayed on fewer and smaller traces: the best are taken of
+both groups, as many of each. Every step is a command of `talon`; a step that is done is in the work folder, and the
+same command goes on from there.
 
 `--page` writes the tables into a page, between its lines `<!-- tables -->` and `<!-- end -->`.
 """
@@ -28,8 +30,11 @@ from talon_core.defaults import DEFAULT_MODEL
 from talon_core.paths import write_whole
 from talon_core.plugins.registry import Registry, load_registry
 
-DRAFTERS = ("eagle3", "hydra", "medusa", "draft-model:skip=9-20", "ngram", "hybrid:of=eagle3+ngram")
-"""Those that need nothing that does not ship; each with the options that its page names for the embedded model."""
+DRAFTERS = (
+    *("eagle3", "hydra", "medusa", "draft-model:skip=9-20", "conflayers", "ngram", "pld", "lookahead:window=0"),
+    "hybrid:of=eagle3+ngram",
+)
+"""All that need nothing but what ships, and can be recorded; with the options that pages name for the default model."""
 
 POLICIES = {
     "none": [],
@@ -68,8 +73,7 @@ def main() -> None:
         options.work = options.work or Path(temporary)
         options.work.mkdir(parents=True, exist_ok=True)
         figures = {
-            "command": "python tests/benchmarks/leaderboard.py --prompts ./sets --limit "
-            f"{options.limit} --max-new-tokens {options.max_new_tokens} --best {options.best}",
+            "arguments": sys.argv[1:],
             "temperatures": {f"{at:g}": _board(options, at) for at in options.temperatures},
         }
     if options.out is not None:
@@ -87,26 +91,30 @@ def _board(options: argparse.Namespace, temperature: float) -> dict[str, Any]:
     for drafter in options.drafters:
         profile = _profile(options, drafter)
         for laws in (False, True) if temperature else (False,):
-            methods = methods_of(registry, sampled=temperature > 0, laws=laws)
+            methods = methods_of(registry, laws)
             if methods:
                 trace = _recorded(options, drafter, temperature, laws)
                 answer = _talon("trace", "replay", str(trace), *methods, "--profile", str(profile), "--json")
                 replayed += [{"drafter": drafter, "laws": laws, **one} for one in answer["methods"]]
-    replayed.sort(key=lambda one: -one["predicted_tokens_per_second"])
-    best = [f"{one['drafter']} / {one['method'].replace('/', ' / ')}" for one in replayed if one["method"] != PLAIN]
+    replayed.sort(key=lambda one: (one["laws"], -one["predicted_tokens_per_second"]))
+    share = options.best // (2 if temperature else 1)
+    best: list[str] = []
+    for laws in (False, True):
+        tried = [one for one in replayed if one["laws"] == laws and one["method"] != PLAIN]
+        best += [f"{one['drafter']} / {one['method'].replace('/', ' / ')}" for one in tried[:share]]
     folder = options.work / f"bench-{temperature:g}"
-    _talon("bench", "run", *best[: options.best], *_texts(options, options.limit, temperature), "--out", str(folder))
+    _talon("bench", "run", *best, *_texts(options, options.limit, temperature), "--out", str(folder))
     compared = _talon("bench", "compare", str(folder), "--json")
     return {"replayed": replayed, "compared": compared["all"], "environment": compared.get("environment")}
 
 
-def methods_of(registry: Registry, sampled: bool, laws: bool) -> list[str]:
-    """Policies, each with the rules that are to be tried with it, as `talon trace replay` takes them.
+def methods_of(registry: Registry, laws: bool) -> list[str]:
+    """Policies, as `talon trace replay` takes them.
 
     Args:
         registry: what there is.
-        sampled: whether texts are drawn; at temperature 0 all rules are one, and drawing gains nothing.
-        laws: the pairs that need whole laws; otherwise those that need none.
+        laws: those that draw, each with every lossless rule for its trees; otherwise plain decoding and all the others,
+            with their own rule.
     """
     lossless = {name: rule.cls for name, rule in registry.entries["rule"].items() if not rule.cls.lossy}
     found = []
@@ -122,7 +130,7 @@ def methods_of(registry: Registry, sampled: bool, laws: bool) -> list[str]:
 
 def _profile(options: argparse.Namespace, drafter: str) -> Path:
     """What passes of the target and a drafter take here."""
-    kept: Path = options.work / f"profile-{_file_name(drafter)}.json"
+    kept: Path = options.work / f"profile-{_file_name(options.model)}-{_file_name(drafter)}.json"
     if not kept.exists():
         with tempfile.TemporaryDirectory() as data:  # so that none of the user's profiles is replaced
             made = _talon(
@@ -169,7 +177,7 @@ def tables(figures: dict[str, Any], most: int = 40) -> str:
 
     Args:
         figures: as the script writes them.
-        most: replays that are shown.
+        most: replays that are shown of each group: those that draw, on fewer texts, and the others.
     """
     lines: list[str] = []
     for temperature, board in figures["temperatures"].items():
@@ -185,7 +193,9 @@ def tables(figures: dict[str, Any], most: int = 40) -> str:
             "nodes",
             "predicted",
         )
-        lines += [*_table(head, [_replayed(one) for one in board["replayed"][:most]]), ""]
+        for laws in (False, True):
+            rows = [_replayed(one) for one in board["replayed"] if one["laws"] == laws][:most]
+            lines += [*_table(head, rows), ""] if rows else []
     return "\n".join(lines)
 
 
