@@ -16,7 +16,8 @@ class SharedPass:
     Attributes:
         path_logp: by slot, the drafter's natural log-probabilities of the paths to its drafted nodes, falling, at most
             0, shape `(drafted,)`, float64. Slots whose trees are verified as they are have no entry.
-        nodes: that are verified in any case: the roots, and the trees that are verified as they are.
+        nodes: that are verified in any case: the roots, and the trees that are verified as they are. What a drafter
+            asks about beside the trees (`Inquirer`) is known later, and not counted.
         tokens: that the pass is expected to emit of those.
         batch: sequences that share the pass, at least 2.
         context: committed tokens of the longest text.

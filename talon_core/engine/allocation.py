@@ -65,7 +65,7 @@ class SharedBudget(Allocator):
 
 @attrs.frozen
 class EqualBudgets(Allocator):
-    """A fixed number of nodes for a pass, the same for each sequence: what `SharedBudget` is compared with.
+    """A fixed number of nodes for a pass, the same for each tree that may be cut: what `SharedBudget` is compared with.
 
     Attributes:
         nodes: of a pass, roots included; every root is verified where there are more.
@@ -74,8 +74,9 @@ class EqualBudgets(Allocator):
     nodes: int = attrs.field(validator=_is_budget)
 
     def shares(self, pass_: SharedPass) -> Mapping[int, int]:
-        each = max(self.nodes // pass_.batch - 1, 0)
-        return {slot: min(each, len(own)) for slot, own in pass_.path_logp.items()}
+        whole = pass_.nodes - len(pass_.path_logp)  # of the trees that are verified as they are
+        each = (self.nodes - whole) // max(len(pass_.path_logp), 1) - 1
+        return {slot: min(max(each, 0), len(own)) for slot, own in pass_.path_logp.items()}
 
 
 def allocated(
@@ -102,7 +103,8 @@ def allocated(
     Raises:
         PluginError: if the costs raise, or the allocator does or answers nonsense; the message names them.
     """
-    orders = {slot: trees[slot].best(len(trees[slot]))[1:] for slot in free if not trees[slot].drawn}  # but the root
+    cuttable = [slot for slot, tree in trees.items() if slot in free and not tree.drawn]
+    orders = {slot: trees[slot].best(len(trees[slot]))[1:] for slot in cuttable}  # but the root
     whole = [tree for slot, tree in trees.items() if slot not in orders]
     shared = SharedPass(
         path_logp={slot: _falling(trees[slot].path_logp[order]) for slot, order in orders.items()},

@@ -189,8 +189,9 @@ def test_no_other_choice_of_so_many_nodes_is_likelier(one, other, nodes):
 
 def test_nodes_that_are_verified_in_any_case_come_out_of_a_shared_budget():
     drawn = TokenTree([7, 1], [-1, 0], np.log([1.0, 0.5]), {0: Drawn([1], np.full(4, 0.25))})
-    cut = allocated({0: drawn, 1: CHAIN}, [0, 1], SharedBudget(4), MeasuredCosts(), 9, 0.0)
-    assert (cut[0], len(cut[1])) == (drawn, 2)
+    for allocator in (SharedBudget(4), EqualBudgets(4)):
+        cut = allocated({0: drawn, 1: CHAIN}, [0, 1], allocator, MeasuredCosts(), 9, 0.0)
+        assert (cut[0], len(cut[1])) == (drawn, 2)
 
 
 @attrs.frozen
