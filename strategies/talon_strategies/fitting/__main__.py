@@ -58,9 +58,9 @@ def _run(given: argparse.Namespace) -> None:
             raise ValueError(f"--{option} is {value}; it must be at least {least}")
     if given.out.is_dir() or not given.out.parent.is_dir():
         raise ValueError(f"--out is '{given.out}'; it must be a file in a folder that is there")
-    traces = [checked(read_trace(folder)) for folder in given.traces]
-    check_alike(traces)
     kind = KINDS[given.policy]
+    traces = [checked(read_trace(folder), kind.depth) for folder in given.traces]
+    check_alike(traces)
     texts = [[_examples(kind, trace, text) for text in trace] for trace in traces]
     some = [one for own in texts for one in own if len(one.accepted)]
     held_out, rest = some[EACH - 1 :: EACH], [one for place, one in enumerate(some) if place % EACH != EACH - 1]
@@ -85,11 +85,15 @@ def _run(given: argparse.Namespace) -> None:
     print(f"the drafter's own probabilities {losses.drafter:.4f}, a constant {losses.constant:.4f}")
 
 
-def checked(trace: Trace) -> Trace:
-    """A trace that has what heads learn from.
+def checked(trace: Trace, depth: int) -> Trace:
+    """A trace that has what a head learns from.
+
+    Args:
+        trace: it.
+        depth: layers that are looked at, at each position.
 
     Raises:
-        ValueError: if its drafter reads texts and was not recorded, or too few candidates were.
+        ValueError: if its drafter reads texts and was not recorded, or too few candidates or layers were.
     """
     if trace["drafter"]["reads_texts"]:
         raise ValueError(
@@ -100,6 +104,11 @@ def checked(trace: Trace) -> Trace:
         raise ValueError(
             f"the trace in '{trace.folder}' has {trace['settings']['width']} candidates of each node; record it with "
             f"--width {OFFERED} or more"
+        )
+    if trace["settings"]["depth"] < depth:
+        raise ValueError(
+            f"the trace in '{trace.folder}' has {trace['settings']['depth']} layers at each position; record it with "
+            f"--depth {depth} or more"
         )
     return trace
 
@@ -115,6 +124,10 @@ def check_alike(traces: Sequence[Trace]) -> None:
     names = {trace["drafter"]["name"] for trace in traces}
     if len(names) > 1:
         raise ValueError(f"the traces are of the drafters {', '.join(sorted(names))}; a head is for one")
+    if len({trace.manifest["drafter"].get("sha256") for trace in traces}) > 1:
+        raise ValueError(
+            f"the traces are of several drafters '{names.pop()}' with different weights; a head is for one"
+        )
 
 
 def _examples(kind: Kind, trace: Trace, text: TextTrace) -> Examples:

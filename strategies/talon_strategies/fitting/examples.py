@@ -88,12 +88,17 @@ def of_best(text: TextTrace, rows: Rows, weight_bits: int | None) -> Examples:
     return Examples(features[known], comes[known].astype(np.float64), best[known, 0])
 
 
+def speckv_lengths() -> tuple[int, ...]:
+    """The lengths of chains that `speckv` chooses from where the user names none."""
+    return tuple(int(length) for length in speckv.LENGTHS.split(";"))
+
+
 def of_chains(text: TextTrace, rows: Rows, weight_bits: int | None) -> Examples:
     """For `speckv`: each chain of each length, and the accepted share of the chains of each length in the round after.
 
     Chains that the end of the text cuts are left out: how much of them would have been accepted is not known.
     """
-    lengths = tuple(int(length) for length in speckv.LENGTHS.split(";"))
+    lengths = speckv_lengths()
     new = text.ids[text.prompt_tokens :].tolist()
     chains = [_chain(rows, position, new, max(lengths)) for position in range(len(new))]
     code = speckv.compression_of(weight_bits)
@@ -145,15 +150,17 @@ class Kind:
     Attributes:
         features: what it looks at.
         read: its examples in a text.
+        depth: how many layers a trace must have at each position.
     """
 
     features: tuple[str, ...]
     read: Reader
+    depth: int = 1
 
 
 KINDS: Mapping[str, Kind] = {
     "taps": Kind(taps.FEATURES, of_candidates),
-    "speckv": Kind(speckv.FEATURES, of_chains),
+    "speckv": Kind(speckv.FEATURES, of_chains, depth=max(speckv_lengths())),
     "specdec-plus-plus": Kind(specdec_plus_plus.FEATURES, of_best),
 }
 """The policies whose heads can be fitted, by name."""
