@@ -1,6 +1,7 @@
 """A small trained network that predicts what is accepted, from what a policy sees of a draft."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,18 @@ import numpy as np
 
 from talon_core.errors import first_line, written
 from talon_core.logistic import log_sigmoid
+from talon_core.policy import SequenceInfo
 from talon_core.tree import FloatArray
 
 TENSORS = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
 
 ORIGIN = "acceptance_head"
 """In the metadata of a file, where there is any: what the head was fitted on, in JSON, its `features` among it."""
+
+LOGGER = logging.getLogger(__name__)
+
+SHIPPED = Path(__file__).parent / "shipped" / "smollm2-135m-eagle3"
+"""Heads for the embedded model and its shipped EAGLE-3 drafter; the README.md there tells how they were fitted."""
 
 _SAME = attrs.cmp_using(eq=np.array_equal)
 
@@ -135,3 +142,25 @@ def _fault(tensors: Mapping[str, Any], origin: Any, features: Sequence[str]) -> 
         if tensor.dtype.kind != "f" or not np.isfinite(tensor).all():
             return f"{name} does not hold finite floating-point numbers alone"
     return None
+
+
+def notice(policy: str, head: AcceptanceHead, sequence: SequenceInfo) -> None:
+    """Say once that a head was fitted on what another drafter offered, as far as drafters' names tell.
+
+    Args:
+        policy: the name of the policy that predicts with it.
+        head: it.
+        sequence: that is to be served.
+    """
+    fitted, noticed = head.origin.get("drafter"), f"{policy}.noticed"
+    if sequence.drafter and fitted and fitted != sequence.drafter and noticed not in sequence.machine:
+        sequence.machine[noticed] = True
+        LOGGER.warning(
+            "%s: '%s' was fitted on the drafter '%s', and this one is '%s'; fit a head on a trace of it with "
+            "python -m talon_strategies.fitting %s",
+            policy,
+            head,
+            fitted,
+            sequence.drafter,
+            policy,
+        )

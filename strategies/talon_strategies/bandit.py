@@ -11,6 +11,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.defaults import NONE
+from talon_core.errors import blaming
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.searching import searched
@@ -60,6 +61,11 @@ def _go_together(_: object, __: object, of: tuple[object, ...]) -> None:
     if len(set(kinds.values())) > 1:
         told = ", ".join(f"those of {name} are {kind}" for name, kind in kinds.items())
         raise ValueError(f"of has policies whose children differ: {told}; one rule is exact for one kind")
+
+
+def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
+    with blaming("tree policy", policy, "begin"):
+        return policy.begin(sequence)
 
 
 @attrs.define(eq=False)
@@ -122,8 +128,8 @@ class Bandit(TreePolicy):
     That is BanditSpec (arXiv 2505.15141) with its algorithm UCBSpec: the arms are policies here, so also the lengths of
     a chain, and `none` among them is plain decoding, their length 0. First each is played once, in order. Then it is
     the one whose mean reward and `explore` times the bound are the most, the first among equals, and nothing is drawn:
-    the same rounds lead to the same choices. TapOut (arXiv 2511.02017) chooses among stopping rules in the same way,
-    by UCB1 and others, which draw.
+    the same rounds at the same costs lead to the same choices; measured costs differ from run to run. TapOut (arXiv
+    2511.02017) chooses among stopping rules in the same way, by UCB1 and others, which draw.
 
     Rewards, each of one round:
 
@@ -145,7 +151,8 @@ class Bandit(TreePolicy):
 
     A round counts for no arm if its policy wanted candidates and nothing was drafted: the drafter had nothing to offer.
     Each policy is told of the rounds that it has drafted, and of no others: what it would have drafted in those is not
-    known. What is learnt ends with the text. Thompson sampling and EXP3Spec, which draw, are left out.
+    known. So one that asks what passes cost at this length of the text asks for its length after its own latest round.
+    What is learnt ends with the text. Thompson sampling and EXP3Spec, which draw, are left out.
 
     Attributes:
         of: the policies, joined by `+`; options of each in brackets, separated by `;`, as in
@@ -186,13 +193,14 @@ class Bandit(TreePolicy):
         return self.of[self.learnt.place]
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
-        one = attrs.evolve(self, of=tuple(policy.begin(sequence) for policy in self.of))
+        one = attrs.evolve(self, of=tuple(_begun(policy, sequence) for policy in self.of))
         one.learnt.costs, one.learnt.context = sequence.costs, sequence.prompt_length
         return one
 
     def width(self, tree: TokenTree) -> int:
         full = len(tree) >= self.playing.draft_budget
-        width = 0 if full else self.playing.width(tree)
+        with blaming("tree policy", self.playing, "width"):
+            width = 0 if full else self.playing.width(tree)
         if len(tree) == 1:
             self.learnt.layers, self.learnt.asked = [], width >= 1
         return width
@@ -200,19 +208,22 @@ class Bandit(TreePolicy):
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         rows, width = candidates.tokens.shape
         self.learnt.layers.append((rows, width))
-        return self.playing.grow(tree, candidates, choices)
+        with blaming("tree policy", self.playing, "grow"):
+            return self.playing.grow(tree, candidates, choices)
 
     def finish(self, tree: TokenTree) -> TokenTree:
-        return self.playing.finish(tree)
+        with blaming("tree policy", self.playing, "finish"):
+            return self.playing.finish(tree)
 
     def observe(self, round_: Round) -> None:
         learnt = self.learnt
-        self.playing.observe(round_)
+        with blaming("tree policy", self.playing, "observe"):
+            self.playing.observe(round_)
         learnt.context = round_.context + len(round_.tokens)
         if round_.drafted_nodes > 1 or not learnt.asked:
             player = learnt.players[learnt.place]
             player.brought(self._gain(round_))
-            player.passes[len(round_.tree)] += 1
+            player.passes[round_.rows] += 1
             player.layers.update(learnt.layers)
             learnt.place = next_arm(learnt.players, self._costs(), self.bound, self.explore)
         learnt.layers, learnt.asked = [], False

@@ -40,13 +40,13 @@ class Heuristic(PlannedChain):
         init=False,
         eq=False,
         repr=False,
-        default=attrs.Factory(lambda self: NextLength(min(self.start, self.length)), takes_self=True),
+        default=attrs.Factory(lambda self: NextLength(self.start), takes_self=True),
     )
 
     @property
     def planned(self) -> int:
-        return self.learnt.tokens
+        return min(self.learnt.tokens, self.length)
 
     def learn(self, drafted: int, accepted: int) -> None:
-        moved = self.learnt.tokens + 2 if accepted == drafted else self.learnt.tokens - 1
+        moved = self.planned + 2 if accepted == drafted else self.planned - 1
         self.learnt.tokens = min(max(moved, 1), self.length)

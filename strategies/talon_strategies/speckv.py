@@ -13,12 +13,11 @@ from talon_core.costs import Costs, MeasuredCosts
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.acceptance_head import AcceptanceHead, given_head
+from talon_strategies.acceptance_head import SHIPPED, AcceptanceHead, given_head, notice
 from talon_strategies.entropy import OFFERED, entropies_of
 from talon_strategies.options import numbers_of, positive_numbers
 from talon_strategies.prices import layer_price, verify_price
 from talon_strategies.stopping import PlannedChain, StoppingChain
-from talon_strategies.taps import SHIPPED
 
 FEATURES = ("mean_entropy", "mean_best", "max_entropy", "min_best", "compression", "gamma")
 """What the network looks at, in this order: of the chain before, the mean entropy of the laws along it, in bits, see
@@ -93,7 +92,7 @@ class SpecKV(StoppingChain):
     The network predicts which share a of a chain of gamma tokens is accepted, from how sure the drafter was along a
     chain, from how the target's weights are compressed, and from gamma; see `FEATURES`. The paper looks at the chain
     whose length it chooses, which is known only when it is drafted: here it is the chain of the round before, and the
-    first one has 4 tokens, or fewer where `gammas` has no such length. The length is the one of the highest
+    first one has the longest of `gammas` that is at most 4, else the shortest. The length is the one of the highest
     (a gamma + 1) / (gamma C_q + C_v(gamma + 1)), expected tokens by the seconds of the drafter's and the target's
     passes. The paper's own objective is a gamma + 1, which hardly ever says no to the longest chain, what it costs left
     out. While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the
@@ -131,6 +130,7 @@ class SpecKV(StoppingChain):
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         one = super().begin(sequence)
         assert isinstance(one, SpecKV)
+        notice(self.name, self.head, sequence)
         one.watched.costs, one.watched.context = sequence.costs, sequence.prompt_length
         given = COMPRESSIONS.get(self.compression)
         one.watched.compression = compression_of(sequence.weight_bits) if given is None else given

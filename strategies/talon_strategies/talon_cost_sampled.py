@@ -36,19 +36,20 @@ class TalonCostSampled(TalonCost):
     """`talon-cost` for requests that sample: every group of siblings is fixed, drawn or both, whichever pays.
 
     Under the rule `hybrid` (arXiv 2502.18779) a fixed child c is accepted with the target's probability p(c), whether a
-    draw is tested before it or not: what the draw leaves of p at c is all of it. A child that is drawn from the
-    drafter's law q over the other tokens, q~, adds the sum of min(p, q~). So a group of k nodes is worth the larger of
-    the p of its k best, and of the p of its k - 1 best with a draw beside them. Both are estimated: p as by
-    `talon-cost`; a draw, where the best r of q are fixed, at 0.1 (1 - their sum) + 0.8 q(next), calibrated likewise.
+    draw is tested before it or not: what the draw leaves of p at c is all of it. A child that is drawn from q~, the
+    drafter's law without the fixed ones at `DRAWN_AT` times the request's temperature, adds the sum of min(p, q~). So
+    a group of k nodes is worth the larger of the p of its k best, and of the p of its k - 1 best with a draw beside
+    them. Both are estimated: p as by `talon-cost`; a draw, where the best r of q are fixed, at 0.1 (1 - their sum) +
+    0.8 q(next), calibrated likewise.
     A group of one draw under each node is the chain of classic speculative sampling.
 
     What was drawn must be verified whatever came out, so a node that has joined stays: there is no second choice among
     all nodes when the tree is finished. A layer's groups grow by what a further node adds, the most first, as long as
-    that is worth its price at the tokens a second of the latest rounds, or while nothing is known of those, as long as
-    the expected tokens a second of this round rise; and no node joins that adds less than 1 / `budget`, so that where
-    nodes are free there is room for deeper ones. Another layer is drafted if the newest one was worth its own price
-    too. When drafting pauses, and what is assumed while no prices are known, is `talon-cost`'s, which also serves every
-    greedy request. All this is ours.
+    that is worth its price at the tokens a second that were expected of the latest rounds, or at plain decoding's if
+    those are more; while there are none, up to where the expected tokens a second of this round are most. And no node
+    joins that adds less than 1 / `budget`, so that where nodes are free there is room for deeper ones. Another layer is
+    drafted if the newest one was worth its own price too. When drafting pauses, and what is assumed while no prices are
+    known, is `talon-cost`'s, which also serves every greedy request. All this is ours.
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2.

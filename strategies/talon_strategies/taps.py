@@ -1,8 +1,6 @@
 """Any policy, with learned acceptance in the place of the drafter's probabilities."""
 
-import logging
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,14 +13,9 @@ from talon_core.logistic import log_odds_of, log_sigmoid
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_strategies.acceptance_head import AcceptanceHead, given_head
+from talon_strategies.acceptance_head import SHIPPED, AcceptanceHead, given_head, notice
 from talon_strategies.calibration import CERTAIN
 from talon_strategies.entropy import OFFERED, entropies_of
-
-LOGGER = logging.getLogger(__name__)
-
-SHIPPED = Path(__file__).parent / "shipped" / "smollm2-135m-eagle3"
-"""Heads for the embedded model and its shipped EAGLE-3 drafter; the README.md there tells how they were fitted."""
 
 FEATURES = ("log_odds", "rank", "depth", "entropy", "best")
 """What the estimate looks at, in this order: the log-odds of the drafter's probability of the token after its parent,
@@ -85,10 +78,10 @@ def _policy(given: Any) -> Any:
     """The policy that an option names, in the form of `talon_core.plugins.nested`."""
     if not isinstance(given, str):
         return given
-    from talon_core.plugins.nested import split_parts
+    from talon_core.plugins.nested import parts_in
     from talon_core.plugins.several import made_parts
 
-    parts = split_parts(given)
+    parts = parts_in(given)
     if parts is None or len(parts) != 1:
         raise ValueError(f"of is '{given}'; it must be a tree policy, its options in brackets, as talon[budget=16]")
     (policy,) = made_parts("tree policy", parts, {})
@@ -164,21 +157,8 @@ class Taps(TreePolicy):
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         with blaming("tree policy", self.of, "begin"):
             own = self.of.begin(sequence)
-        self._notice(sequence)
+        notice(self.name, self.head, sequence)
         return attrs.evolve(self, of=own)
-
-    def _notice(self, sequence: SequenceInfo) -> None:
-        """Say once that the head was fitted on what another drafter offered."""
-        fitted = self.head.origin.get("drafter")
-        if sequence.drafter and fitted and fitted != sequence.drafter and "taps.noticed" not in sequence.machine:
-            sequence.machine["taps.noticed"] = True
-            LOGGER.warning(
-                "taps: '%s' was fitted on the drafter '%s', and this one is '%s'; fit a head on a trace of it with "
-                "python -m talon_strategies.fitting taps",
-                self.head,
-                fitted,
-                sequence.drafter,
-            )
 
     def _shown(self, tree: TokenTree) -> TokenTree:
         return tree.scored(self.scores.path_logp[: len(tree)])

@@ -5,8 +5,8 @@ from typing import Any
 
 from talon_core.errors import is_whole
 
-BITS = ("bits", "w_bit", "nbits")
-"""What configurations of quantisation call the number: GPTQ's and AWQ's, older ones of AWQ, and HQQ's."""
+BITS = ("bits", "w_bit")
+"""What configurations of quantisation call the number: GPTQ's and AWQ's, and older ones of AWQ."""
 
 NAMED = {"int8": 8, "float8": 8, "int4": 4, "int2": 2}
 """What they call weights by name, as Quanto's does."""
@@ -22,10 +22,7 @@ def weight_bits(model: Any) -> int | None:
     if given is None:
         return 8 * int(model.dtype.itemsize)
     told: Mapping[str, Any] = given if isinstance(given, Mapping) else vars(given)
-    for name, bits in (
-        ("load_in_4bit", 4),
-        ("load_in_8bit", 8),
-    ):  # bitsandbytes'; objects keep them behind an underscore
+    for name, bits in (("load_in_4bit", 4), ("load_in_8bit", 8)):  # bitsandbytes'; objects have them as _load_in_4bit
         if told.get(name) or told.get(f"_{name}"):
             return bits
     counts = (told.get(name) for name in BITS)

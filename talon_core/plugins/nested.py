@@ -1,7 +1,7 @@
 """Parts within parts: how an option names other parts, as in `of=eagle3[path=heads;layers=2+15]+ngram`."""
 
 
-def split_parts(of: str) -> list[str] | None:
+def parts_in(of: str) -> list[str] | None:
     """The parts that are joined by `+`, each a name, and it may be its options in brackets, with `;` between them.
 
     An option within the brackets may name parts with brackets of their own.
@@ -22,7 +22,7 @@ def part_spec(part: str) -> str:
     What has no `=` goes on with the option before it, as in `static[shape=0;1;0.0]`.
 
     Args:
-        part: one of `split_parts`.
+        part: one of `parts_in`.
     """
     name, _, inner = part.partition("[")
     options: list[str] = []

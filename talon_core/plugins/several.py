@@ -19,7 +19,7 @@ def split_parts(of: str, what: str, example: str) -> list[str]:
     Raises:
         ValueError: if it is no such list, or has a part twice.
     """
-    found = nested.split_parts(of)
+    found = nested.parts_in(of)
     if found is None or len(set(found)) < len(found):
         raise ValueError(
             f"of is '{of}'; it must be different {what} joined by '+', options in brackets, such as {example}"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talon_core.plugins.nested import part_spec, split_parts
+from talon_core.plugins.nested import part_spec, parts_in
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import as_part, build, parse_spec
 from talon_strategies import Chain, DynamicDepth, Talon
@@ -20,12 +20,12 @@ from talon_strategies import Chain, DynamicDepth, Talon
     ],
 )
 def test_parts_are_split_outside_of_brackets(of: str, parts: list[str]) -> None:
-    assert split_parts(of) == parts
+    assert parts_in(of) == parts
 
 
 @pytest.mark.parametrize("of", ["", "+", "a+", "+a", "[x=1]", "a[", "a]", "a[b", "a]b[", "a[x=1]b", "a[x][y]", "a[[]"])
 def test_what_is_not_parts_is_none(of: str) -> None:
-    assert split_parts(of) is None
+    assert parts_in(of) is None
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_an_object_is_named_as_it_is_read(made: object) -> None:
 @given(st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2;3", "x[y=1;z=2]+w", "-0.5"]), max_size=4))
 def test_options_come_out_as_they_went_in(options: dict[str, str]) -> None:
     part = f"name[{';'.join(f'{name}={value}' for name, value in options.items())}]"
-    assert split_parts(part) == [part]
+    assert parts_in(part) == [part]
     assert parse_spec(part_spec(part)) == ("name", options)

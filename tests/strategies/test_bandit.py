@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core import Request, SequenceInfo, TableTarget, TreePolicy, build
+from talon_core import PluginError, Request, SequenceInfo, TableTarget, TreePolicy, build
 from talon_core.certificates.standing import is_proved
 from talon_core.certificates.subject import is_own
 from talon_core.certify.exact import Given
@@ -340,3 +340,43 @@ def test_it_decodes_what_the_target_says():
     (result,) = Decoder(target, Match(), Bandit(ONE_AND_FOUR), drafter).run_all([Request(np.array([0]), 60)])
     assert result.token_ids == [1] * 60
     assert result.stats.target_passes < 30
+
+
+@attrs.frozen
+class Raises(TreePolicy):
+    """Fails where it is told to."""
+
+    name = "raises"
+    where: str
+    budget: int = 4
+
+    def _does(self, where):
+        if where == self.where:
+            raise KeyError("no such thing")
+
+    def begin(self, sequence):
+        self._does("begin")
+        return self
+
+    def width(self, tree):
+        self._does("width")
+        return 1
+
+    def grow(self, tree, candidates, choices):
+        self._does("grow")
+        return Growth(candidates.best(1))
+
+    def finish(self, tree):
+        self._does("finish")
+        return tree
+
+    def observe(self, round_):
+        self._does("observe")
+
+
+@pytest.mark.parametrize("where", ["begin", "width", "grow", "finish", "observe"])
+def test_a_policy_that_fails_is_named_and_not_the_bandit(where):
+    target, drafter = TableTarget(np.zeros((3, 3))), Given(TableDrafter([[0.5, 0.3, 0.2]]))
+    decoder = Decoder(target, Match(), Bandit(of=(Raises(where), Chain(length=1))), drafter)
+    with pytest.raises(PluginError, match=rf"tree policy 'raises' .* KeyError in {where}: 'no such thing'"):
+        decoder.run_all([Request(np.array([0]), 6)])

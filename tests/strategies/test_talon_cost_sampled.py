@@ -109,6 +109,23 @@ def test_with_its_rule_the_output_has_the_targets_law(rounds_of, drafter, target
     assert rounds_of(policy, drafter, target).error(Hybrid()) < 1e-12
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    table_drafters(3),
+    table_drafters(3),
+    st.integers(2, 5),
+    st.floats(0.1, 3.0),
+    st.tuples(st.floats(-3.0, 3.0), st.floats(0.1, 2.0)),
+    st.tuples(st.floats(-3.0, 3.0), st.floats(0.1, 2.0)),
+)
+def test_so_it_has_whatever_was_learnt(rounds_of, drafter, target, budget, rate, fixed, drawn):
+    policy = served(TalonCostSampled(budget=budget, depth=3), Prices(node=0.02, layer=0.01))
+    learnt = policy.learnt
+    learnt.drafted, learnt.tokens, learnt.passes = ENOUGH + 1, rate, 1.0
+    learnt.calibration.line[:], policy.drawing.calibration.line[:] = fixed, drawn
+    assert rounds_of(policy, drafter, target).error(Hybrid()) < 1e-12
+
+
 @given(untied_drafters(9), st.integers(2, 20), st.floats(0.0, 0.3))
 def test_a_greedy_request_gets_the_tree_of_talon_cost(draft, drafter, budget, node):
     prices = Prices(node=node, layer=0.01)

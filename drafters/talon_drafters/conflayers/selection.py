@@ -8,7 +8,7 @@ STEP = 0.05
 """By how much lambda moves."""
 
 STEPS = 40
-"""How often it moves at most: two standard deviations."""
+"""How many values of it are tried at most: up to almost two standard deviations."""
 
 EQUAL = 1e-9
 """Scores that differ by no more are equal."""
