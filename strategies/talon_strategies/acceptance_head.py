@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,17 @@ class AcceptanceHead:
         arrays = (self.hidden_weight, self.hidden_bias, self.output_weight[None], last)
         tensors = {name: np.ascontiguousarray(array) for name, array in zip(TENSORS, arrays, strict=True)}
         return save(tensors, {ORIGIN: json.dumps(self.origin)})
+
+
+@cache
+def shipped_head(policy: str, features: tuple[str, ...]) -> AcceptanceHead:
+    """A policy's head for the embedded model and its shipped drafter.
+
+    Args:
+        policy: its name.
+        features: what the head looks at.
+    """
+    return AcceptanceHead.read(str(SHIPPED / f"{policy}.safetensors"), features)
 
 
 def given_head(given: Any, option: str, features: Sequence[str]) -> Any:

@@ -110,12 +110,17 @@ class CostAware(BestFirst):
     def observe(self, round_: Round) -> None:
         self.known.context = round_.context + len(round_.tokens)
 
-    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+    def priced(self, tree: TokenTree, candidates: Candidates) -> int:
+        """Note what the newest layer takes, and with the first one what verifying does; which layer it is, from 0."""
         layer, known = int(tree.depths[candidates.frontier[0]]), self.known
         if layer == 0 or not len(known.verifying):
             known.verifying, known.drafting = self._verifying(), []
             known.rates = [1.0 / float(known.verifying[0])]
         known.drafting[layer:] = [self._drafting(*candidates.tokens.shape)]
+        return layer
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        layer, known = self.priced(tree, candidates), self.known
         best = Likeliest.of(*self.scored(tree, candidates), self.budget - 1)
         seconds = sum(known.drafting) + known.verifying[: len(best.prob) + 1]
         known.nodes = self.worth(best.prob, seconds)

@@ -1,6 +1,5 @@
 """Chains whose length a small network chooses, by how sure the drafter was in the round before."""
 
-from functools import cache
 from math import log
 from typing import Any
 
@@ -13,7 +12,7 @@ from talon_core.costs import Costs, MeasuredCosts
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.acceptance_head import SHIPPED, AcceptanceHead, given_head, notice
+from talon_strategies.acceptance_head import AcceptanceHead, given_head, notice, shipped_head
 from talon_strategies.entropy import OFFERED, entropies_of
 from talon_strategies.options import numbers_of, positive_numbers
 from talon_strategies.prices import layer_price, verify_price
@@ -48,12 +47,6 @@ def signals(entropies: FloatArray, best: FloatArray) -> tuple[float, float, floa
     """
     bits = entropies / log(2)
     return float(bits.mean()), float(best.mean()), float(bits.max()), float(best.min())
-
-
-@cache
-def shipped_head() -> AcceptanceHead:
-    """The head for the embedded model and its shipped drafter."""
-    return AcceptanceHead.read(str(SHIPPED / "speckv.safetensors"), FEATURES)
 
 
 def _lengths(given: Any) -> Any:
@@ -125,7 +118,7 @@ class SpecKV(StoppingChain):
     @property
     def head(self) -> AcceptanceHead:
         """What predicts."""
-        return shipped_head() if self.model is None else self.model
+        return shipped_head(self.name, FEATURES) if self.model is None else self.model
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         one = super().begin(sequence)

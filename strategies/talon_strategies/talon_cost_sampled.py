@@ -75,10 +75,9 @@ class TalonCostSampled(TalonCost):
         return one
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        known, learnt, layer = self.known, self.learnt, int(tree.depths[candidates.frontier[0]])
-        if layer == 0 or not len(known.verifying):
-            known.verifying, known.drafting, learnt.scores = self._verifying(), [], np.zeros(1)
-        known.drafting[layer:] = [self._drafting(*candidates.tokens.shape)]
+        learnt = self.learnt
+        if self.priced(tree, candidates) == 0:
+            learnt.scores = np.zeros(1)
         rows = np.array(known_rows(candidates))
         reach = learnt.scores[candidates.frontier[rows]][:, None]  # (rows, 1)
         fixed = reach + learnt.calibration.accepted(candidates.logp[rows])  # (rows, width), as are the next three
@@ -90,16 +89,14 @@ class TalonCostSampled(TalonCost):
         gain = np.concatenate([[0.0], np.cumsum(gains.ravel()[order])])
         count, goes_on = self._worth(len(tree) - 1, float(np.exp(learnt.scores).sum()), gain)
         sizes = np.bincount(order[:count] // gains.shape[1], minlength=len(rows))
-        chosen, drawn, scores = [NOTHING], {}, [learnt.scores]
-        drawn_scores = []
+        chosen, drawn, scores, drawn_scores = [NOTHING], {}, [learnt.scores], []
         for index in np.flatnonzero(sizes).tolist():
             size, row = int(sizes[index]), int(rows[index])
-            draw = None
-            if with_draw[index, size - 1]:
-                draw = self._drawn(choices, candidates, row, size - 1, float(expected[index, size - 1]))
-            beside = size - 1 if with_draw[index, size - 1] else size
+            draws_one = bool(with_draw[index, size - 1])
+            beside = size - draws_one
             chosen.append(row * candidates.width + np.arange(beside))
             scores.append(fixed[index, :beside])
+            draw = self._drawn(choices, candidates, row, beside, expected[index, beside]) if draws_one else None
             if draw is not None:
                 drawn[row] = draw
                 drawn_scores.append(draws[index, beside])

@@ -1,6 +1,5 @@
 """Any policy, with learned acceptance in the place of the drafter's probabilities."""
 
-from functools import cache
 from typing import Any
 
 import attrs
@@ -13,7 +12,7 @@ from talon_core.logistic import log_odds_of, log_sigmoid
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_strategies.acceptance_head import SHIPPED, AcceptanceHead, given_head, notice
+from talon_strategies.acceptance_head import AcceptanceHead, given_head, notice, shipped_head
 from talon_strategies.calibration import CERTAIN
 from talon_strategies.entropy import OFFERED, entropies_of
 
@@ -62,12 +61,6 @@ def learned(head: AcceptanceHead, logp: FloatArray, depths: IntArray) -> FloatAr
     total = np.exp(accepted).sum(axis=1, keepdims=True)
     estimates: FloatArray = accepted - np.log(np.maximum(total, 1.0))
     return estimates
-
-
-@cache
-def shipped_head() -> AcceptanceHead:
-    """The head for the embedded model and its shipped drafter."""
-    return AcceptanceHead.read(str(SHIPPED / "taps.safetensors"), FEATURES)
 
 
 def _head(given: Any) -> Any:
@@ -152,7 +145,7 @@ class Taps(TreePolicy):
     @property
     def head(self) -> AcceptanceHead:
         """What estimates."""
-        return shipped_head() if self.model is None else self.model
+        return shipped_head(self.name, FEATURES) if self.model is None else self.model
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         with blaming("tree policy", self.of, "begin"):

@@ -12,8 +12,8 @@ from talon_core.plugins.specs import build, spelled
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy
 from talon_strategies import SpecKV
-from talon_strategies.acceptance_head import AcceptanceHead
-from talon_strategies.speckv import FEATURES, compression_of, shipped_head, signals
+from talon_strategies.acceptance_head import AcceptanceHead, shipped_head
+from talon_strategies.speckv import FEATURES, compression_of, signals
 from talon_tests.prices import Prices
 
 SURE, UNSURE = [0.9, 0.1], [0.5, 0.5 - 1e-9, 1e-9]
@@ -166,7 +166,7 @@ def test_options_out_of_range_are_refused(options, complaint):
 
 
 def test_the_head_that_comes_with_talon_says_what_it_is_of_and_never_foretells_nonsense():
-    head = shipped_head()
+    head = shipped_head("speckv", FEATURES)
     assert head.origin["features"] == [*FEATURES]
     assert (head.origin["policy"], head.origin["drafter"], len(head.hidden_bias)) == ("speckv", "eagle3", 16)
     assert head.origin["held_out"]["head"] < head.origin["held_out"]["constant"]

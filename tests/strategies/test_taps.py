@@ -29,10 +29,10 @@ from talon_strategies import (
     TalonTopkLayers,
     Taps,
 )
-from talon_strategies.acceptance_head import AcceptanceHead
+from talon_strategies.acceptance_head import AcceptanceHead, shipped_head
 from talon_strategies.calibration import CERTAIN
 from talon_strategies.entropy import OFFERED
-from talon_strategies.taps import FEATURES, examined, learned, shipped_head
+from talon_strategies.taps import FEATURES, examined, learned
 from talon_tests.prices import Prices
 
 RISES = [[1, 0, 0, 0, 0], [-1, 0, 0, 0, 0]]
@@ -287,7 +287,7 @@ def test_a_head_of_another_drafter_is_noticed_once(caplog, drafter, says):
 
 
 def test_the_head_that_comes_with_talon_says_what_it_is_of():
-    head = shipped_head()
+    head = shipped_head("taps", FEATURES)
     assert head.origin["features"] == [*FEATURES]
     assert (head.origin["policy"], head.origin["drafter"]) == ("taps", "eagle3")
     assert {trace["target"] for trace in head.origin["traces"]} == {"smollm2-135m"}
