@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from talon_core.errors import is_whole
+from talon_core.runtime.blocks import BlockLinear
 
 BITS = ("bits", "w_bit")
 """What configurations of quantisation call the number: GPTQ's and AWQ's, and older ones of AWQ."""
@@ -15,9 +18,15 @@ NAMED = {"int8": 8, "float8": 8, "int4": 4, "int2": 2}
 def weight_bits(model: Any) -> int | None:
     """The bits of a weight in a model's linear layers; None where a quantised model does not say.
 
+    Where layers have their weights in a GGUF file's blocks, it is the mean of all linear layers, with what blocks hold
+    besides the weights, rounded.
+
     Args:
         model: a transformers causal LM.
     """
+    stored = _bits_of_blocks(model)
+    if stored is not None:
+        return stored
     given = getattr(model.config, "quantization_config", None)
     if given is None:
         return 8 * int(model.dtype.itemsize)
@@ -28,3 +37,14 @@ def weight_bits(model: Any) -> int | None:
     counts = (told.get(name) for name in BITS)
     found = next((int(bits) for bits in counts if is_whole(bits)), None)
     return found if found is not None else NAMED.get(str(told.get("weights")))
+
+
+def _bits_of_blocks(model: Any) -> int | None:
+    """The mean of a model's linear layers; None where none has its weight in blocks."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    layers = [layer for layer in modules if isinstance(layer, BlockLinear | nn.Linear)]
+    if not any(isinstance(layer, BlockLinear) for layer in layers):
+        return None
+    stored = [layer.data if isinstance(layer, BlockLinear) else layer.weight for layer in layers]
+    bits = 8 * sum(tensor.nbytes for tensor in stored)
+    return round(bits / sum(layer.in_features * layer.out_features for layer in layers))

@@ -18,6 +18,7 @@ from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel, difference
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.rule import Accepted
+from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.device import executor_for
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
@@ -87,6 +88,7 @@ class HFTarget(NetworkTarget):
         self.runner = ModelRunner(model, self.executor(), accelerator, features, self._forget)
         if probe:
             self._probe(config)
+        forget_widened(model)  # passes in a session may need no weights but the blocks
 
     def executor(self) -> Executor:
         made = executor_for(self.attention, self.device, self.graphs() if self.graphs is not None else None)

@@ -5,6 +5,7 @@ The target's adapter (`hf/`) stands on it, and so does any neural drafter:
 - `network` is what a drafter sees of its target, and `sharing` what both may use;
 - `executor` runs passes, on a host or a device (`device`, `recording`);
 - `modules` and `states` look into a network: what it is made of, and what its layers give;
+- `blocks` are weights as GGUF files store them, and layers that hold such weights;
 - `cache` holds keys and values, `passes` is a pass as an attention layer sees it, `inputs` what a network reads in it;
 - `staging` says which nodes of a growing tree are in a drafter's cache, `rows` keeps what passes read by its place, and
   `best` makes candidates out of scores.
@@ -18,6 +19,7 @@ from talon_core.lazy import import_on_use
 
 if TYPE_CHECKING:
     from talon_core.runtime.best import Best, Vocabulary, best_by, best_numbers, few_widths, last_rows, rows_at
+    from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, Blocks
     from talon_core.runtime.cache import TreeCache
     from talon_core.runtime.device import DeviceExecutor, executor_for
     from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
     from talon_core.runtime.recording import Recorder
     from talon_core.runtime.rows import KeptRows
     from talon_core.runtime.sharing import (
+        embedding_shape,
         embedding_weight,
+        like_output,
+        output_rows,
+        output_shape,
         output_weight,
         shared_embedding,
         shared_output,
@@ -37,6 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Best",
+    "BlockEmbedding",
+    "BlockLinear",
+    "Blocks",
     "DeviceExecutor",
     "Executor",
     "HostExecutor",
@@ -52,11 +61,15 @@ __all__ = [
     "Vocabulary",
     "best_by",
     "best_numbers",
+    "embedding_shape",
     "embedding_weight",
     "executor_for",
     "few_widths",
     "last_rows",
+    "like_output",
     "network_target",
+    "output_rows",
+    "output_shape",
     "output_weight",
     "pass_inputs",
     "rows_at",
@@ -69,6 +82,7 @@ import_on_use(
     __name__,
     {
         ".best": ["Best", "Vocabulary", "best_by", "best_numbers", "few_widths", "last_rows", "rows_at"],
+        ".blocks": ["BlockEmbedding", "BlockLinear", "Blocks"],
         ".cache": ["TreeCache"],
         ".device": ["DeviceExecutor", "executor_for"],
         ".executor": ["Executor", "HostExecutor", "Numbers", "TreeView"],
@@ -77,7 +91,10 @@ import_on_use(
         ".passes": ["Pass"],
         ".recording": ["Recorder"],
         ".rows": ["KeptRows"],
-        ".sharing": ["embedding_weight", "output_weight", "shared_embedding", "shared_output", "vocabulary_size"],
+        ".sharing": [
+            *("embedding_shape", "embedding_weight", "like_output", "output_rows", "output_shape", "output_weight"),
+            *("shared_embedding", "shared_output", "vocabulary_size"),
+        ],
         ".staging": ["StagedSlot"],
     },
 )

@@ -102,10 +102,16 @@ def marks_of(model: nn.Module, watched: Callable[[torch.Tensor], bool]) -> list[
             marks.append(0 if tensor.is_inference() else tensor._version)
             plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.numel() and not tensor.is_meta
             if plain and not watched(tensor):
-                rows = tensor.sum(-1, dtype=torch.float32 if tensor.is_floating_point() else None)
+                rows = _in_words(tensor).sum(-1, dtype=torch.float32 if tensor.is_floating_point() else None)
                 numbers[tensor.device].append(rows.reshape(-1).double())
         marks += [torch.cat(of).cpu().numpy().tobytes() for of in numbers.values()]
     return marks
+
+
+def _in_words(tensor: torch.Tensor) -> torch.Tensor:
+    """Bytes in fours, where rows are whole ones: they are summed several times as fast."""
+    fours = tensor.dtype == torch.uint8 and tensor.is_contiguous() and tensor.ndim and tensor.shape[-1] % 4 == 0
+    return tensor.view(torch.int32) if fours and tensor.data_ptr() % 4 == 0 else tensor
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:

@@ -7,11 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from talon_core.runtime.best import check_tokens
+from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, InBlocks, like_weight, shape_of_weight
 
 
 def vocabulary_size(model: Any) -> int:
     """How many token ids a causal LM has logits for."""
     head = model.get_output_embeddings()
+    if isinstance(head, InBlocks):
+        return head.weight_shape[0]
     for size in (_rows(getattr(head, "weight", None)), getattr(head, "out_features", None)):
         if size is not None:
             return int(size)
@@ -24,7 +27,10 @@ def _rows(weight: Any) -> int | None:
 
 
 def output_weight(model: Any) -> Tensor:
-    """The matrix of a causal LM's output layer, shape `(vocab, hidden)`, for drafters that read it.
+    """The matrix of a causal LM's output layer, shape `(vocab, hidden)`, for drafters that read all of it.
+
+    Where the layer has it in blocks, all of them are widened: `output_shape`, `output_rows` and `shared_output` need no
+    memory for that.
 
     Raises:
         ValueError: if there is no matrix of floating-point numbers, because it is quantised or was exchanged.
@@ -33,8 +39,47 @@ def output_weight(model: Any) -> Tensor:
 
 
 def embedding_weight(model: Any) -> Tensor:
-    """The table of a causal LM's token embeddings, shape `(vocab, width)`; raises as `output_weight` does."""
+    """The table of a causal LM's token embeddings, shape `(vocab, width)`; raises as `output_weight` does.
+
+    Where it is in blocks, all of them are widened, which `embedding_shape` and `shared_embedding` do not do.
+    """
     return _readable_weight(model.get_input_embeddings(), "token embedding")
+
+
+def output_shape(model: Any) -> tuple[int, int]:
+    """The shape of a causal LM's output matrix, `(vocab, hidden)`; raises as `output_weight` does."""
+    return shape_of_weight(_readable(model.get_output_embeddings(), "output layer"))
+
+
+def embedding_shape(model: Any) -> tuple[int, int]:
+    """The shape of a causal LM's table of token embeddings, `(vocab, width)`; raises as `output_weight` does."""
+    return shape_of_weight(_readable(model.get_input_embeddings(), "token embedding"))
+
+
+def like_output(model: Any) -> Tensor:
+    """An empty tensor in the type and on the device of a causal LM's output matrix; raises as `output_weight` does."""
+    return like_weight(_readable(model.get_output_embeddings(), "output layer"))
+
+
+def output_rows(model: Any, tokens: Tensor) -> Tensor:
+    """Rows of a causal LM's output matrix, shape `(tokens, hidden)`; raises as `output_weight` does.
+
+    Args:
+        model: whose it is.
+        tokens: whose rows, shape `(tokens,)`, int64.
+    """
+    head = model.get_output_embeddings()
+    if isinstance(head, InBlocks):
+        return head.blocks.widened(tokens).to(head.like.dtype)
+    weight = _readable_weight(head, "output layer").detach()
+    return weight[tokens.to(weight.device)]
+
+
+def _readable(module: Any, what: str) -> Any:
+    """The module, if its weight can be read."""
+    if not isinstance(module, InBlocks):
+        _readable_weight(module, what)
+    return module
 
 
 def _readable_weight(module: Any, what: str) -> Tensor:
@@ -53,6 +98,9 @@ def shared_embedding(model: Any) -> Callable[[Tensor], Tensor]:
 
     From token ids, int64 of any shape, to `(.., width)`; raises as `output_weight` does.
     """
+    table = model.get_input_embeddings()
+    if isinstance(table, BlockEmbedding):
+        return lambda ids: table.look_up(ids)
     weight = embedding_weight(model)
     return lambda ids: torch.nn.functional.embedding(ids, weight)
 
@@ -71,10 +119,14 @@ def shared_output(model: Any, vocabulary: Tensor | None = None) -> nn.Module:
     if vocabulary is None:
         whole: nn.Module = lm_head
         return whole
-    weight = output_weight(model)
-    check_tokens("the tokens of the smaller vocabulary", vocabulary.cpu(), len(weight))
-    rows = vocabulary.to(weight.device)
+    check_tokens("the tokens of the smaller vocabulary", vocabulary.cpu(), output_shape(model)[0])
     bias = getattr(lm_head, "bias", None)
+    if isinstance(lm_head, BlockLinear):
+        part_of_bias = None if bias is None else bias.detach()[vocabulary.to(bias.device)]
+        blocks = lm_head.blocks.of_rows(vocabulary)
+        return BlockLinear(lm_head.in_features, len(vocabulary), blocks, part_of_bias).to(lm_head.like.dtype)
+    weight = output_weight(model)
+    rows = vocabulary.to(weight.device)
     with torch.device("meta"):
         part = nn.Linear(weight.shape[1], len(rows), bias=bias is not None)
     part.weight = nn.Parameter(weight.detach()[rows], requires_grad=False)
