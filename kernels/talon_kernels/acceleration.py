@@ -18,7 +18,14 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from talon_core.sessions import WatchfulSession
 from talon_kernels.narrow import Narrow
 from talon_kernels.native import load, unavailable
-from talon_kernels.replacements import Forward, linear_candidates, mlp_candidates, norm_candidates, plain
+from talon_kernels.replacements import (
+    Forward,
+    block_forward,
+    linear_candidates,
+    mlp_candidates,
+    norm_candidates,
+    plain,
+)
 
 PROBE_SCALES = (1.0, 1e-3, 30.0)
 """Sizes of the rows a replacement is tried on; in the small ones a norm's eps shows."""
@@ -142,6 +149,10 @@ def accelerate(model: nn.Module) -> Acceleration:
     for module in model.modules():
         if not plain(module):
             continue
+        in_blocks = block_forward(library, module)
+        if in_blocks is not None:
+            replaced.append(("layer in blocks", module, in_blocks))
+            continue
         for kind, candidates in (
             ("linear", linear_candidates(library, module, narrow)),
             ("rms norm", norm_candidates(library, module)),
@@ -152,12 +163,27 @@ def accelerate(model: nn.Module) -> Acceleration:
             width, forwards = candidates
             probe = torch.randn((1, len(PROBE_SCALES), width), generator=generator, dtype=_float32, device="cpu")
             probe *= torch.tensor(PROBE_SCALES, dtype=_float32, device="cpu")[:, None]
-            chosen = next((forward for forward in forwards if _same(module, forward, probe)), None)
+            # what is in blocks would be widened as a whole by its own forward
+            in_blocks_too = {child: own for child in module.children() if (own := block_forward(library, child))}
+            with _replaced(in_blocks_too):
+                chosen = next((forward for forward in forwards if _same(module, forward, probe)), None)
             if chosen is None:
                 left[kind] += 1
             else:
                 replaced.append((kind, module, chosen))
     return Acceleration(replaced, left, None, narrow)
+
+
+@contextmanager
+def _replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+    """While entered, these modules have these forwards."""
+    for module, forward in forwards.items():
+        module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        for module in forwards:
+            module.__dict__.pop("forward", None)
 
 
 def _forward_of(cls: type) -> Any:

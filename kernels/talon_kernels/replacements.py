@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, Blocks
 from talon_kernels.gated_mlp.native import gated_mlp_native
 from talon_kernels.gated_unit.native import KINDS
 from talon_kernels.gated_unit.reference import gated_unit_reference
@@ -16,6 +17,8 @@ from talon_kernels.narrow import Narrow
 from talon_kernels.native import Library
 from talon_kernels.rms_norm.native import rms_norm_native
 from talon_kernels.skinny_linear.native import skinny_linear_native
+from talon_kernels.stored import Stored, shape_of
+from talon_kernels.widening.native import widen_native
 
 Forward = Callable[..., Any]
 
@@ -93,6 +96,52 @@ def linear_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, 
     return module.in_features, [forward]
 
 
+def block_forward(library: Library, module: nn.Module) -> Forward | None:
+    """The forward of a layer whose weight is in blocks, which needs no trial: the blocks are our own to read."""
+    if type(module) is BlockLinear:
+        return _block_linear_forward(library, module)
+    if type(module) is BlockEmbedding:
+        return _block_embedding_forward(library, module)
+    return None
+
+
+def _block_linear_forward(library: Library, module: BlockLinear) -> Forward:
+    own = type(module).forward
+    blocks = module.blocks
+    buffers, parameters = module._buffers, module._parameters
+
+    def forward(x: Tensor) -> Tensor:
+        bias = parameters.get("bias")
+        if buffers.get("data") is not blocks.data or not _fits(x, blocks, bias):
+            return own(module, x)
+        return skinny_linear_native(library, x if x.is_contiguous() else x.contiguous(), blocks, bias)
+
+    return forward
+
+
+def _fits(x: Any, blocks: Blocks, bias: Tensor | None) -> bool:
+    """Whether rows are float32 on the CPU and of the blocks' width, and nobody wants a gradient of them."""
+    if type(x) is not Tensor or x.dtype is not _float32 or not x.is_cpu or x.shape[-1] != blocks.columns:
+        return False
+    return not (torch.is_grad_enabled() and x.requires_grad) and (bias is None or _usable(x, bias))
+
+
+def _block_embedding_forward(library: Library, module: BlockEmbedding) -> Forward:
+    own = type(module).forward
+    blocks = module.blocks
+    buffers = module._buffers
+
+    def look_up(ids: Tensor) -> Tensor:
+        if buffers.get("data") is not blocks.data or module.like.dtype is not _float32 or not ids.is_cpu:
+            return type(module).look_up(module, ids)
+        return widen_native(library, blocks, ids)
+
+    def forward(ids: Tensor) -> Tensor:
+        return own(module, ids, look_up)
+
+    return forward
+
+
 def norm_candidates(library: Library, module: nn.Module) -> Candidates:
     weight = module._parameters.get("weight")
     if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.dim() != 1:
@@ -130,15 +179,14 @@ def mlp_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, Nar
     others = [child for name, child in children.items() if child is not None and name not in MLP_CHILDREN]
     if _has_tensors(module, recurse=False) or any(_has_tensors(child) for child in others):
         return None  # which the replacement would not read
-    gate = children["gate_proj"]
-    if not _plain_linear(gate):
-        return None
     for name in MLP_CHILDREN:
         child = children[name]
-        if not _plain_linear(child):
+        if _plain_linear(child):
+            _narrow_copy(library, child.weight, narrow)
+        elif type(child) is not BlockLinear:
             return None
-        _narrow_copy(library, child.weight, narrow)
-    return gate.in_features, [_mlp_forward(library, module, kind, narrow) for kind in KINDS if _activates(module, kind)]
+    width: int = module.get_submodule("gate_proj").in_features  # type: ignore[assignment]  # of either kind
+    return width, [_mlp_forward(library, module, kind, narrow) for kind in KINDS if _activates(module, kind)]
 
 
 def _has_tensors(module: nn.Module, recurse: bool = True) -> bool:
@@ -170,25 +218,30 @@ def _mlp_forward(library: Library, module: nn.Module, kind: str, narrow: Mapping
     activation = holder.get("act_fn")
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        affine: list[tuple[Tensor, Tensor | None]] = []
-        for name in MLP_CHILDREN:
-            child = children[name]
-            if type(child) is not nn.Linear:  # it was exchanged, by an adapter perhaps, and must be called itself
-                break
-            weight, bias = child._parameters.get("weight"), child._parameters.get("bias")
-            if not _usable(x, weight) or (bias is not None and not _usable(x, bias)):
-                break
-            assert weight is not None
-            affine.append((weight, bias))
-        exchanged = len(affine) < 3 or holder.get("act_fn") is not activation
-        if args or kwargs or exchanged or any(map(_listened_to, children.values())):
+        gate, up, down = (_affine(x, children[name], narrow) for name in MLP_CHILDREN)
+        if gate is None or up is None or down is None or holder.get("act_fn") is not activation:
             return own(module, x, *args, **kwargs)
-        if x.shape[-1] != affine[0][0].shape[1]:
+        if args or kwargs or any(map(_listened_to, children.values())):
+            return own(module, x, *args, **kwargs)
+        if x.shape[-1] != shape_of(gate[0])[1]:
             return own(module, x)
-        copies = [narrow[weight].of(weight) if weight in narrow else weight for weight, _ in affine]
-        if all(copy.dtype is torch.bfloat16 for copy in copies):
-            affine = [(copy, bias) for copy, (_, bias) in zip(copies, affine, strict=True)]
-        gate, up, down = affine
         return gated_mlp_native(library, x if x.is_contiguous() else x.contiguous(), gate, up, down, kind)
 
     return forward
+
+
+def _affine(x: Tensor, child: nn.Module | None, narrow: Mapping[Tensor, Narrow]) -> tuple[Stored, Tensor | None] | None:
+    """A child's weight and bias; None if it was exchanged, by an adapter perhaps, and must be called itself."""
+    if type(child) is not nn.Linear and type(child) is not BlockLinear:
+        return None
+    bias = child._parameters.get("bias")
+    if bias is not None and not _usable(x, bias):
+        return None
+    if type(child) is BlockLinear:
+        blocks = child.blocks
+        return (blocks, bias) if blocks.data.is_cpu and type(x) is Tensor and x.dtype is _float32 else None
+    weight = child._parameters.get("weight")
+    if not _usable(x, weight):
+        return None
+    assert weight is not None
+    return narrow[weight].of(weight) if weight in narrow else weight, bias

@@ -1,7 +1,7 @@
 """Weights that stay as GGUF stores them, in blocks of a few bits a number, and layers that hold such weights."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -234,11 +234,18 @@ class BlockEmbedding(InBlocks):
         rows = self.blocks.widened(ids.reshape(-1)).to(self.like.dtype)
         return rows.reshape(*ids.shape, self.embedding_dim)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, look_up: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Rows of the table, as the layer gives them.
+
+        Args:
+            ids: integers of any shape.
+            look_up: does what `look_up` does, perhaps faster.
+        """
+        look_up = look_up or self.look_up
         if self.made_of is None:
-            return self.look_up(ids)
+            return look_up(ids)
         own = copy.copy(self.made_of)  # nothing is written to a layer that others may be running
-        vars(own)["weight"] = self.look_up(ids.reshape(-1))
+        vars(own)["weight"] = look_up(ids.reshape(-1))
         places = torch.arange(ids.numel(), device=ids.device).reshape(ids.shape)
         out: Tensor = own(places)
         return out

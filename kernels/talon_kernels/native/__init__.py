@@ -10,12 +10,13 @@ import ctypes
 import logging
 import threading
 from functools import cached_property
+from typing import Any
 
 from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["Library", "load", "switch_off", "unavailable"]
 
-ABI = 5
+ABI = 6
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")
@@ -50,9 +51,20 @@ class Library:
             lanes.restype, lanes.argtypes = _INT, []
             self.lanes: int = lanes()
             self.linear = library.talon_linear
-            self.linear.restype, self.linear.argtypes = None, [_POINTER] * 4 + [_INT] * 5
+            self.linear.restype, self.linear.argtypes = _INT, [_POINTER] * 4 + [_INT] * 5
+            self.linear.errcheck = _has_memory
             self.gated_mlp = library.talon_gated_mlp
-            self.gated_mlp.restype, self.gated_mlp.argtypes = None, [_POINTER] * 9 + [_INT] * 7
+            self.gated_mlp.restype, self.gated_mlp.argtypes = _INT, [_POINTER] * 9 + [_INT] * 5 + [_POINTER, _INT]
+            self.gated_mlp.errcheck = _has_memory
+            self.widen = library.talon_widen
+            self.widen.restype, self.widen.argtypes = None, [_POINTER] * 3 + [_INT] * 4
+            self.walk = library.talon_walk
+            self.walk.restype, self.walk.argtypes = _INT, [_POINTER] * 10 + [_INT] * 2
+            self.walk.errcheck = _has_memory
+            self.step_sizes = library.talon_step_sizes
+            self.step_sizes.restype, self.step_sizes.argtypes = None, [_POINTER]
+            self.plan = library.talon_plan
+            self.plan.restype, self.plan.argtypes = _INT, [_INT] * 4
             self.gated_unit = library.talon_gated_unit
             self.gated_unit.restype, self.gated_unit.argtypes = None, [_POINTER] * 3 + [_INT] * 3
             self.rms_norm = library.talon_rms_norm
@@ -62,9 +74,16 @@ class Library:
             self.same_numbers.restype, self.same_numbers.argtypes = _INT, [_POINTER] * 2 + [_INT] * 2
             self.tree_attention = library.talon_tree_attention
             self.tree_attention.restype = _INT
-            self.tree_attention.argtypes = [_POINTER] * 10 + [_INT] * 5 + [_FLOAT] * 2 + [_INT] * 2
+            self.tree_attention.argtypes = [_POINTER] * 10 + [_INT] * 4 + [_FLOAT] * 2 + [_INT] * 2
         except AttributeError as error:
             raise OSError(f"{path} lacks a kernel: {error}") from error
+
+
+def _has_memory(failed: Any, *_: Any) -> Any:
+    """Raise where a kernel could not have memory of its own."""
+    if failed:
+        raise MemoryError("there is no memory left for a product of matrices")
+    return failed
 
 
 class _Loader:

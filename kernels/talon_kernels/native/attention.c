@@ -11,31 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "talon.h"
+#include "parts.h"
 
 enum { BLOCK = 128, PART = 1024, DEPTH = 64, QUERIES = 48, HEIGHT = 6, COLUMNS = REGISTERS == 32 ? 4 : 2 };
 
 // Keys packed at once; a multiple of V.
 enum { PACK = COLUMNS * V };
 
-typedef struct {
-    int64_t batch, heads, kv_heads, queries, head_dim;
-    const float *q, *k, *v;
-    float *out;
-    const int64_t *q_stride, *out_stride;    // head, row; in floats
-    const int64_t *k_stride, *v_stride;      // batch, head, row; in floats
-    const int32_t *prefix, *counts, *first;  // (batch,): cached rows, tree nodes, first that is a query
-    const int32_t *const *parents;           // (batch,), each (nodes,)
-    const float *sinks;                      // (heads,) or null
-    float scale, softcap;                    // softcap 0: none
-    int64_t window;                          // 0: none
-} Call;
-
 // Of one sequence, and per query: visible keys, leading keys that lie at their position, the rest as tree node indices.
-typedef struct {
+struct Chains {
     int64_t queries, start;  // how many, and the place of the first among those of all sequences
     int32_t *length, *dense, *offset, *index, *memory;
-} Chains;
+};
 
 typedef struct {
     float *q, *packed, *score, *tree, *out, *max, *sum;
@@ -194,9 +181,10 @@ static void weigh(const Call *call, float *score, int64_t begin, int64_t end, in
 }
 
 // One part of the positions, for rows [first, first + queries) of one key/value head; a row is query * group + head.
-static void attend(const Call *call, const Chains *chains, int64_t b, int64_t head, int64_t group, int64_t part,
+static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head, int64_t group, int64_t part,
                    int64_t first, int64_t queries, const Scratch *s) {
-    const int64_t n = call->head_dim, out_width = (n + V - 1) / V * V, prefix = call->prefix[b];
+    const Chains *chains = trees->chains + b;
+    const int64_t n = call->head_dim, out_width = (n + V - 1) / V * V, prefix = trees->prefix[b];
     const int64_t k_stride = call->k_stride[2], v_stride = call->v_stride[2];
     const float *keys = call->k + b * call->k_stride[0] + head * call->k_stride[1];
     const float *values = call->v + b * call->v_stride[0] + head * call->v_stride[1];
@@ -219,7 +207,7 @@ static void attend(const Call *call, const Chains *chains, int64_t b, int64_t he
         s->sum[i] = 0;
     }
     memset(s->out, 0, (size_t)(queries * out_width) * sizeof(float));
-    const int64_t stop = least((part + 1) * PART, longest), nodes = call->counts[b];
+    const int64_t stop = least((part + 1) * PART, longest), nodes = trees->counts[b];
     const int64_t tree_width = (nodes + PACK - 1) / PACK * PACK;
     // Only ancestors' scores are used, but which rows these are differs by query: score them all.
     if (branched && stop > prefix)
@@ -280,21 +268,8 @@ static void finish(const Call *call, int64_t head, int64_t query, const float *o
     }
 }
 
-// Grown, never shrunk: asking the system for pages at every layer costs more than the attention of a small tree.
-static float *thread_scratch(size_t floats) {
-    static _Thread_local float *buffer;
-    static _Thread_local size_t size;
-    if (floats > size) {
-        free(buffer);
-        buffer = malloc(floats * sizeof(float));
-        size = buffer ? floats : 0;
-    }
-    return buffer;
-}
-
-static int make_chains(const Call *call, int64_t b, int64_t start, Chains *chains) {
-    const int64_t nodes = call->counts[b], prefix = call->prefix[b], first = call->first[b];
-    const int32_t *parents = call->parents[b];
+static int make_chains(int64_t prefix, int64_t nodes, int64_t first, const int32_t *parents, int64_t start,
+                       Chains *chains) {
     int64_t total = 0;
     int32_t *block = malloc((size_t)(3 * nodes + 1) * sizeof(int32_t));
     if (!block) return 0;
@@ -322,94 +297,131 @@ static int make_chains(const Call *call, int64_t b, int64_t start, Chains *chain
     return 1;
 }
 
+int make_trees(const int32_t *prefix, const int32_t *counts, const int32_t *first, const int32_t *const *parents,
+               int64_t batch, Trees *trees) {
+    *trees = (Trees){batch, 0, 0, 0, 0, prefix, counts, calloc((size_t)batch, sizeof(Chains))};
+    if (!trees->chains) return 1;
+    for (int64_t b = 0; b < batch; b++) {
+        Chains *own = trees->chains + b;
+        if (!make_chains(prefix[b], counts[b], first[b], parents[b], trees->queries, own)) return 1;
+        trees->queries += own->queries;
+        for (int64_t i = 0; i < own->queries; i++) trees->longest = most(trees->longest, own->length[i]);
+        trees->widest = most(trees->widest, own->queries);
+        trees->most_nodes = most(trees->most_nodes, counts[b]);
+    }
+    return 0;
+}
+
+void free_trees(Trees *trees) {
+    for (int64_t b = 0; trees->chains && b < trees->batch; b++) {
+        free(trees->chains[b].memory);
+        free(trees->chains[b].index);
+    }
+    free(trees->chains);
+}
+
+static int64_t vectors_width(int64_t n) { return (n + V - 1) / V * V; }
+
+Cut cut_call(const Call *call, const Trees *trees, int64_t threads) {
+    const int64_t rows = trees->widest * (call->heads / call->kv_heads), parts = (trees->longest + PART - 1) / PART;
+    const int64_t record = vectors_width(call->head_dim) + 2;
+    Cut cut = {parts, 1, 0, 0, threads, 0, 0};
+    if (!rows) return cut;
+    // Packing keys costs a task as much as four queries do; balance that against idle threads.
+    int64_t least_cost = INT64_MAX, tasks = trees->batch * call->kv_heads * parts;
+    for (int64_t c = (rows + QUERIES - 1) / QUERIES; c <= (rows + HEIGHT - 1) / HEIGHT; c++) {
+        int64_t cost = (tasks * c + threads - 1) / threads * ((rows + c - 1) / c + 4);
+        if (cost < least_cost) {
+            least_cost = cost;
+            cut.pieces = c;
+        }
+    }
+    cut.height = (rows + cut.pieces - 1) / cut.pieces;
+    cut.tasks = tasks * cut.pieces;
+    if (rows * trees->longest * call->head_dim * call->kv_heads * trees->batch < 40000) cut.threads = 1;
+    cut.threads = least(cut.threads, cut.tasks);
+    if (parts > 1) cut.floats = call->heads * trees->queries * parts * record;
+    return cut;
+}
+
+int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end) {
+    const int64_t group = call->heads / call->kv_heads, out_width = vectors_width(call->head_dim);
+    const int64_t record = out_width + 2, tree_width = (trees->most_nodes + PACK - 1) / PACK * PACK;
+    const int64_t per_query = call->head_dim + BLOCK + tree_width + out_width + 2;
+    float *memory = thread_scratch((size_t)(QUERIES * per_query + call->head_dim * PACK));
+    if (!memory) return 1;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t piece = task % cut->pieces, part = task / cut->pieces % cut->parts;
+        int64_t head = task / cut->pieces / cut->parts % call->kv_heads;
+        int64_t b = task / cut->pieces / cut->parts / call->kv_heads, start = piece * cut->height;
+        int64_t count = least(cut->height, trees->chains[b].queries * group - start);
+        if (count <= 0) continue;
+        Scratch s;
+        s.q = memory;
+        s.packed = s.q + QUERIES * call->head_dim;
+        s.score = s.packed + call->head_dim * PACK;
+        s.tree = s.score + QUERIES * BLOCK;
+        s.out = s.tree + QUERIES * tree_width;
+        s.max = s.out + QUERIES * out_width;
+        s.sum = s.max + QUERIES;
+        attend(call, trees, b, head, group, part, start, count, &s);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t query = trees->chains[b].start + (start + i) / group, h = head * group + (start + i) % group;
+            if (cut->parts == 1) {
+                finish(call, h, query, s.out + i * out_width, s.max + i, s.sum + i, 1, 0, 0);
+            } else {
+                float *to = cut->partial + ((query * call->heads + h) * cut->parts + part) * record;
+                memcpy(to, s.out + i * out_width, (size_t)out_width * sizeof(float));
+                to[out_width] = s.max[i];
+                to[out_width + 1] = s.sum[i];
+            }
+        }
+    }
+    return 0;
+}
+
+void attend_ends(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end) {
+    const int64_t out_width = vectors_width(call->head_dim), record = out_width + 2;
+    (void)trees;
+    for (int64_t i = begin; i < end; i++) {
+        const float *at = cut->partial + i * cut->parts * record;
+        finish(call, i % call->heads, i / call->heads, at, at + out_width, at + out_width + 1, cut->parts, record,
+               record);
+    }
+}
+
 // Returns 0, or 1 when memory is short. `q` and `out` hold the queries of all sequences, one after another.
 EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float *v, float *out, const int64_t *strides,
                                     const int32_t *prefix, const int32_t *counts, const int32_t *first,
                                     const int32_t *const *parents, const float *sinks, int64_t batch, int64_t heads,
-                                    int64_t kv_heads, int64_t queries, int64_t head_dim, float scale,
-                                    float softcap, int64_t window, int64_t threads) {
-    const Call call = {batch, heads, kv_heads, queries, head_dim, q, k, v, out, strides, strides + 2, strides + 4,
-                       strides + 7, prefix, counts, first, parents, sinks, scale, softcap, window};
-    const int64_t group = heads / kv_heads, out_width = (head_dim + V - 1) / V * V, record = out_width + 2;
-    Chains *chains = calloc((size_t)batch, sizeof(Chains));
-    int64_t failed = !chains, total = 0, longest = 0, widest = 0, most_nodes = 0;
-    for (int64_t b = 0; b < batch && !failed; b++) {
-        failed |= !make_chains(&call, b, total, chains + b);
-        total += chains[b].queries;
-        for (int64_t i = 0; i < chains[b].queries && !failed; i++) longest = most(longest, chains[b].length[i]);
-        widest = most(widest, chains[b].queries);
-        most_nodes = most(most_nodes, counts[b]);
-    }
-    const int64_t parts = (longest + PART - 1) / PART, rows = widest * group;
-    float *partial = 0;
-    if (!failed && parts > 1) {
-        partial = malloc((size_t)(heads * queries * parts * record) * sizeof(float));
-        failed |= !partial;
-    }
-    if (!failed && rows) {
-        // Packing keys costs a task as much as four queries do; balance that against idle threads.
-        int64_t pieces = 1, least_cost = INT64_MAX, tasks = batch * kv_heads * parts;
-        for (int64_t c = (rows + QUERIES - 1) / QUERIES; c <= (rows + HEIGHT - 1) / HEIGHT; c++) {
-            int64_t cost = (tasks * c + threads - 1) / threads * ((rows + c - 1) / c + 4);
-            if (cost < least_cost) {
-                least_cost = cost;
-                pieces = c;
-            }
+                                    int64_t kv_heads, int64_t head_dim, float scale, float softcap, int64_t window,
+                                    int64_t threads) {
+    const Call call = {heads, kv_heads, head_dim, q, k, v, out, strides, strides + 2, strides + 4, strides + 7,
+                       sinks, scale, softcap, window};
+    Trees trees;
+    int failed = make_trees(prefix, counts, first, parents, batch, &trees);
+    if (!failed) {
+        Cut cut = cut_call(&call, &trees, threads);
+        if (cut.floats) {
+            cut.partial = malloc((size_t)cut.floats * sizeof(float));
+            failed |= !cut.partial;
         }
-        const int64_t height = (rows + pieces - 1) / pieces;
-        tasks *= pieces;
-        if (rows * longest * head_dim * kv_heads * batch < 40000) threads = 1;
-#pragma omp parallel num_threads((int)least(threads, tasks))
-        {
-            const int64_t tree_width = (most_nodes + PACK - 1) / PACK * PACK;
-            const int64_t per_query = head_dim + BLOCK + tree_width + out_width + 2;
-            float *memory = thread_scratch((size_t)(QUERIES * per_query + head_dim * PACK));
-            if (!memory) {
+        if (!failed && cut.tasks) {
+#pragma omp parallel num_threads((int)cut.threads)
+            {
+                int64_t thread, all, of = trees.queries * heads;
+                own_thread(&thread, &all);
+                if (attend_tasks(&call, &trees, &cut, cut.tasks * thread / all, cut.tasks * (thread + 1) / all)) {
 #pragma omp atomic write
-                failed = 1;
-            }
-#pragma omp for schedule(static)
-            for (int64_t task = 0; task < tasks; task++) {
-                if (!memory) continue;
-                int64_t piece = task % pieces, part = task / pieces % parts, head = task / pieces / parts % kv_heads;
-                int64_t b = task / pieces / parts / kv_heads, start = piece * height;
-                int64_t count = least(height, chains[b].queries * group - start);
-                if (count <= 0) continue;
-                Scratch s;
-                s.q = memory;
-                s.packed = s.q + QUERIES * head_dim;
-                s.score = s.packed + head_dim * PACK;
-                s.tree = s.score + QUERIES * BLOCK;
-                s.out = s.tree + QUERIES * tree_width;
-                s.max = s.out + QUERIES * out_width;
-                s.sum = s.max + QUERIES;
-                attend(&call, chains + b, b, head, group, part, start, count, &s);
-                for (int64_t i = 0; i < count; i++) {
-                    int64_t query = chains[b].start + (start + i) / group, h = head * group + (start + i) % group;
-                    if (parts == 1) {
-                        finish(&call, h, query, s.out + i * out_width, s.max + i, s.sum + i, 1, 0, 0);
-                    } else {
-                        float *to = partial + ((query * heads + h) * parts + part) * record;
-                        memcpy(to, s.out + i * out_width, (size_t)out_width * sizeof(float));
-                        to[out_width] = s.max[i];
-                        to[out_width + 1] = s.sum[i];
-                    }
+                    failed = 1;
                 }
-            }
-            if (parts > 1 && !failed) {
-#pragma omp for schedule(static)
-                for (int64_t i = 0; i < queries * heads; i++) {
-                    const float *at = partial + i * parts * record;
-                    finish(&call, i % heads, i / heads, at, at + out_width, at + out_width + 1, parts, record, record);
-                }
+#pragma omp barrier
+                if (cut.floats && !failed)
+                    attend_ends(&call, &trees, &cut, of * thread / all, of * (thread + 1) / all);
             }
         }
+        free(cut.partial);
     }
-    for (int64_t b = 0; chains && b < batch; b++) {
-        free(chains[b].memory);
-        free(chains[b].index);
-    }
-    free(chains);
-    free(partial);
+    free_trees(&trees);
     return failed;
 }

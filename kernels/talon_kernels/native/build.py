@@ -20,8 +20,8 @@ from talon_core.paths import cache_folder
 
 T = TypeVar("T")
 
-SOURCES = ("elementwise.c", "linear.c", "attention.c")
-HEADERS = ("talon.h",)
+SOURCES = ("elementwise.c", "blocks.c", "linear.c", "attention.c", "pass.c")
+HEADERS = ("talon.h", "parts.h")
 
 COMMON_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off")
 

@@ -1,6 +1,6 @@
 // RMSNorm, gated activations and a comparison: one pass over the data, each row for itself.
 
-#include "talon.h"
+#include "parts.h"
 
 void gated_row(const float *gate, const float *up, float *out, int64_t n, int kind) {
     int64_t i = 0;
@@ -23,7 +23,7 @@ EXPORT void talon_gated_unit(const float *gate, const float *up, float *out, int
     }
 }
 
-static void rms_row(const float *x, const float *weight, float *y, int64_t n, float eps, float offset) {
+void rms_row(const float *x, const float *weight, float *y, int64_t n, float eps, float offset) {
     vf a[4] = {{0}, {0}, {0}, {0}};
     int64_t i = 0;
     for (; i + 4 * V <= n; i += 4 * V)

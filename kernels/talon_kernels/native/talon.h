@@ -212,6 +212,33 @@ INLINE vf gated(vf gate, vf up, int kind) {
     return gate / (splat(1.0f) + vexp(-u)) * up;
 }
 
+// Which thread of how many this is.
+INLINE void own_thread(int64_t *thread, int64_t *threads) {
+#ifdef _OPENMP
+    *thread = omp_get_thread_num();
+    *threads = omp_get_num_threads();
+#else
+    *thread = 0;
+    *threads = 1;
+#endif
+}
+
 void gated_row(const float *gate, const float *up, float *out, int64_t n, int kind);
+
+// How a weight is stored: GGUF's numbers of the types.
+enum { FLOAT32 = 0, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BFLOAT16 = 30, KINDS };
+
+// Widens n weights of whole blocks.
+typedef void widen_fn(const uint8_t *blocks, float *out, int64_t n);
+
+// Of a kind that is stored in blocks; null for the others.
+widen_fn *widen_of(int kind);
+
+// Of a row of n weights.
+int64_t row_bytes(int kind, int64_t n);
+
+// A thread's own memory, grown and never shrunk: asking the system for pages at every call costs more than a small one
+// takes. Null when memory is short. What it held is lost at the next call.
+float *thread_scratch(size_t floats);
 
 #endif

@@ -5,20 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from talon_core.runtime.blocks import Blocks
 from talon_kernels.native import load, unavailable
 from talon_kernels.skinny_linear.native import skinny_linear_native
 from talon_kernels.skinny_linear.reference import skinny_linear_reference
+from talon_kernels.stored import Stored, shape_of
 
 __all__ = ["skinny_linear"]
 
 BACKENDS = ("native", "reference")
 
 
-def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str | None = None) -> Tensor:
-    """`x @ weight.T + bias`, float32 on the CPU; the weight may be bfloat16.
+def skinny_linear(x: Tensor, weight: Stored, bias: Tensor | None = None, *, backend: str | None = None) -> Tensor:
+    """`x @ weight.T + bias`, float32 on the CPU; the weight may be bfloat16, or in GGUF's blocks.
 
-    A bfloat16 weight is widened as it is read, so the result has the bits of the same weight in float32, at half the
-    bytes to read.
+    Such a weight is widened as it is read, so the result has the bits of the same weight in float32, at a half or a
+    sixth of the bytes to read.
 
     Row invariance: with the native backend a row of the result has the same bits whatever the number of rows of `x`
     and its place among them. PyTorch's own product does not promise that.
@@ -35,19 +37,19 @@ def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back
     Raises:
         ValueError: if shapes, types or devices do not fit, or the backend asked for cannot run.
     """
-    shapes_fit = x.dim() == 2 and weight.dim() == 2 and x.shape[1] == weight.shape[1]
-    if not shapes_fit or (bias is not None and bias.shape != weight.shape[:1]):
-        raise ValueError(
-            f"x, weight and bias are (rows, in), (out, in) and (out,); "
-            f"got {[tuple(t.shape) for t in (x, weight, bias) if t is not None]}"
-        )
-    for tensor in (x, weight, bias):
+    data = weight.data if isinstance(weight, Blocks) else weight
+    shapes = [tuple(x.shape), shape_of(weight) if data.dim() == 2 else tuple(data.shape)]
+    shapes += [] if bias is None else [tuple(bias.shape)]
+    shapes_fit = x.dim() == 2 and data.dim() == 2 and x.shape[1] == shapes[1][1]
+    if not shapes_fit or (bias is not None and bias.shape != data.shape[:1]):
+        raise ValueError(f"x, weight and bias are (rows, in), (out, in) and (out,); got {shapes}")
+    for tensor in (x, data, bias):
         if tensor is None:
             continue
-        known = tensor.dtype == torch.float32 or (tensor is weight and tensor.dtype == torch.bfloat16)
-        if not known or tensor.device.type != "cpu":
+        known = tensor.dtype == torch.float32 or (tensor is data and tensor.dtype == torch.bfloat16)
+        if not (known or (isinstance(weight, Blocks) and tensor is data)) or tensor.device.type != "cpu":
             raise ValueError(
-                "skinny_linear takes float32 on the CPU, and weights in bfloat16 too, "
+                "skinny_linear takes float32 on the CPU, and weights in bfloat16 or blocks too, "
                 f"got {tensor.dtype} on {tensor.device}"
             )
     if backend not in (None, *BACKENDS):
@@ -57,6 +59,5 @@ def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back
         if backend == "native":
             raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
         return skinny_linear_reference(x, weight, bias)
-    return skinny_linear_native(
-        library, x.contiguous(), weight.contiguous(), bias.contiguous() if bias is not None else None
-    )
+    whole = weight if isinstance(weight, Blocks) else weight.contiguous()
+    return skinny_linear_native(library, x.contiguous(), whole, bias.contiguous() if bias is not None else None)

@@ -68,7 +68,6 @@ def tree_attention_native(
         len(key),
         heads,
         key.shape[1],
-        queries,
         query.shape[2],
         scale,
         0.0 if softcap is None else softcap,

@@ -1,0 +1,67 @@
+// The kernels in parts that one thread of several does: what a recorded pass is walked with.
+
+#ifndef TALON_PARTS_H
+#define TALON_PARTS_H
+
+#include "talon.h"
+
+// y = x W^T + b: x is (M, K), W (N, K) of a kind, y (M, N).
+typedef struct {
+    const float *x;
+    const void *w;
+    const float *bias;  // (N,) or null
+    float *y;
+    int64_t M, N, K;
+    int kind;
+} Product;
+
+// One thread's share of n columns, in whole cache lines.
+void share(int64_t n, int64_t thread, int64_t threads, int64_t *begin, int64_t *end);
+
+// Columns [begin, end) of y, by one thread. Returns 1 when memory is short.
+int columns(const Product *p, int64_t begin, int64_t end);
+
+void rms_row(const float *x, const float *weight, float *y, int64_t n, float eps, float offset);
+
+typedef struct Chains Chains;
+
+// Who attends to whom, of all sequences of a pass.
+typedef struct {
+    int64_t batch, queries, longest, widest, most_nodes;
+    const int32_t *prefix, *counts;  // (batch,): cached rows, tree nodes
+    Chains *chains;                  // (batch,)
+} Trees;
+
+// first: (batch,), the first node that is a query; parents: (batch,), each (nodes,). Returns 1 when memory is short.
+int make_trees(const int32_t *prefix, const int32_t *counts, const int32_t *first, const int32_t *const *parents,
+               int64_t batch, Trees *trees);
+void free_trees(Trees *trees);
+
+// Attention of one layer.
+typedef struct {
+    int64_t heads, kv_heads, head_dim;
+    const float *q, *k, *v;
+    float *out;
+    const int64_t *q_stride, *out_stride;  // head, row; in floats
+    const int64_t *k_stride, *v_stride;    // batch, head, row; in floats
+    const float *sinks;                    // (heads,) or null
+    float scale, softcap;                  // softcap 0: none
+    int64_t window;                        // 0: none
+} Call;
+
+// How a call is cut into tasks.
+typedef struct {
+    int64_t parts, pieces, height, tasks, threads;
+    int64_t floats;  // of `partial`
+    float *partial;  // where a call has several parts, what they found; else not looked at
+} Cut;
+
+Cut cut_call(const Call *call, const Trees *trees, int64_t threads);
+
+// Tasks [begin, end), by one thread. Returns 1 when memory is short.
+int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end);
+
+// Where a call has several parts: heads of queries [begin, end), when all tasks are done.
+void attend_ends(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end);
+
+#endif

@@ -1,0 +1,278 @@
+// A recorded pass: a list of steps, walked by all threads together.
+//
+// Steps that work on rows are shared by rows, always the same rows for the same thread; products are shared by columns,
+// attention by heads. Threads wait for one another where a step reads what another thread has written: the list says
+// where. They wait actively, because what they wait for takes less time than to fall asleep.
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parts.h"
+
+enum { RANK = 5, OPERANDS = 9, NUMBERS = 9 };
+
+enum { LINEAR, MLP, NORM, GATED, ATTEND, WRITE, GATHER, SCATTER, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
+
+// Sizes below 0 count rows: -k stands for k times the rows of a pass.
+typedef struct {
+    int64_t op, waits, count;  // count: which of a pass's counts its rows are
+    int64_t sizes[RANK];
+    int64_t memory[OPERANDS], offset[OPERANDS];  // which memory, -1: none; in floats, but for weights and indices 0
+    int64_t strides[3][RANK];                    // of the result and what it is made of, in floats
+    int64_t numbers[NUMBERS];
+    double scalars[2];
+} Step;
+
+// What changes from pass to pass.
+typedef struct {
+    const int64_t *counts;          // 0: queries; others of rows that are named by an index
+    const int64_t *slots, *places;  // (queries,): where keys and values go
+    Trees trees;
+} Inputs;
+
+typedef struct {
+    int64_t threads, arrived, turn, failed;
+    float *partial;
+    int64_t floats;
+} Shared;
+
+static void wait_for_all(Shared *shared) {
+    if (shared->threads == 1) return;
+    int64_t turn = __atomic_load_n(&shared->turn, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&shared->arrived, 1, __ATOMIC_ACQ_REL) == shared->threads) {
+        __atomic_store_n(&shared->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&shared->turn, turn + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (int64_t tries = 0; __atomic_load_n(&shared->turn, __ATOMIC_ACQUIRE) == turn; tries++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ __volatile__("yield");
+#endif
+        if (tries > 20000) sched_yield();  // another program has the core of who is waited for
+    }
+}
+
+static int64_t times(int64_t size, int64_t rows) { return size < 0 ? -size * rows : size; }
+
+static float *at(const Step *s, void *const *memory, int which) {
+    return s->memory[which] < 0 ? 0 : (float *)memory[s->memory[which]] + s->offset[which];
+}
+
+// A row of an operation on elements: n of them, `step` floats apart in each operand.
+INLINE void elements(int op, float *y, const float *a, const float *b, int64_t n, int64_t ys, int64_t as, int64_t bs) {
+    int64_t i = 0;
+#define EACH(V_EXPRESSION, EXPRESSION)                                                                                \
+    if (ys == 1 && as <= 1 && bs <= 1)                                                                                \
+        for (; i + V <= n; i += V) {                                                                                  \
+            vf p = as ? load(a + i) : splat(*a), q = bs ? load(b + i) : splat(*b);                                    \
+            (void)q;                                                                                                  \
+            store(y + i, V_EXPRESSION);                                                                               \
+        }                                                                                                             \
+    for (; i < n; i++) {                                                                                              \
+        float p = a[i * as], q = b[i * bs];                                                                           \
+        (void)q;                                                                                                      \
+        y[i * ys] = EXPRESSION;                                                                                       \
+    }
+    switch (op) {
+        case COPY: EACH(p, p) break;
+        case NEGATE: EACH(-p, -p) break;
+        case ADD: EACH(p + q, p + q) break;
+        case SUBTRACT: EACH(p - q, p - q) break;
+        case MULTIPLY: EACH(p * q, p * q) break;
+        default: EACH(p / q, p / q)
+    }
+#undef EACH
+}
+
+// Sizes end in their rows' own dimension being cut to [first, last) rows; the last dimension is the inner loop.
+static void on_elements(const Step *s, void *const *memory, int64_t first, int64_t last) {
+    float scalar = (float)s->scalars[0];
+    float *y = at(s, memory, 0);
+    const float *a = at(s, memory, 1), *b = at(s, memory, 2);
+    const int64_t none[RANK] = {0}, *bs = b ? s->strides[2] : none;
+    if (!b) b = &scalar;
+    int64_t from[RANK], to[RANK], i[RANK];
+    for (int d = 0; d < RANK; d++) {
+        from[d] = s->sizes[d] < 0 ? -s->sizes[d] * first : 0;
+        to[d] = s->sizes[d] < 0 ? -s->sizes[d] * last : s->sizes[d];
+        if (from[d] >= to[d]) return;
+    }
+    const int in = RANK - 1;
+    const int64_t *ys = s->strides[0], *as = s->strides[1];
+    for (i[0] = from[0]; i[0] < to[0]; i[0]++)
+        for (i[1] = from[1]; i[1] < to[1]; i[1]++)
+            for (i[2] = from[2]; i[2] < to[2]; i[2]++)
+                for (i[3] = from[3]; i[3] < to[3]; i[3]++) {
+                    int64_t yo = from[in] * ys[in], ao = from[in] * as[in], bo = from[in] * bs[in];
+                    for (int d = 0; d < in; d++) {
+                        yo += i[d] * ys[d];
+                        ao += i[d] * as[d];
+                        bo += i[d] * bs[d];
+                    }
+                    elements((int)s->op, y + yo, a + ao, b + bo, to[in] - from[in], ys[in], as[in], bs[in]);
+                }
+}
+
+// Rows of keys or values to their places: the result is a cache of (slots, heads, capacity, n).
+static void write_rows(const Step *s, void *const *memory, const Inputs *in, int64_t first, int64_t last) {
+    const int64_t heads = s->numbers[0], n = s->numbers[1], *to = s->strides[0], *from = s->strides[1];
+    for (int64_t i = first; i < last; i++)
+        for (int64_t h = 0; h < heads; h++)
+            memcpy(at(s, memory, 0) + in->slots[i] * to[0] + h * to[1] + in->places[i] * to[2],
+                   at(s, memory, 1) + h * from[1] + i * from[2], (size_t)n * sizeof(float));
+}
+
+// Rows of a table that an index names. numbers: n, kind.
+static void gather_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
+    const int64_t n = s->numbers[0], size = row_bytes((int)s->numbers[1], n);
+    widen_fn *widen = widen_of((int)s->numbers[1]);
+    const int64_t *index = (const int64_t *)memory[s->memory[2]];
+    for (int64_t i = first; i < last; i++) {
+        const char *row = (const char *)memory[s->memory[1]] + index[i] * size;
+        float *to = at(s, memory, 0) + i * s->strides[0][0];
+        if (widen) widen((const uint8_t *)row, to, n);
+        else memcpy(to, row, (size_t)size);
+    }
+}
+
+// The other way round: rows to where an index names them.
+static void scatter_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
+    const int64_t n = s->numbers[0], *index = (const int64_t *)memory[s->memory[2]];
+    for (int64_t i = first; i < last; i++)
+        memcpy(at(s, memory, 0) + index[i] * n, at(s, memory, 1) + i * s->strides[1][0], (size_t)n * sizeof(float));
+}
+
+// numbers: rows, hidden, kind of the activation.
+static void gate_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
+    const int64_t k = -s->numbers[0], n = s->numbers[1];
+    gated_row(at(s, memory, 1) + k * first * n, at(s, memory, 2) + k * first * n, at(s, memory, 0) + k * first * n,
+              k * (last - first) * n, (int)s->numbers[2]);
+}
+
+// numbers: rows, size.
+static void norm_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
+    const int64_t n = s->numbers[1];
+    for (int64_t i = -s->numbers[0] * first; i < -s->numbers[0] * last; i++)
+        rms_row(at(s, memory, 1) + i * n, at(s, memory, 2), at(s, memory, 0) + i * n, n, (float)s->scalars[0],
+                (float)s->scalars[1]);
+}
+
+// Operands: y, x, weight, bias; numbers: rows, N, K, kind.
+static int linear_columns(const Step *s, void *const *memory, int64_t rows, int64_t thread, int64_t threads) {
+    const Product p = {at(s, memory, 1), at(s, memory, 2), at(s, memory, 3), at(s, memory, 0),
+                       times(s->numbers[0], rows), s->numbers[1], s->numbers[2], (int)s->numbers[3]};
+    int64_t begin, end;
+    share(p.N, thread, threads, &begin, &end);
+    return begin < end && columns(&p, begin, end);
+}
+
+// Operands: y, x, three weights, three biases, scratch; numbers: rows, N, H, K, activation, three kinds.
+static int mlp_columns(const Step *s, void *const *memory, int64_t rows, int64_t thread, Shared *shared) {
+    const int64_t M = times(s->numbers[0], rows), N = s->numbers[1], H = s->numbers[2], K = s->numbers[3];
+    const float *x = at(s, memory, 1);
+    float *g = at(s, memory, 8), *u = g + M * H;
+    const Product gate = {x, at(s, memory, 2), at(s, memory, 5), g, M, H, K, (int)s->numbers[5]};
+    const Product up = {x, at(s, memory, 3), at(s, memory, 6), u, M, H, K, (int)s->numbers[6]};
+    const Product down = {g, at(s, memory, 4), at(s, memory, 7), at(s, memory, 0), M, N, H, (int)s->numbers[7]};
+    int64_t begin, end;
+    int failed = 0;
+    share(H, thread, shared->threads, &begin, &end);
+    if (begin < end) {
+        failed |= columns(&gate, begin, end);
+        failed |= columns(&up, begin, end);
+        for (int64_t m = 0; m < M; m++)
+            gated_row(g + m * H + begin, u + m * H + begin, g + m * H + begin, end - begin, (int)s->numbers[4]);
+    }
+    wait_for_all(shared);
+    share(N, thread, shared->threads, &begin, &end);
+    if (begin < end) failed |= columns(&down, begin, end);
+    return failed;
+}
+
+// Operands: out, q, k, v, sinks; strides of q and out: head, row; of keys and values: batch, head, row.
+static int attend_heads(const Step *s, void *const *memory, const Inputs *in, int64_t thread, Shared *shared) {
+    const Call call = {s->numbers[0], s->numbers[1], s->numbers[2], at(s, memory, 1), at(s, memory, 2),
+                       at(s, memory, 3), at(s, memory, 0), s->strides[1], s->strides[0], s->strides[2],
+                       s->sizes, at(s, memory, 4), (float)s->scalars[0], (float)s->scalars[1], s->numbers[3]};
+    Cut cut = cut_call(&call, &in->trees, shared->threads);
+    const int64_t ends = in->trees.queries * call.heads, all = cut.threads > 1 ? shared->threads : 1;
+    cut.partial = shared->partial;
+    if (cut.floats > shared->floats) return 1;
+    int failed = 0;
+    if (thread < all) failed = attend_tasks(&call, &in->trees, &cut, cut.tasks * thread / all, cut.tasks * (thread + 1) / all);
+    if (cut.floats) {
+        wait_for_all(shared);
+        if (thread < all) attend_ends(&call, &in->trees, &cut, ends * thread / all, ends * (thread + 1) / all);
+    }
+    return failed;
+}
+
+// Room for what attention in several parts finds, for the widest call of the list.
+static int64_t partial_floats(const Step *steps, int64_t count, const Inputs *in, int64_t threads) {
+    int64_t floats = 0;
+    for (const Step *s = steps; s < steps + count; s++)
+        if (s->op == ATTEND) {
+            const Call call = {.heads = s->numbers[0], .kv_heads = s->numbers[1], .head_dim = s->numbers[2]};
+            int64_t own = cut_call(&call, &in->trees, threads).floats;
+            if (own > floats) floats = own;
+        }
+    return floats;
+}
+
+// memory: the pieces that steps speak of; rows: how many each count stands for; slots, places: (queries,); the others as
+// for talon_tree_attention. Returns 0, or 1 when memory is short.
+EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
+                          const int64_t *slots, const int64_t *places, const int32_t *prefix, const int32_t *counts,
+                          const int32_t *first, const int32_t *const *parents, int64_t batch, int64_t threads) {
+    Inputs in = {rows, slots, places, {0}};
+    Shared shared = {.threads = threads};
+    if (make_trees(prefix, counts, first, parents, batch, &in.trees)) {
+        free_trees(&in.trees);
+        return 1;
+    }
+    shared.floats = partial_floats(steps, count, &in, threads);
+    if (shared.floats) shared.partial = malloc((size_t)shared.floats * sizeof(float));
+    if (shared.floats && !shared.partial) {
+        free_trees(&in.trees);
+        return 1;
+    }
+#pragma omp parallel num_threads((int)threads)
+    {
+        int64_t thread, all;
+        own_thread(&thread, &all);
+#pragma omp single
+        shared.threads = all;
+        int failed = 0;
+        for (const Step *s = steps; s < steps + count; s++) {
+            if (s->waits) wait_for_all(&shared);
+            const int64_t own = rows[s->count], begin = own * thread / all, end = own * (thread + 1) / all;
+            switch (s->op) {
+                case LINEAR: failed |= linear_columns(s, memory, own, thread, all); break;
+                case MLP: failed |= mlp_columns(s, memory, own, thread, &shared); break;
+                case NORM: norm_rows(s, memory, begin, end); break;
+                case GATED: gate_rows(s, memory, begin, end); break;
+                case ATTEND: failed |= attend_heads(s, memory, &in, thread, &shared); break;
+                case WRITE: write_rows(s, memory, &in, begin, end); break;
+                case GATHER: gather_rows(s, memory, begin, end); break;
+                case SCATTER: scatter_rows(s, memory, begin, end); break;
+                default: on_elements(s, memory, begin, end);
+            }
+        }
+        if (failed) {
+#pragma omp atomic write
+            shared.failed = 1;
+        }
+    }
+    free(shared.partial);
+    free_trees(&in.trees);
+    return shared.failed;
+}
+
+// Bytes of a step, and how many numbers its parts have: Python packs them.
+EXPORT void talon_step_sizes(int64_t *sizes) {
+    const int64_t known[4] = {sizeof(Step), RANK, OPERANDS, NUMBERS};
+    memcpy(sizes, known, sizeof(known));
+}

@@ -1,0 +1,227 @@
+"""Passes over trees on a CPU, written down once and walked by C, without Python between the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.executor import Numbers, TreeView
+from talon_core.runtime.inputs import PassInputs
+from talon_core.runtime.passes import Pass
+from talon_core.runtime.recording import PassRecorder, RecordedPass
+from talon_core.tree import IntArray
+from talon_kernels.narrow import changes
+from talon_kernels.native import Library
+from talon_kernels.recorded.plan import arrange, moved, set_waits
+from talon_kernels.recorded.steps import Op, Operand, packed
+from talon_kernels.recorded.tape import CannotRecord, Found, Tape, View, noting
+from talon_kernels.tree_attention.layout import native_layout
+
+__all__ = ["NativeRecorder", "noting"]
+
+T = TypeVar("T")
+
+MOST_ROWS = ((61, 59, 53, 47, 43), (251, 241, 239, 233, 229))
+"""Rows of the tapes, by kind of rows: primes, so that no width of a layer is a multiple of one. A tape for few nodes
+first; one that is too short is written again."""
+
+
+class NativeRecorder(PassRecorder):
+    """Records passes for the walker in C.
+
+    Args:
+        library: walks.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def record(
+        self, work: Callable[[TreeView], T], cache: TreeCache, queries: int, more: Mapping[str, Numbers]
+    ) -> RecordedPass[T]:
+        own = [name for name, numbers in more.items() if not numbers.one_each]
+        for most in MOST_ROWS:
+            if len(own) < len(most) and queries <= most[-1]:
+                return _Walked(self._library, work, cache, [*more], own, most)
+        raise CannotRecord(f"a pass over {queries} nodes is too large to be recorded")
+
+
+class _NotedPass(Pass):
+    """Tells the tape of attention; the caches are told apart by their memory."""
+
+    def __init__(self, tape: Tape, cache: TreeCache) -> None:
+        super().__init__()
+        self._tape = tape
+        self._cache = cache
+        self._layers: dict[int, int] = {}
+        self.like: dict[int, list[Tensor]] = {}  # by layer, rows of keys and of values
+
+    def write(self, buffer: Tensor, new: Tensor) -> Tensor:
+        """What the cache does with a layer's keys or values while the tape is written: nothing."""
+        layer, which = self._cache.place_of(buffer)
+        self._layers[buffer.data_ptr()] = layer
+        self.like.setdefault(layer, []).append(new)
+        self._tape.write(layer, which, buffer, new)
+        return buffer
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        layer = self._layers.get(key.data_ptr())
+        if layer is None:
+            raise CannotRecord("attention reads other keys than those of the cache")
+        return self._tape.attend(layer, query[0], value.shape[3], key.shape[1], **options)[None]
+
+
+class _Walked(RecordedPass[T]):
+    """One pass, walked by C.
+
+    Args:
+        library: walks.
+        work: the pass.
+        cache: keys and values.
+        names: further numbers of the pass.
+        own: those of them that are not one for each query.
+        most: rows of the tape, for the queries and for each of these.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        work: Callable[[TreeView], T],
+        cache: TreeCache,
+        names: list[str],
+        own: list[str],
+        most: tuple[int, ...],
+    ) -> None:
+        self._library = library
+        self._cache = cache
+        self._own = own
+        self._most = most[: 1 + len(own)]
+        self._state = changes()
+        ids, positions = torch.zeros(most[0], dtype=torch.int64), torch.arange(most[0])
+        counts = {name: own.index(name) + 1 if name in own else 0 for name in names}
+        more = {name: torch.zeros(most[count], dtype=torch.int64) for name, count in counts.items()}
+        tape = self._tape = Tape(ids, positions, more, counts, self._most, library.lanes)
+        noted = _NotedPass(tape, cache)
+        cache.stage_by(noted.write)
+        self._like = noted.like
+        with torch.inference_mode(), tape:
+            made = work(TreeView(ids, positions, noted, more))
+            self._made = tree_map(tape.standing_for, made)
+        self._arrange()
+        self._tables: dict[int, Tensor] = {}
+        self._known = 0  # positions whose angles are in the tables
+        self._reallocations = -1
+
+    def _arrange(self) -> None:
+        tape = self._tape
+        phases = set_waits(tape.steps)
+        views: list[View] = []
+
+        def note(value: Any) -> Any:
+            if isinstance(value, View):
+                views.append(value)
+            return value
+
+        tree_map(note, ([(one.arguments, one.keywords) for one in tape.tail], self._made))
+        places, size = arrange(tape.steps, phases, tape.made, {view.piece for view in views})
+        arena = tape.pieces
+        self._places = places
+        self._arena = torch.zeros(size + 1, dtype=torch.float32)
+        self._steps = packed([moved(step, arena, places) for step in tape.steps])
+        self._memory = np.zeros(arena + 1, dtype=np.uint64)
+        self._memory[arena] = self._arena.data_ptr()
+        for piece, tensor in tape.constants.items():
+            self._memory[piece] = tensor.data_ptr()
+        self._inputs = {name: piece for piece, name in tape.inputs.items()}
+
+    def fits(self, queries: int, more: Mapping[str, Numbers]) -> bool:
+        # of further numbers there are at most as many as queries
+        return self._state == changes() and queries <= self._most[-1]
+
+    def run(self, inputs: PassInputs, more: Mapping[str, Numbers], slots: IntArray, rows: IntArray) -> T:
+        ids, positions = inputs.ids.numpy(), inputs.positions.numpy()
+        self._bind(int(positions.max()) + 1)
+        counts = np.array([len(ids), *(len(more[name].values) for name in self._own)], dtype=np.int64)
+        given = {"ids": ids, "positions": positions, **{name: numbers.values for name, numbers in more.items()}}
+        held = {name: np.ascontiguousarray(given[name], dtype=np.int64) for name in self._inputs}
+        for name, piece in self._inputs.items():
+            self._memory[piece] = held[name].ctypes.data
+        layout = native_layout(inputs.layout)
+        self._library.walk(
+            self._steps.ctypes.data,
+            len(self._steps),
+            self._memory.ctypes.data,
+            counts.ctypes.data,
+            slots.ctypes.data,
+            rows.ctypes.data,
+            layout.prefix,
+            layout.counts,
+            layout.first,
+            layout.parents,
+            len(inputs.counts),
+            torch.get_num_threads(),
+        )
+        made: T = self._answer(counts.tolist())
+        return made
+
+    def _answer(self, counts: list[int]) -> Any:
+        found: dict[int, Tensor] = {}
+
+        def real(value: Any) -> Any:
+            if isinstance(value, Found):
+                return found[value.number]
+            if isinstance(value, View):
+                sizes = [-size * counts[value.count] if size < 0 else size for size in value.sizes]
+                return self._arena.as_strided(sizes, value.strides, value.offset + self._places[value.piece])
+            return value
+
+        for one in self._tape.tail:
+            out = one.function(*tree_map(real, one.arguments), **tree_map(real, one.keywords))
+            found.update(zip(one.out, out if isinstance(out, tuple | list) else (out,), strict=True))
+        return tree_map(real, self._made)
+
+    def _bind(self, positions: int) -> None:
+        """Let the steps work on the cache's present buffers, and have the angles of so many positions."""
+        if self._reallocations != self._cache.reallocations:
+            for step, own in zip(self._tape.steps, self._steps, strict=True):
+                if step.layer is None:
+                    continue
+                keys, values = self._cache.layer(step.layer, *self._like[step.layer])
+                if step.op is Op.ATTEND:
+                    own["strides"][2, :3] = keys.stride()[:3]
+                    own["sizes"][:3] = values.stride()[:3]
+                else:
+                    to = values if step.operands[0] == Operand(self._tape.caches[step.layer, 1]) else keys
+                    own["strides"][0, :3] = to.stride()[:3]
+            for (layer, which), piece in self._tape.caches.items():
+                self._memory[piece] = self._cache.layer(layer, *self._like[layer])[which].data_ptr()
+            self._reallocations = self._cache.reallocations
+        if positions > self._known:
+            self._make_tables(max(positions, self._cache.capacity))
+
+    def _make_tables(self, positions: int) -> None:
+        """Compute what follows from positions alone, for all of them; the tape's operations again, some at a time."""
+        rows = self._most[0]
+        parts: dict[int, list[Tensor]] = {piece: [] for piece in self._tape.positional}
+        with torch.inference_mode():
+            for start in range(0, positions, rows):
+                now = {id(self._tape.positions): torch.arange(start, start + rows)}
+
+                def present(value: Any, now: dict[int, Tensor] = now) -> Any:
+                    return now.get(id(value), value) if isinstance(value, Tensor) else value
+
+                for function, arguments, keywords, made in self._tape.angles:
+                    out = function(*tree_map(present, arguments), **tree_map(present, keywords))
+                    now.update(zip(map(id, made), [out] if isinstance(out, Tensor) else out, strict=True))
+                for piece, base in self._tape.positional.items():
+                    parts[piece].append(present(base).reshape(rows, -1))
+        for piece, some in parts.items():
+            self._tables[piece] = torch.cat(some)
+            self._memory[piece] = self._tables[piece].data_ptr()
+        self._known = -(-positions // rows) * rows

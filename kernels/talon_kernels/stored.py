@@ -1,0 +1,36 @@
+"""How a weight is stored: what the products in C are told of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from talon_core.runtime.blocks import Blocks
+
+FLOAT32, BFLOAT16 = 0, 30
+"""GGUF's numbers of two types; those of blocks come with them."""
+
+KINDS = frozenset({2, 3, 6, 7, 8, 12, 13, 14})
+"""The types of blocks that are understood: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K."""
+
+Stored = Tensor | Blocks
+"""A weight of shape `(out, in)`: float32 or bfloat16, contiguous on the CPU, or blocks of a type among `KINDS`."""
+
+
+def shape_of(weight: Stored) -> tuple[int, int]:
+    """Its rows and columns."""
+    if isinstance(weight, Blocks):
+        return weight.data.shape[0], weight.columns
+    return weight.shape[0], weight.shape[1]
+
+
+def address_of(weight: Stored) -> int:
+    """Where it begins."""
+    return (weight.data if isinstance(weight, Blocks) else weight).data_ptr()
+
+
+def kind_of(weight: Stored) -> int:
+    """GGUF's number of its type."""
+    if isinstance(weight, Blocks):
+        return weight.kind
+    return BFLOAT16 if weight.dtype is torch.bfloat16 else FLOAT32
