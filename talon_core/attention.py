@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, device, dtype, nn
 
+    from talon_core.runtime.recording import PassRecorder
+
 
 @attrs.frozen(eq=False)
 class TreeLayout:
@@ -219,6 +221,10 @@ class AttentionBackend(ABC):
         Returns:
             Shape `(heads, queries, value_dim)`.
         """
+
+    def recorder(self) -> "PassRecorder | None":
+        """Who writes down passes on a host, so that they are repeated without Python; None if nobody does."""
+        return None
 
 
 class DeviceBackend(AttentionBackend):

@@ -11,6 +11,7 @@ from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend, P
 if TYPE_CHECKING:
     from torch import Tensor, device, dtype, nn
 
+    from talon_core.runtime.recording import PassRecorder
     from talon_kernels.acceleration import Acceleration
 
 # Everything is imported where it is used: naming the backends must not load torch.
@@ -59,6 +60,13 @@ class NativeAttention(_Attention):
         from talon_kernels.tree_attention import native_cannot
 
         return native_cannot(device, dtype)
+
+    def recorder(self) -> PassRecorder | None:
+        from talon_kernels.native import load
+        from talon_kernels.recorded import NativeRecorder
+
+        library = load()
+        return NativeRecorder(library) if library is not None else None
 
 
 class SdpaAttention(_Attention):

@@ -125,6 +125,7 @@ class ModelRunner:
                 stack.enter_context(faster.again() if again and isinstance(faster, RepeatableSession) else faster)
             if watchful is not None and watchful.changes != seen:
                 self._changes += 1
+                self._forget()
             yield
 
     def _look(self, watched: Callable[[Tensor], bool]) -> None:
@@ -134,11 +135,10 @@ class ModelRunner:
             watched: tells weights whose numbers the accelerator compares.
         """
         parts, marks = recorded_parts(self.model), marks_of(self.model, watched)
-        if parts != self._parts:
-            self._forget()
         if (parts, marks) != (self._parts, self._marks):
             self._parts, self._marks = parts, marks
             self._changes += 1
+            self._forget()
 
     def _kept(self) -> Tensor | None:
         if not self.features:

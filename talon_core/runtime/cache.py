@@ -126,9 +126,23 @@ class TreeCache:
             (slot,) = writing
             self._writes = partial(_write_run, slot, starts[slot], counts[slot])
         else:
-            slots = np.repeat(np.arange(len(counts)), counts)
-            rows = np.concatenate([[], *(np.arange(*of) for of in zip(starts, np.add(starts, counts), strict=True))])
-            self._writes = _Scattered(torch.from_numpy(slots), torch.from_numpy(rows.astype(np.int64)))
+            slots, rows = self.next_rows(counts)
+            self._writes = _Scattered(torch.from_numpy(slots), torch.from_numpy(rows))
+
+    def next_rows(self, counts: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """Where the next `counts[b]` rows of each sequence `b` go: slots and rows there, in their order, int64."""
+        starts = np.array(self.lengths, dtype=np.int64) + np.array(self.staged, dtype=np.int64)
+        slots = np.repeat(np.arange(len(counts)), counts)
+        firsts = np.cumsum([0, *counts[:-1]])
+        return slots, np.arange(len(slots)) + (starts - firsts)[slots]
+
+    def stage_by(self, write: "_Write") -> None:
+        """Announce a pass whose rows somebody else writes.
+
+        Args:
+            write: is called with each buffer and its new rows, and returns what the attention reads.
+        """
+        self._writes = write
 
     def stage_at(self, slots: Tensor, rows: Tensor) -> None:
         """Announce passes that write the `i`-th of their rows to row `rows[i]` of slot `slots[i]`.
@@ -209,11 +223,34 @@ class TreeCache:
             For a pass over trees the whole buffers, shape `(slots, kv_heads, capacity, head_dim)`; for prompts those
             of their sequences, up to their ends.
         """
+        own_keys, own_values = self.layer(layer_idx, keys, values)
+        return self._writes(own_keys, keys), self._writes(own_values, values)
+
+    def layer(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The buffers of a layer, made now if it has none yet.
+
+        Args:
+            layer_idx: the model's own number of the layer.
+            keys: rows of keys, as in `update`, or others of their type, heads and size.
+            values: likewise.
+        """
         if layer_idx not in self._keys:
             rows = self._capacity
             self._keys[layer_idx] = keys.new_empty((self._slots, keys.shape[1], rows, keys.shape[3]))
             self._values[layer_idx] = values.new_empty((self._slots, values.shape[1], rows, values.shape[3]))
-        return self._writes(self._keys[layer_idx], keys), self._writes(self._values[layer_idx], values)
+        return self._keys[layer_idx], self._values[layer_idx]
+
+    def place_of(self, buffer: Tensor) -> tuple[int, int]:
+        """Which layer a buffer belongs to, and whether it has its keys (0) or its values (1).
+
+        Raises:
+            KeyError: if it is none of this cache.
+        """
+        for which, buffers in enumerate((self._keys, self._values)):
+            for layer, own in buffers.items():
+                if own is buffer:
+                    return layer, which
+        raise KeyError("this is no buffer of the cache")
 
     def buffers(self) -> list[Tensor]:
         """The keys of all layers, then their values. They stay the same for as long as `reallocations` does."""

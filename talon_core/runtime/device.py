@@ -290,4 +290,4 @@ def executor_for(attention: AttentionBackend, device: torch.device, recorder: Re
     """
     if isinstance(attention, DeviceBackend):
         return DeviceExecutor(attention, device, recorder)
-    return HostExecutor(attention, device)
+    return HostExecutor(attention, device, attention.recorder() if recorder is None else None)

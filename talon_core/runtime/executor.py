@@ -18,6 +18,8 @@ from talon_core.attention import AttentionBackend, TreeLayout
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
+from talon_core.runtime.recording import PassRecorder
+from talon_core.runtime.repeating import RepeatedPasses
 from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
@@ -62,10 +64,12 @@ class Numbers:
     Attributes:
         values: at most as many as the pass has queries, int64, not negative but for `padding`.
         padding: what stands behind them where there is room for more.
+        one_each: there is one for each query.
     """
 
     values: IntArray
     padding: int = 0
+    one_each: bool = False
 
 
 NOTHING: Mapping[str, Numbers] = {}
@@ -286,10 +290,23 @@ def check_numbers(inputs: PassInputs, more: Mapping[str, Numbers]) -> None:
 
 
 class HostExecutor(Executor):
-    """Runs what it is given as it is."""
+    """Runs what it is given as it is, or repeats what a recorder has written down of it.
 
-    def __init__(self, attention: AttentionBackend, device: torch.device) -> None:
+    What is repeated gives the same bits (`talon_core.runtime.repeating`).
+
+    Args:
+        attention: as for `Executor`.
+        device: likewise.
+        recorder: writes passes down; None runs all as they are.
+    """
+
+    def __init__(self, attention: AttentionBackend, device: torch.device, recorder: PassRecorder | None = None) -> None:
         super().__init__(attention, device, TreeCache())
+        self._passes = RepeatedPasses(recorder, self.cache) if recorder is not None else None
+
+    @property
+    def failure(self) -> str | None:
+        return self._passes.failure if self._passes is not None else None
 
     def run(
         self,
@@ -299,10 +316,14 @@ class HostExecutor(Executor):
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
         check_numbers(inputs, more)
-        self.cache.stage(inputs.counts)
-        sent = {name: torch.from_numpy(numbers.values).to(self.device) for name, numbers in more.items()}
-        this_pass = TreePass(inputs.layout, self.attention.attend)
-        made = work(TreeView(inputs.ids.to(self.device), inputs.positions.to(self.device), this_pass, sent))
+
+        def plainly() -> T:
+            self.cache.stage(inputs.counts)
+            sent = {name: torch.from_numpy(numbers.values).to(self.device) for name, numbers in more.items()}
+            this_pass = TreePass(inputs.layout, self.attention.attend)
+            return work(TreeView(inputs.ids.to(self.device), inputs.positions.to(self.device), this_pass, sent))
+
+        made = self._passes.run(inputs, work, kind, more, plainly) if self._passes is not None else plainly()
         self.cache.staged_now(inputs.counts)
         return made
 
@@ -310,11 +331,12 @@ class HostExecutor(Executor):
         return function(*inputs)
 
     def lasting(self, found: Tensor) -> Tensor:
-        return found
+        return found.clone() if self._passes is not None else found
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         self._check_paths(paths)
         self.cache.commit(paths)
 
     def forget(self) -> None:
-        """Nothing is recorded."""
+        if self._passes is not None:
+            self._passes.forget()

@@ -2,13 +2,19 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from talon_core.errors import one_line
+from talon_core.tree import IntArray
+
+if TYPE_CHECKING:
+    from talon_core.runtime.cache import TreeCache
+    from talon_core.runtime.executor import Numbers, TreeView
+    from talon_core.runtime.inputs import PassInputs
 
 T = TypeVar("T")
 
@@ -29,6 +35,48 @@ class Recorder(ABC):
 
         Raises:
             RuntimeError: if the function cannot be recorded, as it asks the device for something.
+        """
+
+
+class RecordedPass(ABC, Generic[T]):
+    """A pass over trees that was written down on a host, for any trees and any prefixes."""
+
+    @abstractmethod
+    def fits(self, queries: int, more: "Mapping[str, Numbers]") -> bool:
+        """Whether it can be repeated for so many queries and these further numbers, and stands for the pass still."""
+
+    @abstractmethod
+    def run(self, inputs: "PassInputs", more: "Mapping[str, Numbers]", slots: IntArray, rows: IntArray) -> T:
+        """Do the pass.
+
+        Args:
+            inputs: what it reads.
+            more: further numbers, by name.
+            slots: where the keys and values of each query go, shape `(queries,)`, int64.
+            rows: likewise, the row there.
+
+        Returns:
+            What the pass itself returns, to the bit. It is overwritten by the next one.
+        """
+
+
+class PassRecorder(ABC):
+    """Writes down passes over trees on a host, so that they are repeated without Python."""
+
+    @abstractmethod
+    def record(
+        self, work: "Callable[[TreeView], T]", cache: "TreeCache", queries: int, more: "Mapping[str, Numbers]"
+    ) -> RecordedPass[T]:
+        """Record a pass, without running it.
+
+        Args:
+            work: the pass; as for `Executor.run`. What it reads beside its argument stays where it is.
+            cache: the keys and values that it works on.
+            queries: how many it has now.
+            more: its further numbers, as they are now.
+
+        Raises:
+            RuntimeError: if it cannot be recorded; the sentence says why.
         """
 
 

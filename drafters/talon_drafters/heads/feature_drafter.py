@@ -191,8 +191,8 @@ class FeatureDrafter(Drafter):
             own.note(made[starts[slot] : starts[slot + 1]])
         width = few_widths(width)
         more = {
-            "sources": Numbers(sources),
-            "made": Numbers(made, self._rows.padding),
+            "sources": Numbers(sources, one_each=True),
+            "made": Numbers(made, self._rows.padding, one_each=True),
             "ends": Numbers(ends),
         }
         found = self.executor.run(inputs, partial(self._drafted, width), width, more)

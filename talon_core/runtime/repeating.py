@@ -1,0 +1,118 @@
+"""Passes on a host that are written down once and repeated without Python, with the same bits."""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from talon_core.errors import one_line
+from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.inputs import PassInputs
+from talon_core.runtime.recording import PassRecorder
+
+if TYPE_CHECKING:
+    from talon_core.runtime.executor import Numbers, TreeView
+
+T = TypeVar("T")
+
+RECORDED_AFTER = 2
+"""Passes of a kind that run as they are before one is written down, which takes as long as a few of them."""
+
+CHECKED = 2
+"""Passes of a kind that are run both ways, and compared."""
+
+
+@attrs.define
+class _Kind:
+    """What became of a kind of pass."""
+
+    recorded: Any = None  # a `RecordedPass`
+    runs: int = 0
+    checked: int = 0
+
+
+class RepeatedPasses:
+    """The passes of a host, each kind written down once and repeated from then on.
+
+    A kind of pass is written down when it comes for the third time. What is repeated is held against the pass itself
+    twice, and given up if it is not the same to the bit.
+
+    Args:
+        recorder: writes passes down.
+        cache: the keys and values that they work on.
+
+    Attributes:
+        failure: why a kind of pass is not repeated, the last one of which that is so.
+    """
+
+    def __init__(self, recorder: PassRecorder, cache: TreeCache) -> None:
+        self._recorder = recorder
+        self._cache = cache
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._refused: set[Hashable] = set()
+        self.failure: str | None = None
+
+    def forget(self) -> None:
+        """Give up what was written down."""
+        self._kinds.clear()
+        self._refused.clear()
+
+    def run(
+        self,
+        inputs: PassInputs,
+        work: "Callable[[TreeView], T]",
+        kind: Hashable,
+        more: "Mapping[str, Numbers]",
+        plainly: Callable[[], T],
+    ) -> T:
+        """Do a pass, in one way or the other.
+
+        Args:
+            inputs: as for `Executor.run`, and so are the next three.
+            work: the pass.
+            kind: tells different passes apart.
+            more: further numbers.
+            plainly: does the pass as it is.
+
+        Returns:
+            What the pass returns.
+        """
+        if kind in self._refused:
+            return plainly()
+        own = self._kinds.setdefault(kind, _Kind())
+        own.runs += 1
+        if own.runs <= RECORDED_AFTER:
+            return plainly()
+        queries = inputs.layout.queries
+        if own.recorded is None or not own.recorded.fits(queries, more):
+            try:
+                own.recorded, own.checked = self._recorder.record(work, self._cache, queries, more), 0
+            except RuntimeError as error:
+                self._refuse(kind, one_line(error))
+                return plainly()
+        expected = plainly() if own.checked < CHECKED else None
+        slots, rows = self._cache.next_rows(inputs.counts)
+        self._cache.make_room(int(rows.max(initial=-1)) + 1)
+        made: T = own.recorded.run(inputs, more, slots, rows)
+        if expected is None:
+            return made
+        own.checked += 1
+        if not _alike(expected, made):
+            self._refuse(kind, "what was written down of it gave other numbers than the pass itself")
+        return expected
+
+    def _refuse(self, kind: Hashable, why: str) -> None:
+        self.failure = why
+        self._refused.add(kind)
+        self._kinds.pop(kind, None)
+
+
+def _alike(expected: Any, made: Any) -> bool:
+    """Whether two results of a pass are the same to the bit."""
+    if isinstance(expected, tuple | list):
+        return len(expected) == len(made) and all(map(_alike, expected, made))
+    if isinstance(expected, Tensor):
+        return torch.equal(expected, made)
+    return bool(expected == made)

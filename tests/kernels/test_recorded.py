@@ -1,0 +1,204 @@
+"""Passes that were written down and are walked by C: the same bits as the passes themselves, whatever comes."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.plugins.parts import Parts
+from talon_core.runtime import repeating
+from talon_kernels.recorded.plan import arrange, set_waits
+from talon_kernels.recorded.steps import Op, Operand, Step
+from talon_tests.tiny_models import ARCHITECTURES, tiny_model
+
+HEADS = {"head_dim": 32}
+RECORDED = {
+    "llama": HEADS,
+    "qwen2": {},
+    "qwen3": HEADS,
+    "mistral-window": HEADS,
+    "gemma2": HEADS,
+    "gemma3": HEADS,
+    "olmo2": {},
+    "granite": HEADS,
+    "smollm3": HEADS,
+}
+"""Architectures whose passes can be written down, with heads that are wide enough."""
+
+WIDE = {"hidden_size": 128}
+"""Four heads of 32."""
+
+PROMPT = [*range(5, 40)]
+
+
+@pytest.fixture(autouse=True)
+def _every_pass_is_compared(monkeypatch):
+    monkeypatch.setattr(repeating, "CHECKED", 10**9)
+
+
+def made(architecture="llama", drafter="draft-model:skip=1-2", policy="talon:budget=12", **more):
+    return decoder_for_model(tiny_model(architecture, **(more or HEADS)), None, Parts(drafter, policy))
+
+
+def passes_of(executor):
+    """How many passes were walked, each of them compared with the pass itself."""
+    assert executor.failure is None
+    return sum(kind.checked for kind in executor._passes._kinds.values())
+
+
+@pytest.mark.parametrize("architecture", RECORDED)
+def test_a_walked_pass_has_the_bits_of_the_pass(library, architecture):
+    decoder = made(architecture, **(RECORDED[architecture] or WIDE))
+    decoder.generate(PROMPT, max_new_tokens=40)
+    assert passes_of(decoder.target.runner.executor) >= 5
+    assert passes_of(decoder.drafter.executor) >= 20
+
+
+@pytest.mark.parametrize("architecture", sorted({*ARCHITECTURES} - {*RECORDED}))
+def test_what_cannot_be_written_down_runs_as_it_is_and_says_why(library, architecture):
+    decoder = made(architecture, **({} if architecture == "gpt2" else {"pad_token_id": 0}))
+    plain = decoder_for_model(decoder.target.model, None, Parts(policy="none"))
+    executor = decoder.target.runner.executor
+    assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == plain.generate(PROMPT, max_new_tokens=12).token_ids
+    assert executor.failure is not None
+    assert not executor._passes._kinds
+
+
+@settings(deadline=None, max_examples=6)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    tokens=st.integers(4, 30),
+    policy=st.sampled_from(["chain:length=5", "talon:budget=24", "eagle2:budget=40"]),
+)
+def test_batches_of_any_trees_have_the_bits_of_the_pass(library, lengths, tokens, policy):
+    decoder = made("qwen3", policy=policy)
+    decoder.generate([PROMPT[:length] for length in lengths], max_new_tokens=tokens)
+    passes_of(decoder.target.runner.executor)
+    passes_of(decoder.drafter.executor)
+
+
+def test_two_threads_make_the_bits_of_one(library):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        decoder = made("gemma3")
+        decoder.generate([PROMPT, PROMPT[:9]], max_new_tokens=8)
+        assert passes_of(decoder.target.runner.executor) >= 1
+        assert passes_of(decoder.drafter.executor) >= 5
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_more_nodes_than_the_tape_has_are_written_down_again(library):
+    decoder = made(policy="talon:budget=8")
+    executor = decoder.target.runner.executor
+    decoder.generate(PROMPT, max_new_tokens=20)
+    small = next(iter(executor._passes._kinds.values())).recorded
+    wide = decoder_for_model(decoder.target.model, None, Parts("draft-model:skip=1-2", "eagle2:budget=100"))
+    executor = wide.target.runner.executor
+    wide.generate(PROMPT, max_new_tokens=40)
+    large = next(iter(executor._passes._kinds.values())).recorded
+    assert passes_of(executor) >= 5
+    assert small._most[0] < 100 < large._most[0]
+
+
+def test_a_longer_text_has_other_buffers_and_more_positions(library):
+    decoder = made()
+    for length in (20, 90):
+        decoder.generate(PROMPT[:5], max_new_tokens=length)
+        decoder.generate(PROMPT * 3, max_new_tokens=length)
+    assert passes_of(decoder.target.runner.executor) >= 20
+
+
+@pytest.mark.parametrize("how", ["in place", "another tensor", "through data"])
+def test_a_model_that_has_changed_is_written_down_anew(library, how):
+    model = tiny_model("llama", **HEADS)
+    decoder = decoder_for_model(model, None, Parts("draft-model:skip=1-2", "chain:length=3"))
+    before = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    weight = model.model.layers[1].mlp.down_proj.weight
+    with torch.no_grad():
+        if how == "in place":
+            weight.mul_(-3)
+        elif how == "through data":
+            weight.data.mul_(-3)
+        else:
+            model.model.layers[1].mlp.down_proj.weight = torch.nn.Parameter(weight * -3)
+    after = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    assert passes_of(decoder.target.runner.executor) >= 3
+    assert after != before
+    assert after == decoder_for_model(model, None, Parts(policy="none")).generate(PROMPT, max_new_tokens=20).token_ids
+
+
+def test_a_pass_that_gives_other_numbers_is_given_up(library, monkeypatch):
+    from talon_kernels.recorded import _Walked
+
+    answer = _Walked._answer
+    monkeypatch.setattr(
+        _Walked,
+        "_answer",
+        lambda self, counts: tuple(
+            each + 1 if isinstance(each, torch.Tensor) else each for each in answer(self, counts)
+        ),
+    )
+    decoder = made()
+    expected = decoder_for_model(decoder.target.model, None, Parts(policy="none")).generate(PROMPT, max_new_tokens=20)
+    assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected.token_ids
+    assert "other numbers" in decoder.target.runner.executor.failure
+
+
+def place(piece):
+    return Operand(piece)
+
+
+def linear(to, of):
+    return Step(Op.LINEAR, 0, [place(to), place(of)])
+
+
+def added(to, *of):
+    return Step(Op.ADD, 0, [place(to), *map(place, of)])
+
+
+def test_threads_wait_where_rows_and_columns_meet_and_nowhere_else():
+    steps = [added(1, 0, 0), added(2, 1, 0), linear(3, 2), linear(4, 2), linear(5, 4), added(6, 5, 3), added(7, 6, 6)]
+    assert set_waits(steps) == [0, 0, 1, 1, 2, 3, 3]
+    assert [step.waits for step in steps] == [False, False, True, False, True, True, False]
+
+
+def test_taking_rows_waits_for_whoever_wrote_them():
+    steps = [added(1, 0, 0), Step(Op.GATHER, 1, [place(2), place(1), place(9)]), added(3, 2, 2)]
+    set_waits(steps)
+    assert [step.waits for step in steps] == [False, True, True]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=40), st.data())
+def test_what_is_used_at_one_time_never_shares_memory(choices, data):
+    steps = [
+        linear(at + 1, max(0, at - back)) if columns else added(at + 1, max(0, at - back), max(0, at - other))
+        for at, (columns, back, other) in enumerate(choices)
+    ]
+    made_pieces = {piece: data.draw(st.sampled_from([16, 100, 320])) for piece in range(1, len(steps) + 1)}
+    lasting = data.draw(st.sets(st.sampled_from([*made_pieces]), max_size=3))
+    phases = set_waits(steps)
+    places, size = arrange(steps, phases, made_pieces, lasting)
+    lives = {}
+    for step, phase in zip(steps, phases, strict=True):
+        for operand in step.operands:
+            if operand.piece in made_pieces:
+                first, _ = lives.get(operand.piece, (phase, phase))
+                lives[operand.piece] = first, 10**6 if operand.piece in lasting else phase
+    assert all(places[piece] + made_pieces[piece] <= size for piece in lives)
+    for one, (begin, end) in lives.items():
+        for other, (from_, to) in lives.items():
+            apart = places[one] + made_pieces[one] <= places[other] or places[other] + made_pieces[other] <= places[one]
+            assert one == other or apart or end < from_ or to < begin
+
+
+def test_steps_are_packed_as_c_reads_them(library):
+    from talon_kernels.recorded.steps import NUMBERS, OPERANDS, RANK, STEP
+
+    sizes = np.zeros(4, dtype=np.int64)
+    library.step_sizes(sizes.ctypes.data)
+    assert sizes.tolist() == [STEP.itemsize, RANK, OPERANDS, NUMBERS]
