@@ -1,7 +1,7 @@
 """The interfaces between a target adapter and compute kernels: tree attention, and faster layers for a device."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -301,6 +301,10 @@ class Accelerator(ABC):
     @abstractmethod
     def unavailable(self, device: "device", dtype: "dtype") -> str | None:
         """Why it cannot run on such a model, as the end of a sentence, or None if it can."""
+
+    def measured(self) -> Mapping[str, str]:
+        """How fast it is on this machine, which takes a moment to find out: what, and a figure with its unit."""
+        return {}
 
     @abstractmethod
     def prepare(self, model: "nn.Module") -> AbstractContextManager[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend, PackedLayout, TreeLayout
@@ -141,6 +141,13 @@ class NativeAccelerator(Accelerator):
         from talon_kernels.tree_attention import native_cannot
 
         return native_cannot(device, dtype)
+
+    def measured(self) -> Mapping[str, str]:
+        from talon_kernels.native import load
+        from talon_kernels.native.tuning import told_speeds
+
+        library = load()
+        return told_speeds(library) if library is not None else {}
 
     def prepare(self, model: nn.Module) -> Acceleration:
         from talon_kernels.acceleration import accelerate

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +35,9 @@ OPTIONAL = ("triton",)
 
 SECONDS_TO_ANSWER = 20.0
 """For a compiler that is asked for its version."""
+
+TOKENS_TRIED = 12
+"""Of a text that shows whether passes are recorded."""
 
 
 def doctor(
@@ -82,6 +86,7 @@ def examine(model: str | None = None, drafter: str | None = None, trust_remote_c
         "compiler": _compiler(),
         "attention": _availability(registry, "attention backend", devices),
         "accelerators": _availability(registry, "accelerator", devices),
+        "measured": _measured(registry, devices, problems),
         "plugins": sorted(registry.plugins),
         "failures": dict(registry.failures),
         "cache": _cache(DEFAULT_MODEL if wanted is None else None, problems),
@@ -189,6 +194,26 @@ def _availability(registry: Registry, kind: str, devices: list[dict[str, Any]]) 
     return answer
 
 
+def _measured(registry: Registry, devices: list[dict[str, Any]], problems: list[str]) -> dict[str, dict[str, str]]:
+    """What accelerators that are taken by themselves measure on the last device, by their names."""
+    import torch
+
+    found: dict[str, dict[str, str]] = {}
+    for name in registry.names("accelerator") if devices else []:
+        cls: Any = registry.get("accelerator", name).cls
+        if not cls.automatic:
+            continue
+
+        def measure(name: str = name, cls: Any = cls) -> None:
+            made, why = made_and_why_not("accelerator", cls, torch.device(devices[-1]["name"]), torch.float32)
+            figures = made.measured() if why is None else {}
+            if figures:
+                found[name] = dict(figures)
+
+        _attempt(problems, f"accelerator '{name}' cannot be measured", measure)
+    return found
+
+
 def _cache(needed: str | None, problems: list[str]) -> dict[str, Any]:
     """Where fetched models and built kernels are kept.
 
@@ -233,7 +258,9 @@ def _session(name: str, trust_remote_code: bool, problems: list[str]) -> "Sessio
 def _model(session: "Session", registry: Registry, problems: list[str]) -> dict[str, Any] | None:
     """What would run a model."""
     try:
-        target = session.decoder(resolve(Parts(policy=None), registry)).target
+        decoder = session.decoder(resolve(Parts(policy=None), registry))
+        target = decoder.target
+        decoder.generate(np.zeros(2, dtype=np.int64), max_new_tokens=TOKENS_TRIED)
     except Exception as error:
         problems.append(f"model '{session.name}' cannot be used: {error}")
         return None
@@ -247,7 +274,18 @@ def _model(session: "Session", registry: Registry, problems: list[str]) -> dict[
         "vocab_size": target.vocab_size,
         "attention": getattr(getattr(target, "attention", None), "name", None),
         "accelerator": accelerator.name if accelerator is not None else None,
+        "passes": _passes(target),
     }
+
+
+def _passes(target: Any) -> str | None:
+    """Whether passes over trees are repeated without Python, or why not; None where nobody knows."""
+    from talon_core.runtime.network import NetworkTarget
+
+    executor = target.own_executor() if isinstance(target, NetworkTarget) else None
+    if executor is None or not (executor.failure or executor.recorded):
+        return None
+    return f"not repeated: {executor.failure}" if executor.failure else "recorded, and repeated without Python"
 
 
 def _drafter(given: str, session: "Session | None", registry: Registry, problems: list[str]) -> dict[str, Any] | None:
@@ -289,6 +327,8 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             rows.append((f"{kind.removesuffix('s')} {each['name']}", where))
         if not report[kind]:
             rows.append((kind, "none is registered"))
+    for name, figures in report["measured"].items():
+        rows += [(f"{name}: {what}", figure) for what, figure in figures.items()]
     rows += [(f"plugin {plugin}", report["failures"].get(plugin, "loaded")) for plugin in report["plugins"]]
     rows += [(part, why) for part, why in report["failures"].items() if part not in report["plugins"]]
     cache = report["cache"]

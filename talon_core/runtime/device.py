@@ -130,6 +130,10 @@ class DeviceExecutor(Executor):
     def failure(self) -> str | None:
         return self._recording.failure
 
+    @property
+    def recorded(self) -> int:
+        return sum(one.repeat is not None for one in self._recorded.values())
+
     def run(
         self,
         inputs: PassInputs,

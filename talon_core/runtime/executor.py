@@ -106,6 +106,11 @@ class Executor(ABC):
         return None
 
     @property
+    def recorded(self) -> int:
+        """How many kinds of passes are recorded now."""
+        return 0
+
+    @property
     def prompt_tokens(self) -> int:
         """Most tokens of a prompt in a pass."""
         return HOST_PROMPT_TOKENS if self.device.type == "cpu" else DEVICE_PROMPT_TOKENS
@@ -307,6 +312,10 @@ class HostExecutor(Executor):
     @property
     def failure(self) -> str | None:
         return self._passes.failure if self._passes is not None else None
+
+    @property
+    def recorded(self) -> int:
+        return self._passes.recorded if self._passes is not None else 0
 
     def run(
         self,

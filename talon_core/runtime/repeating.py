@@ -54,6 +54,11 @@ class RepeatedPasses:
         self._refused: set[Hashable] = set()
         self.failure: str | None = None
 
+    @property
+    def recorded(self) -> int:
+        """How many kinds are written down."""
+        return sum(kind.recorded is not None for kind in self._kinds.values())
+
     def forget(self) -> None:
         """Give up what was written down."""
         self._kinds.clear()

@@ -63,8 +63,12 @@ class Library:
             self.walk.errcheck = _has_memory
             self.step_sizes = library.talon_step_sizes
             self.step_sizes.restype, self.step_sizes.argtypes = None, [_POINTER]
+            self.sum = library.talon_sum
+            self.sum.restype, self.sum.argtypes = _FLOAT, [_POINTER] + [_INT] * 2
+            self.multiply = library.talon_multiply
+            self.multiply.restype, self.multiply.argtypes = _INT, [_INT] * 2 + [_POINTER]
             self.plan = library.talon_plan
-            self.plan.restype, self.plan.argtypes = _INT, [_INT] * 4
+            self.plan.restype, self.plan.argtypes = _INT, [_INT] * 5
             self.gated_unit = library.talon_gated_unit
             self.gated_unit.restype, self.gated_unit.argtypes = None, [_POINTER] * 3 + [_INT] * 3
             self.rms_norm = library.talon_rms_norm
@@ -96,10 +100,14 @@ class _Loader:
     @cached_property
     def _outcome(self) -> Library | str:
         try:
-            return build_library(Library)
+            library = build_library(Library)
         except BuildError as error:
             _log.warning("the native kernels are not used, which makes decoding on a CPU about half as fast: %s", error)
             return str(error)
+        from talon_kernels.native.tuning import apply_plans
+
+        apply_plans(library)
+        return library
 
     def outcome(self) -> Library | str:
         if self.off is not None:

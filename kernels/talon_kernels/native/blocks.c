@@ -62,6 +62,37 @@ INLINE float half(const uint8_t *p) {
 #endif
 }
 
+// Two of them side by side, each in all lanes.
+INLINE void two_halves(const uint8_t *p, vf *first, vf *second) {
+#if V == 16 && defined(__F16C__)
+    int32_t both;
+    memcpy(&both, p, 4);
+    __m512 wide = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128(both)));
+    *first = (vf)_mm512_broadcastss_ps(_mm512_castps512_ps128(wide));
+    *second = (vf)_mm512_permutexvar_ps(_mm512_set1_epi32(1), wide);
+#else
+    *first = splat(half(p));
+    *second = splat(half(p + 2));
+#endif
+}
+
+// 16 bytes whose halves q stand for by (q - zero) + from: the lower halves to `low`, the upper ones to `high`. With 16
+// lanes, a register holds all that a half can stand for.
+INLINE void widen_16(const uint8_t *p, const int zero, vf by, vf from, float *low, float *high) {
+#if V == 16
+    const vf numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    __m512 table = (__m512)fma_of(by, numbers - splat((float)zero), from);
+    __m512i q = (__m512i)bytes(p);  // a look-up reads four bits
+    store(low, (vf)_mm512_permutexvar_ps(q, table));
+    store(high, (vf)_mm512_permutexvar_ps(_mm512_srli_epi32(q, 4), table));
+#else
+    UNROLL for (int i = 0; i < 16; i += V) {
+        store(low + i, fma_of(by, floats(nibbles(p + i, 0) - zero), from));
+        store(high + i, fma_of(by, floats(nibbles(p + i, 1) - zero), from));
+    }
+#endif
+}
+
 // 32 quantised numbers: the lower halves of 16 bytes, then the upper halves. `fifth` holds their fifth bits.
 #define NIBBLES(Q, FIFTH, NUMBER)                                                                                     \
     UNROLL for (int part = 0; part < 2; part++) UNROLL for (int i = 0; i < 16; i += V) {                             \
@@ -87,15 +118,15 @@ INLINE uint32_t word(const uint8_t *p) {
 
 static void widen_q4_0(const uint8_t *b, float *out, int64_t n) {
     for (int64_t k = 0; k < n; k += 32, b += 18) {
-        vf d = splat(half(b));
-        NIBBLES(b + 2, , d * floats(q - 8))
+        widen_16(b + 2, 8, splat(half(b)), splat(-0.0f), out + k, out + k + 16);  // -0 changes no sign
     }
 }
 
 static void widen_q4_1(const uint8_t *b, float *out, int64_t n) {
     for (int64_t k = 0; k < n; k += 32, b += 20) {
-        vf d = splat(half(b)), m = splat(half(b + 2));
-        NIBBLES(b + 4, , fma_of(d, floats(q), m))
+        vf d, m;
+        two_halves(b, &d, &m);
+        widen_16(b + 4, 0, d, m, out + k, out + k + 16);
     }
 }
 
@@ -142,9 +173,8 @@ static void widen_q4_k(const uint8_t *b, float *out, int64_t n) {
             six_bits(b + 4, part, &scale, &minimum);
             vf by = splat(d * (float)scale), from = splat(-(least * (float)minimum));
             const uint8_t *q = b + 16 + part / 2 * 32;
-            UNROLL for (int i = 0; i < 32; i += V) {
+            UNROLL for (int i = 0; i < 32; i += V)
                 store(out + k + part * 32 + i, fma_of(by, floats(nibbles(q + i, part % 2)), from));
-            }
         }
     }
 }

@@ -21,30 +21,31 @@ enum { MAX_ROWS = 4 };
 // Where a tile reads W.
 enum { WIDE, NARROW, PANEL, SOURCES };
 
-// By the rows of a tile: its columns, and how many tiles ahead W is fetched (0: that is left to the processor).
+// By the rows of a tile: its columns; how many tiles, or panels, ahead W is fetched (0: that is left to the processor);
+// and of a panel about how many floats it has.
 typedef struct {
-    int columns, distance;
+    int columns, distance, floats;
 } Plan;
 
 #if REGISTERS == 32
 static Plan plans[SOURCES][MAX_ROWS + 1] = {
     [WIDE] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
-    [PANEL] = {{0, 0}, {8, 0}, {8, 0}, {6, 0}, {6, 0}, {4, 0}, {4, 0}, {3, 0}, {3, 0}},
+    [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
 };
 #else
 static Plan plans[SOURCES][MAX_ROWS + 1] = {
     [WIDE] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
-    [PANEL] = {{0, 0}, {8, 0}, {6, 0}, {4, 0}, {3, 0}},
+    [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}},
 };
 #endif
 
 // TILES tiles are taken with one band of x before the next band.
 enum { TILES = 8 };
 
-// Rows of W in a panel: as many as have PANEL_FLOATS floats, which stay in the first-level cache beside a row of x.
-enum { PANEL_ROWS = 24, PANEL_FLOATS = 4096 };
+// Most rows of W in a panel.
+enum { PANEL_ROWS = 24 };
 
 // Rows of W, which hold float32 or, if half is 1, bfloat16.
 INLINE const void *row_of(const int half, const void *w, int64_t at) {
@@ -134,10 +135,10 @@ enum { MAX_COLUMNS = 8 };
 static tile_fn *const tiles[2][MAX_ROWS + 1][MAX_COLUMNS + 1] = {TILES_OF(tile), TILES_OF(half)};
 
 // Sets a plan; returns 0 where there is no such tile.
-EXPORT int64_t talon_plan(int64_t source, int64_t rows, int64_t width, int64_t distance) {
+EXPORT int64_t talon_plan(int64_t source, int64_t rows, int64_t width, int64_t distance, int64_t floats) {
     if (source < 0 || source >= SOURCES || rows < 1 || rows > MAX_ROWS || width < 1 || width > MAX_COLUMNS) return 0;
     if (!tiles[0][rows][width]) return 0;
-    plans[source][rows] = (Plan){(int)width, (int)distance};
+    plans[source][rows] = (Plan){(int)width, (int)distance, (int)floats};
     return 1;
 }
 
@@ -158,6 +159,7 @@ static void stripe(const Product *p, const void *w, int source, int64_t m0, int6
     // Bands of nearly equal height, all with the width that suits the highest.
     int64_t bands = (rows + MAX_ROWS - 1) / MAX_ROWS, high = (rows + bands - 1) / bands;
     int64_t width = plans[source][high].columns, ahead = plans[source][high].distance * width * p->K;
+    if (source == PANEL) ahead = 0;  // it is fetched before it is widened
     // A band of x stays in the first-level cache for a few tiles; the next band then finds their W in the second.
     int64_t run = bands > 1 ? TILES * width : end - begin;
     for (int64_t n0 = begin; n0 < end; n0 += run) {
@@ -174,23 +176,36 @@ static void stripe(const Product *p, const void *w, int source, int64_t m0, int6
     }
 }
 
+// Rows of W in a panel of so many floats, a number that tiles of most widths divide.
+static int64_t panel_rows(int64_t floats, int64_t K) {
+    int64_t rows = floats / (K > 0 ? K : 1);
+    return rows >= PANEL_ROWS ? PANEL_ROWS : rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 6 ? 6 : rows >= 1 ? rows : 1;
+}
+
 int columns(const Product *p, int64_t begin, int64_t end) {
     // Blocks of rows that stay in the second-level cache while W goes by.
     int64_t block = 131072 / (p->K > 0 ? p->K : 1) / MAX_ROWS * MAX_ROWS;
     if (block < 4 * MAX_ROWS) block = 4 * MAX_ROWS;
     widen_fn *widen = widen_of(p->kind);
-    int64_t size = row_bytes(p->kind, p->K), most = widen ? PANEL_ROWS : end - begin;
-    while (widen && most > 1 && most * p->K > PANEL_FLOATS) most = most > 12 ? 12 : most > 8 ? 8 : most > 6 ? 6 : most - 1;
-    float *panel = widen ? thread_scratch((size_t)(most * p->K)) : 0;
-    if (widen && !panel) return 1;
+    const int source = widen ? PANEL : p->kind == BFLOAT16 ? NARROW : WIDE;
+    const int64_t size = row_bytes(p->kind, p->K);
     for (int64_t m0 = 0; m0 < p->M; m0 += block) {
         int64_t rows = p->M - m0 < block ? p->M - m0 : block;
+        if (!widen) {
+            stripe(p, (const uint8_t *)p->w + begin * size, source, m0, rows, begin, end);
+            continue;
+        }
+        Plan plan = plans[PANEL][rows < MAX_ROWS ? rows : MAX_ROWS];
+        int64_t most = panel_rows(plan.floats, p->K);
+        float *panel = thread_scratch((size_t)(most * p->K));
+        if (!panel) return 1;
         for (int64_t n0 = begin, stop; n0 < end; n0 = stop) {
             stop = end - n0 < most ? end : n0 + most;
             const uint8_t *w = (const uint8_t *)p->w + n0 * size;
-            if (widen) widen(w, panel, (stop - n0) * p->K);
-            int source = widen ? PANEL : p->kind == BFLOAT16 ? NARROW : WIDE;
-            stripe(p, widen ? (const void *)panel : w, source, m0, rows, n0, stop);
+            widen(w, panel, (stop - n0) * p->K);
+            for (int64_t i = 0; plan.distance && i < most * size; i += 64)
+                __builtin_prefetch(w + plan.distance * most * size + i);
+            stripe(p, panel, PANEL, m0, rows, n0, stop);
         }
     }
     return 0;

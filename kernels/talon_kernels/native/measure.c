@@ -1,0 +1,38 @@
+// What this machine can do at best: the speed of reading memory, and of multiplying and adding.
+
+#include "talon.h"
+
+// The sum of n floats: they are read, and little else is done.
+EXPORT float talon_sum(const float *p, int64_t n, int64_t threads) {
+    float total = 0;
+#pragma omp parallel num_threads((int)threads) reduction(+ : total)
+    {
+        int64_t thread, all;
+        own_thread(&thread, &all);
+        int64_t begin = n / all / 64 * thread * 64, end = thread + 1 == all ? n : n / all / 64 * (thread + 1) * 64;
+        vf a[8];
+        UNROLL for (int j = 0; j < 8; j++) a[j] = (vf){0};
+        int64_t i = begin;
+        for (; i + 8 * V <= end; i += 8 * V)
+            UNROLL for (int j = 0; j < 8; j++) a[j] += load(p + i + j * V);
+        UNROLL for (int j = 1; j < 8; j++) a[0] += a[j];
+        total += sum(a[0]);
+    }
+    return total;
+}
+
+// `times` rounds of multiplications with an addition, in registers; returns how many a round has.
+EXPORT int64_t talon_multiply(int64_t times, int64_t threads, float *out) {
+    enum { CHAINS = 12 };
+#pragma omp parallel num_threads((int)threads)
+    {
+        vf a[CHAINS];
+        UNROLL for (int j = 0; j < CHAINS; j++) a[j] = splat((float)j);
+        for (int64_t i = 0; i < times; i++)
+            UNROLL for (int j = 0; j < CHAINS; j++) a[j] = fma_of(a[j], splat(0.5f), splat(1.0f));
+        UNROLL for (int j = 1; j < CHAINS; j++) a[0] += a[j];
+#pragma omp critical
+        *out += sum(a[0]);
+    }
+    return CHAINS * V;
+}

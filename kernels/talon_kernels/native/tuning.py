@@ -1,0 +1,221 @@
+"""Which plan the products follow on this processor: tried once, kept beside the compiled library.
+
+A plan says how many columns a tile has, how far ahead weights are fetched, and how large a panel of widened weights is.
+None changes a bit of a result. What is best differs by processor by a factor of up to 1.6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from talon_kernels.native import Library
+
+SECONDS = 2.0
+"""Trials end after so long, whatever is left to be tried."""
+
+WIDE, NARROW, PANEL = 0, 1, 2
+"""Where tiles read weights: float32, bfloat16, and a panel that was widened from blocks."""
+
+KINDS = {WIDE: 0, NARROW: 30, PANEL: 3}
+"""The type of weights that each is tried on, as GGUF numbers them; blocks are Q4_1."""
+
+BITS = {WIDE: 32, NARROW: 16, PANEL: 5}
+
+WIDTHS = (1, 2, 3, 4, 6, 8)
+DISTANCES = (0, 1, 2, 4)
+PANELS = (4096, 8192)
+
+ROWS = (1, 8, 2, 4, 3, 5, 6, 7)
+"""In this order, should the time be short: plain decoding and full tiles first."""
+
+INPUTS, OUTPUTS = 1024, 1536
+"""Columns and rows of the weights that are tried, of which there are so many that no cache holds them."""
+
+MEGABYTES = 48
+"""Of weights, more than most processors cache."""
+
+GAIN = 1.05
+"""Another plan is taken if it is so many times as fast as the one before it."""
+
+
+@attrs.frozen
+class Plan:
+    """How products with a number of rows are done.
+
+    Attributes:
+        columns: of a tile.
+        distance: how many tiles, or panels, ahead weights are fetched; 0 leaves that to the processor.
+        floats: about so many numbers has a panel.
+    """
+
+    columns: int
+    distance: int
+    floats: int = 4096
+
+
+Plans = Mapping[tuple[int, int], Plan]
+"""By where tiles read weights, and by rows."""
+
+
+@attrs.frozen
+class Speeds:
+    """What this machine does with all of torch's threads.
+
+    Attributes:
+        read: bytes a second of a plain sum over memory.
+        multiplied: multiplications with an addition, a second.
+    """
+
+    read: float
+    multiplied: float
+
+
+def apply_plans(library: Library) -> Plans:
+    """Let the library follow the plans that are kept beside it; where none are, try which are best and keep them.
+
+    A library that lies nowhere, as its folder could not be written to, keeps the plans that it was built with.
+    """
+    place = Path(library.path)
+    path = place.with_name(f"{place.stem}-{torch.get_num_threads()}.plans.json")
+    plans = _kept(path)
+    if plans is None:
+        if not place.exists():
+            return {}
+        plans = best_plans(library)
+        _keep(path, plans)
+    for (source, rows), plan in plans.items():
+        library.plan(source, rows, plan.columns, plan.distance, plan.floats)
+    return plans
+
+
+def _kept(path: Path) -> Plans | None:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return {(int(one["source"]), int(one["rows"])): Plan(**one["plan"]) for one in entries}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _keep(path: Path, plans: Plans) -> None:
+    entries = [{"source": source, "rows": rows, "plan": attrs.asdict(plan)} for (source, rows), plan in plans.items()]
+    with contextlib.suppress(OSError):  # it is tried again then
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            json.dump(entries, file)
+        os.replace(file.name, path)
+
+
+def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
+    """Try plans for as long as there is time; those that were not tried are left out."""
+    ends = time.perf_counter() + seconds
+    found: dict[tuple[int, int], Plan] = {}
+    threads = torch.get_num_threads()
+    for source in (PANEL, WIDE, NARROW):
+        weights = _weights(source)
+        before = Plan(8, 2)
+        for rows in ROWS:
+            took = partial(_plan_took, library, source, rows, weights, threads)
+            for plan in _better(before, took, source == PANEL, ends):
+                found[source, rows] = before = plan
+            if (source, rows) in found:
+                took(before)  # the last that was tried may be another
+    return found
+
+
+def _plan_took(library: Library, source: int, rows: int, weights: Tensor, threads: int, plan: Plan) -> float:
+    """Seconds of products by a plan, which the library follows from now on; infinite where it knows no such tile."""
+    if not library.plan(source, rows, plan.columns, plan.distance, plan.floats):
+        return math.inf
+    x, y = torch.ones((rows, INPUTS)), torch.empty((rows, OUTPUTS))
+    return _took(lambda: _multiply(library, x, weights, y, KINDS[source], threads))
+
+
+def _better(first: Plan, took: Callable[[Plan], float], panels: bool, ends: float) -> Iterator[Plan]:
+    """Better and better plans, one setting changed at a time."""
+    settings: list[tuple[str, tuple[int, ...]]] = [("columns", WIDTHS[::-1]), ("distance", DISTANCES)]
+    if panels:
+        settings.append(("floats", PANELS))
+    best, least = first, took(first)
+    if least < math.inf:
+        yield best
+    for name, values in settings:
+        for value in values:
+            if time.perf_counter() > ends:
+                return
+            plan = attrs.evolve(best, **{name: value})
+            seconds = took(plan)
+            if seconds * GAIN < least:
+                best, least = plan, seconds
+                yield best
+
+
+def _weights(source: int) -> Tensor:
+    """Bytes of many weights, one after another, shape `(weights, bytes)`."""
+    size = INPUTS * OUTPUTS * BITS[source] // 8
+    count = max(1, MEGABYTES * 2**20 // size) if source != PANEL else max(1, MEGABYTES * 2**18 // size)
+    return torch.full((count, size), 1, dtype=torch.uint8)  # what nobody has written to would be in a cache
+
+
+def _multiply(library: Library, x: Tensor, weights: Tensor, y: Tensor, kind: int, threads: int) -> None:
+    for weight in weights:
+        library.linear(x.data_ptr(), weight.data_ptr(), None, y.data_ptr(), len(x), OUTPUTS, INPUTS, kind, threads)
+
+
+def _took(work: Callable[[], Any]) -> float:
+    """Seconds of the quicker one of two runs."""
+    least = math.inf
+    for _ in range(2):
+        start = time.perf_counter()
+        work()
+        least = min(least, time.perf_counter() - start)
+    return least
+
+
+def machine_speeds(library: Library) -> Speeds:
+    """Measure what the machine can do at best, in a quarter of a second."""
+    threads = torch.get_num_threads()
+    numbers = torch.ones(64 * 2**20 // 4)
+    reading = min(_took(lambda: library.sum(numbers.data_ptr(), numbers.numel(), threads)) for _ in range(4))
+    times = 2_000_000
+    out = torch.zeros(1)
+    start = time.perf_counter()
+    each = library.multiply(times, threads, out.data_ptr())
+    return Speeds(numbers.nbytes / reading, each * times * threads / (time.perf_counter() - start))
+
+
+def plan_speed(library: Library, source: int, rows: int) -> tuple[float, float]:
+    """How fast products are with so many rows: bytes of weights, and multiplications with an addition, a second."""
+    weights = _weights(source)
+    x, y = torch.ones((rows, INPUTS)), torch.empty((rows, OUTPUTS))
+    threads = torch.get_num_threads()
+    seconds = min(_took(lambda: _multiply(library, x, weights, y, KINDS[source], threads)) for _ in range(3))
+    return weights.nbytes / seconds, rows * len(weights) * INPUTS * OUTPUTS / seconds
+
+
+NAMES = {WIDE: "float32 weights", NARROW: "bfloat16 weights", PANEL: "weights in blocks (Q4_1)"}
+
+
+def told_speeds(library: Library) -> Mapping[str, str]:
+    """What this machine does at best, and what the products reach with one row and with eight."""
+    best = machine_speeds(library)
+    told = {"memory": f"{best.read / 1e9:.1f} GB/s", "multiplications": f"{best.multiplied / 1e9:.0f} G/s"}
+    for source, name in NAMES.items():
+        (read, _), (_, multiplied) = plan_speed(library, source, 1), plan_speed(library, source, 8)
+        told[name] = (
+            f"1 row {read / 1e9:.1f} GB/s, {100 * read / best.read:.0f}% of the memory's; "
+            f"8 rows {multiplied / 1e9:.0f} G/s, {100 * multiplied / best.multiplied:.0f}% of the multiplications"
+        )
+    return told

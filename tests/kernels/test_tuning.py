@@ -1,0 +1,108 @@
+"""Plans of the products: tried once, kept, and never of any weight for what comes out."""
+
+import json
+
+import pytest
+import torch
+
+from talon_kernels.native import tuning
+from talon_kernels.native.tuning import PANEL, WIDE, Plan, apply_plans, best_plans
+from talon_kernels.skinny_linear import skinny_linear
+
+
+class Machine:
+    """A library on which a plan takes the time that a test says."""
+
+    path = "library.so"
+
+    def __init__(self, seconds):
+        self._seconds = seconds
+        self.plans = {}
+
+    def plan(self, source, rows, columns, distance, floats):
+        if rows > 4 and columns > 4:
+            return 0  # no such tile
+        self.plans[source, rows] = Plan(columns, distance, floats)
+        return 1
+
+    def seconds(self, source, rows):
+        return self._seconds(source, rows, self.plans[source, rows])
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Times come from the machine, and not from a clock."""
+
+    def plan_took(library, source, rows, weights, threads, plan):
+        known = library.plan(source, rows, plan.columns, plan.distance, plan.floats)
+        return library.seconds(source, rows) if known else float("inf")
+
+    monkeypatch.setattr(tuning, "_plan_took", plan_took)
+    monkeypatch.setattr(tuning, "_weights", lambda source: None)
+
+
+def test_the_quickest_plan_is_found_and_followed(timed):
+    best = {PANEL: Plan(3, 4, 8192), WIDE: Plan(1, 0)}
+
+    def seconds(source, rows, plan):
+        aim = best.get(source, Plan(2, 1))
+        return 1 + abs(plan.columns - aim.columns) + abs(plan.distance - aim.distance) + (plan.floats != aim.floats)
+
+    machine = Machine(seconds)
+    plans = best_plans(machine)
+    for rows in range(1, 9):
+        assert plans[PANEL, rows] == machine.plans[PANEL, rows] == best[PANEL]
+        assert plans[WIDE, rows].columns == 1
+        assert plans[WIDE, rows].distance == 0
+
+
+def test_a_plan_that_is_hardly_quicker_is_not_taken(timed):
+    plans = best_plans(Machine(lambda source, rows, plan: 1.0 if plan == Plan(8, 2) else 0.97))
+    assert plans[WIDE, 1] == Plan(8, 2)
+
+
+def test_trials_end_in_time(timed):
+    assert best_plans(Machine(lambda *_: 1.0), seconds=-1) == {
+        (source, rows): Plan(8, 2) for source in (0, 1, 2) for rows in (1, 2, 3, 4)
+    }
+
+
+def test_plans_are_kept_beside_the_library_and_read_again(timed, tmp_path):
+    machine = Machine(lambda source, rows, plan: plan.columns)
+    machine.path = str(tmp_path / "key-digest.so")
+    (tmp_path / "key-digest.so").touch()
+    plans = apply_plans(machine)
+    (kept,) = tmp_path.glob("*.plans.json")
+    assert plans[WIDE, 1].columns == 1
+    assert apply_plans(again := Machine(None)) == {}  # its file is nowhere
+    again.path = machine.path
+    assert apply_plans(again) == plans
+    assert again.plans == machine.plans | plans
+    kept.write_text(json.dumps([{"source": 0}]))
+    assert apply_plans(machine) == plans  # what cannot be read is tried again
+    assert json.loads(kept.read_text())[0]["plan"]
+
+
+def test_no_plan_changes_a_bit(library):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn((8, 200), generator=generator), torch.randn((50, 200), generator=generator)
+    followed = {rows: skinny_linear(x[:rows], weight, backend="native") for rows in range(1, 9)}
+    plans = apply_plans(library)
+    try:
+        for columns in tuning.WIDTHS:
+            for rows in range(1, 9):
+                library.plan(WIDE, rows, columns, 1, 4096)
+                assert torch.equal(skinny_linear(x[:rows], weight, backend="native"), followed[rows])
+    finally:
+        for (source, rows), plan in plans.items():
+            library.plan(source, rows, plan.columns, plan.distance, plan.floats)
+
+
+def test_the_machine_and_the_products_are_measured(library, monkeypatch):
+    monkeypatch.setattr(tuning, "MEGABYTES", 1)
+    told = tuning.told_speeds(library)
+    assert [*told] == ["memory", "multiplications", *tuning.NAMES.values()]
+    assert all("1 row" in figure for figure in [*told.values()][2:])
+    best = tuning.machine_speeds(library)
+    assert 1e8 < best.read < 1e13
+    assert 1e8 < best.multiplied < 1e13
