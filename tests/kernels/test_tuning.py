@@ -74,7 +74,8 @@ def test_plans_are_kept_beside_the_library_and_read_again(timed, tmp_path):
     plans = apply_plans(machine)
     (kept,) = tmp_path.glob("*.plans.json")
     assert plans[WIDE, 1].columns == 1
-    assert apply_plans(again := Machine(None)) == {}  # its file is nowhere
+    again = Machine(None)
+    assert apply_plans(again) == {}  # its file is nowhere
     again.path = machine.path
     assert apply_plans(again) == plans
     assert again.plans == machine.plans | plans
