@@ -18,7 +18,7 @@ PACKAGES = {
 }
 CONTRACTS = "contracts"
 ROOMS = (
-    *(CONTRACTS, "models", "retrieval", "runtime", "engine", "plugins", "certificates"),
+    *(CONTRACTS, "retrieval", "runtime", "models", "engine", "plugins", "certificates"),
     *("decoding", "hf", "bench", "profiles", "trace", "tune", "report", "certify", "testing", "cli", "peers"),
 )
 """The folders of `talon_core`, each above those that it may import; the files beside them are the contracts."""
@@ -44,7 +44,7 @@ IMPORTED_BESIDES = {
 """What single modules import besides: a draft model, the target's own layers and the prefix layer of Hydra are of
 transformers; a drafter of several drafters finds them by name, and checks what they answer; policies of other policies
 find them by name, and what is predicted with is fitted on traces."""
-LOADS_TRANSFORMERS = {"talon_core.models.loading", "talon_core.models.convert"}
+LOADS_TRANSFORMERS = {f"talon_core.models.{module}" for module in ("loading", "convert", "gguf_model", "gguf_weights")}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 
 

@@ -1,5 +1,6 @@
 """`talon models`: the embedded models on this machine."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +35,10 @@ def fetch(
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file of a model already here.")] = False,
     as_json: opts.Json = False,
 ) -> None:
-    """Bring an embedded model to this machine, and print its folder, which from_pretrained reads."""
+    """Bring an embedded model to this machine, and print its folder, where its weights are in a GGUF file.
+
+    transformers reads it, too: from_pretrained(folder, gguf_file="NAME.gguf").
+    """
     from talon_core.models import MODELS
     from talon_core.models import fetch as fetch_model
 
@@ -45,3 +49,22 @@ def fetch(
         print_json({"name": name, "path": str(path)})
     else:
         typer.echo(str(path))
+
+
+@models.command()
+def export(
+    name: Annotated[str, typer.Argument(help="An embedded model, a folder, a GGUF file, or a Hugging Face id.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that is to be made.")],
+    as_json: opts.Json = False,
+) -> None:
+    """Write a model as a folder that from_pretrained reads without more, with all weights in float32."""
+    from talon_core.cli.session import check_model_name, quieten_libraries
+    from talon_core.models.loading import export_model
+
+    check_model_name(name)
+    quieten_libraries()
+    export_model(name, folder)
+    if as_json:
+        print_json({"name": name, "path": str(folder)})
+    else:
+        typer.echo(str(folder))

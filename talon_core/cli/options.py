@@ -26,7 +26,8 @@ def help_of(option: str, listed: str | None = None) -> str:
 
 
 Model = Annotated[
-    str, typer.Option("--model", help="An embedded model (talon models list), a folder, or a Hugging Face id.")
+    str,
+    typer.Option("--model", help="An embedded model (talon models list), a folder, a GGUF file, or a Hugging Face id."),
 ]
 Drafter = Annotated[str, typer.Option("--drafter", help=help_of("drafter", "drafters"))]
 Policy = Annotated[str, typer.Option("--policy", help=help_of("policy", "policies"))]

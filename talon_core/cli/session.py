@@ -84,11 +84,13 @@ def check_model_name(name: str) -> None:
     from talon_core.models import MODELS, suggest
 
     if not name.strip():
-        raise ValueError(f"the model's name is empty; there are {', '.join(MODELS)}, folders, and Hugging Face ids")
+        names = ", ".join(MODELS)
+        raise ValueError(f"the model's name is empty; there are {names}, folders, GGUF files, and Hugging Face ids")
     near = suggest(name)
     if name not in MODELS and "/" not in name and near and not os.path.exists(name):
         raise LookupError(
-            f"no model '{name}'; did you mean '{near[0]}'? There are also folders and Hugging Face ids (owner/model)"
+            f"no model '{name}'; did you mean '{near[0]}'? There are also folders, GGUF files, and Hugging Face ids "
+            "(owner/model)"
         )
 
 

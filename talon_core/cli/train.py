@@ -95,7 +95,7 @@ def train(
         "dtype": dtype,
     }
     # the drafter's files name the target, and are for other machines too
-    target = Path(model).resolve().name if Path(model).is_dir() else model
+    target = Path(model).resolve().name if Path(model).exists() else model
     job = _job(target, out, {name: value for name, value in given.items() if value is not None})
     for file in job.prompts:
         if not file.is_file():
@@ -132,6 +132,6 @@ def _train(recipe: Recipe, model: str, job: TrainingJob, trust_remote_code: bool
     if local and torch.cuda.is_available():  # one of several processes that `accelerate launch` started
         torch.cuda.set_device(local)
     dtype = {} if job.dtype == "auto" else {"dtype": getattr(torch, job.dtype)}
-    session = open_session(model, trust_remote_code=trust_remote_code, **dtype)
+    session = open_session(model, trust_remote_code=trust_remote_code, dequantize=True, **dtype)
     with blaming_bugs("recipe", recipe, "train"):
         return dict(recipe.train(session.model, session.tokenizer, job))

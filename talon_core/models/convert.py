@@ -1,4 +1,4 @@
-"""Turning a GGUF file into a folder that `from_pretrained` reads. Run as a process of its own: `python -m`.
+"""What is made of a GGUF file once, so that it loads fast: `python -m`, a process of its own.
 
 So the memory goes back, a warning or a bar never reaches the caller's stdout, and importing the caller loads no torch.
 The job comes as one JSON argument; the answer is one JSON line on stdout, `{"error": null}` or the sentence.
@@ -20,16 +20,16 @@ import attrs
 
 from talon_core.errors import one_line
 from talon_core.models.catalogue import EmbeddedModel
-from talon_core.models.errors import ModelError
+from talon_core.models.errors import ModelError, UnreadableFile
 
 
 def convert(model: EmbeddedModel, gguf: Path, folder: Path, *, progress: bool) -> None:
-    """Convert in a process of its own, then check the result against the catalogue.
+    """Read the file in a process of its own, write down what was found, and check it against the catalogue.
 
     Args:
-        model: what is converted; its `config` and `probe` are what the result is held to.
+        model: whose file it is; its `config` and `probe` are what the result is held to.
         gguf: the file to read.
-        folder: an existing folder to write model, tokenizer and configurations into.
+        folder: the existing folder that it is in, to write tokenizer, configurations and the layout of weights into.
         progress: whether bars may go to stderr.
 
     Raises:
@@ -65,11 +65,11 @@ def convert(model: EmbeddedModel, gguf: Path, folder: Path, *, progress: bool) -
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if done.returncode < 0:
         raise ModelError(
-            f"the conversion of '{model.name}' was ended by signal {-done.returncode}, as happens for want of memory; "
+            f"the reading of '{model.name}' was ended by signal {-done.returncode}, as happens for want of memory; "
             f"it needs about {_memory(model) / 1e9:.1f} GB"
         )
     last = (done.stderr or "").strip().splitlines()[-1:] or ["it said nothing"]
-    raise ModelError(answer.get("error") or f"the conversion of '{model.name}' failed with {last[0]}")
+    raise ModelError(answer.get("error") or f"the reading of '{model.name}' failed with {last[0]}")
 
 
 def _answer(stdout: str) -> dict[str, Any]:
@@ -82,36 +82,29 @@ def _answer(stdout: str) -> dict[str, Any]:
 
 
 def _memory(model: EmbeddedModel) -> int:
-    """Bytes at the worst moment: the weights twice, and the libraries."""
-    return 2 * model.size_on_disk + 10**9
+    """Bytes at the worst moment: the file, all its numbers, and the libraries."""
+    return model.gguf_size + 4 * model.parameters + 10**9
 
 
 def _run(job: Mapping[str, Any]) -> None:
-    import torch
     import transformers
     from tokenizers import pre_tokenizers
+
+    from talon_core.models.gguf_model import read_gguf
+    from talon_core.models.gguf_weights import LAYOUT
 
     transformers.utils.logging.set_verbosity_error()
     if not job["progress"]:
         transformers.utils.logging.disable_progress_bar()
     gguf, folder = Path(job["gguf"]), Path(job["folder"])
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    config = model.config
-    # The weights are plain float32 now. With this left in place transformers would refuse to save them.
-    for name in ("quantization_config", "_model_name_or_path"):
-        if hasattr(config, name):
-            delattr(config, name)
-    _check_config(job, config.to_dict(), transformers.__version__)
-    blank = type(model)._from_config(config, dtype=torch.float32)
-    blank.load_state_dict(model.state_dict(), assign=True)
-    blank.tie_weights()
-    blank.generation_config = transformers.GenerationConfig(
-        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
-    )
-    blank.save_pretrained(folder)
-    del model, blank
-
+    try:
+        blank, stored = read_gguf(gguf, lambda _: None)
+        _check_config(job, blank.config.to_dict(), transformers.__version__)
+        stored.save(folder / LAYOUT)
+    except UnreadableFile as error:
+        raise ModelError(f"the GGUF file of '{job['name']}' cannot be read: {error}") from error
+    config = blank.config
     tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     if job["individual_digits"]:
         # TODO: drop when transformers' GGUF reader knows the pre-tokenizer "smollm".
@@ -121,6 +114,14 @@ def _run(job: Mapping[str, Any]) -> None:
     tokenizer.model_max_length = config.max_position_embeddings
     tokenizer.save_pretrained(folder)
     _drop_paths(folder / "tokenizer_config.json")
+    for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):  # of this machine, or not so here
+        if hasattr(config, name):
+            delattr(config, name)
+    config.architectures, config.dtype = [type(blank).__name__], "float32"
+    config.save_pretrained(folder)
+    transformers.GenerationConfig(
+        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
+    ).save_pretrained(folder)
     if job["probe"] is not None:
         _check_probe(job, folder)
 
@@ -146,8 +147,10 @@ def _check_probe(job: Mapping[str, Any], folder: Path) -> None:
     import torch
     import transformers
 
+    from talon_core.models.loading import load_model
+
     probe = job["probe"]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = load_model(str(folder))
     ids = tokenizer(probe["text"])["input_ids"]
     remedy = f"use another transformers than {transformers.__version__}, such as the one that constraints.txt names"
     if ids != list(probe["token_ids"]):
@@ -155,9 +158,8 @@ def _check_probe(job: Mapping[str, Any], folder: Path) -> None:
             f"the converted tokenizer of '{job['name']}' reads {probe['text']!r} as {ids} where "
             f"{list(probe['token_ids'])} is right; {remedy}"
         )
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
-        best = int(model(torch.tensor([ids])).logits[0, -1].argmax())
+        best = int(model(torch.tensor([ids], device=model.device)).logits[0, -1].argmax())
     if tokenizer.decode([best]) != probe["next_token"]:
         raise ModelError(
             f"the converted '{job['name']}' continues {probe['text']!r} with {tokenizer.decode([best])!r} where "
@@ -178,7 +180,7 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         full = os.strerror(errno.ENOSPC) in str(error)
         kind = f"{type(error).__name__}: {one_line(error)[:300]}"
-        answer = {"error": f"the conversion of '{job['name']}' failed with {kind}", "disk_full": full}
+        answer = {"error": f"the reading of '{job['name']}' failed with {kind}", "disk_full": full}
     print(json.dumps(answer))
     return 0 if answer["error"] is None else 1
 

@@ -1,11 +1,17 @@
 """A model and its tokenizer from their files, refused in one sentence where these are damaged."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from talon_core.errors import first_line, of_the_machine
+from talon_core.models.gguf_model import GgufModel
+
+OF_GGUF = {"dtype", "gguf_file", "attn_implementation"}
+"""Options with which weights can stay in a GGUF file's blocks; with others, transformers reads such a file itself."""
 
 
 def load_model(
@@ -13,15 +19,20 @@ def load_model(
     *,
     trust_remote_code: bool = False,
     trusted_with: str = "--trust-remote-code (from Python: trust_remote_code=True)",
+    dequantize: bool = False,
     **options: Any,
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer.
 
+    The weights of an embedded model, or of a GGUF file, stay in the file's blocks on a CPU, in layers of
+    `talon_core.runtime.blocks`; on a GPU, and in another type than float32, they become numbers of that type.
+
     Args:
-        name: the name of an embedded model, a folder, or a Hugging Face id.
+        name: the name of an embedded model, a folder, a GGUF file, or a Hugging Face id.
         trust_remote_code: run code that the folder brings, where transformers has none for such a model. Nobody is
             asked.
         trusted_with: what a user has to give for that, for the sentence that says so.
+        dequantize: make plain parameters of all weights in blocks, which then are what they stand for.
         options: for `AutoModelForCausalLM.from_pretrained`.
 
     Raises:
@@ -35,7 +46,36 @@ def load_model(
         )
     path = resolve(name)
     with _refusing(name, trust_remote_code, trusted_with):
+        stored = GgufModel.at(Path(path), options.get("gguf_file"))
+        if stored is not None and not {*options} - OF_GGUF:
+            return _read_gguf(stored, dequantize, options)
+        if stored is not None:
+            path, options = str(stored.path.parent), {**options, "gguf_file": stored.path.name}
         return _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
+
+
+def export_model(name: str, folder: Path) -> None:
+    """Write a model and its tokenizer into a folder as `from_pretrained` reads it, with plain float32 weights.
+
+    Args:
+        name: as for `load_model`; code that a model's folder brings is not run.
+        folder: which is made; it is there whole or not at all.
+
+    Raises:
+        ValueError: if the model cannot be loaded, or there is something in the folder's place.
+        OSError: if it cannot be written.
+    """
+    import torch
+
+    if os.path.lexists(folder):
+        raise ValueError(f"'{folder}' is there already; give the name of a folder that is to be made")
+    model, tokenizer = load_model(name, dequantize=True, dtype=torch.float32)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
+        made = Path(unfinished) / "model"
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        made.rename(folder)
 
 
 def load_tokenizer(name: str) -> Any:
@@ -53,6 +93,9 @@ def load_tokenizer(name: str) -> Any:
         raise ValueError(f"{name} is not in the cache; fetch it with: talon models fetch {name}")
     path = resolve(name)
     with _refusing(name):
+        stored = GgufModel.at(Path(path))
+        if stored is not None:
+            return _tokenizer_of(stored)
         return _tokenizer(path, {} if Path(path).is_dir() else {"local_files_only": True}, False)
 
 
@@ -71,7 +114,7 @@ def _refusing(name: str, trust_remote_code: bool = False, trusted_with: str = ""
             ) from error
         raise ValueError(
             f"model '{name}' cannot be loaded: {_reason(error)} "
-            "Give the name of an embedded model (talon list models), a folder, or a Hugging Face id."
+            "Give the name of an embedded model (talon list models), a folder, a GGUF file, or a Hugging Face id."
         ) from error
 
 
@@ -80,6 +123,28 @@ def _where(path: str) -> dict[str, bool]:
     from talon_core.models.hub import only_local
 
     return {} if Path(path).is_dir() else {"local_files_only": only_local(path)}
+
+
+def _read_gguf(stored: GgufModel, dequantize: bool, options: dict[str, Any]) -> tuple[Any, Any]:
+    import torch
+
+    from talon_core.models.sizes import check_sizes
+
+    on_cpu = not torch.cuda.is_available()
+    dtype = options.get("dtype", torch.float32)
+    dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    model, info = stored.load(
+        check_sizes,
+        in_blocks=on_cpu and not dequantize and dtype == torch.float32,
+        **{**options, "gguf_file": None, "dtype": dtype},
+    )
+    _check_weights(info)
+    return model.eval().to("cpu" if on_cpu else "cuda"), _tokenizer_of(stored)
+
+
+def _tokenizer_of(stored: GgufModel) -> Any:
+    place, more = stored.source
+    return _tokenizer(str(place), more, False)
 
 
 def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tuple[Any, Any]:
@@ -102,7 +167,7 @@ def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tupl
     return model.eval(), _tokenizer(path, where, options["trust_remote_code"])
 
 
-def _tokenizer(path: str, where: Mapping[str, bool], trust_remote_code: bool) -> Any:
+def _tokenizer(path: str, where: Mapping[str, Any], trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(path, **where, trust_remote_code=trust_remote_code)

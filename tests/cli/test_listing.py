@@ -4,13 +4,16 @@ import os
 
 import attrs
 import pytest
+import torch
 
 from talon_core.cli import listing
 from talon_core.cli.helps import attribute_helps
 from talon_core.cli.listing import WORDS
 from talon_core.models import MODELS
+from talon_core.models.loading import load_model
 from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.policy import TreePolicy
+from talon_tests.tiny_gguf import write_gguf
 
 FIELDS = {"name", "plugin", "class", "description", "options"}
 SAYS = {"policies": {"purpose", "paper"}, "drafters": {"purpose", "paper"}, "rules": {"purpose", "paper", "lossy"}}
@@ -217,6 +220,20 @@ def test_fetching_prints_the_folder(talon, monkeypatch, tmp_path):
     }
     assert talon("models", "fetch", "smollm2-135m").out.splitlines()[-1] == str(tmp_path)
     assert asked == [("smollm2-135m", True), ("smollm2-135m", False)]
+
+
+def test_a_model_is_exported_as_plain_weights(talon, tmp_path):
+    file = write_gguf(tmp_path / "tiny.gguf", {"attn_q": "Q4_1", "token_embd": "Q8_0"})
+    folder = tmp_path / "plain"
+    assert talon("models", "export", str(file), str(folder), "--json").answer == {
+        "name": str(file),
+        "path": str(folder),
+    }
+    (model, _), (plain, _) = load_model(str(file), dequantize=True), load_model(str(folder))
+    assert all(torch.equal(plain.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "tiny.gguf"]
+    again = talon("models", "export", str(file), str(folder))
+    assert "is there already; give the name of a folder that is to be made" in again.refusal
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "-5", "abc", "007"])

@@ -693,7 +693,9 @@ def test_a_damaged_model_gets_one_sentence(case: str, good: Path, tmp_path: Path
         load_model(str(folder))
     said = str(caught.value)
     assert said.startswith(f"model '{folder}' cannot be loaded: ")
-    assert said.endswith("Give the name of an embedded model (talon list models), a folder, or a Hugging Face id.")
+    assert said.endswith(
+        "Give the name of an embedded model (talon list models), a folder, a GGUF file, or a Hugging Face id."
+    )
     assert "\n" not in said
 
 

