@@ -14,7 +14,7 @@ from talon_core import records
 from talon_core.errors import first_line
 from talon_core.models import ModelError
 from talon_core.paths import small_text
-from talon_core.runtime.sharing import embedding_weight, output_weight
+from talon_core.runtime.sharing import embedding_shape, output_shape, shared_embedding
 
 DRAFTERS = Path(__file__).parents[1]
 """The drafters' own folders; `<drafter>/shipped/<target>` travels with the package."""
@@ -126,11 +126,12 @@ def fingerprint(model: Any) -> dict[str, Any]:
     Raises:
         ValueError: if the embeddings or the output layer cannot be read.
     """
-    table = embedding_weight(model)
-    rows = torch.linspace(0, len(table) - 1, FINGERPRINT_ROWS).long()
-    lengths = table.detach()[rows.to(table.device)].float().norm(dim=-1)
-    vocab_size = len(output_weight(model))
-    return {"hidden_size": table.shape[1], "vocab_size": vocab_size, "embeddings": lengths.tolist()}
+    tokens, width = embedding_shape(model)
+    vocab_size, _ = output_shape(model)
+    rows = torch.linspace(0, tokens - 1, FINGERPRINT_ROWS).long()
+    with torch.no_grad():
+        lengths = shared_embedding(model)(rows.to(model.device)).float().norm(dim=-1)
+    return {"hidden_size": width, "vocab_size": vocab_size, "embeddings": lengths.tolist()}
 
 
 def _same_target(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import attrs
 from torch import Tensor, nn
 
 from talon_core.runtime.network import NetworkTarget
-from talon_core.runtime.sharing import output_weight
+from talon_core.runtime.sharing import output_shape
 from talon_drafters.checkpoints.files import Checkpoint
 
 
@@ -21,7 +21,7 @@ class Sizes:
     @classmethod
     def of(cls, target: NetworkTarget) -> "Sizes":
         """The sizes of a target."""
-        return cls(int(output_weight(target.model).shape[1]), target.vocab_size)
+        return cls(output_shape(target.model)[1], target.vocab_size)
 
 
 def renamed(checkpoint: Checkpoint, rules: Mapping[str, str], ignored: str, kind: str) -> dict[str, str]:

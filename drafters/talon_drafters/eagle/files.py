@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import torch
 
+from talon_core.runtime.blocks import like_weight, shape_of_weight
 from talon_drafters.checkpoints.files import Checkpoint
 from talon_drafters.checkpoints.layer_config import layer_config, norms_features
 from talon_drafters.checkpoints.reading import counted, fill, renamed, shaped
@@ -77,7 +78,7 @@ class EagleFiles:
         """
         checkpoint = self.checkpoint
         names = renamed(checkpoint, RULES, IGNORED, "EAGLE")
-        width = int(lm_head.weight.shape[1])
+        width = shape_of_weight(lm_head)[1]
         checkpoint.tensor(names["fc.weight"], width, 2 * width)
         embedding = None
         if "embed_tokens.weight" in names:
@@ -90,7 +91,7 @@ class EagleFiles:
             head = EagleHead(layer, counted(checkpoint, numbers, "layer {}"), "fc.bias" in names, lm_head, embedding)
         tensors = shaped(checkpoint, names, head, None, target_vocab)
         head.rotary = type(head.rotary)(layer)  # its frequencies are in no file
-        fill(head, tensors, lm_head.weight)
+        fill(head, tensors, like_weight(lm_head))
         return head
 
     def describe(self, head: EagleHead) -> dict[str, object]:

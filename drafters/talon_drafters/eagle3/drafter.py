@@ -10,7 +10,7 @@ from torch import Tensor
 
 from talon_core.drafter import Drafter
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.runtime.sharing import output_weight
+from talon_core.runtime.sharing import like_output
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.eagle3.files import Eagle3Files
@@ -29,8 +29,7 @@ def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
     target = network_target(target, spec.name)
     text = target.model.config.get_text_config()
     files = Eagle3Files.of(checkpoint_for(target, spec.path, spec.name, ""))
-    weight = output_weight(target.model)
-    head = files.head(text.hidden_size, target.vocab_size, weight)
+    head = files.head(text.hidden_size, target.vocab_size, like_output(target.model))
     readings = spec.readings(text.num_hidden_layers)
     found = head.config.num_fused
     for states in readings.values():

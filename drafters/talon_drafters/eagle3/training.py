@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from talon_core.runtime.sharing import output_rows, vocabulary_size
 from talon_drafters.eagle3.files import save_eagle3
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.eagle3.options import default_states
@@ -32,7 +33,7 @@ class Eagle3Training(HeadTraining):
         text = model.config.get_text_config()
         layer = LlamaConfig(
             **layer_sizes(model, self.options.intermediate),
-            vocab_size=model.get_output_embeddings().weight.shape[0],
+            vocab_size=vocabulary_size(model),
             num_hidden_layers=1,
             rms_norm_eps=getattr(text, "rms_norm_eps", 1e-6),
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
@@ -47,8 +48,7 @@ class Eagle3Training(HeadTraining):
 
         The target's states grow from layer to layer; unscaled, what the new layer adds would drown in them.
         """
-        weight = model.get_output_embeddings().weight
-        head.lm_head.weight.copy_(weight[target_ids.to(weight.device)])
+        head.lm_head.weight.copy_(output_rows(model, target_ids))
         norm = getattr(getattr(model.get_decoder(), "norm", None), "weight", None)
         if isinstance(norm, Tensor) and isinstance(head.norm, LlamaRMSNorm) and norm.shape == head.norm.weight.shape:
             head.norm.weight.copy_(norm)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from talon_core.runtime.best import Vocabulary
 from talon_core.runtime.network import NetworkTarget
-from talon_core.runtime.sharing import embedding_weight, shared_embedding, shared_output
+from talon_core.runtime.sharing import embedding_shape, shared_embedding, shared_output
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
 from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.heads.feature_drafter import FeatureDrafter
@@ -63,7 +63,7 @@ def embedding_of(
     own: nn.Module | None = getattr(head, "embed_tokens", None)
     if own is not None:
         return own
-    found = int(embedding_weight(target.model).shape[1])
+    found = embedding_shape(target.model)[1]
     if found != width:
         raise checkpoint.error(
             f"has no embed_tokens.weight and reads embeddings of width {width}; this target's have width {found}"

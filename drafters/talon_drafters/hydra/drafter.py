@@ -14,7 +14,7 @@ from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.runtime.best import Best, best_by
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.runtime.sharing import embedding_weight, output_weight, shared_embedding
+from talon_core.runtime.sharing import embedding_shape, like_output, shared_embedding
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.reading import Sizes
@@ -34,10 +34,10 @@ def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
     read = hydra_of(
         checkpoint,
         sizes,
-        output_weight(target.model),
+        like_output(target.model),
         target.model.config.get_text_config(),
     )
-    width = int(embedding_weight(target.model).shape[1])
+    width = embedding_shape(target.model)[1]
     if read.heads.config.grounded and width != sizes.hidden:
         raise checkpoint.error(f"reads token embeddings of width {sizes.hidden}; this target's have width {width}")
     return HydraDrafter(read, target)

@@ -7,6 +7,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from talon_core.runtime.sharing import output_shape
 from talon_drafters.heads.unrolled import at_places
 from talon_drafters.hydra.files import save_hydra
 from talon_drafters.hydra.network import HydraConfig, HydraHeads
@@ -26,7 +27,7 @@ class HydraTraining(HeadTraining):
         return ()
 
     def make(self, model: Any, target_ids: Tensor) -> HydraHeads:
-        width = model.get_output_embeddings().weight.shape[1]
+        _, width = output_shape(model)
         options = layer_sizes(model, self.options.intermediate) if self.options.prefix else None
         return HydraHeads(
             HydraConfig(

@@ -11,7 +11,7 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.runtime.best import Best, best_by
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.runtime.sharing import output_weight
+from talon_core.runtime.sharing import like_output
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.reading import Sizes
@@ -27,7 +27,7 @@ def open_medusa(spec: "Medusa", target: Target) -> "MedusaDrafter":
     target = network_target(target, spec.name)
     checkpoint = checkpoint_for(target, spec.path, spec.name, STEM)
     return MedusaDrafter(
-        medusa_of(checkpoint, Sizes.of(target), output_weight(target.model)),
+        medusa_of(checkpoint, Sizes.of(target), like_output(target.model)),
         target,
     )
 

@@ -7,6 +7,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from talon_core.runtime.sharing import output_shape
 from talon_drafters.heads.unrolled import at_places
 from talon_drafters.medusa.files import save_medusa
 from talon_drafters.medusa.network import MedusaConfig, MedusaHeads
@@ -25,7 +26,7 @@ class MedusaTraining(HeadTraining):
         return ()  # the last state, which comes anyway
 
     def make(self, model: Any, target_ids: Tensor) -> MedusaHeads:
-        width = model.get_output_embeddings().weight.shape[1]
+        _, width = output_shape(model)
         return MedusaHeads(
             MedusaConfig(width, len(target_ids), num_heads=self.options.steps, num_layers=self.options.layers)
         )

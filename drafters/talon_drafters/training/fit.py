@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from talon_core.runtime.sharing import shared_embedding
+from talon_core.runtime.sharing import shared_embedding, vocabulary_size
 from talon_drafters.training.batches import LengthBatches, Texts, collate
 from talon_drafters.training.head_training import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.optimizer import optimizer_for
@@ -46,7 +46,7 @@ class Fitted(nn.Module):
         super().__init__()
         self.head = head
         states = TargetStates(model, training.features(model.config.get_text_config().num_hidden_layers))
-        drafted = torch.zeros(model.get_output_embeddings().weight.shape[0], dtype=torch.bool)
+        drafted = torch.zeros(vocabulary_size(model), dtype=torch.bool)
         drafted[target_ids] = True
         law = TargetLaw.of(model, target_ids)
         self._fixed = (training, states, law, drafted.to(model.device), shared_embedding(model))

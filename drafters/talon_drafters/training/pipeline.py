@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 
 from talon_core.paths import write_whole
 from talon_core.recipe import TrainingJob
+from talon_core.runtime.sharing import vocabulary_size
 from talon_drafters.checkpoints.files import fingerprint
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
 from talon_drafters.training.batches import Texts, draft_vocabulary, usable
@@ -71,7 +72,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
             raise ValueError(f"{job.out} holds no text with an answer to learn from; give prompts")
         start = load_file(job.start / "head.safetensors") if job.start is not None else None
         tokens = start.pop("target_ids") if start is not None else None
-        vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        vocab_size = vocabulary_size(model)
         size = min(training.options.draft_vocab, vocab_size)
         if tokens is not None and len(tokens) != size:
             raise ValueError(f"{job.start} has a draft vocabulary of {len(tokens)}; give draft_vocab={len(tokens)}")

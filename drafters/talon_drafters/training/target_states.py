@@ -7,6 +7,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from talon_core.runtime.sharing import output_rows
 from talon_core.runtime.states import captured_states
 
 
@@ -36,7 +37,7 @@ class TargetLaw:
             getattr(config, "logits_scaling", None) or 1.0
         )
         return cls(
-            weight=head.weight.detach()[tokens.to(head.weight.device)].contiguous(),
+            weight=output_rows(model, tokens).contiguous(),
             bias=bias.detach()[tokens.to(bias.device)] if bias is not None else None,
             softcap=getattr(config, "final_logit_softcapping", None),
             scale=scale,

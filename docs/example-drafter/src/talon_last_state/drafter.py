@@ -21,9 +21,10 @@ from talon_core.runtime import (
     TreeView,
     Vocabulary,
     best_numbers,
-    embedding_weight,
+    embedding_shape,
     few_widths,
     last_rows,
+    like_output,
     network_target,
     shared_embedding,
     shared_output,
@@ -43,7 +44,7 @@ def open_last_state(path: Path, target: Target) -> "LastStateDrafter":
         head, vocabulary = read_head(path)
     except OSError as error:
         raise ValueError(f"drafter 'last-state' cannot read {path}: {error}") from error
-    hidden = embedding_weight(target.model).shape[1]
+    _, hidden = embedding_shape(target.model)
     if head.sizes["hidden"] != hidden or int(vocabulary.max()) >= target.vocab_size:
         raise ValueError(
             f"the head in {path} is for targets of hidden size {head.sizes['hidden']} with more than "
@@ -79,8 +80,8 @@ class LastStateDrafter(Drafter):
 
     def __init__(self, head: Head, vocabulary: Tensor, target: NetworkTarget) -> None:
         self.max_depth = head.depth  # older states were not learned
-        weight = embedding_weight(target.model)
-        self._head = head.to(weight.device, weight.dtype).eval().requires_grad_(False)
+        like = like_output(target.model)
+        self._head = head.to(like.device, like.dtype).eval().requires_grad_(False)
         self._embed = shared_embedding(target.model)
         self._output = shared_output(target.model, vocabulary)
         self._faster = target.faster(self._head, self._output)
@@ -88,7 +89,7 @@ class LastStateDrafter(Drafter):
         self._draft_vocab = len(vocabulary)
         self._executor = target.executor()
         self._rows = KeptRows(self._executor)  # the states of this round's pending tokens
-        self._none = weight.new_empty((0, weight.shape[1]))
+        self._none = like.new_empty((0, embedding_shape(target.model)[1]))
         self._slots: dict[int, Slot] = {}
 
     def describe(self) -> Mapping[str, object]:
