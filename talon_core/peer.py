@@ -15,9 +15,10 @@ class PeerSetting:
     """What a peer is opened for, in a process of its own; TALON decodes with another copy of the model.
 
     Attributes:
-        model: the target, loaded once more: a transformers causal LM.
+        model: the target, loaded once more, with plain weights: a transformers causal LM.
         tokenizer: its tokenizer.
-        source: where the model came from, as the user gave it: an embedded model, a folder or a Hugging Face id.
+        source: where the model came from, as the user gave it: an embedded model, a folder, a GGUF file or a
+            Hugging Face id.
         eos: tokens that end a text.
         room: most tokens of a prompt and its answer together, of all prompts that will come.
         threads: on how many threads of the CPU it is to compute, as TALON does.

@@ -110,7 +110,9 @@ def setting_of(wanted: Wanted) -> PeerSetting:
 
     torch.set_num_threads(1)  # of OpenMP, which counts the threads of the process, there are no more than peers start
     dtype = getattr(torch, wanted.dtype)
-    model, tokenizer = load_model(wanted.source, trust_remote_code=wanted.trust_remote_code, dtype=dtype)
+    model, tokenizer = load_model(
+        wanted.source, trust_remote_code=wanted.trust_remote_code, dequantize=True, dtype=dtype
+    )
     if str(model.device) != wanted.device:
         model = model.to(wanted.device)
     if weights_hash(model) != wanted.sha256:

@@ -14,7 +14,7 @@ class Assistant(Peer):
     """transformers' own `generate` with `assistant_model`: a small model of the same vocabulary drafts a chain.
 
     Attributes:
-        model: an embedded model, a folder or a Hugging Face id.
+        model: an embedded model, a folder, a GGUF file or a Hugging Face id.
         tokens: how many tokens are drafted in each round, at first.
         schedule: how that number changes: "constant", "heuristic" or "heuristic_transient".
         confidence: drafting stops where the small model is less sure than this.

@@ -21,13 +21,16 @@ class LlamaCpp(Peer):
     """llama.cpp on a CPU with the same weights in the same format, or with a GGUF file of one's own.
 
     Attributes:
-        file: a GGUF file; empty for one that is made of the loaded model, once, in the user's cache.
+        file: a GGUF file; empty for the one that the loaded model came from, or else one that is made of the model,
+            once, in the user's cache.
+        widened: of a model that came from a GGUF file, make one of the float32 numbers that its blocks stand for.
         draft: what drafts: "none", or one of llama.cpp's own lookups, such as "ngram-simple".
     """
 
     name = "llama-cpp"
     draws = True
     file: str = ""
+    widened: bool = False
     draft: str = attrs.field(default="none", validator=in_(DRAFTS))
 
     def unavailable(self) -> str | None:
@@ -38,10 +41,12 @@ class LlamaCpp(Peer):
     def open(self, setting: PeerSetting) -> PeerEngine:
         from torch import set_num_threads
 
+        from talon_core.models.gguf_model import gguf_file_of
         from talon_core.peers.gguf_file import gguf_of, main_type
 
         set_num_threads(1)  # where a process has more threads of OpenMP than cores, all of them sleep between two tasks
-        path = Path(self.file).expanduser() if self.file else gguf_of(setting)
+        came_from = None if self.widened else gguf_file_of(setting.model)
+        path = Path(self.file).expanduser() if self.file else came_from or gguf_of(setting)
         dtype = main_type(path)
         server = _Server(_params(path, dtype, self.draft, setting), path, drafts=self.draft != "none")
         return PeerEngine(server.decode, version_of("xllamacpp"), dtype, setting.threads, "cpu", server.close)
