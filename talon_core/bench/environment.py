@@ -72,7 +72,7 @@ def weights_hash(model: Any) -> str:
         shape = _shape(weight)
         if isinstance(weight, InBlocks):
             rows = torch.arange(min(shape[0], -(-FIRST // shape[1])))
-            numbers, dtype = weight.blocks.widened(rows).to(weight.like.dtype), weight.like.dtype
+            numbers, dtype = weight.numbers(rows), weight.like.dtype
         else:
             numbers, dtype = weight.detach(), weight.dtype
         first = numbers.reshape(-1)[:FIRST].float().cpu().numpy()

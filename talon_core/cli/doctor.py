@@ -270,6 +270,7 @@ def _model(session: "Session", registry: Registry, problems: list[str]) -> dict[
         "class": type(session.model).__name__,
         "device": str(target.device),
         "dtype": str(session.model.dtype).removeprefix("torch."),
+        "weight_bits": target.weight_bits,
         "context_length": target.context_length,
         "vocab_size": target.vocab_size,
         "attention": getattr(getattr(target, "attention", None), "name", None),

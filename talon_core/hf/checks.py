@@ -1,9 +1,11 @@
 """What a model must be for its passes to be TALON's: loaded, not quantised in a way that mixes tokens, not compiled."""
 
+from itertools import chain
 from typing import Any
 
 import torch
 
+from talon_core.runtime.blocks import layers_in_blocks
 from talon_core.runtime.modules import is_wrapper
 from talon_core.runtime.sharing import vocabulary_size
 
@@ -34,7 +36,7 @@ def checked_model(model: Any) -> Any:
                 f"{type(module).__name__}): what such a layer gives for one token depends on the others of the pass, "
                 "so a tree of tokens cannot be verified; choose a model that is not quantised, or by weights alone"
             )
-    for name, parameter in model.named_parameters():
+    for name, parameter in chain(model.named_parameters(), ((name, one.data) for name, one in layers_in_blocks(model))):
         if parameter.is_meta:
             raise ValueError(
                 f"{type(model).__name__} has no weights: {name} is on the device 'meta'; "

@@ -124,14 +124,10 @@ def _name(setting: PeerSetting) -> str:
 
 def _weights(model: Any) -> "Iterator[tuple[str, Tensor]]":
     """Names and numbers, on the CPU; the output matrix only where it is not the embedding's."""
-    from talon_core.runtime.blocks import layers_in_blocks
-
     tied = bool(model.config.tie_word_embeddings)
-    stored = {f"{name}.data": (f"{name}.weight", layer) for name, layer in layers_in_blocks(model)}
-    for own, weight in model.state_dict().items():
-        name, layer = stored.get(own, (own, None))
+    for name, weight in model.state_dict().items():
         if not (tied and name == "lm_head.weight"):
-            yield name, weight.detach().cpu() if layer is None else layer.blocks.widened().cpu()
+            yield name, weight.detach().cpu()
 
 
 def _write(setting: PeerSetting, family: Family, path: Path) -> None:

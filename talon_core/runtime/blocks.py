@@ -3,12 +3,14 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 ROWS_AT_A_TIME = 512
 """Rows that are widened together: what that takes besides stays small."""
@@ -116,18 +118,24 @@ class _Copy:
         self.numbers: Tensor | None = None
         self._of: tuple[object, ...] = ()
 
-    def of(self, blocks: Blocks, dtype: torch.dtype) -> Tensor:
-        data = blocks.data
+    def of(self, data: Tensor, dtype: torch.dtype, widen: Callable[[], Tensor]) -> Tensor:
         now = (data.data_ptr(), 0 if data.is_inference() else data._version, data.device, dtype)
         if self.numbers is None or now != self._of:
-            self.numbers, self._of = blocks.widened().to(dtype), now
+            self.numbers, self._of = widen(), now
         return self.numbers
+
+
+def _as_written(function: F) -> F:
+    """The function, which compilers of what calls it leave alone: they would not see what NumPy writes."""
+    disabled: Any = torch.compiler.disable(function)  # type: ignore[no-untyped-call]  # torch has no types here
+    return cast("F", disabled)
 
 
 class InBlocks(nn.Module):
     """A layer whose weight is in blocks, which are a buffer, `data`; layers that are tied share it.
 
-    Another buffer, `like`, is an empty tensor of the type in which the layer computes: it changes with the model's.
+    Another buffer, `like`, is an empty tensor of the type in which the layer computes: it changes with the model's. In
+    a `state_dict` the layer has what its plain like has, the numbers of its weight.
 
     Args:
         blocks: the weight.
@@ -140,7 +148,7 @@ class InBlocks(nn.Module):
         super().__init__()
         self.kind = blocks.kind
         self.columns = blocks.columns
-        self.register_buffer("data", blocks.data)
+        self.register_buffer("data", blocks.data, persistent=False)
         self.register_buffer("like", torch.empty(0, dtype=torch.float32, device=blocks.data.device), persistent=False)
 
     @property
@@ -156,10 +164,19 @@ class InBlocks(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The numbers of the weight, shape `(rows, columns)`, for whoever must have all of them."""
-        return self.blocks.widened().to(self.like.dtype)
+        return self.numbers()
+
+    @_as_written
+    def numbers(self, rows: Tensor | None = None) -> Tensor:
+        """As `Blocks.widened`, in the type in which the layer computes."""
+        return self.blocks.widened(rows).to(self.like.dtype)
 
     def forget(self) -> None:
         """Give up what is kept besides the blocks."""
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}weight"] = self.numbers()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
 
 
 class BlockLinear(InBlocks):
@@ -195,7 +212,11 @@ class BlockLinear(InBlocks):
     @property
     def weight(self) -> Tensor:
         """The numbers of the weight, shape `(out_features, in_features)`; kept from then on, until `forget`."""
-        return self._copy.of(self.blocks, self.like.dtype)
+        return self._kept()
+
+    @_as_written
+    def _kept(self) -> Tensor:
+        return self._copy.of(self.data, self.like.dtype, self.numbers)
 
     def forget(self) -> None:
         self._copy.numbers = None
@@ -231,8 +252,7 @@ class BlockEmbedding(InBlocks):
 
     def look_up(self, ids: Tensor) -> Tensor:
         """Rows of the table, from integers of any shape to `(.., embedding_dim)`, with nothing done to them."""
-        rows = self.blocks.widened(ids.reshape(-1)).to(self.like.dtype)
-        return rows.reshape(*ids.shape, self.embedding_dim)
+        return self.numbers(ids.reshape(-1)).reshape(*ids.shape, self.embedding_dim)
 
     def forward(self, ids: Tensor, look_up: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Rows of the table, as the layer gives them.

@@ -70,7 +70,7 @@ def output_rows(model: Any, tokens: Tensor) -> Tensor:
     """
     head = model.get_output_embeddings()
     if isinstance(head, InBlocks):
-        return head.blocks.widened(tokens).to(head.like.dtype)
+        return head.numbers(tokens)
     weight = _readable_weight(head, "output layer").detach()
     return weight[tokens.to(weight.device)]
 

@@ -16,6 +16,7 @@ from talon_core.peers.gguf_file import gguf_of
 from talon_core.runtime import output_rows, shared_embedding, shared_output
 from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, layers_in_blocks
 from talon_drafters.checkpoints.files import fingerprint
+from talon_kernels.compiled import compile_layers
 from talon_tests.tiny_gguf import HIDDEN, write_gguf
 
 EVERY_KIND = {
@@ -131,6 +132,30 @@ def test_what_is_told_of_a_model(file, monkeypatch, tmp_path):
     monkeypatch.setenv("TALON_CACHE", str(tmp_path))
     written = [gguf_of(PeerSetting(one, None, "tiny", frozenset(), 64, 1)) for one in (model, plain)]
     assert written[0] == written[1]
+
+
+def test_a_saved_model_has_plain_weights(file, tmp_path):
+    (model, _), (plain, _) = load_model(str(file)), load_model(str(file), dequantize=True)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    model.save_pretrained(tmp_path / "saved")
+    saved, _ = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert torch.equal(logits(saved), logits(plain))
+
+
+def test_compiled_layers_go_with_blocks(file):
+    (model, _), (plain, _) = load_model(str(file)), load_model(str(file), dequantize=True)
+    with compile_layers(model, backend="eager"):
+        compiled = logits(model)
+    torch.compiler.reset()
+    torch.testing.assert_close(compiled, logits(plain))
+
+
+def test_a_model_without_its_blocks_is_refused(file):
+    model, _ = load_model(str(file))
+    head = model.get_output_embeddings()
+    head.data = head.data.to("meta")
+    with pytest.raises(ValueError, match="has no weights: lm_head is on the device 'meta'"):
+        talon_core.load(model)
 
 
 def test_a_file_has_its_tokenizer(file):

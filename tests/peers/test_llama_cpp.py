@@ -13,6 +13,7 @@ from talon_core.peers.gguf_file import FAMILIES, gguf_of, main_type
 from talon_core.peers.llama_cpp import DRAFTS
 from talon_core.request import Request
 from talon_core.sampling import Sampling
+from talon_tests.tiny_gguf import write_gguf
 from talon_tests.tiny_models import tiny_model
 
 PROMPT = np.array([5, 17, 3, 88, 41, 9, 23, 64, 7, 11, 52, 30, 29, 6])
@@ -145,6 +146,19 @@ def test_a_file_of_ones_own_is_taken_as_it_is(opened, tmp_path):
     assert list(answer.token_ids) == greedy(model)
 
 
+def test_a_model_from_a_file_is_given_as_that_file_or_as_its_numbers(opened, tmp_path):
+    from talon_core.models.loading import load_model
+
+    file = write_gguf(tmp_path / "tiny.gguf", "Q8_0")
+    model, _ = load_model(str(file))
+    stored = opened(model)
+    assert stored.dtype == "q8_0"
+    assert len(stored.decode(Request(PROMPT, 4)).token_ids) == 4
+    widened = opened(model, LlamaCpp(widened=True))
+    assert widened.dtype == "float32"
+    assert list(widened.decode(Request(PROMPT, 12)).token_ids) == greedy(model, 12)
+
+
 def test_a_file_that_is_none_is_refused(tmp_path):
     file = tmp_path / "letter.gguf"
     file.write_text("dear")
@@ -206,6 +220,6 @@ def test_models_that_it_would_run_wrongly_are_refused(opened, architecture, chan
 
 
 def test_options_are_checked_before_anything_is_loaded():
-    assert attrs.asdict(LlamaCpp()) == {"file": "", "draft": "none"}
+    assert attrs.asdict(LlamaCpp()) == {"file": "", "widened": False, "draft": "none"}
     with pytest.raises(ValueError, match="'draft' must be in"):
         LlamaCpp(draft="magic")
