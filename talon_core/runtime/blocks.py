@@ -219,12 +219,15 @@ class BlockLinear(InBlocks):
         return self._copy.of(self.data, self.like.dtype, self.numbers)
 
     def forget(self) -> None:
+        """Give up the widened weight."""
         self._copy.numbers = None
 
     def forward(self, x: Tensor) -> Tensor:
+        """As `nn.Linear`."""
         return nn.functional.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
+        """Sizes and kind."""
         kind = self.kind
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, {kind=}"
@@ -271,6 +274,7 @@ class BlockEmbedding(InBlocks):
         return out
 
     def extra_repr(self) -> str:
+        """Sizes and kind."""
         return f"{self.num_embeddings}, {self.embedding_dim}, kind={self.kind}"
 
 
