@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+from talon_core.runtime.blocks import BlockEmbedding, BlockLinear
 from talon_core.sessions import WatchfulSession
 from talon_kernels.narrow import Narrow
 from talon_kernels.native import load, unavailable
@@ -36,11 +37,16 @@ PROBE_ERROR = 2e-5
 _float32 = torch.float32
 
 
+REPLACED = {BlockEmbedding: "look_up"}
+"""What is replaced of a module, where that is not its `forward`."""
+
+
 class _Place:
     """A module, its replacement, and what it was when that was tried."""
 
     def __init__(self, module: nn.Module, forward: Forward) -> None:
         self.own = module.__dict__
+        self.name = REPLACED.get(type(module), "forward")
         self.forward = forward
         self._classes = [(one, type(one), _forward_of(type(one))) for one in (module, *module.children())]
         self._settings = [(one.__dict__, _settings(one.__dict__)) for one in module.modules()]
@@ -59,11 +65,12 @@ class _Place:
 class Acceleration(WatchfulSession):
     """Replacements for a model's layers, in force inside `with acceleration:`.
 
-    Inside, the replaced modules carry an instance attribute `forward`; outside, nothing of the model is changed: not
-    its classes, its parameters or its state. The weights stay the model's own and are looked up at every call, so they
-    may be assigned anew. Entering, but not `again`, compares all of them with their narrow copies, and leaves out the
-    modules whose settings have changed. A call that a replacement is not made for (gradients, another type or device)
-    goes to the module's own `forward`. It can be entered again while it is entered; not from two threads at a time.
+    Inside, the replaced modules carry an instance attribute `forward`, or `look_up` if they are tables in blocks;
+    outside, nothing of the model is changed: not its classes, its parameters or its state. The weights stay the model's
+    own and are looked up at every call, so they may be assigned anew. Entering, but not `again`, compares all of them
+    with their narrow copies, and leaves out the modules whose settings have changed. A call that a replacement is not
+    made for (gradients, another type or device) goes to the module's own `forward`. It can be entered again while it is
+    entered; not from two threads at a time.
 
     Attributes:
         reason: why nothing was replaced, as the end of a sentence, or None.
@@ -80,7 +87,7 @@ class Acceleration(WatchfulSession):
         self._narrow = narrow or {}
         self._places = [_Place(module, forward) for _, module, forward in replaced]
         self._trusted = self._places
-        self._patched: list[dict[str, Any]] = []
+        self._patched: list[_Place] = []
         self._left = left
         self._entered = 0
         self.reason = reason
@@ -105,9 +112,9 @@ class Acceleration(WatchfulSession):
             free = [place for place in self._trusted if place.free()]
             if _global_forward_hooks or _global_forward_pre_hooks:  # every module must be called itself then
                 free = []
-            self._patched = [place.own for place in free]
+            self._patched = free
             for place in free:
-                place.own["forward"] = place.forward
+                place.own[place.name] = place.forward
         self._entered += 1
         return self
 
@@ -118,8 +125,8 @@ class Acceleration(WatchfulSession):
     def __exit__(self, *_: object) -> None:
         self._entered -= 1
         if self._entered == 0:
-            for own in self._patched:
-                own.pop("forward", None)
+            for place in self._patched:
+                place.own.pop(place.name, None)
             self._patched = []
 
     def summary(self) -> dict[str, int]:
@@ -164,7 +171,11 @@ def accelerate(model: nn.Module) -> Acceleration:
             probe = torch.randn((1, len(PROBE_SCALES), width), generator=generator, dtype=_float32, device="cpu")
             probe *= torch.tensor(PROBE_SCALES, dtype=_float32, device="cpu")[:, None]
             # what is in blocks would be widened as a whole by its own forward
-            in_blocks_too = {child: own for child in module.children() if (own := block_forward(library, child))}
+            in_blocks_too = {
+                child: own
+                for child in module.children()
+                if type(child) is BlockLinear and (own := block_forward(library, child))
+            }
             with _replaced(in_blocks_too):
                 chosen = next((forward for forward in forwards if _same(module, forward, probe)), None)
             if chosen is None:

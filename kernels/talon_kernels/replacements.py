@@ -97,11 +97,14 @@ def linear_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, 
 
 
 def block_forward(library: Library, module: nn.Module) -> Forward | None:
-    """The forward of a layer whose weight is in blocks, which needs no trial: the blocks are our own to read."""
+    """What replaces the work of a layer whose weight is in blocks, without a trial: its numbers are the blocks' own.
+
+    It is the `forward` of a linear layer, and the `look_up` of an embedding.
+    """
     if type(module) is BlockLinear:
         return _block_linear_forward(library, module)
     if type(module) is BlockEmbedding:
-        return _block_embedding_forward(library, module)
+        return _block_look_up(library, module)
     return None
 
 
@@ -126,20 +129,17 @@ def _fits(x: Any, blocks: Blocks, bias: Tensor | None) -> bool:
     return not (torch.is_grad_enabled() and x.requires_grad) and (bias is None or _usable(x, bias))
 
 
-def _block_embedding_forward(library: Library, module: BlockEmbedding) -> Forward:
-    own = type(module).forward
+def _block_look_up(library: Library, module: BlockEmbedding) -> Forward:
+    own = type(module).look_up
     blocks = module.blocks
     buffers = module._buffers
 
     def look_up(ids: Tensor) -> Tensor:
         if buffers.get("data") is not blocks.data or module.like.dtype is not _float32 or not ids.is_cpu:
-            return type(module).look_up(module, ids)
+            return own(module, ids)
         return widen_native(library, blocks, ids)
 
-    def forward(ids: Tensor) -> Tensor:
-        return own(module, ids, look_up)
-
-    return forward
+    return look_up
 
 
 def norm_candidates(library: Library, module: nn.Module) -> Candidates:

@@ -257,18 +257,12 @@ class BlockEmbedding(InBlocks):
         """Rows of the table, from integers of any shape to `(.., embedding_dim)`, with nothing done to them."""
         return self.numbers(ids.reshape(-1)).reshape(*ids.shape, self.embedding_dim)
 
-    def forward(self, ids: Tensor, look_up: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Rows of the table, as the layer gives them.
-
-        Args:
-            ids: integers of any shape.
-            look_up: does what `look_up` does, perhaps faster.
-        """
-        look_up = look_up or self.look_up
+    def forward(self, ids: Tensor) -> Tensor:
+        """As the layer that it is made of."""
         if self.made_of is None:
-            return look_up(ids)
+            return self.look_up(ids)
         own = copy.copy(self.made_of)  # nothing is written to a layer that others may be running
-        vars(own)["weight"] = look_up(ids.reshape(-1))
+        vars(own)["weight"] = self.look_up(ids.reshape(-1))
         places = torch.arange(ids.numel(), device=ids.device).reshape(ids.shape)
         out: Tensor = own(places)
         return out
