@@ -37,7 +37,7 @@ PROBE_ERROR = 2e-5
 _float32 = torch.float32
 
 
-REPLACED = {BlockEmbedding: "look_up"}
+REPLACED: dict[type, str] = {BlockEmbedding: "look_up"}
 """What is replaced of a module, where that is not its `forward`."""
 
 
@@ -171,7 +171,7 @@ def accelerate(model: nn.Module) -> Acceleration:
             probe = torch.randn((1, len(PROBE_SCALES), width), generator=generator, dtype=_float32, device="cpu")
             probe *= torch.tensor(PROBE_SCALES, dtype=_float32, device="cpu")[:, None]
             # what is in blocks would be widened as a whole by its own forward
-            in_blocks_too = {
+            in_blocks_too: dict[nn.Module, Forward] = {
                 child: own
                 for child in module.children()
                 if type(child) is BlockLinear and (own := block_forward(library, child))
