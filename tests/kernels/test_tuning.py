@@ -50,8 +50,9 @@ def test_the_quickest_plan_is_found_and_followed(timed):
 
     machine = Machine(seconds)
     plans = best_plans(machine)
-    for rows in range(1, 9):
+    for rows in range(1, 5):
         assert plans[PANEL, rows] == machine.plans[PANEL, rows] == best[PANEL]
+    for rows in range(1, 9):
         assert plans[WIDE, rows].columns == 1
         assert plans[WIDE, rows].distance == 0
 

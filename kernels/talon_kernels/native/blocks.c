@@ -221,6 +221,8 @@ static const struct {
 
 widen_fn *widen_of(int kind) { return formats[kind].widen; }
 
+int64_t block_weights(int kind) { return formats[kind].weights; }
+
 int64_t row_bytes(int kind, int64_t n) {
     if (kind == FLOAT32) return 4 * n;
     if (kind == BFLOAT16) return 2 * n;

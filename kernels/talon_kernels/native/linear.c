@@ -44,8 +44,9 @@ static Plan plans[SOURCES][MAX_ROWS + 1] = {
 // TILES tiles are taken with one band of x before the next band.
 enum { TILES = 8 };
 
-// Most rows of W in a panel.
-enum { PANEL_ROWS = 24 };
+// Most rows and columns of W in a panel; wider rows are done in parts. Its tiles have at most PANEL_BAND rows of x: W is
+// near, so that it may be read again, and wide tiles load the least for what they multiply.
+enum { PANEL_ROWS = 24, PANEL_COLUMNS = 576, PANEL_BAND = 4 };
 
 // Rows of W, which hold float32 or, if half is 1, bfloat16.
 INLINE const void *row_of(const int half, const void *w, int64_t at) {
@@ -58,52 +59,74 @@ INLINE vf load_row_part(const int half, const void *w, int64_t n) {
     return half ? load_half_part(w, n) : load_part(w, n);
 }
 
-typedef void tile_fn(const float *x, const void *w, const float *bias, float *y, int64_t N, int64_t K, int64_t ahead);
+// A tile's task: MR rows of x and NR rows of W, n columns of both, which are a part of K or all of it.
+typedef struct {
+    const float *x;
+    int64_t x_step;  // from row to row
+    const void *w;
+    int64_t w_step;
+    int64_t n;
+    vf *carry;       // the accumulators between the parts of K; null where there is one part
+    int first, last;  // whether this is the first part, and the last
+    const float *bias;
+    float *y;
+    int64_t N;
+    int64_t ahead;  // how far behind w the next rows of W are fetched
+} Task;
 
-INLINE void tile(const int MR, const int NR, const int half, const float *restrict x, const void *restrict w,
-                       const float *restrict bias, float *restrict y, int64_t N, int64_t K, int64_t ahead) {
+typedef void tile_fn(const Task *t);
+
+INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
+    const float *restrict x = t->x;
+    const void *restrict w = t->w;
+    const int64_t x_step = t->x_step, w_step = t->w_step, n = t->n, ahead = t->ahead;
     vf acc[24];  // of literal size, or it would live in memory
-    UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
+    if (t->first) {
+        UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
+    } else {
+        UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = t->carry[i];
+    }
     int64_t k = 0;
-    for (; k + V <= K; k += V) {
+    for (; k + V <= n; k += V) {
         vf b[8];
         UNROLL for (int j = 0; j < NR; j++) {
-            b[j] = load_row(half, row_of(half, w, j * K + k));
-            if (ahead) __builtin_prefetch(row_of(half, w, j * K + k + ahead), 0, 3);
+            b[j] = load_row(half, row_of(half, w, j * w_step + k));
+            if (ahead) __builtin_prefetch(row_of(half, w, j * w_step + k + ahead), 0, 3);
         }
         UNROLL for (int i = 0; i < MR; i++) {
-            vf a = load(x + i * K + k);
+            vf a = load(x + i * x_step + k);
             UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
         }
     }
-    if (k < K) {
+    if (k < n) {
         vf b[8];
-        UNROLL for (int j = 0; j < NR; j++) b[j] = load_row_part(half, row_of(half, w, j * K + k), K - k);
+        UNROLL for (int j = 0; j < NR; j++) b[j] = load_row_part(half, row_of(half, w, j * w_step + k), n - k);
         UNROLL for (int i = 0; i < MR; i++) {
-            vf a = load_part(x + i * K + k, K - k);
+            vf a = load_part(x + i * x_step + k, n - k);
             UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
         }
     }
-    float total[24];
-    UNROLL for (int i = 0; i < MR * NR; i += 4) {
-        const int last = MR * NR - 1;
-        *(v4 *)(total + i) = sum4(acc[i], acc[i + 1 < last ? i + 1 : last], acc[i + 2 < last ? i + 2 : last],
-                                  acc[i + 3 < last ? i + 3 : last]);
+    if (!t->last) {
+        UNROLL for (int i = 0; i < MR * NR; i++) t->carry[i] = acc[i];
+        return;
     }
-    if (bias) {
+    float total[24], *restrict y = t->y;
+    UNROLL for (int i = 0; i < MR * NR; i += 4) {
+        const int end = MR * NR - 1;
+        *(v4 *)(total + i) = sum4(acc[i], acc[i + 1 < end ? i + 1 : end], acc[i + 2 < end ? i + 2 : end],
+                                  acc[i + 3 < end ? i + 3 : end]);
+    }
+    if (t->bias) {
         UNROLL for (int i = 0; i < MR; i++)
-            UNROLL for (int j = 0; j < NR; j++) y[i * N + j] = total[i * NR + j] + bias[j];
+            UNROLL for (int j = 0; j < NR; j++) y[i * t->N + j] = total[i * NR + j] + t->bias[j];
     } else {
         UNROLL for (int i = 0; i < MR; i++)
-            UNROLL for (int j = 0; j < NR; j++) y[i * N + j] = total[i * NR + j];
+            UNROLL for (int j = 0; j < NR; j++) y[i * t->N + j] = total[i * NR + j];
     }
 }
 
 #define TILE_OF(NAME, HALF, MR, NR)                                                                                   \
-    static void NAME##_##MR##_##NR(const float *x, const void *w, const float *bias, float *y, int64_t N, int64_t K,  \
-                                   int64_t ahead) {                                                                   \
-        tile(MR, NR, HALF, x, w, bias, y, N, K, ahead);                                                               \
-    }
+    static void NAME##_##MR##_##NR(const Task *t) { tile(MR, NR, HALF, t); }
 #define TILE(MR, NR) TILE_OF(tile, 0, MR, NR) TILE_OF(half, 1, MR, NR)
 TILE(1, 1) TILE(1, 2) TILE(1, 3) TILE(1, 4) TILE(1, 6) TILE(1, 8) TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(2, 4) TILE(2, 6) TILE(3, 1) TILE(3, 2) TILE(3, 3) TILE(3, 4) TILE(4, 1)
 TILE(4, 2) TILE(4, 3)
@@ -153,60 +176,105 @@ float *thread_scratch(size_t floats) {
     return buffer;
 }
 
-// Columns [begin, end) of some rows of y. `w` holds row `begin` of W, as the source says.
-static void stripe(const Product *p, const void *w, int source, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
+// A part of K, and where its weights are.
+typedef struct {
+    const void *w;  // row `begin` of W, from column k0 on
+    int64_t w_step, k0, n;
+    vf *carry;
+} Part;
+
+// Columns [begin, end) of some rows of y, as far as a part of K says.
+static void stripe(const Product *p, const Part *part, int source, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
     const int half = source == NARROW;
     // Bands of nearly equal height, all with the width that suits the highest.
-    int64_t bands = (rows + MAX_ROWS - 1) / MAX_ROWS, high = (rows + bands - 1) / bands;
-    int64_t width = plans[source][high].columns, ahead = plans[source][high].distance * width * p->K;
-    if (source == PANEL) ahead = 0;  // it is fetched before it is widened
+    const int64_t most = source == PANEL ? PANEL_BAND : MAX_ROWS;
+    int64_t bands = (rows + most - 1) / most, high = (rows + bands - 1) / bands;
+    int64_t width = plans[source][high].columns;
+    // What is in a panel was fetched before it was widened.
+    int64_t ahead = source == PANEL ? 0 : plans[source][high].distance * width * p->K;
     // A band of x stays in the first-level cache for a few tiles; the next band then finds their W in the second.
     int64_t run = bands > 1 ? TILES * width : end - begin;
+    Task t = {.x_step = p->K, .w_step = part->w_step, .n = part->n, .first = part->k0 == 0,
+              .last = part->k0 + part->n == p->K, .N = p->N};
+    vf *carry = part->carry;
     for (int64_t n0 = begin; n0 < end; n0 += run) {
         int64_t stop = end - n0 < run ? end : n0 + run, m = m0;
         for (int64_t band = 0; band < bands; band++) {
             int64_t height = rows / bands + (band < rows % bands);
+            t.ahead = band ? 0 : ahead;
             for (int64_t n = n0, step; n < stop; n += step) {
                 for (step = stop - n < width ? stop - n : width; !tiles[half][height][step];) step--;
-                tiles[half][height][step](p->x + m * p->K, row_of(half, w, (n - begin) * p->K),
-                                          p->bias ? p->bias + n : 0, p->y + m * p->N + n, p->N, p->K, band ? 0 : ahead);
+                t.x = p->x + m * p->K + part->k0;
+                t.w = row_of(half, part->w, (n - begin) * part->w_step);
+                t.bias = p->bias ? p->bias + n : 0;
+                t.y = p->y + m * p->N + n;
+                t.carry = carry;
+                tiles[half][height][step](&t);
+                if (carry) carry += height * step;
             }
             m += height;
         }
     }
 }
 
-// Rows of W in a panel of so many floats, a number that tiles of most widths divide.
-static int64_t panel_rows(int64_t floats, int64_t K) {
-    int64_t rows = floats / (K > 0 ? K : 1);
-    return rows >= PANEL_ROWS ? PANEL_ROWS : rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 6 ? 6 : rows >= 1 ? rows : 1;
+// A panel has so many rows of W, a number that tiles of most widths divide, and so many of their columns.
+typedef struct {
+    int64_t rows, columns;
+} Shape;
+
+static Shape panel_shape(int64_t floats, int64_t K, int64_t granule) {
+    int64_t parts = (K + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+    int64_t columns = parts ? ((K + parts - 1) / parts + granule - 1) / granule * granule : granule;
+    int64_t rows = floats / columns;
+    rows = rows >= PANEL_ROWS ? PANEL_ROWS : rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 6 ? 6 : rows >= 1 ? rows : 1;
+    return (Shape){rows, columns};
+}
+
+// Columns [begin, end) of some rows of y, where W is in blocks. Returns 1 when memory is short.
+static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
+    const int64_t granule = block_weights(p->kind), block = row_bytes(p->kind, granule);
+    const int64_t size = row_bytes(p->kind, p->K);
+    const Plan plan = plans[PANEL][rows < PANEL_BAND ? rows : PANEL_BAND];
+    const Shape shape = panel_shape(plan.floats, p->K, granule);
+    const int in_parts = shape.columns < p->K;
+    widen_fn *widen = widen_of(p->kind);
+    // Vectors first: they are aligned.
+    vf *carry = (vf *)thread_scratch((size_t)(shape.rows * (shape.columns + (in_parts ? rows * V : 0))));
+    if (!carry) return 1;
+    float *panel = (float *)(carry + (in_parts ? shape.rows * rows : 0));
+    for (int64_t n0 = begin, stop; n0 < end; n0 = stop) {
+        stop = end - n0 < shape.rows ? end : n0 + shape.rows;
+        for (int64_t k0 = 0; k0 < p->K; k0 += shape.columns) {
+            const int64_t n = p->K - k0 < shape.columns ? p->K - k0 : shape.columns;
+            const uint8_t *w = (const uint8_t *)p->w + n0 * size + k0 / granule * block;
+            const Part part = {panel, n, k0, n, in_parts ? carry : 0};
+            if (in_parts)
+                for (int64_t i = 0; i < stop - n0; i++) widen(w + i * size, panel + i * n, n);
+            else
+                widen(w, panel, (stop - n0) * n);
+            // The rows of the next panels, each part of a panel its share of them.
+            const uint8_t *next = (const uint8_t *)p->w + (n0 + plan.distance * shape.rows) * size;
+            const int64_t from = k0 * shape.rows / granule * block, bytes = n * shape.rows / granule * block;
+            for (int64_t at = from; plan.distance && at < from + bytes; at += 64) __builtin_prefetch(next + at);
+            stripe(p, &part, PANEL, m0, rows, n0, stop);
+        }
+    }
+    return 0;
 }
 
 int columns(const Product *p, int64_t begin, int64_t end) {
     // Blocks of rows that stay in the second-level cache while W goes by.
     int64_t block = 131072 / (p->K > 0 ? p->K : 1) / MAX_ROWS * MAX_ROWS;
     if (block < 4 * MAX_ROWS) block = 4 * MAX_ROWS;
-    widen_fn *widen = widen_of(p->kind);
-    const int source = widen ? PANEL : p->kind == BFLOAT16 ? NARROW : WIDE;
-    const int64_t size = row_bytes(p->kind, p->K);
     for (int64_t m0 = 0; m0 < p->M; m0 += block) {
         int64_t rows = p->M - m0 < block ? p->M - m0 : block;
-        if (!widen) {
-            stripe(p, (const uint8_t *)p->w + begin * size, source, m0, rows, begin, end);
+        if (widen_of(p->kind)) {
+            if (widened_columns(p, m0, rows, begin, end)) return 1;
             continue;
         }
-        Plan plan = plans[PANEL][rows < MAX_ROWS ? rows : MAX_ROWS];
-        int64_t most = panel_rows(plan.floats, p->K);
-        float *panel = thread_scratch((size_t)(most * p->K));
-        if (!panel) return 1;
-        for (int64_t n0 = begin, stop; n0 < end; n0 = stop) {
-            stop = end - n0 < most ? end : n0 + most;
-            const uint8_t *w = (const uint8_t *)p->w + n0 * size;
-            widen(w, panel, (stop - n0) * p->K);
-            for (int64_t i = 0; plan.distance && i < most * size; i += 64)
-                __builtin_prefetch(w + plan.distance * most * size + i);
-            stripe(p, panel, PANEL, m0, rows, n0, stop);
-        }
+        const void *w = (const uint8_t *)p->w + begin * row_bytes(p->kind, p->K);
+        const Part all = {w, p->K, 0, p->K, 0};
+        stripe(p, &all, p->kind == BFLOAT16 ? NARROW : WIDE, m0, rows, begin, end);
     }
     return 0;
 }

@@ -234,6 +234,9 @@ typedef void widen_fn(const uint8_t *blocks, float *out, int64_t n);
 // Of a kind that is stored in blocks; null for the others.
 widen_fn *widen_of(int kind);
 
+// Of a block of such a kind.
+int64_t block_weights(int kind);
+
 // Of a row of n weights.
 int64_t row_bytes(int kind, int64_t n);
 

@@ -42,6 +42,9 @@ PANELS = (4096, 8192)
 ROWS = (1, 8, 2, 4, 3, 5, 6, 7)
 """In this order, should the time be short: plain decoding and full tiles first."""
 
+ROWS_OF_PANELS = (1, 4, 2, 3)
+"""Tiles over a panel have no more: it may be read again."""
+
 INPUTS, OUTPUTS = 1024, 1536
 """Columns and rows of the weights that are tried, of which there are so many that no cache holds them."""
 
@@ -126,7 +129,7 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
     for source in (PANEL, WIDE, NARROW):
         weights = _weights(source)
         before = Plan(8, 2)
-        for rows in ROWS:
+        for rows in ROWS if source != PANEL else ROWS_OF_PANELS:
             took = partial(_plan_took, library, source, rows, weights, threads)
             for plan in _better(before, took, source == PANEL, ends):
                 found[source, rows] = before = plan

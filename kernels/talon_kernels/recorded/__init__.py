@@ -77,6 +77,15 @@ class _NotedPass(Pass):
         return self._tape.attend(layer, query[0], value.shape[3], key.shape[1], **options)[None]
 
 
+def filled(value: Any, real: Callable[[Any], Any]) -> Any:
+    """A value with `real` of all that stands in its lists, tuples and mappings."""
+    if type(value) in (tuple, list):
+        return type(value)([filled(each, real) for each in value])
+    if type(value) is dict:
+        return {key: filled(each, real) for key, each in value.items()}
+    return real(value)
+
+
 class _Walked(RecordedPass[T]):
     """One pass, walked by C.
 
@@ -177,14 +186,15 @@ class _Walked(RecordedPass[T]):
             if isinstance(value, Found):
                 return found[value.number]
             if isinstance(value, View):
-                sizes = [-size * counts[value.count] if size < 0 else size for size in value.sizes]
+                rows = counts[value.count]
+                sizes = [-size * rows if size < 0 else size for size in value.sizes]
                 return self._arena.as_strided(sizes, value.strides, value.offset + self._places[value.piece])
             return value
 
         for one in self._tape.tail:
-            out = one.function(*tree_map(real, one.arguments), **tree_map(real, one.keywords))
+            out = one.function(*filled(one.arguments, real), **filled(one.keywords, real))
             found.update(zip(one.out, out if isinstance(out, tuple | list) else (out,), strict=True))
-        return tree_map(real, self._made)
+        return filled(self._made, real)
 
     def _bind(self, positions: int) -> None:
         """Let the steps work on the cache's present buffers, and have the angles of so many positions."""
