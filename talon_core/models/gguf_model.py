@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from talon_core.models.gguf_header import GgufHeader
-from talon_core.models.gguf_weights import LAYOUT, StoredMatrix, StoredWeights, find_weights
+from talon_core.models.gguf_weights import LAYOUT, StoredMatrix, StoredWeights, find_weights, said_one_by_one
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype, nn
@@ -56,6 +56,15 @@ class GgufModel:
             return cls(path / gguf_file) if (path / gguf_file).is_file() else None
         found = sorted(path.glob("*.gguf")) if (path / LAYOUT).is_file() else []
         return cls(found[0], path) if found else None
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether its weights can be read one by one; otherwise transformers reads the file.
+
+        Raises:
+            UnreadableFile: if the file is damaged.
+        """
+        return self.folder is not None or said_one_by_one(GgufHeader.read(self.path).architecture)
 
     @property
     def source(self) -> tuple[Path, dict[str, str]]:

@@ -109,6 +109,18 @@ def is_gguf(path: Path) -> bool:
         return False
 
 
+def said_one_by_one(architecture: str) -> bool:
+    """Whether transformers can be asked what becomes of each tensor of such a file.
+
+    For the architectures that it reads in another way since 5.23, it loads the whole model itself.
+    """
+    try:
+        from transformers.integrations.gguf import is_gguf_arch_supported
+    except ImportError:  # before 5.23 there was one way
+        return True
+    return not is_gguf_arch_supported(architecture)
+
+
 def find_weights(path: Path, header: GgufHeader, settings: Mapping[str, Any], model: Any) -> StoredWeights:
     """Find out what a GGUF file has, one tensor at a time.
 

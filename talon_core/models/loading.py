@@ -47,10 +47,13 @@ def load_model(
     path = resolve(name)
     with _refusing(name, trust_remote_code, trusted_with):
         stored = GgufModel.at(Path(path), options.get("gguf_file"))
-        if stored is not None and not {*options} - OF_GGUF:
+        if stored is not None and not {*options} - OF_GGUF and stored.in_parts:
             return _read_gguf(stored, dequantize, options)
         if stored is not None:
-            path, options = str(stored.path.parent), {**options, "gguf_file": stored.path.name}
+            path, options = (
+                str(stored.path.parent),
+                {**_plain_numbers(stored), **options, "gguf_file": stored.path.name},
+            )
         return _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
 
 
@@ -142,6 +145,15 @@ def _read_gguf(stored: GgufModel, dequantize: bool, options: dict[str, Any]) -> 
     return model.eval().to("cpu" if on_cpu else "cuda"), _tokenizer_of(stored)
 
 
+def _plain_numbers(stored: GgufModel) -> dict[str, Any]:
+    """Options with which transformers makes numbers of a file that it may also keep in blocks, in a way of its own."""
+    if stored.in_parts:
+        return {}
+    from transformers import GgufConfig
+
+    return {"quantization_config": GgufConfig(dequantize=True)}
+
+
 def _tokenizer_of(stored: GgufModel) -> Any:
     place, more = stored.source
     return _tokenizer(str(place), more, False)
@@ -164,7 +176,8 @@ def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tupl
     )
     model, info = loaded
     _check_weights(info)
-    return model.eval(), _tokenizer(path, where, options["trust_remote_code"])
+    of_file = {"gguf_file": options["gguf_file"]} if options.get("gguf_file") is not None else {}
+    return model.eval(), _tokenizer(path, {**where, **of_file}, options["trust_remote_code"])
 
 
 def _tokenizer(path: str, where: Mapping[str, Any], trust_remote_code: bool) -> Any:

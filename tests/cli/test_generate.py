@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from talon_core.rounds import Stats
+from talon_tests.tiny_gguf import write_gguf
 
 SENTENCE = "hi-🙂é~\n"
 MADE_OF = {"model", "drafter", "policy", "rule", "lossless"}
@@ -32,6 +33,16 @@ def test_json_is_one_object_with_the_promised_fields(talon, model):
     assert ran.answer["finish_reason"] == "length"
     assert set(ran.answer["stats"]) == {field.name for field in Stats.__attrs_attrs__}
     assert ran.answer["stats"]["mean_accepted_tokens"] > 1.5
+
+
+def test_a_gguf_file_is_a_model(talon, tmp_path):
+    file = str(write_gguf(tmp_path / "tiny.gguf", {"attn_q": "Q4_1", "token_embd": "Q6_K"}))
+    ran = talon("generate", "ab ab ab", "--model", file, "--max-new-tokens", "5", "--json")
+    assert ran.answer["model"] == file
+    assert ran.answer["prompt_tokens"] == 8
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    ran = talon("generate", "ab ab ab", "--model", file, "--max-new-tokens", "5", "--json")
+    assert "tiny.gguf' cannot be loaded: the GGUF file of 4 bytes is cut short or damaged" in ran.refusal
 
 
 def test_without_a_policy_the_same_tokens_come_one_by_one(talon, model):

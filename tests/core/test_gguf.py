@@ -163,6 +163,22 @@ def test_a_file_has_its_tokenizer(file):
     assert load_tokenizer(str(file))("ab")["input_ids"] == tokenizer("ab")["input_ids"] == [66, 67]
 
 
+def test_what_transformers_reads_in_another_way_it_reads_itself(file, monkeypatch):
+    monkeypatch.setattr("talon_core.models.gguf_model.said_one_by_one", lambda architecture: architecture != "llama")
+    model, tokenizer = load_model(str(file))
+    assert not [*layers_in_blocks(model)]
+    assert torch.equal(logits(model), logits(as_transformers_reads_it(file)))
+    assert tokenizer("ab")["input_ids"] == [66, 67]
+
+
+def test_other_options_are_for_transformers(file):
+    model, _ = load_model(str(file), low_cpu_mem_usage=True)
+    assert not [*layers_in_blocks(model)]
+    model, _ = load_model(str(file), attn_implementation="eager")
+    assert [*layers_in_blocks(model)]
+    assert model.config._attn_implementation == "eager"
+
+
 def test_a_file_is_named_in_its_folder_too(file):
     model, _ = load_model(str(file.parent), gguf_file=file.name)
     assert [*layers_in_blocks(model)]
