@@ -20,7 +20,7 @@ TOKENS = 16
 def setting():
     from talon_core.models.loading import load_model
 
-    model, tokenizer = load_model("smollm2-135m")
+    model, tokenizer = load_model("smollm2-135m", dequantize=True)
     return PeerSetting(model, tokenizer, "smollm2-135m", frozenset([2]), 64, torch.get_num_threads())
 
 

@@ -134,7 +134,7 @@ def test_a_converted_model_says_what_the_model_says(shape):
     from talon_core.hf.generated import generated
     from talon_core.models.loading import load_model
 
-    model, tokenizer = load_model("smollm2-135m")
+    model, tokenizer = load_model("smollm2-135m", dequantize=True)
     ids = np.array(tokenizer("The capital of France is Paris. The capital of")["input_ids"])
     setting = PeerSetting(model, tokenizer, "smollm2-135m", frozenset([2]), 64, torch.get_num_threads())
     options = {"plain": {}, "chain": {"head": HEAD}, "tree": {"head": HEAD, "tokens": 8, "depth": 4}}[shape]
@@ -150,7 +150,7 @@ def test_a_head_is_of_use_after_a_prompt_of_more_tokens_than_openvino_reads_at_o
     pytest.importorskip("openvino_genai", reason="the extra openvino is not installed")
     from talon_core.models.loading import load_model
 
-    model, tokenizer = load_model("smollm2-135m")
+    model, tokenizer = load_model("smollm2-135m", dequantize=True)
     text = np.array(tokenizer("The capital of France is Paris. " * 60)["input_ids"])
     setting = PeerSetting(model, tokenizer, "smollm2-135m", frozenset(), 400, torch.get_num_threads())
     decode = OpenVino(path=MODEL, head=HEAD, tokens=8, depth=4).open(setting).decode
