@@ -187,7 +187,7 @@ def _draft(plain: Decoder, decoder: Decoder, repetitions: int) -> dict[str, floa
 
 def _memory(name: str, model: Any) -> dict[str, float]:
     """Peak memory of a whole `talon generate` process, in MB, and the limit of three times the weights + 700 MB."""
-    weights = sum(parameter.nbytes for parameter in model.parameters()) / 1e6
+    weights = sum(tensor.nbytes for tensor in {*model.parameters(), *model.buffers()}) / 1e6
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     command = [str(Path(sys.executable).parent / "talon"), "generate", PROMPTS["summary"], "--model", name, "--json"]
     subprocess.run(command, check=True, capture_output=True)

@@ -1,6 +1,5 @@
 """Time of a verification by node count, and of a whole round, on a tiny model (`make bench`)."""
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.tree import TokenTree
 from talon_tests.tiny_models import tiny_model
@@ -42,10 +42,12 @@ def test_whole_rounds(benchmark: Any, drafter: str) -> None:
 
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["wide", "narrow"])
+@pytest.mark.parametrize("weights", ["stored", "wide", "narrow"])
 def test_plain_decoding_by_the_weights_numbers(benchmark: Any, smollm: tuple[Any, Any], weights: str) -> None:
-    """32 tokens by SmolLM2 as it is, and rounded to numbers that bfloat16 has: read at half the bytes."""
-    model = smollm[0] if weights == "wide" else copy.deepcopy(smollm[0]).to(torch.bfloat16).float()
+    """32 tokens by SmolLM2 in blocks, in float32, and rounded to numbers that bfloat16 has: read at half the bytes."""
+    model = smollm[0] if weights == "stored" else load_model("smollm2-135m", dequantize=True)[0]
+    if weights == "narrow":
+        model = model.to(torch.bfloat16).float()
     decoder = decoder_for_model(model, None, Parts(policy="none"))
     prompt = np.arange(3, 67)
     result = benchmark.pedantic(lambda: decoder.generate(prompt, max_new_tokens=32), rounds=5, warmup_rounds=1)
