@@ -17,7 +17,7 @@ from talon_core.runtime import output_rows, shared_embedding, shared_output
 from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, layers_in_blocks
 from talon_drafters.checkpoints.files import fingerprint
 from talon_kernels.compiled import compile_layers
-from talon_tests.tiny_gguf import HIDDEN, write_gguf
+from talon_tests.tiny_gguf import HIDDEN, random_blocks, write_gguf
 
 EVERY_KIND = {
     **{"attn_q": "Q4_0", "attn_k": "Q4_1", "attn_v": "Q5_0", "attn_output": "Q5_1", "ffn_gate": "Q8_0"},
@@ -58,6 +58,27 @@ def test_the_numbers_are_those_of_transformers(tmp_path, architecture, untied):
         (name, tensor.shape) for name, tensor in plain.state_dict().items()
     ]
     assert all(torch.equal(same.state_dict()[name], tensor) for name, tensor in plain.state_dict().items())
+
+
+def test_experts_are_gathered_from_several_tensors(tmp_path):
+    experts, inner = 3, 768  # which is what transformers takes this architecture's to be
+
+    def add_experts(writer):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(2)
+        writer.add_tensor("blk.0.ffn_gate_inp.weight", np.random.default_rng(0).random((experts, HIDDEN), np.float32))
+        for seed, (name, kind, shape) in enumerate(
+            [("gate", "Q8_0", (inner, HIDDEN)), ("up", "Q4_K", (inner, HIDDEN)), ("down", "Q6_K", (HIDDEN, inner))]
+        ):
+            blocks = np.stack([random_blocks(kind, *shape, seed=9 * seed + expert) for expert in range(experts)])
+            writer.add_tensor(f"blk.0.ffn_{name}_exps.weight", blocks, raw_dtype=GGMLQuantizationType[kind])
+
+    dense = [f"blk.0.ffn_{name}.weight" for name in ("gate", "up", "down")]
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, EVERY_KIND, "qwen3moe", untied=True, without=dense, settings=add_experts)
+    model, _ = load_model(str(path))
+    assert torch.equal(logits(model), logits(as_transformers_reads_it(path)))
+    assert len([*layers_in_blocks(model)]) == 4 + 2
 
 
 def test_nothing_but_blocks_and_vectors_is_kept(file):

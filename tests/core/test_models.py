@@ -23,10 +23,13 @@ import attrs
 import pytest
 
 from talon_core import models
+from talon_core.bench.environment import weights_hash
 from talon_core.models import EmbeddedModel, ModelError, ModelStore, Probe, Wheel
 from talon_core.models import store as store_module
 from talon_core.models.convert import convert
 from talon_core.models.download import pip_download
+from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace.folder import read_trace
 from talon_tests.children import hear_ctrl_c
 
 PIECES = (b"GGUF, the first half. " * 50, b"The second half. " * 70)
@@ -735,6 +738,9 @@ def test_smollm2_is_right(smollm: tuple[Any, Any]) -> None:
     model, tokenizer = smollm
     assert weights_of(model) == models.MODELS["smollm2-135m"].parameters
     assert model.lm_head.data is model.get_input_embeddings().data
+    assert (
+        weights_hash(model) == read_trace(SHIPPED).manifest["target"]["weights_sha256"]
+    )  # recorded from float32 weights
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
     assert model.generation_config.eos_token_id == 2
     assert tokenizer("No bos.")["input_ids"][0] != tokenizer.bos_token_id

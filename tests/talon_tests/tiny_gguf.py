@@ -26,6 +26,7 @@ MATRICES = {
 NORMS = {
     "llama": ("attn_norm", "ffn_norm"),
     "qwen2": ("attn_norm", "ffn_norm"),
+    "qwen3moe": ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"),
     "gemma3": (
         *("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
         *("attn_q_norm", "attn_k_norm"),
