@@ -15,6 +15,7 @@ from talon_core.errors import PluginError, blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.model import AttentionSwitch, evaluating
+from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.executor import Executor, TreeView, Walks
 from talon_core.runtime.inputs import PassInputs, Staged
 from talon_core.runtime.modules import Modules, marks_of, recorded_parts
@@ -136,6 +137,8 @@ class ModelRunner:
         """
         parts, marks = recorded_parts(self.model), marks_of(self.model, watched)
         if (parts, marks) != (self._parts, self._marks):
+            if self._marks:
+                forget_widened(self.model)  # they may be numbers of other blocks
             self._parts, self._marks = parts, marks
             self._changes += 1
             self._forget()

@@ -152,8 +152,8 @@ def find_weights(path: Path, header: GgufHeader, settings: Mapping[str, Any], mo
             numbers = dequantize(tensor.read(path), kind)
         except NotImplementedError:
             raise UnreadableFile(
-                f"its tensor {tensor.name} is of the kind {kind.name}, which the package gguf cannot "
-                "widen; give a file in another format"
+                f"its tensor {tensor.name} is of the kind {kind.name}, which the package gguf cannot widen; give a "
+                "file in another format"
             ) from None
         made = processing.processed(numbers, tensor.name)
         others.update(made)
@@ -171,8 +171,8 @@ def _check_unread(names: list[str]) -> None:
     unknown = [name for name in names if name not in positions]
     if unknown:
         raise UnreadableFile(
-            f"it has {len(unknown)} tensors that its configuration does not know, such as {unknown[0]}; give a file "
-            "whose metadata fits its weights"
+            f"its configuration does not know {len(unknown)} of its tensors, such as {unknown[0]}; give a file whose "
+            "metadata fits its weights"
         )
 
 
@@ -254,6 +254,6 @@ def _order(processing: _Processing, tensor: GgufTensor) -> NDArray[np.int64] | N
         return np.arange(rows)
     if seen is None or across is None or seen.shape != (rows, columns) or across.shape != (rows, columns):
         return None
-    order = seen[:, 0].copy()
+    order = seen[:, 0]
     whole = np.array_equal(np.sort(order), of_rows) and (seen == order[:, None]).all()
     return order.astype(np.int64) if whole and (across == of_columns).all() else None

@@ -106,6 +106,16 @@ def test_greedy_text_is_that_of_the_plain_weights(file):
     assert {layer.data.dtype for layer in layers} == {torch.uint8}
 
 
+def test_blocks_that_were_changed_are_noticed_by_the_next_generation(file):
+    decoder = talon_core.load(str(file), drafter="ngram", policy="talon")
+    prompt = {"prompt": [5, 6, 7, 5, 6], "max_new_tokens": 8, "min_new_tokens": 8}
+    before = decoder.generate(**prompt).token_ids
+    decoder.target.model.lm_head.data.data[before[0]] = 0  # which PyTorch does not count
+    after = decoder.generate(**prompt).token_ids
+    assert after[0] != before[0]
+    assert after == talon_core.load(decoder.target.model, policy=None).generate(**prompt).token_ids
+
+
 def test_another_type_is_made_of_the_numbers(file):
     model, _ = load_model(str(file), dtype=torch.bfloat16)
     plain = as_transformers_reads_it(file, torch.bfloat16)
@@ -218,9 +228,9 @@ ODD = {"blk.0.attn_x.weight": np.zeros(4)}
     [
         ({}, None),
         ({"without": ["blk.0.ffn_up.weight"]}, r"lacks 1 of the weights .*, such as model\.layers\.0\.mlp\.up_proj"),
-        ({"more": ODD}, r"1 tensors that its configuration does not know, such as blk\.0\.attn_x\.weight"),
+        ({"more": ODD}, r"its configuration does not know 1 of its tensors, such as blk\.0\.attn_x\.weight"),
         ({"vocab_size": 200}, r"weight model\.embed_tokens\.weight has shape \(200, 256\) where .* \(259, 256\)"),
-        ({"more": {"blk.0.attn_q.bias": np.zeros(9)}}, r"does not know, such as blk\.0\.attn_q\.bias"),
+        ({"more": {"blk.0.attn_q.bias": np.zeros(9)}}, r"does not know 1 of its tensors, such as blk\.0\.attn_q\.bias"),
         ({"heads": 256}, r"its tensor blk\.0\.attn_q\.weight of shape \(256, 256\) does not fit its configuration \("),
     ],
 )
