@@ -115,7 +115,7 @@ def said_one_by_one(architecture: str) -> bool:
     For the architectures that it reads in another way since 5.23, it loads the whole model itself.
     """
     try:
-        from transformers.integrations.gguf import is_gguf_arch_supported
+        from transformers.integrations.gguf.utils import is_gguf_arch_supported
     except ImportError:  # before 5.23 there was one way
         return True
     return not is_gguf_arch_supported(architecture)
