@@ -3,14 +3,12 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 ROWS_AT_A_TIME = 512
 """Rows that are widened together: what that takes besides stays small."""
@@ -125,10 +123,14 @@ class _Copy:
         return self.numbers
 
 
-def _as_written(function: F) -> F:
-    """The function, which compilers of what calls it leave alone: they would not see what NumPy writes."""
-    disabled: Any = torch.compiler.disable(function)  # type: ignore[no-untyped-call]  # torch has no types here
-    return cast("F", disabled)
+@cache
+def _leave_alone() -> None:
+    """Let compilers of what calls these functions leave them as they are: they would not see what NumPy writes.
+
+    Not done when the module is imported: it imports the compiler.
+    """
+    for cls, name in ((InBlocks, "numbers"), (BlockLinear, "_kept")):
+        setattr(cls, name, torch.compiler.disable(getattr(cls, name)))  # type: ignore[no-untyped-call]  # of torch
 
 
 class InBlocks(nn.Module):
@@ -146,6 +148,7 @@ class InBlocks(nn.Module):
 
     def __init__(self, blocks: Blocks) -> None:
         super().__init__()
+        _leave_alone()
         self.kind = blocks.kind
         self.columns = blocks.columns
         self.register_buffer("data", blocks.data, persistent=False)
@@ -166,7 +169,6 @@ class InBlocks(nn.Module):
         """The numbers of the weight, shape `(rows, columns)`, for whoever must have all of them."""
         return self.numbers()
 
-    @_as_written
     def numbers(self, rows: Tensor | None = None) -> Tensor:
         """As `Blocks.widened`, in the type in which the layer computes."""
         return self.blocks.widened(rows).to(self.like.dtype)
@@ -214,7 +216,6 @@ class BlockLinear(InBlocks):
         """The numbers of the weight, shape `(out_features, in_features)`; kept from then on, until `forget`."""
         return self._kept()
 
-    @_as_written
     def _kept(self) -> Tensor:
         return self._copy.of(self.data, self.like.dtype, self.numbers)
 
