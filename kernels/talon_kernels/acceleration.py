@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from talon_core.runtime.blocks import BlockEmbedding, BlockLinear
+from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, InBlocks
 from talon_core.sessions import WatchfulSession
-from talon_kernels.narrow import Narrow
+from talon_kernels.narrow import Checked, Narrow
 from talon_kernels.native import load, unavailable
 from talon_kernels.replacements import (
     Forward,
@@ -82,9 +82,11 @@ class Acceleration(WatchfulSession):
         left: Counter[str],
         reason: str | None,
         narrow: Mapping[Tensor, Narrow] | None = None,
+        checked: Mapping[Tensor, Checked] | None = None,
     ) -> None:
         self._replaced = replaced
         self._narrow = narrow or {}
+        self._checked = checked or {}
         self._places = [_Place(module, forward) for _, module, forward in replaced]
         self._trusted = self._places
         self._patched: list[_Place] = []
@@ -95,6 +97,7 @@ class Acceleration(WatchfulSession):
     def __enter__(self) -> Acceleration:
         if self._entered == 0:
             self.changes += sum([narrow.refresh() for narrow in self._narrow.values()])
+            self.changes += sum([checked.refresh() for checked in self._checked.values()])
             self._trusted = [place for place in self._places if place.as_tried()]
         return self._enter()
 
@@ -119,8 +122,10 @@ class Acceleration(WatchfulSession):
         return self
 
     def watches(self, weight: object) -> bool:
-        narrow = self._narrow.get(weight) if isinstance(weight, Tensor) else None
-        return narrow is not None and narrow.compares
+        if not isinstance(weight, Tensor):
+            return False
+        narrow = self._narrow.get(weight)
+        return weight in self._checked or (narrow is not None and narrow.compares)
 
     def __exit__(self, *_: object) -> None:
         self._entered -= 1
@@ -151,6 +156,7 @@ def accelerate(model: nn.Module) -> Acceleration:
     replaced: list[tuple[str, nn.Module, Forward]] = []
     left: Counter[str] = Counter()
     narrow: dict[Tensor, Narrow] = {}
+    checked: dict[Tensor, Checked] = {}
     # A generator of our own: preparing must not move the random numbers of the user.
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
@@ -158,7 +164,10 @@ def accelerate(model: nn.Module) -> Acceleration:
             continue
         in_blocks = block_forward(library, module)
         if in_blocks is not None:
+            assert isinstance(module, InBlocks)
             replaced.append(("layer in blocks", module, in_blocks))
+            if module.data not in checked:
+                checked[module.data] = Checked(library, module.data)
             continue
         for kind, candidates in (
             ("linear", linear_candidates(library, module, narrow)),
@@ -182,7 +191,7 @@ def accelerate(model: nn.Module) -> Acceleration:
                 left[kind] += 1
             else:
                 replaced.append((kind, module, chosen))
-    return Acceleration(replaced, left, None, narrow)
+    return Acceleration(replaced, left, None, narrow, checked)
 
 
 @contextmanager

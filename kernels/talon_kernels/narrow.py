@@ -1,4 +1,4 @@
-"""Copies in bfloat16 of float32 weights whose numbers all are bfloat16 numbers."""
+"""Copies in bfloat16 of float32 weights whose numbers all are bfloat16 numbers, and whether weights have changed."""
 
 from __future__ import annotations
 
@@ -62,6 +62,37 @@ class Narrow:
         if self._copy is None or weight is not self._weight or _identity(weight) != self._of:
             return weight
         return self._copy
+
+
+class Checked:
+    """Tells whether the bytes of a matrix in blocks are others than before.
+
+    Args:
+        library: adds them up.
+        data: uint8, contiguous on the CPU.
+    """
+
+    def __init__(self, library: Library, data: Tensor) -> None:
+        self._library = library
+        self._data = data
+        self._of = self._now()
+
+    def refresh(self) -> bool:
+        """Whether they have changed since the last time."""
+        before, self._of = self._of, self._now()
+        if before != self._of:
+            _CHANGES[0] += 1
+        return before != self._of
+
+    @property
+    def compares(self) -> bool:
+        """Always."""
+        return True
+
+    def _now(self) -> tuple[int, int]:
+        data = self._data
+        sum_ = self._library.checksum(data.data_ptr(), data.numel(), torch.get_num_threads())
+        return data.data_ptr(), int(sum_)
 
 
 def _identity(weight: Tensor) -> tuple[int, int]:

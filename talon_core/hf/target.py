@@ -18,7 +18,7 @@ from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel, difference
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.rule import Accepted
-from talon_core.runtime.blocks import forget_widened
+from talon_core.runtime.blocks import forget_widened, layers_in_blocks
 from talon_core.runtime.device import executor_for
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
@@ -151,6 +151,11 @@ class HFTarget(NetworkTarget):
         if paths:
             self.runner.commit(paths)
 
+    def _reading_blocks(self) -> AbstractContextManager[object]:
+        """While entered, what is in blocks is read as it is: the plain model would widen all of it and keep that."""
+        layers = [layer for _, layer in layers_in_blocks(self.model)]
+        return self.accelerator.prepare(nn.ModuleList(layers)) if self.accelerator and layers else nullcontext()
+
     def _probe(self, config: Any) -> None:
         """Compare a small tree's logits with those of the plain model: path by path, and as `generate` feeds it."""
         rng = np.random.default_rng(0)
@@ -158,7 +163,8 @@ class HFTarget(NetworkTarget):
         parents = np.array([-1, 0, 0, 1, 1, 2, 3])
         tree = TokenTree(rng.integers(0, self.vocab_size, len(parents)), parents, np.zeros(len(parents)))
         plain = PlainModel(self.model)
-        expected = plain.along_paths(prefix, tree)
+        with self._reading_blocks():
+            expected = plain.along_paths(prefix, tree)
         with self.session():
             try:
                 self.open(0, len(prefix) + len(tree))
@@ -181,7 +187,8 @@ class HFTarget(NetworkTarget):
                     f"(off by {off:.2g} at a node of depth {tree.depths[node]}, at most {allowed:.2g} is rounding), "
                     "so it would be decoded wrongly; choose another target"
                 )
-        plain.check_steps(prefix, tree, outputs.logits)
+        with self._reading_blocks():
+            plain.check_steps(prefix, tree, outputs.logits)
 
 
 def _split(ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:

@@ -85,3 +85,16 @@ def test_layers_in_blocks_are_replaced_and_keep_no_wide_copy(library):
     assert layer._copy.numbers is None
     assert model(torch.arange(50)).shape == (50, 64)  # outside, the layers are their own
     assert layer._copy.numbers is not None
+
+
+def test_bytes_that_have_changed_are_noticed(library):
+    layer = BlockLinear(64, 30, in_blocks("Q5_1", 30, 64))
+    acceleration = accelerate(torch.nn.Sequential(layer))
+    assert acceleration.watches(layer.data)
+    with acceleration:
+        before = acceleration.changes
+    layer.data[29, -1] ^= 1
+    with acceleration:
+        assert acceleration.changes == before + 1
+    with acceleration:
+        assert acceleration.changes == before + 1

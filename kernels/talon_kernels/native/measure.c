@@ -1,5 +1,7 @@
 // What this machine can do at best: the speed of reading memory, and of multiplying and adding.
 
+#include <string.h>
+
 #include "talon.h"
 
 // The sum of n floats: they are read, and little else is done.
@@ -35,4 +37,31 @@ EXPORT int64_t talon_multiply(int64_t times, int64_t threads, float *out) {
         *out += sum(a[0]);
     }
     return CHAINS * V;
+}
+
+// Tells whether n bytes are others than before: the sum of their words of eight, and of the bytes that are left.
+EXPORT uint64_t talon_checksum(const uint8_t *p, int64_t n, int64_t threads) {
+    uint64_t total = 0;
+    const int64_t words = n / 8;
+#pragma omp parallel num_threads((int)threads) reduction(+ : total)
+    {
+        int64_t thread, all;
+        own_thread(&thread, &all);
+        uint64_t a[8] = {0};
+        int64_t i = words * thread / all, end = words * (thread + 1) / all;
+        for (; i + 8 <= end; i += 8)
+            for (int j = 0; j < 8; j++) {
+                uint64_t word;
+                memcpy(&word, p + 8 * (i + j), 8);
+                a[j] += word;
+            }
+        for (; i < end; i++) {
+            uint64_t word;
+            memcpy(&word, p + 8 * i, 8);
+            a[0] += word;
+        }
+        for (int j = 0; j < 8; j++) total += a[j];
+    }
+    for (int64_t i = 8 * words; i < n; i++) total += (uint64_t)p[i] << 32;
+    return total;
 }

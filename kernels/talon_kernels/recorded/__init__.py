@@ -118,10 +118,11 @@ class _Walked(RecordedPass[T]):
         tape = self._tape = Tape(ids, positions, more, counts, self._most, library.lanes)
         noted = _NotedPass(tape, cache)
         cache.stage_by(noted.write)
-        self._like = noted.like
         with torch.inference_mode(), tape:
             made = work(TreeView(ids, positions, noted, more))
             self._made = tree_map(tape.standing_for, made)
+        self._like = {layer: [torch.empty_like(own[:, :, :1]) for own in both] for layer, both in noted.like.items()}
+        tape.let_go()
         self._arrange()
         self._tables: dict[int, Tensor] = {}
         self._known = 0  # positions whose angles are in the tables

@@ -182,6 +182,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         self._kept += [ids, positions, *more.values()]
         self._from_positions[_key(positions)] = positions
 
+    def let_go(self) -> None:
+        """Give up what was needed to write: the tensors of the pass that was watched."""
+        self._storages.clear()
+        self._from_positions.clear()
+        self._kept.clear()
+
     # Pieces of memory
 
     def _new(self) -> Piece:

@@ -1,0 +1,150 @@
+"""What a pass of the target costs on this machine, by nodes: float32 weights and blocks, recorded and not.
+
+    python tests/benchmarks/pass_speed.py [--model NAME] [--threads N] [--repetitions N] [--out FILE]
+
+Prints medians of milliseconds in turn, what the memory and the processor do at best, and how much of a recorded pass
+over one node is spent outside of C. Reading a prompt of 512 tokens is timed as well, in tokens a second.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from talon_core.bench.environment import describe_environment, describe_session
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.defaults import DEFAULT_MODEL, NONE
+from talon_core.hf.target import HFTarget
+from talon_core.models.loading import load_model
+from talon_core.plugins.parts import Parts
+from talon_core.tree import TokenTree
+from talon_kernels.native import load
+from talon_kernels.native.tuning import machine_speeds
+
+NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+CONTEXT = 256
+PROMPT = 512
+NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--nodes", type=int, nargs="+", default=NODES)
+    parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
+    options = parser.parse_args()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    targets = {name: _target(options.model, name == "float32") for name in ("float32", "blocks")}
+    rows = [_measured(targets, nodes, options.repetitions) for nodes in options.nodes]
+    library = load()
+    figures = {
+        "manifest": describe_environment(*_model_of(options.model, targets["blocks"]), targets["blocks"]),
+        "session": describe_session(),
+        "threads": torch.get_num_threads(),
+        "best": attrs.asdict(machine_speeds(library)) if library is not None else None,
+        "bytes": {name: _bytes(target.model) for name, target in targets.items()},
+        "milliseconds": rows,
+        "prompt_tokens_a_second": {name: _prompt_speed(target) for name, target in targets.items()},
+        "not_recorded": {name: target.own_executor().failure for name, target in targets.items()},
+    }
+    _show(figures)
+    if options.out is not None:
+        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def _target(model: str, dequantize: bool) -> HFTarget:
+    loaded, tokenizer = load_model(model, dequantize=dequantize)
+    target = decoder_for_model(loaded, tokenizer, Parts(policy=NONE)).target
+    assert isinstance(target, HFTarget)
+    return target
+
+
+def _model_of(name: str, target: HFTarget) -> tuple[Any, Any]:
+    return target.model, target.tokenizer
+
+
+def _bytes(model: Any) -> int:
+    held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    return sum(held.values())
+
+
+def _measured(targets: dict[str, HFTarget], nodes: int, repetitions: int) -> dict[str, Any]:
+    """Median milliseconds of a pass over a chain of nodes, each way in turn."""
+    seconds: dict[str, list[float]] = {}
+    tree = TokenTree(np.arange(5, 5 + nodes), np.arange(-1, nodes - 1), np.zeros(nodes))
+    for _ in track(range(repetitions), f"{nodes} nodes", console=Console(stderr=True), transient=True):
+        for name, target in targets.items():
+            for way in ("as it is", "recorded"):
+                seconds.setdefault(f"{name}, {way}", []).append(_pass(target, tree, recorded=way == "recorded"))
+    return {"nodes": nodes, **{way: 1000 * statistics.median(taken) for way, taken in seconds.items()}}
+
+
+def _pass(target: HFTarget, tree: TokenTree, *, recorded: bool) -> float:
+    """Seconds of the quicker of two passes, after those that it takes for one to be recorded."""
+    runner, executor = target.runner, target.own_executor()
+    kept = executor._passes
+    executor._passes = kept if recorded else None
+    try:
+        with target.session():
+            runner.open(0, CONTEXT + len(tree.tokens) + 1)
+            runner.read({0: _text(target, CONTEXT)})
+            least = float("inf")
+            for _ in range(8 if recorded else 3):
+                begun = time.perf_counter()
+                runner.run({0: (tree, 0)})
+                least = min(least, time.perf_counter() - begun)
+                runner.commit({0: NO_ROWS})
+            runner.close(0)
+    finally:
+        executor._passes = kept
+    return least
+
+
+def _text(target: HFTarget, tokens: int) -> Any:
+    return np.arange(100, 100 + tokens) % target.vocab_size
+
+
+def _prompt_speed(target: HFTarget) -> float:
+    text, least = _text(target, PROMPT), float("inf")
+    for _ in range(4):
+        with target.session():
+            target.runner.open(0, PROMPT + 1)
+            begun = time.perf_counter()
+            target.runner.read({0: text})
+            least = min(least, time.perf_counter() - begun)
+            target.runner.close(0)
+    return PROMPT / least
+
+
+def _show(figures: dict[str, Any]) -> None:
+    console = Console()
+    console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
+    if figures["best"] is not None:
+        best = figures["best"]
+        console.print(f"memory {best['read'] / 1e9:.1f} GB/s, multiplications {best['multiplied'] / 1e9:.0f} G/s")
+    for name, size in figures["bytes"].items():
+        speed = figures["prompt_tokens_a_second"][name]
+        why = figures["not_recorded"][name]
+        recorded = f", not recorded: {why}" if why else ""
+        console.print(f"{name}: {size / 1e6:.0f} MB, prompt {speed:.0f} tokens/s{recorded}")
+    ways = [way for way in figures["milliseconds"][0] if way != "nodes"]
+    table = Table("nodes", *ways)
+    for row in figures["milliseconds"]:
+        table.add_row(str(row["nodes"]), *(f"{row[way]:.2f}" for way in ways))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
