@@ -1,19 +1,53 @@
 """What this machine takes for a pass: told to policies, so that they can weigh a node against its price."""
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from typing import Any, TypeVar
+from math import exp, log, log2
 
-import attrs
+import numpy as np
 
-LATEST = 32
-"""Passes of one size that are remembered: the machine may be busier today than a minute ago."""
+OCTAVES = 12
+"""Octaves of sizes with a rise of their own; the last one's goes on."""
 
-OLD = 512
-"""After so many passes of its kind a size that has not come again is forgotten: it may have been a slow moment."""
+ROOM = np.append(np.ones(OCTAVES - 1), np.inf)
+"""How much of each octave a pass may have, shape `(octaves,)`."""
+
+RISE = 0.4
+"""Of an octave of which nothing is known: between no cost and twice as much for twice as many."""
+
+TOLERANCE = 0.4**2 * 0.7 ** np.abs(np.subtract.outer(np.arange(OCTAVES), np.arange(OCTAVES)))
+"""Covariance of the rises while nothing is known, shape `(octaves, octaves)`."""
+
+UNKNOWN = 1e4
+"""Variance of a level of which nothing is known."""
+
+NOISE, QUIET = 0.2, 0.01
+"""Standard deviation of a pass's logarithm: before it is known, and at least."""
+
+WANDERS = 0.3
+"""How far the level wanders from one pass to the next, in standard deviations of the noise."""
+
+FAR = 1.345
+"""Standard deviations beyond which a pass counts less: Huber's."""
+
+CLIPPED = 0.71
+"""The mean square of a standard normal number that is cut at `FAR`."""
+
+FIRST, LATEST = 4, 64
+"""Passes that tell of the noise: what is taken for it counts like so many at first, and all known ones at most."""
+
+OLD = 2048
+"""After so many passes there is as much doubt about a rise again as before any."""
+
+LEAST = 1e-9
+"""Seconds of a pass, at least."""
+
+LOG_2 = log(2.0)
+
+ENDS = np.tri(1 + OCTAVES, dtype=np.float64) * [1.0, *[LOG_2] * OCTAVES]
+"""What of the level and the rises is in a pass at the beginning of each octave, and at the last one's end."""
+
+HOPE = 0.5
+"""By how many standard deviations less than expected a pass is said to take: what is hardly known is worth trying."""
 
 
 class Costs(ABC):
@@ -73,115 +107,83 @@ class Costs(ABC):
         return None
 
 
-@attrs.frozen
-class _Curve:
-    """A rising line through points.
-
-    Attributes:
-        sizes: rising.
-        seconds: rising.
-        slope: below the smallest size.
-    """
-
-    sizes: tuple[int, ...]
-    seconds: tuple[float, ...]
-    slope: float
-
-    def at(self, size: int) -> float:
-        sizes, seconds = self.sizes, self.seconds
-        place = bisect_left(sizes, size)
-        if place < len(sizes) and sizes[place] == size:
-            return seconds[place]
-        if place == 0:
-            return max(0.0, seconds[0] - self.slope * (sizes[0] - size))
-        if len(sizes) == 1:
-            return seconds[0]
-        right = min(place, len(sizes) - 1)
-        slope = (seconds[right] - seconds[right - 1]) / (sizes[right] - sizes[right - 1])
-        return seconds[right - 1] + slope * (size - sizes[right - 1])
-
-
 class _Line:
-    """Seconds by size, as they were measured: a rising line through the median of each size.
+    """Seconds by size on a rising line, found from passes that a busy machine has held up, some more and some less.
 
-    Medians that fall where they should rise are put together (isotonic regression, pool adjacent violators), each
-    counted as often as it was measured. Above the largest size the last step's slope goes on; below the smallest, that
-    of the straight line through all of them. Where one size is all that is known, a larger pass is taken to last as
-    long, and a smaller one in proportion: who looks for what pays then tries both.
+    The logarithm of a pass's seconds is taken to be a level, a rise in each octave of sizes up to its own, and noise.
+    The level wanders from pass to pass, as a machine is slower for a while: passes of two sizes are compared as far as
+    they came close together. A rise is 0 where more nodes cost nothing, and 1 where twice as many cost twice as much.
+    Before anything is measured, rises are `RISE`, with some tolerance, and neighbours alike; so what is known of one
+    octave tells of the next, and a size that was never measured is neither free nor out of reach. All of it is kept by
+    a Kalman filter, in which a pass counts the less, the further it is from what was expected (Huber).
     """
 
     def __init__(self) -> None:
-        self._times: dict[int, deque[float]] = {}
-        self._last: dict[int, int] = {}  # the pass at which a size was measured last
+        self._mean = np.array([0.0, *[RISE] * OCTAVES])  # of the level and the rises
+        self._covariance = np.zeros((1 + OCTAVES, 1 + OCTAVES))
+        self._covariance[0, 0] = UNKNOWN
+        self._covariance[1:, 1:] = TOLERANCE
+        self._noise = NOISE**2
+        self._error = 0.0  # of the latest pass
         self._passes = 0
-        self._curve: _Curve | None = None
+        self._logs: list[float] = []  # at the beginning of each octave and at the last one's end, once somebody asks
+
+    def beside(self) -> "_Line":
+        """A line for passes of another kind: their level is not known, and their rises may be a little different."""
+        other = _Line()
+        other._mean, other._noise = self._mean.copy(), self._noise
+        other._covariance[1:, 1:] = 0.5 * (self._covariance[1:, 1:] + TOLERANCE)
+        return other
 
     def add(self, size: int, seconds: float) -> None:
+        row = np.concatenate([[1.0], LOG_2 * np.clip(log2(size) - np.arange(OCTAVES), 0.0, ROOM)])
+        covariance = self._covariance
+        covariance[1:, 1:] += (TOLERANCE - covariance[1:, 1:]) / OLD
+        covariance[0, 0] += WANDERS**2 * max(self._noise, self._error**2)
+        spread = covariance @ row
+        error = log(max(seconds, LEAST)) - float(row @ self._mean)
+        expected = float(row @ spread) + self._noise
+        surprise = error * error / expected
+        self._error = error if self._passes else 0.0
+        noise = self._noise * max(1.0, surprise / FAR**2) if self._passes else self._noise
+        gain = spread / (expected - self._noise + noise)
+        self._mean = self._mean + gain * error
+        self._covariance = covariance - np.outer(gain, spread)
+        if self._passes:
+            share = 1.0 / min(self._passes + FIRST, LATEST)
+            self._noise = max(self._noise * (1.0 + share * (min(surprise, FAR**2) / CLIPPED - 1.0)), QUIET**2)
         self._passes += 1
-        self._times.setdefault(size, deque(maxlen=LATEST)).append(seconds)
-        self._last[size] = self._passes
-        self._curve = None
-
-    @property
-    def only_size(self) -> int | None:
-        """The size that is all that is known; None if there are others."""
-        return next(iter(self._times)) if len(self._times) == 1 else None
+        self._logs = []
 
     def at(self, size: int) -> float:
-        curve = self._curve
-        if curve is None:
-            curve = self._curve = self._drawn()
-        return curve.at(size)
-
-    def _drawn(self) -> _Curve:
-        fresh = [size for size, last in self._last.items() if last > self._passes - OLD]
-        if len(fresh) > 1:
-            self._times = {size: self._times[size] for size in fresh}
-            self._last = {size: self._last[size] for size in fresh}
-        sizes = sorted(self._times)
-        medians = [median(self._times[size]) for size in sizes]
-        weights = [len(self._times[size]) for size in sizes]
-        pools: list[tuple[float, int, int]] = []  # seconds, passes, sizes
-        for seconds, count in zip(medians, weights, strict=True):
-            pool = seconds, count, 1
-            while pools and pools[-1][0] >= pool[0]:
-                before, passes, of = pools.pop()
-                together = passes + pool[1]
-                pool = (before * passes + pool[0] * pool[1]) / together, together, of + pool[2]
-            pools.append(pool)
-        rising = tuple(seconds for seconds, _, of in pools for _ in range(of))
-        slope = _slope(sizes, medians, weights) if len(sizes) > 1 else medians[0] / sizes[0]
-        return _Curve(tuple(sizes), rising, max(0.0, slope))
-
-
-def _slope(sizes: Sequence[int], seconds: Sequence[float], weights: Sequence[int]) -> float:
-    """Of the straight line through points at different sizes, each as often as its weight says, by least squares."""
-    total = sum(weights)
-    middle = sum(size * weight for size, weight in zip(sizes, weights, strict=True)) / total
-    spread = sum(weight * (size - middle) ** 2 for size, weight in zip(sizes, weights, strict=True))
-    along = zip(sizes, seconds, weights, strict=True)
-    return sum(weight * (size - middle) * second for size, second, weight in along) / spread
+        if not self._logs:
+            expected = ENDS @ np.append(self._mean[0], np.maximum(self._mean[1:], 0.0))
+            doubt = np.sqrt(np.maximum(((ENDS @ self._covariance) * ENDS).sum(axis=1), 0.0))
+            self._logs = np.maximum.accumulate(expected - HOPE * doubt).tolist()
+        octaves = log2(size)
+        octave = min(int(octaves), OCTAVES - 1)
+        start, end = self._logs[octave : octave + 2]
+        return exp(start + (octaves - octave) * (end - start))
 
 
 class MeasuredCosts(Costs):
     """Costs that are measured while one decodes: the engine tells it of every pass.
 
-    The latest passes of each size are remembered, for contexts and batches by powers of two, and their medians make a
-    line, on which more never costs less. Where one size at most is known of a batch and context, the nearest line of
-    which more is known is taken, raised or lowered to meet it.
+    Contexts and batches by powers of two have a line each, on which more never costs less; so have the widths of
+    drafts. A line begins with what is known of the nearest one.
     """
 
     def __init__(self) -> None:
-        self._verified: dict[tuple[int, int], _Line] = defaultdict(_Line)  # by (batch, context)
-        self._drafted: dict[int, _Line] = defaultdict(_Line)  # by width
+        self._verified: dict[tuple[int, ...], _Line] = {}  # by (batch, context)
+        self._drafted: dict[tuple[int, ...], _Line] = {}  # by (width,)
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
         """A pass of the target took so long; arguments as for `verify`."""
-        self._verified[_power(batch), _power(context)].add(nodes, seconds)
+        _own(self._verified, (_power(batch), _power(context))).add(nodes, seconds)
 
     def drafted(self, rows: int, width: int, seconds: float) -> None:
         """A layer of the drafter took so long; arguments as for `draft`."""
-        self._drafted[_power(width)].add(rows, seconds)
+        _own(self._drafted, (_power(width),)).add(rows, seconds)
 
     def forget(self) -> None:
         """Nothing is known any more."""
@@ -189,12 +191,12 @@ class MeasuredCosts(Costs):
         self._drafted.clear()
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
-        wanted = _power(batch), _power(context)
-        return _at(self._verified, wanted, nodes, lambda kind: [abs(a - b) for a, b in zip(kind, wanted, strict=True)])
+        line = _nearest(self._verified, (_power(batch), _power(context)))
+        return None if line is None else line.at(nodes)
 
     def draft(self, rows: int, width: int) -> float | None:
-        wanted = _power(width)
-        return _at(self._drafted, wanted, rows, lambda kind: abs(kind - wanted))
+        line = _nearest(self._drafted, (_power(width),))
+        return None if line is None else line.at(rows)
 
 
 def _power(size: int) -> int:
@@ -202,19 +204,15 @@ def _power(size: int) -> int:
     return max(size, 1).bit_length()
 
 
-Kind = TypeVar("Kind")
+def _nearest(lines: dict[tuple[int, ...], _Line], kind: tuple[int, ...]) -> _Line | None:
+    """The line of a kind, or of the nearest one; the first number counts more than the next."""
+    if kind in lines or not lines:
+        return lines.get(kind)
+    return lines[min(lines, key=lambda other: [abs(a - b) for a, b in zip(kind, other, strict=True)])]
 
 
-def _at(lines: Mapping[Kind, _Line], wanted: Kind, size: int, distance: Callable[[Kind], Any]) -> float | None:
-    """Seconds for a size on the line of a kind; None if there is no line at all."""
-    own = lines.get(wanted)
-    only = own.only_size if own is not None else None
-    if own is not None and only is None:
-        return own.at(size)
-    longer = [kind for kind, line in lines.items() if line.only_size is None]
-    if not longer:
-        return lines[min(lines, key=distance)].at(size) if lines else None
-    near = lines[min(longer, key=distance)]
-    if own is None or only is None or not near.at(only):
-        return near.at(size)
-    return near.at(size) * own.at(only) / near.at(only)
+def _own(lines: dict[tuple[int, ...], _Line], kind: tuple[int, ...]) -> _Line:
+    if kind not in lines:
+        near = _nearest(lines, kind)
+        lines[kind] = _Line() if near is None else near.beside()
+    return lines[kind]

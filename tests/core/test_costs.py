@@ -5,11 +5,11 @@ from itertools import pairwise
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talon_core import Engine, Request, TableTarget
-from talon_core.costs import LATEST, OLD, Costs, MeasuredCosts
+from talon_core.costs import Costs, MeasuredCosts
 from talon_core.policy import SequenceInfo
 from talon_core.testing import TableDrafter
 from talon_strategies import Match, Talon
@@ -48,84 +48,93 @@ def test_asking_teaches_nothing():
     assert (costs.verify(nodes=3, context=100), costs.draft(rows=3, width=10)) == (None, None)
 
 
-def test_the_median_of_a_size_counts_and_not_a_pass_that_something_has_held_up():
-    assert verified((4, 0.1), (4, 9.0), (4, 0.2)).verify(4, 100) == 0.2
-    assert drafted((4, 0.1), (4, 9.0), (4, 0.2)).draft(4, 10) == 0.2
+def test_a_pass_that_something_has_held_up_hardly_counts():
+    for costs in (verified(*[(4, 0.1)] * 9, (4, 9.0)).verify, drafted(*[(4, 0.1)] * 9, (4, 9.0)).draft):
+        assert costs(4, 100) == pytest.approx(0.1, rel=0.05)
+    assert verified((4, 9.0), *[(4, 0.1)] * 9).verify(4, 100) == pytest.approx(0.1, rel=0.1)  # the first one, too
 
 
-def test_the_latest_passes_of_a_size_count():
-    costs = verified(*[(4, 1.0)] * 1000, *[(4, 3.0)] * (LATEST // 2 + 1))
-    assert costs.verify(4, 100) == 3.0
-    costs = verified(*[(4, 1.0)] * LATEST, *[(4, 3.0)] * (LATEST // 2 - 1))
-    assert costs.verify(4, 100) == 1.0
+@pytest.mark.parametrize("now", [0.2, 3.0, 100.0])
+def test_a_machine_that_has_become_another_is_noticed_within_a_few_passes(now):
+    costs = verified(*[(4, 1.0), (8, 1.5)] * 500, *[(4, now)] * 4)
+    assert costs.verify(4, 100) == pytest.approx(now, rel=0.05)
+    assert costs.verify(8, 100) == pytest.approx(1.5 * now, rel=0.1)
 
 
-def test_between_sizes_and_beyond_them_there_is_a_line():
-    for costs in (verified((1, 1.0), (5, 3.0), (9, 4.0)).verify, drafted((1, 1.0), (5, 3.0), (9, 4.0)).draft):
-        assert [costs(size, 100) for size in (1, 2, 3, 5, 7, 9)] == pytest.approx([1.0, 1.5, 2.0, 3.0, 3.5, 4.0])
-        assert [costs(size, 100) for size in (13, 17)] == pytest.approx([5.0, 6.0])  # as the last step rises
+SIZES = (1, 2, 4, 8, 16, 32)
 
 
-def test_below_the_smallest_size_the_straight_line_goes_on_and_of_a_single_size_a_part_takes_a_part():
-    assert [verified((8, 2.0), (16, 3.0)).verify(nodes, 100) for nodes in (1, 4)] == pytest.approx([1.125, 1.5])
-    assert verified((8, 2.0), (9, 3.0)).verify(1, 100) == 0.0  # no pass takes less
-    assert verified((8, 3.0), (9, 2.0)).verify(1, 100) == 2.5
-    assert [verified((8, 2.0)).verify(nodes, 100) for nodes in (2, 8, 64)] == [0.5, 2.0, 2.0]  # so that all are tried
+@pytest.mark.parametrize(
+    "seconds",
+    [(17.7, 17.8, 19.2, 25.8, 35.1, 53.3), (1, 2, 4, 8, 16, 32), (5, 5, 5, 5, 5, 5), (36, 37, 86, 106, 161, 189)],
+)
+def test_what_was_measured_often_is_what_a_size_costs(seconds):
+    passes = [*zip(SIZES, seconds, strict=True)]
+    for costs in (verified(*passes * 20).verify, drafted(*passes * 20).draft):
+        assert [costs(size, 100) for size in SIZES] == pytest.approx(seconds, rel=0.05)
+        for size, low, high in zip(SIZES[1:-1], seconds[1:-1], seconds[2:], strict=True):
+            assert low * 0.95 <= costs(size * 3 // 2, 100) <= high * 1.05
 
 
-def test_more_never_costs_less_whatever_was_measured():
-    costs = verified((1, 2.0), (4, 1.0), (8, 3.0))
-    assert [costs.verify(nodes, 100) for nodes in (1, 4, 6, 8)] == pytest.approx([1.5, 1.5, 2.25, 3.0])
-    costs = verified((1, 2.0), (1, 2.0), (1, 2.0), (4, 1.0), (8, 3.0))  # what was seen oftener counts more
-    assert [costs.verify(nodes, 100) for nodes in (1, 4, 8)] == pytest.approx([1.75, 1.75, 3.0])
+@pytest.mark.parametrize("size", [1, 6, 100])
+def test_a_size_that_was_never_measured_is_neither_free_nor_out_of_reach(size):
+    costs = verified(*[(size, 1.0)] * 9)
+    assert 1.05 < costs.verify(2 * size, 100) < costs.verify(16 * size, 100) < 8.0
+    if size > 1:
+        assert 0.5 < costs.verify(size // 2, 100) < 0.95
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), TIMES), min_size=1, max_size=30))
-def test_the_line_rises_through_any_passes_and_stays_within_what_was_seen_between_them(passes):
+def test_a_rise_goes_on_where_nothing_was_measured():
+    free, dear = verified(*[(1, 1.0), (4, 1.0)] * 20), verified(*[(1, 1.0), (4, 4.0)] * 20)
+    assert free.verify(8, 100) / free.verify(4, 100) < 1.25
+    assert dear.verify(8, 100) / dear.verify(4, 100) > 1.5
+    assert dear.verify(2**20, 100) > dear.verify(2**15, 100) > 100.0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 40), st.just(0.0) | TIMES), min_size=1, max_size=30))
+def test_more_never_costs_less_whatever_was_measured(passes):
     costs = verified(*passes)
-    line = [costs.verify(nodes, 100) for nodes in range(1, 100)]
-    assert all(after >= before - 1e-9 for before, after in pairwise(line))
-    largest = max(nodes for nodes, _ in passes)
-    seen = [seconds for _, seconds in passes]
-    smallest = min(nodes for nodes, _ in passes)
-    assert all(min(seen) - 1e-9 <= seconds <= max(seen) + 1e-9 for seconds in line[smallest - 1 : largest])
-    assert min(line) >= 0
+    line = [costs.verify(nodes, 100) for nodes in (*range(1, 100), 5000, 65536)]
+    assert all(after >= before > 0 for before, after in pairwise(line))
+    assert np.isfinite(line).all()
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), TIMES), min_size=1, max_size=30), st.randoms())
-def test_the_order_of_a_few_passes_does_not_matter(passes, random):
-    shuffled = [*passes]
-    random.shuffle(shuffled)
-    one, other = verified(*passes), verified(*shuffled)
-    assert [one.verify(nodes, 9) for nodes in range(1, 60)] == [other.verify(nodes, 9) for nodes in range(1, 60)]
+def test_sizes_that_were_measured_while_the_machine_was_slow_are_not_taken_to_be_dear():
+    quiet, slow = [(2, 1.0), (4, 1.4), (2, 1.0), (8, 2.0)], [(2, 2.0), (4, 2.8), (2, 2.0), (4, 2.8)]
+    costs = verified(*quiet * 20, *slow * 20)  # the size 8 only before it became slow
+    assert [costs.verify(size, 100) for size in (2, 4, 8)] == pytest.approx([2.0, 2.8, 4.0], rel=0.06)
 
 
 def test_each_context_has_a_line_of_its_own_and_another_takes_the_nearest():
-    costs = verified((1, 1.0), context=100)
-    costs.verified(1, 4000, 1, 7.0)
-    assert [costs.verify(1, context) for context in (1, 64, 127, 300)] == [1.0] * 4
-    assert [costs.verify(1, context) for context in (2048, 4095, 10**6)] == [7.0] * 3
+    costs = verified(*[(1, 1.0)] * 9, context=100)
+    for _ in range(9):
+        costs.verified(1, 4000, 1, 7.0)
+    assert [costs.verify(1, context) for context in (1, 64, 127, 300)] == pytest.approx([1.0] * 4, rel=0.05)
+    assert [costs.verify(1, context) for context in (2048, 4095, 10**6)] == pytest.approx([7.0] * 3, rel=0.05)
 
 
 def test_each_size_of_a_batch_has_a_line_of_its_own_and_another_takes_the_nearest():
-    costs = verified((4, 1.0), batch=1)
-    costs.verified(4, 100, 16, 7.0)
-    assert [costs.verify(4, 100, batch) for batch in (1, 2)] == [1.0] * 2
-    assert [costs.verify(4, 100, batch) for batch in (8, 16, 31, 500)] == [7.0] * 4
-    assert costs.verify(4, 100) == 1.0  # alone, where nothing is said
+    costs = verified(*[(4, 1.0)] * 9, batch=1)
+    for _ in range(9):
+        costs.verified(4, 100, 16, 7.0)
+    assert [costs.verify(4, 100, batch) for batch in (1, 2)] == pytest.approx([1.0] * 2, rel=0.05)
+    assert [costs.verify(4, 100, batch) for batch in (8, 16, 31, 500)] == pytest.approx([7.0] * 4, rel=0.05)
+    assert costs.verify(4, 100) == costs.verify(4, 100, 1)  # alone, where nothing is said
 
 
 def test_the_batch_is_nearer_than_the_context():
-    costs = verified((4, 1.0), context=100, batch=1)
+    costs = verified(*[(4, 1.0)] * 9, context=100, batch=1)
     costs.verified(4, 10**6, 4, 7.0)
-    assert costs.verify(4, 10**6, 1) == 1.0
+    assert costs.verify(4, 10**6, 1) == pytest.approx(1.0, rel=0.05)
 
 
 def test_each_width_of_a_draft_has_a_line_of_its_own_and_another_takes_the_nearest():
-    costs = drafted((4, 1.0), width=8)
-    costs.drafted(4, 1000, 7.0)
-    assert [costs.draft(4, width) for width in (1, 8, 15, 40)] == [1.0] * 4
-    assert [costs.draft(4, width) for width in (512, 1023, 10**5)] == [7.0] * 3
+    costs = drafted(*[(4, 1.0)] * 9, width=8)
+    for _ in range(9):
+        costs.drafted(4, 1000, 7.0)
+    assert [costs.draft(4, width) for width in (1, 8, 15, 40)] == pytest.approx([1.0] * 4, rel=0.05)
+    assert [costs.draft(4, width) for width in (512, 1023, 10**5)] == pytest.approx([7.0] * 3, rel=0.05)
 
 
 class Told(MeasuredCosts):
@@ -169,8 +178,8 @@ def test_an_engine_tells_every_pass_with_the_nodes_of_all_trees_and_the_longest_
     trees = [len(one.rounds[0].tree) for one in sequences]
     assert own.costs.passes == [(sum(trees), 5, batch)]
     assert own.costs.layers[0] == (batch, 3)  # a root each; the vocabulary has three tokens
-    assert own.costs.verify(sum(trees), 5, batch) == 1.0
-    assert own.costs.draft(batch, 3) == 1.0
+    assert own.costs.verify(sum(trees), 5, batch) == pytest.approx(1.0, rel=0.15)
+    assert own.costs.draft(batch, 3) == pytest.approx(1.0, rel=0.15)
 
 
 @pytest.mark.usefixtures("told")
@@ -233,18 +242,61 @@ def test_measured_costs_that_are_handed_in_are_told_of_passes():
     assert engine.costs is costs
 
 
-def test_a_size_of_another_batch_or_context_does_not_hide_what_is_known():
-    costs = verified(*[(nodes, 0.01 + 0.001 * nodes) for nodes in range(8, 88, 8)], context=100, batch=8)
+def test_a_line_begins_with_what_is_known_of_the_nearest_one():
+    costs = verified(*[(nodes, 0.01 + 0.001 * nodes) for nodes in range(8, 88, 8)] * 4, context=100, batch=8)
     costs.verified(40, 128, 8, 0.1)  # twice as long as there
-    assert [costs.verify(nodes, 128, 8) for nodes in (8, 40, 80)] == pytest.approx([0.036, 0.1, 0.18])
-    costs.verified(8, 128, 8, 0.09)  # now it has a line of its own
-    assert [costs.verify(nodes, 128, 8) for nodes in (8, 24, 40)] == pytest.approx([0.09, 0.095, 0.1])
+    assert [costs.verify(nodes, 128, 8) for nodes in (8, 40, 80)] == pytest.approx([0.036, 0.1, 0.18], rel=0.2)
+    for _ in range(9):
+        costs.verified(8, 128, 8, 0.09)
+        costs.verified(40, 128, 8, 0.1)
+    assert [costs.verify(nodes, 128, 8) for nodes in (8, 24, 40)] == pytest.approx([0.09, 0.095, 0.1], rel=0.1)
 
 
-def test_a_size_that_has_not_come_for_long_is_forgotten():
-    costs = verified((64, 9.0), *[(4, 1.0), (8, 2.0)] * (OLD // 2 - 1))
-    assert costs.verify(64, 100) == 9.0
-    costs.verified(4, 100, 1, 1.0)
-    costs.verified(8, 100, 1, 2.0)
-    assert costs.verify(64, 100) == pytest.approx(16.0)  # as the last step rises
-    assert verified((64, 9.0), *[(4, 1.0)] * 2 * OLD).verify(64, 100) == 9.0  # or there would be one size
+def busy(rng, rounds):
+    """How much longer a pass takes, round by round, where others compute for a while, and now and then for a moment."""
+    slow, factors = 1.0, []
+    for _ in range(rounds):
+        if rng.random() < (1 / 60 if slow > 1 else 1 / 100):
+            slow = 1.0 if slow > 1 else rng.uniform(1.3, 2.2)
+        held_up = rng.uniform(1.5, 4.0) if rng.random() < 0.06 else 1.0
+        factors.append(slow * held_up * np.exp(rng.normal(0.0, 0.15 if slow > 1 else 0.06)))
+    return factors
+
+
+def paths(rng, rounds):
+    """Path probabilities of the likeliest nodes, falling, for each round of a text that is now and then harder."""
+    mood, found = 0.0, []
+    for _ in range(rounds):
+        mood = 0.95 * mood + 0.3 * rng.normal()
+        sure = 1 / (1 + np.exp(-0.5 - mood - 0.7 * rng.normal()))
+        beside = np.array([1.0, *(1 - sure) * np.array([0.4, 0.2, 0.1, 0.05])])
+        found.append(np.sort(np.outer(sure ** np.arange(1, 13), beside), axis=None)[::-1])
+    return found
+
+
+CURVES = {  # milliseconds of a pass: two CPUs, one that computes as much as it reads, and tiles of 16 rows
+    "docs/performance.md": lambda nodes: np.interp(nodes, [*SIZES, 64], [17.7, 17.8, 19.2, 25.8, 35.1, 53.3, 90.0]),
+    "bound by memory": lambda nodes: np.interp(nodes, [1, 8, 16, 32, 64], [40, 44, 52, 80, 150]),
+    "bound by arithmetic": lambda nodes: 10 + 4.0 * nodes,
+    "tiles": lambda nodes: 20 + 4.0 * ((nodes - 1) // 16),
+}
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_trees_by_the_prices_of_a_busy_machine_are_nearly_as_good_as_by_the_true_ones(curve):
+    """The tokens a second at the true prices; with medians of each size and isotonic regression they were 6% fewer."""
+    nodes, layers, rounds = np.arange(1, 62), 3.75, 300
+    true, ratios = CURVES[curve](nodes), []
+    for seed in range(3):
+        rng, costs, sums = np.random.default_rng(seed), MeasuredCosts(), np.zeros((2, 2))
+        for probs, factor in zip(paths(rng, rounds), busy(rng, rounds), strict=True):
+            expected = 1.0 + np.append(0.0, np.cumsum(probs))
+            told = [costs.verify(int(count), 100) for count in nodes]
+            prices = true if None in told else np.array(told) + costs.draft(1, 10)
+            for at, seconds in enumerate((true + layers, prices)):
+                best = (expected / seconds).argmax()
+                sums[at] += expected[best], true[best] + layers
+            costs.verified(int(nodes[best]), 100, 1, true[best] * factor)
+            costs.drafted(1, 10, layers * factor)
+        ratios.append(sums[1, 0] / sums[1, 1] * sums[0, 1] / sums[0, 0])
+    assert np.mean(ratios) > 0.975
