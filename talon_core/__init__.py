@@ -9,7 +9,7 @@ import talon_core.loaded  # noqa: F401 - it notes when TALON was imported
 from talon_core.lazy import import_on_use
 
 if TYPE_CHECKING:
-    from talon_core.allocation import Allocator, SharedPass
+    from talon_core.allocation import Allocator, NextRound, Planner, SharedPass
     from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
     from talon_core.candidates import Candidates
     from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
@@ -61,8 +61,10 @@ __all__ = [
     "Inquirer",
     "Inquiry",
     "Laws",
+    "NextRound",
     "NodeOutputs",
     "Part",
+    "Planner",
     "PluginError",
     "Proposed",
     "Request",
@@ -92,7 +94,7 @@ __all__ = [
 import_on_use(
     __name__,
     {
-        ".allocation": ["Allocator", "SharedPass"],
+        ".allocation": ["Allocator", "NextRound", "Planner", "SharedPass"],
         ".attention": ["Accelerator", "AttentionBackend", "TreeLayout"],
         ".candidates": ["Candidates"],
         ".choices": ["Choices", "SeededChoices", "enumerate_outcomes"],

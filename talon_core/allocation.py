@@ -1,11 +1,13 @@
-"""The interface that shares a verification pass among sequences: how many nodes of its tree each one gets."""
+"""The interfaces that share a pass among sequences: how deep each drafts, and how many nodes it gets."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 import attrs
 
 from talon_core.costs import Costs
+from talon_core.rounds import Round
 from talon_core.tree import FloatArray
 
 
@@ -53,4 +55,47 @@ class Allocator(ABC):
         Returns:
             For each slot of `pass_.path_logp` a whole number from 0 to the number of its nodes; a slot without an
             answer keeps them all.
+        """
+
+
+@attrs.frozen(eq=False)
+class NextRound:
+    """What several sequences are about to draft for.
+
+    Attributes:
+        latest: by slot, the latest round of each sequence whose drafting may be limited; None before its first.
+        texts: by slot, a place for what is learnt of each of these texts; it ends with the text.
+        machine: a place for what is learnt of the machine and the parts; one for all rounds of an engine.
+        batch: sequences that share the round, at least 2.
+        context: committed tokens of the longest text.
+        costs: what passes take on this machine; it may know nothing yet.
+    """
+
+    latest: Mapping[int, Round | None]
+    texts: Mapping[int, MutableMapping[str, Any]]
+    machine: MutableMapping[str, Any]
+    batch: int
+    context: int
+    costs: Costs
+
+
+class Planner(Allocator):
+    """An allocator that also decides, before each round that sequences share, how deep each of them drafts.
+
+    Drafting takes time that a pass cannot give back: what is cut afterwards has been paid for. The engine asks `layers`
+    before anything of a round is drafted. It is asked only about sequences whose text is the same whatever tree is
+    verified, so no answer changes a text. What it remembers is in `NextRound.texts` and `NextRound.machine`, under a
+    name of its own.
+    """
+
+    @abstractmethod
+    def layers(self, round_: NextRound) -> Mapping[int, int]:
+        """The most layers that are drafted for each sequence.
+
+        Args:
+            round_: which is about to begin.
+
+        Returns:
+            For each slot of `round_.latest` a whole number of at least 0, where 0 is a round of plain decoding, in
+            which neither its policy nor the drafter is asked; a slot without an answer drafts as its policy says.
         """

@@ -107,7 +107,7 @@ class Costs(ABC):
         return None
 
 
-class _Line:
+class Line:
     """Seconds by size on a rising line, found from passes that a busy machine has held up, some more and some less.
 
     The logarithm of a pass's seconds is taken to be a level, a rise in each octave of sizes up to its own, and noise.
@@ -128,9 +128,14 @@ class _Line:
         self._passes = 0
         self._logs: list[float] = []  # at the beginning of each octave and at the last one's end, once somebody asks
 
-    def beside(self) -> "_Line":
+    @property
+    def known(self) -> bool:
+        """Whether anything was measured."""
+        return self._passes > 0
+
+    def beside(self) -> "Line":
         """A line for passes of another kind: their level is not known, and their rises may be a little different."""
-        other = _Line()
+        other = Line()
         other._mean, other._noise = self._mean.copy(), self._noise
         other._covariance[1:, 1:] = 0.5 * (self._covariance[1:, 1:] + TOLERANCE)
         return other
@@ -174,8 +179,8 @@ class MeasuredCosts(Costs):
     """
 
     def __init__(self) -> None:
-        self._verified: dict[tuple[int, ...], _Line] = {}  # by (batch, context)
-        self._drafted: dict[tuple[int, ...], _Line] = {}  # by (width,)
+        self._verified: dict[tuple[int, ...], Line] = {}  # by (batch, context)
+        self._drafted: dict[tuple[int, ...], Line] = {}  # by (width,)
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
         """A pass of the target took so long; arguments as for `verify`."""
@@ -204,15 +209,15 @@ def _power(size: int) -> int:
     return max(size, 1).bit_length()
 
 
-def _nearest(lines: dict[tuple[int, ...], _Line], kind: tuple[int, ...]) -> _Line | None:
+def _nearest(lines: dict[tuple[int, ...], Line], kind: tuple[int, ...]) -> Line | None:
     """The line of a kind, or of the nearest one; the first number counts more than the next."""
     if kind in lines or not lines:
         return lines.get(kind)
     return lines[min(lines, key=lambda other: [abs(a - b) for a, b in zip(kind, other, strict=True)])]
 
 
-def _own(lines: dict[tuple[int, ...], _Line], kind: tuple[int, ...]) -> _Line:
+def _own(lines: dict[tuple[int, ...], Line], kind: tuple[int, ...]) -> Line:
     if kind not in lines:
         near = _nearest(lines, kind)
-        lines[kind] = _Line() if near is None else near.beside()
+        lines[kind] = Line() if near is None else near.beside()
     return lines[kind]

@@ -98,7 +98,7 @@ class Learnt:
         costs: what passes take.
         context: committed tokens.
         layers: of this round: rows, and candidates of each.
-        asked: whether the drafter was asked in it.
+        asked: whether it wanted candidates in it; None before it is asked.
     """
 
     players: list[Player]
@@ -107,7 +107,7 @@ class Learnt:
     costs: Costs = attrs.field(factory=MeasuredCosts)
     context: int = 1
     layers: list[tuple[int, int]] = attrs.field(factory=list)
-    asked: bool = False
+    asked: bool | None = None
 
 
 class _OfPolicies:
@@ -149,7 +149,8 @@ class Bandit(TreePolicy):
     is ours. Of 0, 0.03, 0.1, 0.2, 0.3, 0.5 and 1, 0.2 with `tuned` lost least to the best chain of each text, where we
     simulated texts of 128 tokens with acceptance rates from 0.2 to 0.95 (`tests/strategies/test_ucb.py`).
 
-    A round counts for no arm if its policy wanted candidates and nothing was drafted: the drafter had nothing to offer.
+    A round counts for no arm if its policy wanted candidates and nothing was drafted, as the drafter had nothing to
+    offer, or if it was not asked, as the sequences of a batch drafted nothing.
     Each policy is told of the rounds that it has drafted, and of no others: what it would have drafted in those is not
     known. So one that asks what passes cost at this length of the text asks for its length after its own latest round.
     What is learnt ends with the text. Thompson sampling and EXP3Spec, which draw, are left out.
@@ -220,13 +221,13 @@ class Bandit(TreePolicy):
         with blaming("tree policy", self.playing, "observe"):
             self.playing.observe(round_)
         learnt.context = round_.context + len(round_.tokens)
-        if round_.drafted_nodes > 1 or not learnt.asked:
+        if round_.drafted_nodes > 1 or learnt.asked is False:
             player = learnt.players[learnt.place]
             player.brought(self._gain(round_))
             player.passes[round_.rows] += 1
             player.layers.update(learnt.layers)
             learnt.place = next_arm(learnt.players, self._costs(), self.bound, self.explore)
-        learnt.layers, learnt.asked = [], False
+        learnt.layers, learnt.asked = [], None
 
     def _gain(self, round_: Round) -> float:
         if self.reward != "blend":

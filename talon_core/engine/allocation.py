@@ -1,15 +1,15 @@
 """The allocators that come with the engine, and the trees that are left of an allocator's answer."""
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
 import numpy as np
 
-from talon_core.allocation import Allocator, SharedPass
+from talon_core.allocation import Allocator, NextRound, Planner, SharedPass
 from talon_core.costs import Costs
-from talon_core.errors import PluginError, blaming, is_number, is_whole, naming, written
+from talon_core.engine.planning import best_layers, pass_seconds
+from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 SIZES = 32
@@ -22,21 +22,31 @@ def _is_budget(_: object, field: "attrs.Attribute[int]", nodes: int) -> None:
 
 
 @attrs.frozen
-class BestRate(Allocator):
-    """As many of the likeliest nodes as make the most tokens a second, all sequences taken together; the default.
+class BestRate(Planner):
+    """As many layers and likeliest nodes as make the most tokens a second, all sequences together; the default.
 
     A pass emits one token for each sequence and, by the drafter's probabilities, as many more as those of the drafted
     nodes' paths add up to (OPT-Tree, arXiv 2406.17276, section 3.1). So the likeliest nodes of all trees come first, up
     to that of the compared sizes at which these tokens, divided by the seconds of the round, are most. As long as
     nothing is known of passes, every node is kept.
+
+    Before a round, the same account decides how deep is drafted, and for which texts: what a layer has brought in a
+    text's latest rounds, with the mean of all texts where there were few, against the seconds that layers and passes of
+    so many sequences take. The drafter's probabilities count as far as they came true. A text that has not drafted yet
+    does so in any case. Where some have drafted less than their policies would for a while, all of them draft one layer
+    more than is best: after 8 rounds, or as many as there are sequences, then after twice as many, up to 64. So it is
+    noticed when that changes. All this is ours.
     """
+
+    def layers(self, round_: NextRound) -> Mapping[int, int]:
+        return best_layers(round_)
 
     def shares(self, pass_: SharedPass) -> Mapping[int, int]:
         likeliest, owners = _likeliest(pass_)
         expected = pass_.tokens + np.concatenate([[0.0], np.cumsum(np.exp(likeliest))])
         best, kept = -1.0, 0
         for count in _sizes(len(likeliest)):
-            seconds = _seconds(pass_, pass_.nodes + count)
+            seconds = pass_seconds(pass_.costs, pass_.nodes + count, pass_.context, pass_.batch)
             if seconds is None or seconds + pass_.drafting <= 0:
                 return {}
             rate = float(expected[count]) / (seconds + pass_.drafting)
@@ -167,10 +177,3 @@ def _sizes(most: int) -> list[int]:
         return [*range(most + 1)]
     found: list[int] = np.unique(np.geomspace(1, most, SIZES - 1).round().astype(int)).tolist()
     return [0, *found]
-
-
-def _seconds(pass_: SharedPass, nodes: int) -> float | None:
-    """What a pass takes; None where the costs do not know."""
-    with blaming("costs", pass_.costs, "verify"):
-        answer: Any = pass_.costs.verify(nodes, pass_.context, pass_.batch)
-    return float(answer) if is_number(answer) and math.isfinite(answer) and answer >= 0 else None

@@ -118,6 +118,7 @@ class Engine:
         self.costs = costs if costs is not None else self._measured
         self.allocator = allocator
         self._machine: dict[str, Any] = {}
+        self._shared: dict[str, Any] = {}  # what the allocator has learnt of the machine
         self._slots = Slots(slots, rows, target.occupied)
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
         weakref.finalize(self, _give_back, target, self._slots, self._opened[0])
@@ -133,7 +134,7 @@ class Engine:
         self._handed_in = False  # something, since the last step
 
     def forget(self) -> None:
-        """Give up the texts that are kept, what passes took, and what policies have learnt of the machine.
+        """Give up the texts that are kept, what passes took, and what policies and allocators know of the machine.
 
         Costs that were given stay as they are: others may ask them, too.
 
@@ -147,6 +148,7 @@ class Engine:
             if self._measured is not self._given_costs:
                 self._measured.forget()
             self._machine.clear()
+            self._shared.clear()
 
     def submit(self, request: Request, choices: Choices | None = None) -> Sequence:
         """Hand in a request. Nothing is decoded before the next step.
@@ -285,7 +287,8 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            rounds = Stages(self.parts, ready, faults, self._measured, self.now, self.costs, self.allocator).run()
+            told = self._measured, self.now, self.costs, self.allocator, self._shared
+            rounds = Stages(self.parts, ready, faults, *told).run()
             self.target_passes += 1
         for slot, round_ in rounds.items():
             with faults.of([slot]):

@@ -1,6 +1,6 @@
 """One sequence while it is decoded: what it holds, how it is walked, and when it is over."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor, device
@@ -40,6 +40,7 @@ class Sequence:
         has_begun: whether it was let in.
         policy: its own tree policy, while it has a slot.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
+        shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
     """
 
@@ -59,6 +60,7 @@ class Sequence:
         self.prefill_seconds = 0.0
         self.has_begun = False
         self.read = 0
+        self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._committed: TokenBuffer | None = None
         self._children = children

@@ -1,13 +1,14 @@
 """One round over some slots: draft, verify, accept, emit, commit, record. What fails for one ends that one alone."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from time import perf_counter
+from typing import Any
 
 import attrs
 import torch
 
-from talon_core.allocation import Allocator
+from talon_core.allocation import Allocator, NextRound, Planner
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.engine.allocation import allocated
@@ -16,6 +17,7 @@ from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.inquiries import Asked, inquired
 from talon_core.engine.offers import Offers
+from talon_core.engine.planning import planned
 from talon_core.engine.sequence import Sequence
 from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
@@ -62,6 +64,7 @@ class Stages:
         now: the clock, in seconds.
         costs: what passes take, for the allocator.
         allocator: shares a pass among the sequences; None verifies every tree as it is.
+        machine: what the allocator has learnt of the machine.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Stages:
         now: Callable[[], float] = perf_counter,
         costs: Costs | None = None,
         allocator: Allocator | None = None,
+        machine: MutableMapping[str, Any] | None = None,
     ) -> None:
         self._parts = parts
         self._sequences = sequences
@@ -81,6 +85,7 @@ class Stages:
         self._now = now
         self._costs = costs if costs is not None else measured
         self._allocator = allocator
+        self._machine = machine if machine is not None else {}
         self._spans: dict[int, list[Span]] = {slot: [] for slot in sequences}
 
     def run(self) -> dict[int, Round]:
@@ -129,10 +134,28 @@ class Stages:
         wanted: list[Wanted] = []
         with self._faults.of(self._sequences):
             max_depth = checked_depth(parts.named, parts.drafter)
+            layers = self._planned()
             for slot, one in self._sequences.items():
                 limits = one.limits(parts.target.vocab_size, max_depth)
+                if slot in layers:
+                    limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
                 wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices))
         return draft_trees(wanted, Offers(parts.drafter), self._faults, self._measured, self._now)
+
+    def _planned(self) -> Mapping[int, int]:
+        """The most layers that are drafted for each of some slots."""
+        free = {slot: one for slot, one in self._sequences.items() if one.takes_any_tree(self._parts.rule)}
+        if not isinstance(self._allocator, Planner) or len(self._sequences) < 2 or not free:
+            return {}
+        next_round = NextRound(
+            latest={slot: one.rounds[-1] if one.rounds else None for slot, one in free.items()},
+            texts={slot: one.shared for slot, one in free.items()},
+            machine=self._machine,
+            batch=len(self._sequences),
+            context=max(one.length for one in self._sequences.values()),
+            costs=self._costs,
+        )
+        return planned(self._allocator, next_round)
 
     def _allocated(self, drafted: dict[int, Drafted]) -> dict[int, Drafted]:
         """What was drafted, with the trees as they are verified."""

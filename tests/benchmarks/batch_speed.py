@@ -7,7 +7,8 @@ time, in these ways: `fixed`, in fixed batches, of which the next begins when al
 `slots`, which the next prompt takes as soon as a text is over; `best-rate`, in slots with only the nodes that are
 worth their time; `shared` and `equal`, in slots with four nodes a sequence, which go to the likeliest of all, or to
 each alike; and `plain` decoding in slots. Prints the tokens a second of each way, in medians over repetitions, and the
-ratio to the first.
+ratio to the first. On a machine that does other work besides, `--processor-time` counts the seconds of this process
+alone, which is fair with one thread (`OMP_NUM_THREADS=1`).
 """
 
 import argparse
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=SLOTS, help="sequences at a time")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--longest", type=int, default=LONGEST, help="tokens of the longest answer")
+    parser.add_argument("--processor-time", action="store_true", help="count only what this process has computed")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
     named = options.ways or [*WAYS]
@@ -59,6 +61,8 @@ def main() -> None:
     model, tokenizer = load_model(options.model)
     drafting = decoder_for_model(model, tokenizer, Parts(options.drafter))
     plain = decoder_for_model(model, tokenizer, Parts(policy=NONE))
+    clock = time.process_time if options.processor_time else time.perf_counter
+    drafting.engine.now = plain.engine.now = clock
     requests = _requests(drafting, options.prompts, options.longest)
     ways = {
         name: partial(WAYS[name], plain if name == "plain" else drafting, requests, options.slots) for name in named
@@ -67,10 +71,12 @@ def main() -> None:
         "manifest": {
             "model": options.model,
             "slots": options.slots,
+            "longest": options.longest,
+            "clock": clock.__name__,
             **describe_environment(model, tokenizer, plain.target),
             **describe_session(),
         },
-        "ways": _timed(ways, options.repetitions),
+        "ways": _timed(ways, options.repetitions, clock),
     }
     _show(figures)
     if options.out is not None:
@@ -112,15 +118,17 @@ WAYS: dict[str, Callable[[Decoder, Sequence[Request], int], list[Result]]] = {
 }
 
 
-def _timed(ways: dict[str, Callable[[], list[Result]]], repetitions: int) -> dict[str, dict[str, float]]:
+def _timed(
+    ways: dict[str, Callable[[], list[Result]]], repetitions: int, clock: Callable[[], float]
+) -> dict[str, dict[str, float]]:
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     nodes: dict[str, float] = {}
     texts = set()
     for repetition in track(range(-1, repetitions), "decoding", console=Console(stderr=True), transient=True):
         for name, way in ways.items():
-            started = time.perf_counter()
+            started = clock()
             results = way()
-            seconds = time.perf_counter() - started
+            seconds = clock() - started
             texts.add(tuple(tuple(result.token_ids) for result in results))
             rounds = [round_ for result in results for round_ in result.rounds]
             nodes[name] = sum(len(round_.tree) for round_ in rounds) / len(rounds)

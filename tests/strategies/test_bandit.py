@@ -155,6 +155,16 @@ def test_what_becomes_known_later_prices_earlier_rounds(draft):
     assert rewards(policy) == pytest.approx([2 / (0.04 + 3 * 0.01), 1 / 0.03], rel=0.15)
 
 
+def test_a_round_in_which_nobody_was_asked_counts_for_no_policy(draft):
+    policy = served(Bandit("chain[length=2]+none"))
+    policy.observe(told(TokenTree.root(0), 0))
+    assert [player.rounds for player in policy.learnt.players] == [0, 0]
+    policy.observe(told(draft(policy, DRAFTER).tree, 1))
+    draft(policy, DRAFTER)  # by none
+    policy.observe(told(TokenTree.root(0), 0))
+    assert [player.rounds for player in policy.learnt.players] == [1, 1]
+
+
 def test_the_policy_that_pays_is_soon_the_only_one(draft):
     """All is accepted; a layer is cheap and a node is not, or the other way round."""
     for costs, best in ((Prices(node=0.02, layer=0.02), 1), (Prices(node=0.9, layer=0.5), 2)):
