@@ -35,16 +35,20 @@ def fetch(
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file of a model already here.")] = False,
     as_json: opts.Json = False,
 ) -> None:
-    """Bring an embedded model to this machine, and print its folder, where its weights are in a GGUF file.
+    """Bring an embedded model to this machine, and print its folder, which from_pretrained reads as well.
 
-    transformers reads it, too: from_pretrained(folder, gguf_file="NAME.gguf").
+    TALON itself reads the GGUF file there, and brings no more when it needs the model.
     """
+    from talon_core.cli.session import quieten_libraries
     from talon_core.models import MODELS
     from talon_core.models import fetch as fetch_model
+    from talon_core.models.loading import add_plain_weights
 
     if name not in MODELS:
         raise LookupError(f"no embedded model '{name}'; {did_you_mean(name, MODELS)}there are: {', '.join(MODELS)}")
     path = fetch_model(name, verify=verify)
+    quieten_libraries()
+    add_plain_weights(name, path)
     if as_json:
         print_json({"name": name, "path": str(path)})
     else:

@@ -81,6 +81,33 @@ def export_model(name: str, folder: Path) -> None:
         made.rename(folder)
 
 
+PLAIN_WEIGHTS = "model.safetensors"
+"""Where transformers looks for a model's weights."""
+
+
+def add_plain_weights(name: str, folder: Path) -> None:
+    """Let `from_pretrained` read an embedded model's folder without more: its weights in float32, beside the GGUF file.
+
+    Args:
+        name: the model.
+        folder: where it is; nothing is done if plain weights are there already.
+
+    Raises:
+        ValueError: if the model cannot be loaded, or the weights cannot be written.
+    """
+    if (folder / PLAIN_WEIGHTS).exists():
+        return
+    try:
+        with TemporaryDirectory(dir=folder.parent, prefix=f".{name}.partial-") as unfinished:
+            export_model(name, Path(unfinished) / "plain")
+            (Path(unfinished) / "plain" / PLAIN_WEIGHTS).replace(folder / PLAIN_WEIGHTS)
+    except OSError as error:
+        raise ValueError(
+            f"the float32 weights of '{name}' cannot be written into {folder} ({error.strerror or error}); make room "
+            "there, or set TALON_CACHE to a folder on a larger disk"
+        ) from error
+
+
 def load_tokenizer(name: str) -> Any:
     """Load a model's tokenizer without the model. Nothing is fetched, and code that its folder brings is not run.
 

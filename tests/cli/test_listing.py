@@ -213,13 +213,16 @@ def test_fetching_prints_the_folder(talon, monkeypatch, tmp_path):
         print("a library talks")
         return tmp_path
 
+    plain = []
     monkeypatch.setattr("talon_core.models.fetch", fetch)
+    monkeypatch.setattr("talon_core.models.loading.add_plain_weights", lambda *given: plain.append(given))
     assert talon("models", "fetch", "smollm2-135m", "--verify", "--json").answer == {
         "name": "smollm2-135m",
         "path": str(tmp_path),
     }
     assert talon("models", "fetch", "smollm2-135m").out.splitlines()[-1] == str(tmp_path)
     assert asked == [("smollm2-135m", True), ("smollm2-135m", False)]
+    assert plain == [("smollm2-135m", tmp_path)] * 2  # so that from_pretrained reads the folder
 
 
 def test_a_model_is_exported_as_plain_weights(talon, tmp_path):

@@ -17,9 +17,12 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.bench.environment import weights_hash
 from talon_core.certify.exact import Given
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.errors import PluginError
+from talon_core.models import loading
+from talon_core.models import resolve as models_resolve
 from talon_core.models.loading import load_model
 from talon_core.plugins.backends import attention_backends, choose_accelerator, choose_attention
 from talon_core.plugins.parts import Parts, Resolved, choose_drafter, resolve
@@ -790,3 +793,42 @@ def test_token_ids_may_come_in_any_sequence(good: Path) -> None:
     expected = decoder.generate(torch.tensor([5, 6, 7]), max_new_tokens=6).token_ids
     for prompt in ([5, 6, 7], torch.tensor([[5, 6, 7]]), torch.tensor([5, 6, 7], dtype=torch.int32).numpy()):
         assert decoder.generate(prompt, max_new_tokens=6).token_ids == expected
+
+
+# Plain weights beside a GGUF file
+
+
+def test_plain_weights_are_added_once(tmp_path, monkeypatch):
+    written = []
+
+    def export(name, folder):
+        written.append(name)
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("weights")
+
+    monkeypatch.setattr(loading, "export_model", export)
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for _ in range(2):
+        loading.add_plain_weights("some", folder)
+    assert written == ["some"]
+    assert (folder / "model.safetensors").read_text() == "weights"
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
+
+
+def test_plain_weights_that_cannot_be_written_are_told_in_words(tmp_path, monkeypatch):
+    def export(name, folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loading, "export_model", export)
+    (tmp_path / "some").mkdir()
+    with pytest.raises(ValueError, match=r"float32 weights of 'some' cannot be written .*No space left.*TALON_CACHE"):
+        loading.add_plain_weights("some", tmp_path / "some")
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
+
+
+def test_the_folder_of_an_embedded_model_is_read_by_transformers_alone(smollm):
+    folder = Path(models_resolve("smollm2-135m"))
+    loading.add_plain_weights("smollm2-135m", folder)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert weights_hash(plain) == weights_hash(smollm[0])
