@@ -18,7 +18,7 @@ from talon_core.hf.model import AttentionSwitch, evaluating
 from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.executor import Executor, TreeView, Walks
 from talon_core.runtime.inputs import PassInputs, Staged
-from talon_core.runtime.modules import Modules, marks_of, recorded_parts
+from talon_core.runtime.modules import Modules, hooked, marks_of, recorded_parts
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
@@ -135,6 +135,7 @@ class ModelRunner:
         Args:
             watched: tells weights whose numbers the accelerator compares.
         """
+        self.executor.let_be_seen("the model has hooks, which are called in each pass" if hooked(self.model) else None)
         parts, marks = recorded_parts(self.model), marks_of(self.model, watched)
         if (parts, marks) != (self._parts, self._marks):
             if self._marks:

@@ -272,6 +272,13 @@ class Executor(ABC):
     def forget(self) -> None:
         """Give up what was recorded, because memory that it uses is given up."""
 
+    def let_be_seen(self, why: str | None) -> None:  # noqa: B027 - most repeat nothing without the network
+        """Let somebody see each pass of the network: on a host nothing is repeated without it then.
+
+        Args:
+            why: what for, as the end of a sentence; None if nobody looks any more.
+        """
+
     def _check_paths(self, paths: Mapping[int, IntArray]) -> None:
         self.cache.check_open(paths)
         for slot, path in paths.items():
@@ -311,7 +318,7 @@ class HostExecutor(Executor):
 
     @property
     def failure(self) -> str | None:
-        return self._passes.failure if self._passes is not None else None
+        return None if self._passes is None else self._passes.seen or self._passes.failure
 
     @property
     def recorded(self) -> int:
@@ -349,3 +356,7 @@ class HostExecutor(Executor):
     def forget(self) -> None:
         if self._passes is not None:
             self._passes.forget()
+
+    def let_be_seen(self, why: str | None) -> None:
+        if self._passes is not None:
+            self._passes.seen = why

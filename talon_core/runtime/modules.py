@@ -74,6 +74,14 @@ def recorded_parts(model: nn.Module) -> list[object]:
     return parts
 
 
+def hooked(model: nn.Module) -> bool:
+    """Whether somebody has hooks on a module of the model, or on whatever module is called."""
+    of_all = nn.modules.module
+    if of_all._global_forward_pre_hooks or of_all._global_forward_hooks:
+        return True
+    return any(module._forward_pre_hooks or module._forward_hooks for module in _modules(model))
+
+
 NO_ATTRIBUTES = {*vars(nn.Module())}
 """What every module has: its parts, which are looked at one by one, and its mode."""
 

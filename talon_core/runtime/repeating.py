@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from talon_core.errors import one_line
+from talon_core.errors import of_the_machine, one_line
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.recording import PassRecorder
@@ -45,6 +45,7 @@ class RepeatedPasses:
 
     Attributes:
         failure: why a kind of pass is not repeated, the last one of which that is so.
+        seen: why all passes run as they are for now; None where they need not.
     """
 
     def __init__(self, recorder: PassRecorder, cache: TreeCache) -> None:
@@ -53,6 +54,7 @@ class RepeatedPasses:
         self._kinds: dict[Hashable, _Kind] = {}
         self._refused: set[Hashable] = set()
         self.failure: str | None = None
+        self.seen: str | None = None
 
     @property
     def recorded(self) -> int:
@@ -84,7 +86,7 @@ class RepeatedPasses:
         Returns:
             What the pass returns.
         """
-        if kind in self._refused:
+        if self.seen is not None or kind in self._refused:
             return plainly()
         own = self._kinds.setdefault(kind, _Kind())
         own.runs += 1
@@ -94,13 +96,19 @@ class RepeatedPasses:
         if own.recorded is None or not own.recorded.fits(queries, more):
             try:
                 own.recorded, own.checked = self._recorder.record(work, self._cache, queries, more), 0
-            except RuntimeError as error:
+            except Exception as error:  # a pass that is watched may fail in ways of its own
+                if of_the_machine(error):
+                    raise
                 self._refuse(kind, one_line(error))
                 return plainly()
         expected = plainly() if own.checked < CHECKED else None
         slots, rows = self._cache.next_rows(inputs.counts)
         self._cache.make_room(int(rows.max(initial=-1)) + 1)
-        made: T = own.recorded.run(inputs, more, slots, rows)
+        try:
+            made: T = own.recorded.run(inputs, more, slots, rows)
+        except RuntimeError as error:
+            self._refuse(kind, one_line(error))
+            return plainly() if expected is None else expected
         if expected is None:
             return made
         own.checked += 1

@@ -131,6 +131,26 @@ def test_a_model_that_has_changed_is_written_down_anew(library, how):
     assert after == decoder_for_model(model, None, Parts(policy="none")).generate(PROMPT, max_new_tokens=20).token_ids
 
 
+def test_hooks_of_the_model_are_called_in_each_pass(library):
+    decoder = made(policy="chain:length=2")
+    decoder.generate(PROMPT, max_new_tokens=12)
+    assert passes_of(decoder.target.runner.executor)
+    seen = []
+    hook = decoder.target.model.model.layers[1].register_forward_hook(lambda *_: seen.append(1))
+    ran = decoder.generate(PROMPT, max_new_tokens=12)
+    assert len(seen) >= ran.stats.target_passes
+    assert "hooks" in decoder.target.runner.executor.failure
+    hook.remove()
+    decoder.generate(PROMPT, max_new_tokens=12)
+    assert passes_of(decoder.target.runner.executor)
+
+
+def test_positions_that_a_model_does_not_know_are_told_in_words(library):
+    decoder = made("gpt2", n_positions=32)
+    decoder.generate(PROMPT[:6], max_new_tokens=12)
+    assert decoder.target.runner.executor.failure is not None
+
+
 def test_a_pass_that_gives_other_numbers_is_given_up(library, monkeypatch):
     from talon_kernels.recorded import _Walked
 

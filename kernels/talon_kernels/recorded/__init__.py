@@ -228,7 +228,10 @@ class _Walked(RecordedPass[T]):
                     return now.get(id(value), value) if isinstance(value, Tensor) else value
 
                 for function, arguments, keywords, made in self._tape.angles:
-                    out = function(*tree_map(present, arguments), **tree_map(present, keywords))
+                    try:
+                        out = function(*tree_map(present, arguments), **tree_map(present, keywords))
+                    except IndexError as error:  # a table of learned positions ends
+                        raise CannotRecord(f"positions from {start} to {start + rows} are too far: {error}") from error
                     now.update(zip(map(id, made), [out] if isinstance(out, Tensor) else out, strict=True))
                 for piece, base in self._tape.positional.items():
                     parts[piece].append(present(base).reshape(rows, -1))
