@@ -238,8 +238,10 @@ def _affine(x: Tensor, child: nn.Module | None, narrow: Mapping[Tensor, Narrow])
     if bias is not None and not _usable(x, bias):
         return None
     if type(child) is BlockLinear:
-        blocks = child.blocks
-        return (blocks, bias) if blocks.data.is_cpu and type(x) is Tensor and x.dtype is _float32 else None
+        wants_gradient = torch.is_grad_enabled() and x.requires_grad
+        if type(x) is not Tensor or x.dtype is not _float32 or not x.is_cpu or not child.data.is_cpu or wants_gradient:
+            return None
+        return child.blocks, bias
     weight = child._parameters.get("weight")
     if not _usable(x, weight):
         return None

@@ -10,11 +10,8 @@ from talon_core.runtime.blocks import Blocks
 FLOAT32, BFLOAT16 = 0, 30
 """GGUF's numbers of two types; those of blocks come with them."""
 
-KINDS = frozenset({2, 3, 6, 7, 8, 12, 13, 14})
-"""The types of blocks that are understood: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K."""
-
 Stored = Tensor | Blocks
-"""A weight of shape `(out, in)`: float32 or bfloat16, contiguous on the CPU, or blocks of a type among `KINDS`."""
+"""A weight of shape `(out, in)`: float32 or bfloat16, contiguous on the CPU, or blocks."""
 
 
 def shape_of(weight: Stored) -> tuple[int, int]:

@@ -195,7 +195,7 @@ def _availability(registry: Registry, kind: str, devices: list[dict[str, Any]]) 
 
 
 def _measured(registry: Registry, devices: list[dict[str, Any]], problems: list[str]) -> dict[str, dict[str, str]]:
-    """What accelerators that are taken by themselves measure on the last device, by their names."""
+    """What accelerators that are taken by themselves measure on the CPU, by their names."""
     import torch
 
     found: dict[str, dict[str, str]] = {}
@@ -205,7 +205,7 @@ def _measured(registry: Registry, devices: list[dict[str, Any]], problems: list[
             continue
 
         def measure(name: str = name, cls: Any = cls) -> None:
-            made, why = made_and_why_not("accelerator", cls, torch.device(devices[-1]["name"]), torch.float32)
+            made, why = made_and_why_not("accelerator", cls, torch.device("cpu"), torch.float32)
             figures = made.measured() if why is None else {}
             if figures:
                 found[name] = dict(figures)

@@ -73,6 +73,7 @@ class ModelRunner:
         self.features = tuple(features)
         self.device: torch.device = model.device
         self.executor = executor
+        self.others: Collection[Executor] = ()  # that may run layers of the model
         self._forget = forget if forget is not None else executor.forget
         self.cache = executor.cache
         self._captured: dict[int, Tensor] = {}
@@ -112,6 +113,11 @@ class ModelRunner:
             raise ValueError(changed)
         if not again or not self._modules.are_those_of_the_model():
             self._modules = Modules(self.model)
+            if again:
+                self._forget()
+        why = "the model has hooks, which are called in each pass" if hooked(self.model) else None
+        for executor in {self.executor, *self.others}:
+            executor.let_be_seen(why)
         watchful = self._accelerated if isinstance(self._accelerated, WatchfulSession) else None
         seen = watchful.changes if watchful is not None else 0
         if not again:
@@ -135,7 +141,6 @@ class ModelRunner:
         Args:
             watched: tells weights whose numbers the accelerator compares.
         """
-        self.executor.let_be_seen("the model has hooks, which are called in each pass" if hooked(self.model) else None)
         parts, marks = recorded_parts(self.model), marks_of(self.model, watched)
         if (parts, marks) != (self._parts, self._marks):
             if self._marks:

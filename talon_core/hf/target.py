@@ -86,6 +86,7 @@ class HFTarget(NetworkTarget):
         self.graphs = graphs
         self._executors: WeakSet[Executor] = WeakSet()  # whose recorded passes may read weights of the model
         self.runner = ModelRunner(model, self.executor(), accelerator, features, self._forget)
+        self.runner.others = self._executors
         if probe:
             self._probe(config)
         forget_widened(model)  # passes in a session may need no weights but the blocks

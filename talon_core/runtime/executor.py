@@ -1,8 +1,9 @@
 """Runs passes over draft trees, and over prompts, for whoever has a network: a target's adapter, or a neural drafter.
 
-There are two executors. `HostExecutor` runs what it is given as it is. `DeviceExecutor` (in `device`) sends all numbers
-of a pass in one copy, keeps every shape to one of few, and repeats recorded passes without Python. What a pass does is
-one function of a `TreeView` for both, so nobody who has a network needs to know which it is.
+There are two executors. `HostExecutor` runs what it is given as it is, or repeats what was recorded of it, to the bit.
+`DeviceExecutor` (in `device`) sends all numbers of a pass in one copy, keeps every shape to one of few, and repeats
+recorded passes without Python. What a pass does is one function of a `TreeView` for both, so nobody who has a network
+needs to know which it is.
 """
 
 from abc import ABC, abstractmethod

@@ -61,7 +61,13 @@ class RecordedPass(ABC, Generic[T]):
 
 
 class PassRecorder(ABC):
-    """Writes down passes over trees on a host, so that they are repeated without Python."""
+    """Writes down passes over trees on a host, so that they are repeated without Python.
+
+    Attributes:
+        most: queries of the largest pass that can be repeated.
+    """
+
+    most: int
 
     @abstractmethod
     def record(

@@ -20,8 +20,8 @@ T = TypeVar("T")
 RECORDED_AFTER = 2
 """Passes of a kind that run as they are before one is written down, which takes as long as a few of them."""
 
-CHECKED = 2
-"""Passes of a kind that are run both ways, and compared."""
+CHECKED = 1
+"""Passes of a kind, with one node, with several and with those of several sequences, that are run both ways."""
 
 
 @attrs.define
@@ -30,21 +30,20 @@ class _Kind:
 
     recorded: Any = None  # a `RecordedPass`
     runs: int = 0
-    checked: int = 0
+    checked: dict[tuple[bool, bool], int] = attrs.field(factory=dict)
 
 
 class RepeatedPasses:
     """The passes of a host, each kind written down once and repeated from then on.
 
-    A kind of pass is written down when it comes for the third time. What is repeated is held against the pass itself
-    twice, and given up if it is not the same to the bit.
+    A kind of pass is written down when it comes for the third time. What is repeated is held against the pass itself,
+    once with one node, once with several and once with several sequences, and given up unless it has the same bits.
 
     Args:
         recorder: writes passes down.
         cache: the keys and values that they work on.
 
     Attributes:
-        failure: why a kind of pass is not repeated, the last one of which that is so.
         seen: why all passes run as they are for now; None where they need not.
     """
 
@@ -52,14 +51,18 @@ class RepeatedPasses:
         self._recorder = recorder
         self._cache = cache
         self._kinds: dict[Hashable, _Kind] = {}
-        self._refused: set[Hashable] = set()
-        self.failure: str | None = None
+        self._refused: dict[Hashable, str] = {}
         self.seen: str | None = None
 
     @property
     def recorded(self) -> int:
         """How many kinds are written down."""
         return sum(kind.recorded is not None for kind in self._kinds.values())
+
+    @property
+    def failure(self) -> str | None:
+        """Why a kind of pass is not repeated, the last one of which that is so."""
+        return next(reversed(self._refused.values()), None)
 
     def forget(self) -> None:
         """Give up what was written down."""
@@ -86,22 +89,23 @@ class RepeatedPasses:
         Returns:
             What the pass returns.
         """
-        if self.seen is not None or kind in self._refused:
+        queries = inputs.layout.queries
+        if self.seen is not None or kind in self._refused or queries > self._recorder.most:
             return plainly()
         own = self._kinds.setdefault(kind, _Kind())
         own.runs += 1
         if own.runs <= RECORDED_AFTER:
             return plainly()
-        queries = inputs.layout.queries
         if own.recorded is None or not own.recorded.fits(queries, more):
             try:
-                own.recorded, own.checked = self._recorder.record(work, self._cache, queries, more), 0
+                own.recorded, own.checked = self._recorder.record(work, self._cache, queries, more), {}
             except Exception as error:  # a pass that is watched may fail in ways of its own
                 if of_the_machine(error):
                     raise
                 self._refuse(kind, one_line(error))
                 return plainly()
-        expected = plainly() if own.checked < CHECKED else None
+        sort = queries > 1, sum(count > 0 for count in inputs.counts) > 1
+        expected = plainly() if own.checked.get(sort, 0) < CHECKED else None
         slots, rows = self._cache.next_rows(inputs.counts)
         self._cache.make_room(int(rows.max(initial=-1)) + 1)
         try:
@@ -111,14 +115,13 @@ class RepeatedPasses:
             return plainly() if expected is None else expected
         if expected is None:
             return made
-        own.checked += 1
+        own.checked[sort] = own.checked.get(sort, 0) + 1
         if not _alike(expected, made):
             self._refuse(kind, "what was written down of it gave other numbers than the pass itself")
         return expected
 
     def _refuse(self, kind: Hashable, why: str) -> None:
-        self.failure = why
-        self._refused.add(kind)
+        self._refused[kind] = why
         self._kinds.pop(kind, None)
 
 
@@ -127,5 +130,9 @@ def _alike(expected: Any, made: Any) -> bool:
     if isinstance(expected, tuple | list):
         return len(expected) == len(made) and all(map(_alike, expected, made))
     if isinstance(expected, Tensor):
+        if expected.dtype != made.dtype or expected.shape != made.shape:
+            return False
+        if expected.dtype is torch.float32:
+            expected, made = expected.contiguous().view(torch.int32), made.contiguous().view(torch.int32)
         return torch.equal(expected, made)
     return bool(expected == made)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.plugins.parts import Parts
 from talon_core.runtime import repeating
+from talon_core.tree import TokenTree
 from talon_kernels.recorded.plan import arrange, set_waits
 from talon_kernels.recorded.steps import Op, Operand, Step
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
@@ -45,7 +46,7 @@ def made(architecture="llama", drafter="draft-model:skip=1-2", policy="talon:bud
 def passes_of(executor):
     """How many passes were walked, each of them compared with the pass itself."""
     assert executor.failure is None
-    return sum(kind.checked for kind in executor._passes._kinds.values())
+    return sum(sum(kind.checked.values()) for kind in executor._passes._kinds.values())
 
 
 @pytest.mark.parametrize("architecture", RECORDED)
@@ -129,6 +130,50 @@ def test_a_model_that_has_changed_is_written_down_anew(library, how):
     assert passes_of(decoder.target.runner.executor) >= 3
     assert after != before
     assert after == decoder_for_model(model, None, Parts(policy="none")).generate(PROMPT, max_new_tokens=20).token_ids
+
+
+def test_weights_may_be_views_of_one_tensor(library):
+    model = tiny_model("llama", **HEADS)
+    flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    torch.nn.utils.vector_to_parameters(flat, model.parameters())
+    decoder = decoder_for_model(model, None, Parts("draft-model:skip=1-2", "talon:budget=12"))
+    decoder.generate(PROMPT, max_new_tokens=30)
+    assert passes_of(decoder.target.runner.executor) >= 5
+
+
+def test_what_asks_for_a_number_of_the_positions_is_not_repeated(library):
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    decoder = made("llama", **HEADS, rope_parameters=rope, max_position_embeddings=128)
+    plain = decoder_for_model(decoder.target.model, None, Parts(policy="none"))
+    expected = plain.generate(PROMPT, max_new_tokens=20).token_ids
+    assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected
+    assert decoder.target.runner.executor.failure is not None
+
+
+def test_one_large_pass_does_not_end_the_small_ones(library):
+    decoder = made("qwen3", policy="eagle2:budget=60")
+    executor = decoder.target.runner.executor
+    decoder.generate(PROMPT, max_new_tokens=10)
+    decoder.generate([PROMPT[: 5 + at] for at in range(6)], max_new_tokens=6)
+    before = passes_of(executor)
+    decoder.generate(PROMPT, max_new_tokens=10)
+    assert passes_of(executor) > before
+
+
+def test_tokens_that_a_table_does_not_have_are_refused_as_by_the_pass_itself(library):
+    decoder = made()
+    target = decoder.target
+    tree = TokenTree(np.array([5]), np.array([-1]), np.zeros(1))
+    beyond = TokenTree(np.array([10**6]), np.array([-1]), np.zeros(1))
+    with target.session():
+        target.open(0, 60)
+        target.read({0: np.arange(5, 20)})
+        for _ in range(6):
+            target.verify({0: tree})
+            target.commit({0: np.arange(0)})
+        assert passes_of(target.runner.executor)
+        with pytest.raises(IndexError):
+            target.verify({0: beyond})
 
 
 def test_hooks_of_the_model_are_called_in_each_pass(library):

@@ -191,3 +191,12 @@ def test_the_kinds_have_the_sizes_of_ggml():
         **{"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34)},
         **{"Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210)},
     }
+
+
+def test_a_state_dict_may_be_given_back_and_another_may_not():
+    blocks = Blocks(torch.from_numpy(random_blocks("Q4_1", 5, 64)), int(GGMLQuantizationType.Q4_1), 64)
+    layer = BlockLinear(64, 5, blocks)
+    state = layer.state_dict()
+    layer.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="other numbers cannot be put into blocks"):
+        layer.load_state_dict({**state, "weight": state["weight"] + 1})

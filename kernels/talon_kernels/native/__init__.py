@@ -88,7 +88,7 @@ class Library:
 def _has_memory(failed: Any, *_: Any) -> Any:
     """Raise where a kernel could not have memory of its own."""
     if failed:
-        raise MemoryError("there is no memory left for a product of matrices")
+        raise MemoryError("there is no memory left for what a pass of the network finds on the way")
     return failed
 
 

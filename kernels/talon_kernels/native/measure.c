@@ -39,7 +39,8 @@ EXPORT int64_t talon_multiply(int64_t times, int64_t threads, float *out) {
     return CHAINS * V;
 }
 
-// Tells whether n bytes are others than before: the sum of their words of eight, and of the bytes that are left.
+// Tells whether n bytes are others than before: a sum of words of eight bytes, each times an odd number of its
+// own, so that it matters where they stand, and of the bytes that are left.
 EXPORT uint64_t talon_checksum(const uint8_t *p, int64_t n, int64_t threads) {
     uint64_t total = 0;
     const int64_t words = n / 8;
@@ -53,12 +54,12 @@ EXPORT uint64_t talon_checksum(const uint8_t *p, int64_t n, int64_t threads) {
             for (int j = 0; j < 8; j++) {
                 uint64_t word;
                 memcpy(&word, p + 8 * (i + j), 8);
-                a[j] += word;
+                a[j] += word * (uint64_t)(2 * (i + j) + 1);
             }
         for (; i < end; i++) {
             uint64_t word;
             memcpy(&word, p + 8 * i, 8);
-            a[0] += word;
+            a[0] += word * (uint64_t)(2 * i + 1);
         }
         for (int j = 0; j < 8; j++) total += a[j];
     }

@@ -15,7 +15,7 @@ typedef struct {
     int kind;
 } Product;
 
-// One thread's share of n columns, in whole cache lines.
+// One thread's share of n columns, in multiples of 24, which tiles of all widths divide.
 void share(int64_t n, int64_t thread, int64_t threads, int64_t *begin, int64_t *end);
 
 // Columns [begin, end) of y, by one thread. Returns 1 when memory is short.

@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import filelock
 import torch
+from attrs.validators import instance_of
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ ROWS_OF_PANELS = (1, 4, 2, 3)
 INPUTS, OUTPUTS = 1024, 1536
 """Columns and rows of the weights that are tried, of which there are so many that no cache holds them."""
 
-MEGABYTES = 48
+MEGABYTES = 96
 """Of weights, more than most processors cache."""
 
 GAIN = 1.05
@@ -65,9 +66,9 @@ class Plan:
         floats: about so many numbers has a panel.
     """
 
-    columns: int
-    distance: int
-    floats: int = 4096
+    columns: int = attrs.field(validator=instance_of(int))
+    distance: int = attrs.field(validator=instance_of(int))
+    floats: int = attrs.field(default=4096, validator=instance_of(int))
 
 
 Plans = Mapping[tuple[int, int], Plan]
@@ -98,8 +99,11 @@ def apply_plans(library: Library) -> Plans:
     if plans is None:
         if not place.exists():
             return {}
-        plans = best_plans(library)
-        _keep(path, plans)
+        with filelock.FileLock(f"{path}.lock"):  # two that try at once would time each other
+            plans = _kept(path)
+            if plans is None:
+                plans = best_plans(library)
+                _keep(path, plans)
     for (source, rows), plan in plans.items():
         library.plan(source, rows, plan.columns, plan.distance, plan.floats)
     return plans
@@ -115,14 +119,14 @@ def _kept(path: Path) -> Plans | None:
 
 def _keep(path: Path, plans: Plans) -> None:
     entries = [{"source": source, "rows": rows, "plan": attrs.asdict(plan)} for (source, rows), plan in plans.items()]
-    with contextlib.suppress(OSError):  # it is tried again then
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(entries, file)
-        os.replace(file.name, path)
+    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as folder:  # or it is tried again
+        whole = Path(folder) / path.name
+        whole.write_text(json.dumps(entries), encoding="utf-8")
+        whole.replace(path)
 
 
 def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
-    """Try plans for as long as there is time; those that were not tried are left out."""
+    """Try plans for as long as there is time; what was not compared with anything is left out."""
     ends = time.perf_counter() + seconds
     found: dict[tuple[int, int], Plan] = {}
     threads = torch.get_num_threads()
@@ -130,11 +134,11 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
         weights = _weights(source)
         before = Plan(8, 2)
         for rows in ROWS if source != PANEL else ROWS_OF_PANELS:
+            if time.perf_counter() > ends:
+                return found
             took = partial(_plan_took, library, source, rows, weights, threads)
-            for plan in _better(before, took, source == PANEL, ends):
-                found[source, rows] = before = plan
-            if (source, rows) in found:
-                took(before)  # the last that was tried may be another
+            before = found[source, rows] = _better(before, took, source == PANEL, ends)
+            took(before)  # the last that was tried may be another
     return found
 
 
@@ -146,29 +150,27 @@ def _plan_took(library: Library, source: int, rows: int, weights: Tensor, thread
     return _took(lambda: _multiply(library, x, weights, y, KINDS[source], threads))
 
 
-def _better(first: Plan, took: Callable[[Plan], float], panels: bool, ends: float) -> Iterator[Plan]:
-    """Better and better plans, one setting changed at a time."""
+def _better(first: Plan, took: Callable[[Plan], float], panels: bool, ends: float) -> Plan:
+    """The best plan, with one setting changed at a time, or the best so far when the time is over."""
     settings: list[tuple[str, tuple[int, ...]]] = [("columns", WIDTHS[::-1]), ("distance", DISTANCES)]
     if panels:
         settings.append(("floats", PANELS))
     best, least = first, took(first)
-    if least < math.inf:
-        yield best
     for name, values in settings:
         for value in values:
-            if time.perf_counter() > ends:
-                return
+            if time.perf_counter() > ends and least < math.inf:
+                return best
             plan = attrs.evolve(best, **{name: value})
             seconds = took(plan)
             if seconds * GAIN < least:
                 best, least = plan, seconds
-                yield best
+    return best
 
 
 def _weights(source: int) -> Tensor:
     """Bytes of many weights, one after another, shape `(weights, bytes)`."""
     size = INPUTS * OUTPUTS * BITS[source] // 8
-    count = max(1, MEGABYTES * 2**20 // size) if source != PANEL else max(1, MEGABYTES * 2**18 // size)
+    count = max(1, MEGABYTES * 2**20 // size)
     return torch.full((count, size), 1, dtype=torch.uint8)  # what nobody has written to would be in a cache
 
 
@@ -190,7 +192,7 @@ def _took(work: Callable[[], Any]) -> float:
 def machine_speeds(library: Library) -> Speeds:
     """Measure what the machine can do at best, in a quarter of a second."""
     threads = torch.get_num_threads()
-    numbers = torch.ones(64 * 2**20 // 4)
+    numbers = torch.ones(256 * 2**20 // 4)  # more than a cache may hold
     reading = min(_took(lambda: library.sum(numbers.data_ptr(), numbers.numel(), threads)) for _ in range(4))
     times = 2_000_000
     out = torch.zeros(1)

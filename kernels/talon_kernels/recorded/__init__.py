@@ -39,6 +39,8 @@ class NativeRecorder(PassRecorder):
         library: walks.
     """
 
+    most = MOST_ROWS[-1][-1]
+
     def __init__(self, library: Library) -> None:
         self._library = library
 
@@ -146,8 +148,8 @@ class _Walked(RecordedPass[T]):
         self._steps = packed([moved(step, arena, places) for step in tape.steps])
         self._memory = np.zeros(arena + 1, dtype=np.uint64)
         self._memory[arena] = self._arena.data_ptr()
-        for piece, tensor in tape.constants.items():
-            self._memory[piece] = tensor.data_ptr()
+        for piece, address in tape.addresses.items():
+            self._memory[piece] = address
         self._inputs = {name: piece for piece, name in tape.inputs.items()}
 
     def fits(self, queries: int, more: Mapping[str, Numbers]) -> bool:
@@ -162,6 +164,11 @@ class _Walked(RecordedPass[T]):
         held = {name: np.ascontiguousarray(given[name], dtype=np.int64) for name in self._inputs}
         for name, piece in self._inputs.items():
             self._memory[piece] = held[name].ctypes.data
+            limit = self._tape.limits.get(piece)
+            if limit is not None and len(held[name]) and not 0 <= held[name].min() <= held[name].max() < limit:
+                raise CannotRecord(
+                    f"{name} reach from {held[name].min()} to {held[name].max()}; there are {limit} rows"
+                )
         layout = native_layout(inputs.layout)
         self._library.walk(
             self._steps.ctypes.data,
@@ -214,14 +221,22 @@ class _Walked(RecordedPass[T]):
                 self._memory[piece] = self._cache.layer(layer, *self._like[layer])[which].data_ptr()
             self._reallocations = self._cache.reallocations
         if positions > self._known:
-            self._make_tables(max(positions, self._cache.capacity))
+            try:
+                self._make_tables(max(positions, self._cache.capacity))
+            except CannotRecord:  # the model may know fewer positions than there is room for
+                self._make_tables(positions)
 
     def _make_tables(self, positions: int) -> None:
         """Compute what follows from positions alone, for all of them; the tape's operations again, some at a time."""
         rows = self._most[0]
-        parts: dict[int, list[Tensor]] = {piece: [] for piece in self._tape.positional}
+        wanted = max(positions, rows)
+        starts = [*range(0, wanted - rows, rows), wanted - rows]
+        tables = {
+            piece: torch.empty((wanted, base.numel() // rows), dtype=torch.float32)
+            for piece, base in self._tape.positional.items()
+        }
         with torch.inference_mode():
-            for start in range(0, positions, rows):
+            for start in starts:
                 now = {id(self._tape.positions): torch.arange(start, start + rows)}
 
                 def present(value: Any, now: dict[int, Tensor] = now) -> Any:
@@ -234,8 +249,8 @@ class _Walked(RecordedPass[T]):
                         raise CannotRecord(f"positions from {start} to {start + rows} are too far: {error}") from error
                     now.update(zip(map(id, made), [out] if isinstance(out, Tensor) else out, strict=True))
                 for piece, base in self._tape.positional.items():
-                    parts[piece].append(present(base).reshape(rows, -1))
-        for piece, some in parts.items():
-            self._tables[piece] = torch.cat(some)
-            self._memory[piece] = self._tables[piece].data_ptr()
-        self._known = -(-positions // rows) * rows
+                    tables[piece][start : start + rows] = present(base).reshape(rows, -1)
+        for piece, table in tables.items():
+            self._tables[piece] = table
+            self._memory[piece] = table.data_ptr()
+        self._known = wanted

@@ -136,8 +136,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         steps: what C does, in order.
         tail: what PyTorch does then.
         made: pieces of memory that the pass makes, and how many float32 numbers they have.
-        constants: pieces that stay where they are, and a tensor there.
+        addresses: of pieces that stay where they are.
+        held: tensors there, so that they last.
         inputs: pieces with what a pass is given, and its name.
+        limits: by input, below what its numbers must be to name rows that are there.
         caches: pieces with the keys (0) and values (1) of a layer.
         positional: pieces with a row for each position, and what they are for the positions of the tape.
         angles: how these follow from `positions`: function, arguments, keywords, results.
@@ -157,8 +159,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         self.steps: list[Step] = []
         self.tail: list[Tail] = []
         self.made: dict[Piece, int] = {}
-        self.constants: dict[Piece, Tensor] = {}
+        self.addresses: dict[Piece, int] = {}
+        self.held: list[Tensor] = []
+        self._weights: dict[int, Piece] = {}  # by address
         self.inputs: dict[Piece, str] = {}
+        self.limits: dict[Piece, int] = {}
         self.caches: dict[tuple[int, int], Piece] = {}
         self.positional: dict[Piece, Tensor] = {}
         self.angles: list[tuple[Callable[..., Any], Any, Any, list[Tensor]]] = []
@@ -223,10 +228,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
                 raise CannotRecord("the pass computes with token ids or indices")
             if any(size % count.most == 0 and size for size in tensor.shape for count in self._counts):
                 raise CannotRecord(f"a tensor of shape {tuple(tensor.shape)} may or may not follow the rows")
-            piece = self._new()
-            self.constants[piece] = tensor
-            self._storages[key] = Storage(piece, tensor, False)
+            self._storages[key] = Storage(self._constant(tensor, tensor.untyped_storage().data_ptr()), tensor, False)
         return self._storages[key]
+
+    def _constant(self, tensor: Tensor, address: int) -> Piece:
+        """Memory that stays where it is: one piece for an address, so that it is known what is written there."""
+        if address not in self._weights:
+            self._weights[address] = self._new()
+            self.addresses[self._weights[address]] = address
+            self.held.append(tensor)
+        return self._weights[address]
 
     def _angle(self, tensor: Tensor) -> Piece:
         """The memory with a row for each of the pass's positions, taken from a table of all positions."""
@@ -304,9 +315,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             return self._fresh(torch.zeros(tuple(shape), dtype=_float32))
 
     def _weight(self, weight: Stored) -> Operand:
-        piece = self._new()
-        self.constants[piece] = weight if isinstance(weight, Tensor) else weight.data
-        return Operand(piece)
+        data = weight if isinstance(weight, Tensor) else weight.data
+        return Operand(self._constant(data, data.data_ptr()))
 
     def _optional(self, tensor: Tensor | None) -> Operand | None:
         return None if tensor is None else self._operand(tensor)
@@ -366,13 +376,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
     def embedding(self, table: Stored, ids: Tensor) -> Tensor:
         """Rows of a table, whose index is an input."""
         y = self._result((*ids.shape, shape_of(table)[1]))
-        self._take(y, self._weight(table), kind_of(table), ids)
+        self._take(y, self._weight(table), shape_of(table)[0], kind_of(table), ids)
         return y
 
-    def _take(self, y: Tensor, table: Operand, kind: int, index: Tensor) -> None:
+    def _take(self, y: Tensor, table: Operand, rows: int, kind: int, index: Tensor) -> None:
         key = _key(index)
         if key not in self._index or self._index[key] < 0 or index.numel() != self._input_count[key].most:
             raise CannotRecord("rows are taken by an index that is no input")
+        self.limits[self._index[key]] = min(rows, self.limits.get(self._index[key], rows))
         width = y.shape[-1]
         own = attrs.evolve(self._operand(y), strides=(width,))
         operands: list[Operand | None] = [own, table, Operand(self._index[key])]
@@ -445,7 +456,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             return func(*args, **kwargs)  # of what was there before: it stays what it is
         if all(_key(each) in self._from_positions for each in known) and not func._schema.is_mutable:
             out = func(*args, **kwargs)
-            made = [each for each in tree_flatten(out)[0] if isinstance(each, Tensor)]
+            made = tree_flatten(out)[0]
+            if not all(isinstance(each, Tensor) for each in made):
+                raise CannotRecord(f"{func} asks for a number of the positions")
             self.angles.append((func, args, kwargs, made))
             for each in made:
                 self._from_positions.setdefault(_key(each), each)
@@ -524,7 +537,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         place = self._operand(table) if storage is not None and storage.made else self._weight(table)
         if place.offset:
             raise CannotRecord("rows are taken of a part of a table")
-        self._take(y, place, 0, index)
+        self._take(y, place, table.shape[0], 0, index)
         return y
 
     def _in_order(self, table: Tensor, index: Tensor) -> Tensor:
@@ -545,6 +558,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             raise CannotRecord("rows are written by an index that is no input")
         if rows.stride(1) != 1 or not table.is_contiguous():
             raise CannotRecord("rows are written that are no rows of numbers")
+        self.limits[self._index[key]] = min(len(table), self.limits.get(self._index[key], len(table)))
         operands = [self._weight(table), self._operand(rows), Operand(self._index[key])]
         self.steps.append(Step(Op.SCATTER, self._input_count[key].number, [*operands], (), (table.shape[1],)))
         return table
