@@ -126,6 +126,21 @@ def test_a_compiler_that_fails_is_said_in_words(monkeypatch, tmp_path, cache):
         build_library(Library)
 
 
+def test_another_processor_has_a_library_of_its_own(monkeypatch, cache, compiled):
+    monkeypatch.delenv(build.MARCH, raising=False)
+    here = build_library(Library)
+    monkeypatch.setenv(build.MARCH, "haswell")
+    assert build.flag_sets() == (("-march=haswell", "-fopenmp"), ("-march=haswell",))
+    assert build_library(Library).path != here.path
+    assert len(compiled) == 2
+
+
+def test_a_processor_that_the_compiler_does_not_know_is_said_in_words(library, monkeypatch, cache):
+    monkeypatch.setenv(build.MARCH, "abacus")
+    with pytest.raises(BuildError, match=r"cannot compile the native kernels: .*abacus"):
+        build_library(Library)
+
+
 CHILD = """
 import os
 import torch

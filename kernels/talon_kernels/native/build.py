@@ -33,6 +33,11 @@ FLAG_SETS = (
 )
 """Tried in this order: Arm compilers spell the processor otherwise, Apple's clang has no OpenMP (one thread, then)."""
 
+MARCH = "TALON_NATIVE_MARCH"
+"""The environment variable that names another processor than this one to compile for, as `-march=` has it: with
+`haswell` or `x86-64` a new processor shows in tests what older ones compute. A library for what this processor has not
+got kills the process."""
+
 COMPILE_SECONDS = 120.0
 ANSWER_SECONDS = 20.0
 """For what takes a moment: a compiler's version, a library's first call."""
@@ -130,11 +135,17 @@ def build_key(compiler: list[str]) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
     key = hashlib.sha256()
-    how = repr((COMMON_FLAGS, FLAG_SETS, compiler)).encode()
+    how = repr((COMMON_FLAGS, flag_sets(), compiler)).encode()
     for part in (*(_source(name) for name in (*HEADERS, *SOURCES)), how, asked.stdout, processor().encode()):
         key.update(len(part).to_bytes(8, "big"))
         key.update(part)
     return key.hexdigest()[:24]
+
+
+def flag_sets() -> tuple[tuple[str, ...], ...]:
+    """The flags to try, in order: those for this processor, or for the one that `$TALON_NATIVE_MARCH` names."""
+    chosen = os.environ.get(MARCH, "").strip()
+    return ((f"-march={chosen}", "-fopenmp"), (f"-march={chosen}",)) if chosen else FLAG_SETS
 
 
 def processor() -> str:
@@ -157,7 +168,7 @@ def compile_sources(compiler: list[str], target: Path) -> None:
     """
     sources = [str(Path(__file__).with_name(name)) for name in SOURCES]
     problem = ""
-    for flags in FLAG_SETS:
+    for flags in flag_sets():
         command = [*compiler, *COMMON_FLAGS, *flags, *sources, "-o", str(target), "-lm"]
         try:
             done = run_quietly(command, COMPILE_SECONDS)
