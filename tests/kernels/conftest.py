@@ -1,13 +1,43 @@
 """What the tests of kernels share: outputs that start as NaN, the native library, the law of errors."""
 
 import os
+import platform
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import torch
 
-from talon_kernels.native import Library, load, unavailable
+from talon_kernels import native
+from talon_kernels.native import Library, build, load, unavailable
+from talon_tests.emulated import CannotEmulate, Emulated, built_driver
 from talon_tests.interpreter import patch_once
+
+PROCESSORS = ("here", "haswell", "x86-64", "aarch64")
+"""What the kernels are compiled for: the processor here; one with AVX2, one with SSE2 alone, and an Arm, emulated."""
+
+NEEDS: dict[str, set[str]] = {"haswell": {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}, "x86-64": set()}
+"""What Linux calls the abilities of this machine's processor that are not told by its kind."""
+
+EVERYWHERE = ("test_blocks", "test_skinny_linear", "test_elementwise", "test_tree_attention", "test_recorded")
+"""Files whose tests of the native kernels run on all of them."""
+
+LONG = ("test_wide_rows_fit_no_panel_and_change_nothing", "test_many_rows_are_cut_into_blocks_without_a_change_of_bits")
+QUICK = ("test_a_few_walked_passes_have_the_bits_of_the_pass", "test_steps_are_packed_as_c_reads_them")
+"""Tests that run on other processors with the whole matrix alone, and those of recorded passes that always do."""
+
+NEEDED = "TALON_NEEDS_EMULATOR"
+"""The environment variable that says that the emulator must be there."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test of the native kernels once for each processor."""
+    file, test = metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__
+    if file in EVERYWHERE and "library" in metafunc.fixturenames:
+        always = test in QUICK if file == "test_recorded" else test not in LONG
+        marks = () if always else (pytest.mark.matrix,)
+        others = [pytest.param(processor, marks=marks) for processor in PROCESSORS[1:]]
+        metafunc.parametrize("library", ["here", *others], indirect=True, scope="module")
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +50,13 @@ def _poisoned_outputs() -> Iterator[None]:
     torch.use_deterministic_algorithms(before)
 
 
-@pytest.fixture(scope="session")
-def library() -> Library:
-    """The native kernels; the test is skipped where there is no compiler, and fails where one refuses our sources."""
+@pytest.fixture(scope="module")
+def library(request: pytest.FixtureRequest) -> Iterator[Library]:
+    """The native kernels; the test is skipped where there is no compiler, and fails where one refuses our sources.
+
+    A parameter names another processor, whose kernels answer then wherever these are asked for.
+    """
+    processor = getattr(request, "param", "here")
     loaded = load()
     if loaded is None:
         why = unavailable()
@@ -30,7 +64,38 @@ def library() -> Library:
         if "no C compiler" in why or "switches the native kernels off" in why or "Linux and macOS only" in why:
             pytest.skip(f"no native kernels here: {why}")
         pytest.fail(why)
-    return loaded
+    if processor == "here":
+        yield loaded
+        return
+    other = request.getfixturevalue("emulated") if processor == "aarch64" else compiled_for(processor)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(vars(native._LOADER), "_outcome", other)
+        yield other
+
+
+@cache
+def compiled_for(processor: str) -> Library:
+    """The kernels for an older processor of this machine's kind."""
+    able = set(build.processor().split())
+    if platform.machine() != "x86_64" or not NEEDS[processor] <= able:
+        pytest.skip(f"the processor here cannot run what is compiled for {processor}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(build.MARCH, processor)
+        return build.build_library(Library)
+
+
+@pytest.fixture(scope="session")
+def emulated() -> Iterator[Library]:
+    """The kernels on an emulated Arm; without compiler and emulator these tests are skipped, in sight."""
+    try:
+        driver = built_driver()
+    except CannotEmulate as error:
+        if os.environ.get(NEEDED):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    kernels = Emulated(driver)
+    yield kernels
+    kernels.close()
 
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"])

@@ -49,6 +49,13 @@ def passes_of(executor):
     return sum(sum(kind.checked.values()) for kind in executor._passes._kinds.values())
 
 
+def test_a_few_walked_passes_have_the_bits_of_the_pass(library):
+    decoder = made("qwen3", policy="chain:length=2")
+    decoder.generate(PROMPT[:9], max_new_tokens=8)
+    assert passes_of(decoder.target.runner.executor) >= 2
+    assert passes_of(decoder.drafter.executor) >= 3
+
+
 @pytest.mark.parametrize("architecture", RECORDED)
 def test_a_walked_pass_has_the_bits_of_the_pass(library, architecture):
     decoder = made(architecture, **(RECORDED[architecture] or WIDE))

@@ -1,0 +1,417 @@
+"""The C kernels built for a processor that is not here, and run by an emulator.
+
+`Emulated` has the functions of `talon_kernels.native.Library`: for each call it sends what the addresses hold to the
+driver (`kernels/emulated/driver.c`), and writes what comes back to the same addresses.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+
+from talon_core.paths import cache_folder
+from talon_kernels.native import ABI, Library
+from talon_kernels.native.build import COMMON_FLAGS, HEADERS, SOURCES
+from talon_kernels.native.build import __file__ as build_file
+from talon_kernels.recorded.steps import STEP, Op
+
+COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+PACKAGES = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
+"""Where Debian has them, and a C library to link with."""
+
+DRIVER = Path(__file__).parents[1] / "kernels" / "emulated" / "driver.c"
+
+DECLARED = 6
+"""The ABI of the kernels as the driver declares them and `Emulated` calls them; both follow when it is counted up."""
+
+FLAGS = (
+    *(flag for flag in COMMON_FLAGS if flag not in ("-shared", "-fPIC")),
+    *("-fopenmp", "-static", "-Wall", "-Wextra", "-Werror"),
+)
+
+FUNCTIONS = (
+    *("abi", "lanes", "plan", "linear", "gated_mlp", "widen", "walk", "step_sizes", "gated_unit", "rms_norm"),
+    *("same_numbers", "tree_attention", "checksum"),
+)
+"""By the number that the driver knows them by."""
+
+
+class CannotEmulate(RuntimeError):
+    """There is no compiler for Arm here, or no emulator."""
+
+
+@attrs.frozen
+class Memory:
+    """What an argument points to.
+
+    Attributes:
+        address: where it begins; 0 or None is no memory.
+        size: in bytes.
+        written: whether the function writes there.
+    """
+
+    address: int | None
+    size: int
+    written: bool = False
+
+
+@attrs.frozen
+class Pointers:
+    """An argument that points to addresses."""
+
+    to: Sequence[Memory]
+
+
+Argument = Memory | Pointers | int | float
+
+
+def built_driver() -> Path:
+    """The driver with the kernels in it, for Arm, from the cache of compiled kernels.
+
+    Raises:
+        CannotEmulate: if compiler or emulator are missing.
+        subprocess.CalledProcessError: if the kernels do not compile there without a warning.
+    """
+    missing = [name for name in (COMPILER, EMULATOR) if shutil.which(name) is None]
+    if missing:
+        raise CannotEmulate(f"{' and '.join(missing)} are not here; Debian's packages are {PACKAGES}")
+    folder = Path(build_file).parent
+    version = subprocess.run([COMPILER, "--version"], check=True, capture_output=True).stdout
+    parts = [*(folder.joinpath(name).read_bytes() for name in (*HEADERS, *SOURCES)), DRIVER.read_bytes(), version]
+    key = hashlib.sha256(repr((parts, FLAGS)).encode()).hexdigest()[:24]
+    target = cache_folder() / "native" / f"{key}-aarch64"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as work:
+            built = Path(work) / "driver"
+            sources = [str(DRIVER), *(str(folder / name) for name in SOURCES)]
+            done = subprocess.run(
+                [COMPILER, *FLAGS, *sources, "-o", str(built), "-lm"], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                sys.stderr.write(done.stderr)
+                done.check_returncode()
+            os.replace(built, target)
+    return target
+
+
+def row_bytes(kind: int, n: int) -> int:
+    """Bytes of n weights of one of GGUF's types."""
+    weights, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+    return n // weights * size
+
+
+def numbers_at(address: int, count: int, dtype: type[np.generic]) -> NDArray[Any]:
+    """A copy of numbers in memory."""
+    return np.frombuffer(ctypes.string_at(address, count * np.dtype(dtype).itemsize), dtype=dtype)
+
+
+def extent(sizes: Iterable[int], strides: Iterable[int]) -> int:
+    """How far a tensor reaches, in elements; 0 where it has none."""
+    both = [(int(size), int(stride)) for size, stride in zip(sizes, strides, strict=True)]
+    return 0 if any(size <= 0 for size, _ in both) else 1 + sum((size - 1) * stride for size, stride in both)
+
+
+class Emulated(Library):
+    """The kernels on an emulated processor; each call is sent to the driver. What measures speed is not among them.
+
+    Args:
+        driver: the program that calls the kernels.
+
+    Attributes:
+        path: the driver.
+        lanes: as of `Library`.
+    """
+
+    def __init__(self, driver: Path) -> None:
+        self.path = str(driver)
+        self._process: subprocess.Popen[bytes] | None = None
+        assert self._call("abi") == ABI == DECLARED
+        self.lanes = self._call("lanes")
+
+    def close(self) -> None:
+        """End the driver."""
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+    def _driver(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+            self._process = subprocess.Popen(
+                [EMULATOR, self.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            )
+        return self._process
+
+    def _read(self, size: int) -> bytes:
+        process = self._driver()
+        assert process.stdout is not None
+        data = process.stdout.read(size)
+        if len(data) < size:
+            process.communicate()
+            self._process = None
+            raise RuntimeError(f"the emulated kernels ended with status {process.returncode}: read past an operand?")
+        return data
+
+    def _call(self, name: str, *arguments: Argument) -> int:
+        known = [one for each in arguments for one in (each.to if isinstance(each, Pointers) else [each])]
+        pieces = _Pieces([one for one in known if isinstance(one, Memory)])
+        contents = [ctypes.string_at(start, end - start) for start, end, _ in pieces.all]
+        back = [written for *_, written in pieces.all]
+        links: list[tuple[int, int, int, int]] = []
+        words: list[bytes] = []
+        for each in arguments:
+            if isinstance(each, Pointers):
+                own = len(contents)
+                contents.append(bytes(8 * len(each.to)))
+                back.append(False)
+                places = [(8 * at, pieces.place(one)) for at, one in enumerate(each.to)]
+                links += [(own, at, *place) for at, place in places if place[0] >= 0]
+                words.append(_argument(own, 0))
+            elif isinstance(each, Memory):
+                words.append(_argument(*pieces.place(each)))
+            else:
+                words.append(_argument(-1, each))
+        message = [np.array([FUNCTIONS.index(name), len(contents), len(links), len(words)], dtype="<i8").tobytes()]
+        for content, goes_back in zip(contents, back, strict=True):
+            message += [np.array([len(content), goes_back], dtype="<i8").tobytes(), content]
+        message += [np.array(links, dtype="<i8").tobytes(), *words]
+        stdin = self._driver().stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # reading says that it has ended
+            stdin.write(b"".join(message))
+            stdin.flush()
+        result = int.from_bytes(self._read(8), "little", signed=True)
+        for start, end, written in pieces.all:
+            if written:
+                ctypes.memmove(start, self._read(end - start), end - start)
+        return result
+
+    def _must(self, name: str, *arguments: Argument) -> None:
+        if self._call(name, *arguments):
+            raise MemoryError("the emulated machine has no memory left")
+
+    def plan(self, source: int, rows: int, width: int, distance: int, floats: int) -> int:
+        return self._call("plan", source, rows, width, distance, floats)
+
+    def linear(self, x: int, w: int, bias: int | None, y: int, m: int, n: int, k: int, kind: int, threads: int) -> None:
+        stored = Memory(w, n * row_bytes(kind, k))
+        floats = Memory(x, 4 * m * k), stored, Memory(bias, 4 * n), Memory(y, 4 * m * n, True)
+        self._must("linear", *floats, m, n, k, kind, threads)
+
+    def gated_mlp(
+        self,
+        x: int,
+        gate: int,
+        gate_bias: int | None,
+        up: int,
+        up_bias: int | None,
+        down: int,
+        down_bias: int | None,
+        scratch: int,
+        y: int,
+        m: int,
+        n: int,
+        h: int,
+        k: int,
+        activation: int,
+        kinds: "ctypes.Array[ctypes.c_int64]",
+        threads: int,
+    ) -> None:
+        to_gate, to_up, back = kinds
+        self._must(
+            "gated_mlp",
+            Memory(x, 4 * m * k),
+            *(Memory(gate, h * row_bytes(to_gate, k)), Memory(gate_bias, 4 * h)),
+            *(Memory(up, h * row_bytes(to_up, k)), Memory(up_bias, 4 * h)),
+            *(Memory(down, n * row_bytes(back, h)), Memory(down_bias, 4 * n)),
+            *(Memory(scratch, 8 * m * h, True), Memory(y, 4 * m * n, True)),
+            *(m, n, h, k, activation, Memory(ctypes.addressof(kinds), 24), threads),
+        )
+
+    def widen(self, blocks: int, index: int | None, out: int, rows: int, n: int, kind: int, threads: int) -> None:
+        read = int(numbers_at(index, rows, np.int64).max(initial=-1)) + 1 if index else rows
+        memory = Memory(blocks, read * row_bytes(kind, n)), Memory(index, 8 * rows), Memory(out, 4 * rows * n, True)
+        self._call("widen", *memory, rows, n, kind, threads)
+
+    def gated_unit(self, gate: int, up: int, out: int, n: int, kind: int, threads: int) -> None:
+        self._call("gated_unit", Memory(gate, 4 * n), Memory(up, 4 * n), Memory(out, 4 * n, True), n, kind, threads)
+
+    def rms_norm(self, x: int, weight: int, y: int, rows: int, n: int, eps: float, offset: float, threads: int) -> None:
+        memory = Memory(x, 4 * rows * n), Memory(weight, 4 * n), Memory(y, 4 * rows * n, True)
+        self._call("rms_norm", *memory, rows, n, float(eps), float(offset), threads)
+
+    def same_numbers(self, narrow: int, wide: int, n: int, threads: int) -> int:
+        return self._call("same_numbers", Memory(narrow, 2 * n), Memory(wide, 4 * n), n, threads)
+
+    def checksum(self, p: int, n: int, threads: int) -> int:
+        return self._call("checksum", Memory(p, n), n, threads) % 2**64
+
+    def step_sizes(self, sizes: int) -> None:
+        self._call("step_sizes", Memory(sizes, 32, True))
+
+    def tree_attention(
+        self,
+        q: int,
+        k: int,
+        v: int,
+        out: int,
+        strides: int,
+        prefix: int,
+        counts: int,
+        first: int,
+        parents: int,
+        sinks: int | None,
+        batch: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        softcap: float,
+        window: int,
+        threads: int,
+    ) -> int:
+        trees = _Trees(prefix, counts, first, parents, batch)
+        q_head, q_row, out_head, out_row, *of_keys = (int(one) for one in numbers_at(strides, 10, np.int64))
+        rows = heads, trees.queries, head_dim
+        return self._call(
+            "tree_attention",
+            Memory(q, 4 * extent(rows, (q_head, q_row, 1))),
+            Memory(k, 4 * trees.cached(kv_heads, head_dim, of_keys[:3])),
+            Memory(v, 4 * trees.cached(kv_heads, head_dim, of_keys[3:])),
+            Memory(out, 4 * extent(rows, (out_head, out_row, 1)), True),
+            *(Memory(strides, 80), *trees.memory, Memory(sinks, 4 * heads)),
+            *(batch, heads, kv_heads, head_dim, float(scale), float(softcap), window, threads),
+        )
+
+    def walk(
+        self,
+        steps: int,
+        count: int,
+        memory: int,
+        rows: int,
+        slots: int,
+        places: int,
+        prefix: int,
+        counts: int,
+        first: int,
+        parents: int,
+        batch: int,
+        threads: int,
+    ) -> None:
+        trees = _Trees(prefix, counts, first, parents, batch)
+        all_steps = numbers_at(steps, count, STEP)
+        addresses = numbers_at(memory, int(all_steps["memory"].max()) + 1, np.uint64)
+        rows_of = numbers_at(rows, int(all_steps["count"].max()) + 1, np.int64)
+        slot, place = (numbers_at(at, trees.queries, np.int64) for at in (slots, places))
+        sizes = dict.fromkeys(range(len(addresses)), 0)
+        written: set[int] = set()
+        for step in all_steps:
+            reaches = _reaches(step, int(rows_of[step["count"]]), addresses, trees, slot, place)
+            for operand, size in enumerate(reaches):
+                piece = int(step["memory"][operand])
+                if piece >= 0 and size:
+                    sizes[piece] = max(sizes[piece], 4 * int(step["offset"][operand]) + size)
+                    if operand in (0, 8):
+                        written.add(piece)
+        pieces = [Memory(int(addresses[piece]), size, piece in written) for piece, size in sizes.items()]
+        indices = Memory(rows, 8 * len(rows_of)), Memory(slots, 8 * len(slot)), Memory(places, 8 * len(place))
+        self._must(
+            "walk", Memory(steps, all_steps.nbytes), count, Pointers(pieces), *indices, *trees.memory, batch, threads
+        )
+
+
+class _Pieces:
+    """Memory of one call; what overlaps is sent as one piece, as it is one to the kernels."""
+
+    def __init__(self, known: Iterable[Memory]) -> None:
+        self.all: list[tuple[int, int, bool]] = []
+        for one in sorted((one for one in known if one.address and one.size), key=lambda one: one.address or 0):
+            start, end, written = one.address or 0, (one.address or 0) + one.size, one.written
+            if self.all and start < self.all[-1][1]:
+                before = self.all.pop()
+                start, end, written = before[0], max(end, before[1]), written or before[2]
+            self.all.append((start, end, written))
+
+    def place(self, one: Memory) -> tuple[int, int]:
+        """Its piece and where it begins there; (-1, 0) of what has no bytes."""
+        for at, (start, end, _) in enumerate(self.all):
+            if one.address and one.size and start <= one.address < end:
+                return at, one.address - start
+        return -1, 0
+
+
+class _Trees:
+    """Trees as the kernels are given them."""
+
+    def __init__(self, prefix: int, counts: int, first: int, parents: int, batch: int) -> None:
+        self._prefix, self._counts, self._first = (numbers_at(at, batch, np.int32) for at in (prefix, counts, first))
+        each = [int(one) for one in numbers_at(parents, batch, np.uint64)]
+        memory = [Memory(address, 4 * int(nodes)) for address, nodes in zip(each, self._counts, strict=True)]
+        self.memory = (*(Memory(at, 4 * batch) for at in (prefix, counts, first)), Pointers(memory))
+        self.queries = int((self._counts - self._first).sum())
+
+    def cached(self, kv_heads: int, head_dim: int, strides: Sequence[int]) -> int:
+        """How many floats of keys or values may be read, from their start on."""
+        batch, head, row = (int(one) for one in strides)
+        used = [
+            at * batch + extent((kv_heads, int(prefix + nodes), head_dim), (head, row, 1))
+            for at, (prefix, nodes) in enumerate(zip(self._prefix, self._counts, strict=True))
+            if nodes
+        ]
+        return max(used, default=0)
+
+
+def _reaches(
+    step: Any, rows: int, addresses: NDArray[Any], trees: _Trees, slots: NDArray[Any], places: NDArray[Any]
+) -> Sequence[int]:
+    """Bytes that a step may touch of each of its operands, from the operand's start on."""
+    op = Op(int(step["op"]))
+    numbers, strides = [int(one) for one in step["numbers"]], step["strides"]
+    many = -numbers[0] * rows if numbers[0] < 0 else numbers[0]
+    if op is Op.LINEAR:
+        _, n, k, kind = numbers[:4]
+        return 4 * many * n, 4 * many * k, n * row_bytes(kind, k), 4 * n
+    if op is Op.MLP:
+        _, n, h, k, _, gate, up, down = numbers[:8]
+        weights = h * row_bytes(gate, k), h * row_bytes(up, k), n * row_bytes(down, h)
+        return 4 * many * n, 4 * many * k, *weights, 4 * h, 4 * h, 4 * n, 8 * many * h
+    if op is Op.NORM:
+        return 4 * many * numbers[1], 4 * many * numbers[1], 4 * numbers[1]
+    if op is Op.GATED:
+        return (4 * many * numbers[1],) * 3
+    if op is Op.ATTEND:
+        heads, kv_heads, head_dim = numbers[:3]
+        own = [4 * extent((heads, rows, head_dim), (*strides[which, :2], 1)) for which in (0, 1)]
+        caches = [4 * trees.cached(kv_heads, head_dim, of) for of in (strides[2, :3], step["sizes"][:3])]
+        return *own, *caches, 4 * heads
+    if op is Op.WRITE:
+        heads, n = numbers[:2]
+        ends = slots * strides[0, 0] + places * strides[0, 2] + (heads - 1) * strides[0, 1] + n
+        return 4 * int(ends.max(initial=0)), 4 * extent((heads, rows, n), (strides[1, 1], strides[1, 2], 1))
+    if op in (Op.GATHER, Op.SCATTER):
+        n = numbers[0]
+        index = numbers_at(int(addresses[step["memory"][2]]), rows, np.int64)
+        named = int(index.max(initial=-1)) + 1
+        if op is Op.GATHER:
+            return 4 * extent((rows, n), (strides[0, 0], 1)), named * row_bytes(numbers[1], n), 8 * rows
+        return 4 * named * n, 4 * extent((rows, n), (strides[1, 0], 1)), 8 * rows
+    sizes = [int(size) if size >= 0 else -int(size) * rows for size in step["sizes"]]
+    return [4 * extent(sizes, strides[which]) for which in range(3)]
+
+
+def _argument(buffer: int, value: float) -> bytes:
+    number = isinstance(value, float)
+    return np.int64(buffer).tobytes() + np.int64(0 if number else value).tobytes() + np.float64(value).tobytes()
