@@ -265,15 +265,21 @@ class TreeCache:
         """Committed rows of the longest sequence; models ask when they are not told positions."""
         return max(self.lengths, default=0)
 
-    def commit(self, paths: Mapping[int, IntArray]) -> None:
+    def commit(self, paths: Mapping[int, IntArray], move: Callable[[int, int, IntArray], None] | None = None) -> None:
         """Move the tree rows `paths[slot]`, ascending, to the end of the slot's prefix and forget its others.
 
         Only rows that are not where they belong already are moved.
+
+        Args:
+            paths: by slot.
+            move: moves the rows of a slot, from a row on, along a path, in all buffers; None does it by PyTorch.
         """
         for slot, path in paths.items():
             start = self.lengths[slot]
             stay = int((path == np.arange(len(path))).cumprod().sum())
-            if stay < len(path):
+            if stay < len(path) and move is not None:
+                move(slot, start, path)
+            elif stay < len(path):
                 source = torch.as_tensor(path[stay:] + start)
                 target = slice(start + stay, start + len(path))
                 for buffer in self.buffers():

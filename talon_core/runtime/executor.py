@@ -315,7 +315,9 @@ class HostExecutor(Executor):
 
     def __init__(self, attention: AttentionBackend, device: torch.device, recorder: PassRecorder | None = None) -> None:
         super().__init__(attention, device, TreeCache())
+        self._recorder = recorder
         self._passes = RepeatedPasses(recorder, self.cache) if recorder is not None else None
+        self._move: tuple[tuple[int, int], Callable[[int, int, IntArray], None]] | None = None
 
     @property
     def failure(self) -> str | None:
@@ -352,7 +354,17 @@ class HostExecutor(Executor):
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         self._check_paths(paths)
-        self.cache.commit(paths)
+        self.cache.commit(paths, self._mover())
+
+    def _mover(self) -> Callable[[int, int, IntArray], None] | None:
+        """What moves rows in the cache's present buffers, if somebody does."""
+        if self._recorder is None:
+            return None
+        buffers = self.cache.buffers()
+        now = self.cache.reallocations, len(buffers)
+        if self._move is None or self._move[0] != now:
+            self._move = now, self._recorder.mover(buffers)
+        return self._move[1]
 
     def forget(self) -> None:
         if self._passes is not None:

@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -83,6 +83,13 @@ class PassRecorder(ABC):
 
         Raises:
             RuntimeError: if it cannot be recorded; the sentence says why.
+        """
+
+    @abstractmethod
+    def mover(self, buffers: Sequence[torch.Tensor]) -> Callable[[int, int, IntArray], None]:
+        """What moves rows in buffers of a cache, all at once: called with a slot, a row of it and a path.
+
+        Row `row + i` becomes what was in `row + path[i]`; the path ascends.
         """
 
 

@@ -1,11 +1,13 @@
 """Accepted rows move to the end of the prefix, bit for bit, and nothing else moves."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from talon_kernels.commit_path import BufferTable, commit_path
+from talon_kernels.commit_path.native import NativeMover
 
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float64]
 
@@ -264,3 +266,25 @@ WALKS = torch.zeros(2, 3, dtype=torch.int32)
 def test_what_does_not_fit_is_refused_in_words(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+@settings(deadline=None)
+@given(
+    slots=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    size=st.sampled_from([1, 7, 16, 33]),
+    prefix=st.integers(0, 9),
+    path=paths(12),
+    layers=st.integers(1, 3),
+)
+def test_rows_move_in_c_as_in_pytorch(library, slots, heads, size, prefix, path, layers):
+    generator = torch.Generator().manual_seed(0)
+    shape = (slots, heads, prefix + 14, size)
+    buffers = [torch.randn(shape, generator=generator) for _ in range(layers)]
+    expected = [buffer.clone() for buffer in buffers]
+    slot = slots - 1
+    for buffer in expected:
+        own = buffer[slot]
+        own[:, prefix : prefix + len(path)] = own.index_select(1, torch.tensor(path, dtype=torch.int64) + prefix)
+    NativeMover(library, buffers)(slot, prefix, np.array(path, dtype=np.int64))
+    assert all(torch.equal(moved, right) for moved, right in zip(buffers, expected, strict=True))

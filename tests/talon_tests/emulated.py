@@ -259,6 +259,19 @@ class Emulated(Library):
     def checksum(self, p: int, n: int, threads: int) -> int:
         return self._call("checksum", Memory(p, n), n, threads) % 2**64
 
+    def move_rows(self, buffers: int, shapes: int, count: int, slot: int, start: int, path: int, length: int) -> None:
+        """Not emulated: it computes nothing, and would send whole caches to and fro."""
+        nodes = numbers_at(path, length, np.int64).tolist()
+        steps = numbers_at(shapes, 5 * count, np.int64).reshape(count, 5).tolist()
+        for address, (of_slot, of_head, of_row, heads, size) in zip(
+            numbers_at(buffers, count, np.uint64).tolist(), steps, strict=True
+        ):
+            for head in range(heads):
+                first = address + 4 * (slot * of_slot + head * of_head + start * of_row)
+                for to, node in enumerate(nodes):
+                    if node != to:
+                        ctypes.memmove(first + 4 * to * of_row, first + 4 * node * of_row, 4 * size)
+
     def step_sizes(self, sizes: int) -> None:
         self._call("step_sizes", Memory(sizes, 32, True))
 

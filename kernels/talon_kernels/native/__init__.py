@@ -67,6 +67,8 @@ class Library:
             self.sum.restype, self.sum.argtypes = _FLOAT, [_POINTER] + [_INT] * 2
             self.multiply = library.talon_multiply
             self.multiply.restype, self.multiply.argtypes = _INT, [_INT] * 2 + [_POINTER]
+            self.move_rows = library.talon_move_rows
+            self.move_rows.restype, self.move_rows.argtypes = None, [_POINTER] * 2 + [_INT] * 3 + [_POINTER, _INT]
             self.checksum = library.talon_checksum
             self.checksum.restype, self.checksum.argtypes = ctypes.c_uint64, [_POINTER] + [_INT] * 2
             self.plan = library.talon_plan

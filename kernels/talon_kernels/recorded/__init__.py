@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.recording import PassRecorder, RecordedPass
 from talon_core.tree import IntArray
+from talon_kernels.commit_path.native import NativeMover
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
 from talon_kernels.recorded.plan import arrange, moved, set_waits
@@ -52,6 +53,9 @@ class NativeRecorder(PassRecorder):
             if len(own) < len(most) and queries <= most[-1]:
                 return _Walked(self._library, work, cache, [*more], own, most)
         raise CannotRecord(f"a pass over {queries} nodes is too large to be recorded")
+
+    def mover(self, buffers: Sequence[Tensor]) -> Callable[[int, int, IntArray], None]:
+        return NativeMover(self._library, buffers)
 
 
 class _NotedPass(Pass):

@@ -163,8 +163,8 @@ class LastStateDrafter(Drafter):
         ends, first = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
         width = few_widths(max(one.width for one in known))
         more = {
-            "places": Numbers(np.concatenate(places)),
-            "ages": Numbers(np.concatenate(ages)),
+            "places": Numbers(np.concatenate(places), one_each=True),
+            "ages": Numbers(np.concatenate(ages), one_each=True),
             "ends": Numbers(ends),
         }
         found = self._executor.run(inputs, partial(self._drafted, width), width, more)
