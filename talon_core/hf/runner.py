@@ -18,7 +18,7 @@ from talon_core.hf.model import AttentionSwitch, evaluating
 from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.executor import Executor, TreeView, Walks
 from talon_core.runtime.inputs import PassInputs, Staged
-from talon_core.runtime.modules import Modules, hooked, marks_of, recorded_parts
+from talon_core.runtime.modules import Modules, hooks_of, marks_of, recorded_parts
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
@@ -80,6 +80,7 @@ class ModelRunner:
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._switch = AttentionSwitch(model)
         self._modules = Modules(model)
+        self._hooks = hooks_of(model)
         self.as_loaded = AsLoaded(model)
         self._parts: list[object] = []  # what recorded passes hold on to
         self._marks: list[object] = []  # of the model, as it was found the last time
@@ -113,9 +114,10 @@ class ModelRunner:
             raise ValueError(changed)
         if not again or not self._modules.are_those_of_the_model():
             self._modules = Modules(self.model)
+            self._hooks = hooks_of(self.model)
             if again:
                 self._forget()
-        why = "the model has hooks, which are called in each pass" if hooked(self.model) else None
+        why = "the model has hooks, which are called in each pass" if any(self._hooks) else None
         for executor in {self.executor, *self.others}:
             executor.let_be_seen(why)
         watchful = self._accelerated if isinstance(self._accelerated, WatchfulSession) else None

@@ -1,7 +1,7 @@
 """Which modes a model's modules are in: training, compiled; asked in each round, so at little cost. And what it is."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -74,12 +74,13 @@ def recorded_parts(model: nn.Module) -> list[object]:
     return parts
 
 
-def hooked(model: nn.Module) -> bool:
-    """Whether somebody has hooks on a module of the model, or on whatever module is called."""
+def hooks_of(model: nn.Module) -> list[Mapping[int, object]]:
+    """Where hooks of the model's modules stand, and those of whatever module is called: all empty if there are none."""
     of_all = nn.modules.module
-    if of_all._global_forward_pre_hooks or of_all._global_forward_hooks:
-        return True
-    return any(module._forward_pre_hooks or module._forward_hooks for module in _modules(model))
+    found: list[Mapping[int, object]] = [of_all._global_forward_pre_hooks, of_all._global_forward_hooks]
+    for module in _modules(model):
+        found += [module._forward_pre_hooks, module._forward_hooks]
+    return found
 
 
 NO_ATTRIBUTES = {*vars(nn.Module())}

@@ -14,6 +14,13 @@ from talon_core.drafter import DrafterSpec
 from talon_core.plugins.registry import KINDS, Registered, Registry
 
 
+@pytest.fixture(autouse=True)
+def _measured_at_once(monkeypatch, request):
+    """Measuring takes a second each time; one test does it."""
+    if request.node.name != "test_what_the_kernels_reach_is_measured":
+        monkeypatch.setattr("talon_kernels.native.tuning.told_speeds", lambda _: {"memory": "30.0 GB/s"})
+
+
 def test_a_working_machine_is_reported_as_one(talon):
     ran = talon("doctor", "--json")
     assert ran.answer["problems"] == []
@@ -282,3 +289,9 @@ def test_files_that_two_drafters_know_are_nobodys():
 
     with pytest.raises(ValueError, match=r"drafter 'Odd' \(.*\) returned 'here' from of_files; it must return a Draft"):
         drafter_of_files("here", registry(odd=Odd))
+
+
+def test_what_the_kernels_reach_is_measured(talon):
+    figures = talon("doctor", "--json").answer["measured"].get("native", {})
+    assert all("GB/s" in figures[name] for name in figures if "weights" in name)
+    assert not figures or "memory" in figures
