@@ -24,6 +24,10 @@ CHECKED = 1
 """Passes of a kind, with one node, with several and with those of several sequences, that are run both ways."""
 
 
+MOST_KINDS = 16
+"""Kinds of passes that are kept at a time; each has memory of its own, for what it finds on the way."""
+
+
 @attrs.define
 class _Kind:
     """What became of a kind of pass."""
@@ -92,8 +96,10 @@ class RepeatedPasses:
         queries = inputs.layout.queries
         if self.seen is not None or kind in self._refused or queries > self._recorder.most:
             return plainly()
-        own = self._kinds.setdefault(kind, _Kind())
+        own = self._kinds[kind] = self._kinds.pop(kind, None) or _Kind()  # the latest stands last
         own.runs += 1
+        if len(self._kinds) > MOST_KINDS:
+            self._kinds.pop(next(iter(self._kinds)))
         if own.runs <= RECORDED_AFTER:
             return plainly()
         if own.recorded is None or not own.recorded.fits(queries, more):

@@ -183,6 +183,19 @@ def test_tokens_that_a_table_does_not_have_are_refused_as_by_the_pass_itself(lib
             target.verify({0: beyond})
 
 
+def test_few_kinds_of_passes_are_kept(library, monkeypatch):
+    monkeypatch.setattr(repeating, "MOST_KINDS", 2)
+    decoder = made(policy="talon:budget=8")
+    executor = decoder.target.runner.executor
+    passes = executor._passes
+    plainly = {name: (lambda name=name: name) for name in ("one", "two", "three")}
+    decoder.generate(PROMPT, max_new_tokens=4)
+    inputs = executor.inputs({})
+    for name in ("one", "two", "one", "three"):
+        assert passes.run(inputs, None, name, {}, plainly[name]) == name
+    assert [*passes._kinds] == ["one", "three"]
+
+
 def test_hooks_of_the_model_are_called_in_each_pass(library):
     decoder = made(policy="chain:length=2")
     decoder.generate(PROMPT, max_new_tokens=12)
