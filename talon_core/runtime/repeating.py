@@ -96,7 +96,8 @@ class RepeatedPasses:
         queries = inputs.layout.queries
         if self.seen is not None or kind in self._refused or queries > self._recorder.most:
             return plainly()
-        own = self._kinds[kind] = self._kinds.pop(kind, None) or _Kind()  # the latest stands last
+        own = self._kinds.pop(kind) if kind in self._kinds else _Kind()
+        self._kinds[kind] = own  # the latest stands last
         own.runs += 1
         if len(self._kinds) > MOST_KINDS:
             self._kinds.pop(next(iter(self._kinds)))
