@@ -180,15 +180,24 @@ class InBlocks(nn.Module):
         destination[f"{prefix}weight"] = self.numbers()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *given: Any) -> None:
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: Any,
+        local_metadata: Any,
+        strict: Any,
+        missing_keys: Any,
+        unexpected_keys: Any,
+        error_msgs: Any,
+    ) -> None:
         """What `state_dict` gave may be given back; other numbers have no place in the blocks."""
-        *_, errors = given
         weight = state_dict.pop(f"{prefix}weight", None)
-        super()._load_from_state_dict(state_dict, prefix, *given)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
         if weight is not None and not torch.equal(weight.to(self.like), self.numbers()):
-            errors.append(
-                f"{prefix}weight: other numbers cannot be put into blocks; load the model with dequantize=True"
-            )
+            why = "other numbers cannot be put into blocks; load the model with dequantize=True"
+            error_msgs.append(f"{prefix}weight: {why}")
 
 
 class BlockLinear(InBlocks):
