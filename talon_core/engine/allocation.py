@@ -8,7 +8,7 @@ import numpy as np
 
 from talon_core.allocation import Allocator, NextRound, Planner, SharedPass
 from talon_core.costs import Costs
-from talon_core.engine.planning import best_layers, pass_seconds
+from talon_core.engine.planning import best_layers, by_slot, pass_seconds
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
@@ -136,14 +136,7 @@ def allocated(
 
 
 def _check(allocator: Allocator, shares: Any, shared: SharedPass) -> None:
-    if not isinstance(shares, Mapping):
-        raise PluginError(f"{naming('allocator', allocator)} answered {written(shares)}; it must be a mapping by slot")
-    for slot, share in shares.items():
-        if slot not in shared.path_logp:
-            raise PluginError(
-                f"{naming('allocator', allocator)} answered for slot {written(slot)}; it was asked about "
-                f"{', '.join(map(str, sorted(shared.path_logp))) or 'none'}"
-            )
+    for slot, share in by_slot(allocator, shares, shared.path_logp).items():
         most = len(shared.path_logp[slot])
         if not is_whole(share) or not 0 <= share <= most:
             raise PluginError(

@@ -1,13 +1,13 @@
 """How deep the sequences of a batch draft: by what that has brought them lately, and by what it takes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
 import numpy as np
 
-from talon_core.allocation import NextRound, Planner
+from talon_core.allocation import Allocator, NextRound, Planner
 from talon_core.costs import LEAST, Costs, Line
 from talon_core.errors import PluginError, blaming, is_number, is_whole, naming, written
 from talon_core.rounds import Round, Span
@@ -241,6 +241,23 @@ def pass_seconds(costs: Costs, nodes: int, context: int, batch: int) -> float | 
     return float(answer) if is_number(answer) and math.isfinite(answer) and answer >= 0 else None
 
 
+def by_slot(allocator: Allocator, answer: Any, asked: Collection[int]) -> Mapping[int, Any]:
+    """An allocator's answer, if it is a mapping of slots that it was asked about.
+
+    Raises:
+        PluginError: if it is not; the message names the allocator.
+    """
+    if not isinstance(answer, Mapping):
+        raise PluginError(f"{naming('allocator', allocator)} answered {written(answer)}; it must be a mapping by slot")
+    for slot in answer:
+        if slot not in asked:
+            raise PluginError(
+                f"{naming('allocator', allocator)} answered for slot {written(slot)}; it was asked about "
+                f"{', '.join(map(str, sorted(asked))) or 'none'}"
+            )
+    return answer
+
+
 def planned(planner: Planner, round_: NextRound) -> Mapping[int, int]:
     """What a planner answers, checked.
 
@@ -249,17 +266,11 @@ def planned(planner: Planner, round_: NextRound) -> Mapping[int, int]:
     """
     with blaming("allocator", planner, "layers"):
         answer: Any = planner.layers(round_)
-    if not isinstance(answer, Mapping):
-        raise PluginError(f"{naming('allocator', planner)} answered {written(answer)}; it must be a mapping by slot")
-    for slot, layers in answer.items():
-        if slot not in round_.latest:
-            raise PluginError(
-                f"{naming('allocator', planner)} answered for slot {written(slot)}; it was asked about "
-                f"{', '.join(map(str, sorted(round_.latest)))}"
-            )
+    checked = by_slot(planner, answer, round_.latest)
+    for slot, layers in checked.items():
         if not is_whole(layers) or layers < 0:
             raise PluginError(
                 f"{naming('allocator', planner)} gave slot {slot} {written(layers)} layers; "
                 "it must be a whole number of at least 0"
             )
-    return answer
+    return checked

@@ -403,8 +403,6 @@ def _reaches(
         return 4 * many * n, 4 * many * k, *weights, 4 * h, 4 * h, 4 * n, 8 * many * h
     if op is Op.NORM:
         return 4 * many * numbers[1], 4 * many * numbers[1], 4 * numbers[1]
-    if op is Op.GATED:
-        return (4 * many * numbers[1],) * 3
     if op is Op.ATTEND:
         heads, kv_heads, head_dim = numbers[:3]
         own = [4 * extent((heads, rows, head_dim), (*strides[which, :2], 1)) for which in (0, 1)]

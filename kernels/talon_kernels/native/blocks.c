@@ -165,35 +165,28 @@ INLINE void six_bits(const uint8_t *s, int part, int *scale, int *minimum) {
     }
 }
 
-static void widen_q4_k(const uint8_t *b, float *out, int64_t n) {
-    for (int64_t k = 0; k < n; k += 256, b += 144) {
+// Q4_K, or Q5_K, which has the fifth bits of all numbers before their lower four.
+INLINE void widen_k(const int fifth, const uint8_t *b, float *out, int64_t n) {
+    const int64_t size = fifth ? 176 : 144;
+    for (int64_t k = 0; k < n; k += 256, b += size) {
         float d = half(b), least = half(b + 2);
         for (int part = 0; part < 8; part++) {
             int scale, minimum;
             six_bits(b + 4, part, &scale, &minimum);
             vf by = splat(d * (float)scale), from = splat(-(least * (float)minimum));
-            const uint8_t *q = b + 16 + part / 2 * 32;
-            UNROLL for (int i = 0; i < 32; i += V)
-                store(out + k + part * 32 + i, fma_of(by, floats(nibbles(q + i, part % 2)), from));
-        }
-    }
-}
-
-static void widen_q5_k(const uint8_t *b, float *out, int64_t n) {
-    for (int64_t k = 0; k < n; k += 256, b += 176) {
-        float d = half(b), least = half(b + 2);
-        for (int part = 0; part < 8; part++) {
-            int scale, minimum;
-            six_bits(b + 4, part, &scale, &minimum);
-            vf by = splat(d * (float)scale), from = splat(-(least * (float)minimum));
-            const uint8_t *high = b + 16, *q = b + 48 + part / 2 * 32;
+            const uint8_t *high = b + 16, *q = b + (fifth ? 48 : 16) + part / 2 * 32;
             UNROLL for (int i = 0; i < 32; i += V) {
-                vi some = nibbles(q + i, part % 2) | (bytes(high + i) >> part & 1) << 4;
+                vi some = nibbles(q + i, part % 2);
+                if (fifth) some |= (bytes(high + i) >> part & 1) << 4;
                 store(out + k + part * 32 + i, fma_of(by, floats(some), from));
             }
         }
     }
 }
+
+static void widen_q4_k(const uint8_t *b, float *out, int64_t n) { widen_k(0, b, out, n); }
+
+static void widen_q5_k(const uint8_t *b, float *out, int64_t n) { widen_k(1, b, out, n); }
 
 static void widen_q6_k(const uint8_t *b, float *out, int64_t n) {
     for (int64_t k = 0; k < n; k += 256, b += 210) {

@@ -279,6 +279,16 @@ int columns(const Product *p, int64_t begin, int64_t end) {
     return 0;
 }
 
+int gated_columns(const Product *gate, const Product *up, int activation, int64_t begin, int64_t end) {
+    int failed = columns(gate, begin, end);
+    failed |= columns(up, begin, end);
+    for (int64_t m = 0; m < gate->M; m++) {
+        float *g = gate->y + m * gate->N + begin;
+        gated_row(g, up->y + m * up->N + begin, g, end - begin, activation);
+    }
+    return failed;
+}
+
 void share(int64_t n, int64_t thread, int64_t threads, int64_t *begin, int64_t *end) {
     int64_t lines = (n + 23) / 24;
     *begin = lines * thread / threads * 24;
@@ -324,12 +334,7 @@ EXPORT int64_t talon_gated_mlp(const float *x, const void *gate, const float *ga
         int short_of_memory = 0;
         own_thread(&thread, &all);
         share(H, thread, all, &begin, &end);
-        if (begin < end) {
-            short_of_memory |= columns(&to_gate, begin, end);
-            short_of_memory |= columns(&to_up, begin, end);
-            for (int64_t m = 0; m < M; m++)
-                gated_row(g + m * H + begin, u + m * H + begin, g + m * H + begin, end - begin, (int)activation);
-        }
+        if (begin < end) short_of_memory |= gated_columns(&to_gate, &to_up, (int)activation, begin, end);
 #pragma omp barrier
         share(N, thread, all, &begin, &end);
         if (begin < end) short_of_memory |= columns(&back, begin, end);

@@ -21,6 +21,9 @@ void share(int64_t n, int64_t thread, int64_t threads, int64_t *begin, int64_t *
 // Columns [begin, end) of y, by one thread. Returns 1 when memory is short.
 int columns(const Product *p, int64_t begin, int64_t end);
 
+// Columns [begin, end) of act(gate) * up, which take the place of those of the gate's y; the same returns.
+int gated_columns(const Product *gate, const Product *up, int activation, int64_t begin, int64_t end);
+
 void rms_row(const float *x, const float *weight, float *y, int64_t n, float eps, float offset);
 
 typedef struct Chains Chains;

@@ -12,7 +12,7 @@
 
 enum { RANK = 5, OPERANDS = 9, NUMBERS = 9 };
 
-enum { LINEAR, MLP, NORM, GATED, ATTEND, WRITE, GATHER, SCATTER, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
+enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
 
 // Sizes below 0 count rows: -k stands for k times the rows of a pass.
 typedef struct {
@@ -145,13 +145,6 @@ static void scatter_rows(const Step *s, void *const *memory, int64_t first, int6
         memcpy(at(s, memory, 0) + index[i] * n, at(s, memory, 1) + i * s->strides[1][0], (size_t)n * sizeof(float));
 }
 
-// numbers: rows, hidden, kind of the activation.
-static void gate_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
-    const int64_t k = -s->numbers[0], n = s->numbers[1];
-    gated_row(at(s, memory, 1) + k * first * n, at(s, memory, 2) + k * first * n, at(s, memory, 0) + k * first * n,
-              k * (last - first) * n, (int)s->numbers[2]);
-}
-
 // numbers: rows, size.
 static void norm_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
     const int64_t n = s->numbers[1];
@@ -180,12 +173,7 @@ static int mlp_columns(const Step *s, void *const *memory, int64_t rows, int64_t
     int64_t begin, end;
     int failed = 0;
     share(H, thread, shared->threads, &begin, &end);
-    if (begin < end) {
-        failed |= columns(&gate, begin, end);
-        failed |= columns(&up, begin, end);
-        for (int64_t m = 0; m < M; m++)
-            gated_row(g + m * H + begin, u + m * H + begin, g + m * H + begin, end - begin, (int)s->numbers[4]);
-    }
+    if (begin < end) failed |= gated_columns(&gate, &up, (int)s->numbers[4], begin, end);
     wait_for_all(shared);
     share(N, thread, shared->threads, &begin, &end);
     if (begin < end) failed |= columns(&down, begin, end);
@@ -253,7 +241,6 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
                 case LINEAR: failed |= linear_columns(s, memory, own, thread, all); break;
                 case MLP: failed |= mlp_columns(s, memory, own, thread, &shared); break;
                 case NORM: norm_rows(s, memory, begin, end); break;
-                case GATED: gate_rows(s, memory, begin, end); break;
                 case ATTEND: failed |= attend_heads(s, memory, &in, thread, &shared); break;
                 case WRITE: write_rows(s, memory, &in, begin, end); break;
                 case GATHER: gather_rows(s, memory, begin, end); break;

@@ -33,17 +33,16 @@ class Op(IntEnum):
     LINEAR = 0
     MLP = 1
     NORM = 2
-    GATED = 3
-    ATTEND = 4
-    WRITE = 5
-    GATHER = 6
-    SCATTER = 7
-    COPY = 8
-    NEGATE = 9
-    ADD = 10
-    SUBTRACT = 11
-    MULTIPLY = 12
-    DIVIDE = 13
+    ATTEND = 3
+    WRITE = 4
+    GATHER = 5
+    SCATTER = 6
+    COPY = 7
+    NEGATE = 8
+    ADD = 9
+    SUBTRACT = 10
+    MULTIPLY = 11
+    DIVIDE = 12
 
 
 BY_COLUMNS = frozenset({Op.LINEAR, Op.MLP})
