@@ -1,9 +1,14 @@
 """What this machine takes for a pass: told to policies, so that they can weigh a node against its price."""
 
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
 from math import exp, log, log2
 
 import numpy as np
+
+from talon_core.overheads import Overheads
+from talon_core.rounds import Span
 
 OCTAVES = 12
 """Octaves of sizes with a rise of their own; the last one's goes on."""
@@ -45,6 +50,9 @@ LOG_2 = log(2.0)
 
 ENDS = np.tri(1 + OCTAVES, dtype=np.float64) * [1.0, *[LOG_2] * OCTAVES]
 """What of the level and the rises is in a pass at the beginning of each octave, and at the last one's end."""
+
+WAITING = 256
+"""Passes that wait until somebody asks, at most; of more the latest count."""
 
 HOPE = 0.5
 """By how many standard deviations less than expected a pass is said to take: what is hardly known is worth trying."""
@@ -98,6 +106,17 @@ class Costs(ABC):
         """
         return None
 
+    def besides(self, drafted: bool) -> float | None:
+        """What a round takes besides the target's pass and the drafter's layers; None if nothing is known.
+
+        By default `accept`, `commit` and `tell` for one token, as far as they are known.
+
+        Args:
+            drafted: whether the drafter is asked in it.
+        """
+        known = [seconds for seconds in (self.accept(1), self.commit(1), self.tell(1)) if seconds is not None]
+        return sum(known) if known else None
+
     def read(self, tokens: int) -> float | None:
         """Reading a prompt, by the target and the drafter; None if nothing is known.
 
@@ -116,6 +135,8 @@ class Line:
     Before anything is measured, rises are `RISE`, with some tolerance, and neighbours alike; so what is known of one
     octave tells of the next, and a size that was never measured is neither free nor out of reach. All of it is kept by
     a Kalman filter, in which a pass counts the less, the further it is from what was expected (Huber).
+
+    Passes are noted, and looked at when somebody asks: most policies never do.
     """
 
     def __init__(self) -> None:
@@ -126,21 +147,31 @@ class Line:
         self._noise = NOISE**2
         self._error = 0.0  # of the latest pass
         self._passes = 0
+        self._waiting: deque[tuple[int, float]] = deque(maxlen=WAITING)
         self._logs: list[float] = []  # at the beginning of each octave and at the last one's end, once somebody asks
 
     @property
     def known(self) -> bool:
         """Whether anything was measured."""
-        return self._passes > 0
+        return self._passes > 0 or bool(self._waiting)
 
     def beside(self) -> "Line":
         """A line for passes of another kind: their level is not known, and their rises may be a little different."""
+        self._learn()
         other = Line()
         other._mean, other._noise = self._mean.copy(), self._noise
         other._covariance[1:, 1:] = 0.5 * (self._covariance[1:, 1:] + TOLERANCE)
         return other
 
     def add(self, size: int, seconds: float) -> None:
+        self._waiting.append((size, seconds))
+
+    def _learn(self) -> None:
+        """Look at the passes that wait."""
+        while self._waiting:
+            self._look(*self._waiting.popleft())
+
+    def _look(self, size: int, seconds: float) -> None:
         row = np.concatenate([[1.0], LOG_2 * np.clip(log2(size) - np.arange(OCTAVES), 0.0, ROOM)])
         covariance = self._covariance
         covariance[1:, 1:] += (TOLERANCE - covariance[1:, 1:]) / OLD
@@ -161,6 +192,7 @@ class Line:
         self._logs = []
 
     def at(self, size: int) -> float:
+        self._learn()
         if not self._logs:
             expected = ENDS @ np.append(self._mean[0], np.maximum(self._mean[1:], 0.0))
             doubt = np.sqrt(np.maximum(((ENDS @ self._covariance) * ENDS).sum(axis=1), 0.0))
@@ -181,6 +213,7 @@ class MeasuredCosts(Costs):
     def __init__(self) -> None:
         self._verified: dict[tuple[int, ...], Line] = {}  # by (batch, context)
         self._drafted: dict[tuple[int, ...], Line] = {}  # by (width,)
+        self._overheads = Overheads()
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
         """A pass of the target took so long; arguments as for `verify`."""
@@ -190,10 +223,15 @@ class MeasuredCosts(Costs):
         """A layer of the drafter took so long; arguments as for `draft`."""
         _own(self._drafted, (_power(width),)).add(rows, seconds)
 
+    def went(self, spans: Sequence[Span]) -> None:
+        """A round of a sequence that was alone took this."""
+        self._overheads.learn(spans)
+
     def forget(self) -> None:
         """Nothing is known any more."""
         self._verified.clear()
         self._drafted.clear()
+        self._overheads.clear()
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         line = _nearest(self._verified, (_power(batch), _power(context)))
@@ -202,6 +240,9 @@ class MeasuredCosts(Costs):
     def draft(self, rows: int, width: int) -> float | None:
         line = _nearest(self._drafted, (_power(width),))
         return None if line is None else line.at(rows)
+
+    def besides(self, drafted: bool) -> float | None:
+        return self._overheads.of(drafted)
 
 
 def _power(size: int) -> int:

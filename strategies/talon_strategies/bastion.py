@@ -17,8 +17,8 @@ class Bastion(CostAware):
     pass takes C(n) by a roofline of four fitted coefficients, the larger of a memory-bound and a compute-bound side.
     In the paper these are the bytes and the operations of known models on known GPUs, each scaled and shifted. Ours
     are straight lines, C(n) = max(a + b n, c + d n), fitted in each round to what the costs say at the length of the
-    text, see `roofline`. T_other is ours, too: what the costs know of the walk, and of the commit and telling the
-    drafter of one token; the paper measures it. So is how T_draft adds up layers, of which its drafter has one, and
+    text, see `roofline`. T_other is ours, too: what the costs say of a round besides its passes (`Costs.besides`); the
+    paper measures it. So is how T_draft adds up layers, of which its drafter has one, and
     what is done as long as nothing is known of the costs, see `CostAware`. Its release sends 32 nodes or more.
 
     Attributes:
@@ -41,7 +41,7 @@ class Bastion(CostAware):
         return roof
 
     def others(self, costs: Costs) -> float:
-        return sum(seconds or 0.0 for seconds in (costs.accept(1), costs.commit(1), costs.tell(1)))
+        return costs.besides(True) or 0.0
 
 
 def roofline(sizes: IntArray, seconds: FloatArray) -> tuple[float, float, float, float]:

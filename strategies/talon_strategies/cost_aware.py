@@ -31,6 +31,7 @@ class Known:
         costs: what passes take.
         context: committed tokens.
         verifying: seconds besides the drafting with 0, 1, ... drafted nodes, shape `(budget,)`; asked for once a round.
+        plain: seconds of a round in which nothing is drafted.
         drafting: seconds of each layer of the round.
         rates: the highest without drafting, and after each layer, in tokens a second.
         nodes: how many drafted nodes are worth verifying.
@@ -39,6 +40,7 @@ class Known:
     costs: Costs = attrs.field(factory=MeasuredCosts)
     context: int = 1
     verifying: FloatArray = attrs.field(factory=lambda: np.empty(0))
+    plain: float = LEAST
     drafting: list[float] = attrs.field(factory=list)
     rates: list[float] = attrs.field(factory=list)
     nodes: int = 0
@@ -101,6 +103,10 @@ class CostAware(BestFirst):
         """Seconds of a round besides drafting and the target's pass; by default none."""
         return 0.0
 
+    def spared(self, costs: Costs) -> float:
+        """Seconds of `others` that a round takes less in which nothing is drafted; by default none."""
+        return 0.0
+
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         one = super().begin(sequence)
         assert isinstance(one, CostAware)
@@ -115,7 +121,8 @@ class CostAware(BestFirst):
         layer, known = int(tree.depths[candidates.frontier[0]]), self.known
         if layer == 0 or not len(known.verifying):
             known.verifying, known.drafting = self._verifying(), []
-            known.rates = [1.0 / float(known.verifying[0])]
+            known.plain = max(float(known.verifying[0]) - self.spared(known.costs), LEAST)
+            known.rates = [1.0 / known.plain]
         known.drafting[layer:] = [self._drafting(*candidates.tokens.shape)]
         return layer
 

@@ -6,6 +6,7 @@ from attrs.validators import ge
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.costs import Costs
 from talon_core.policy import Growth
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
@@ -69,8 +70,9 @@ class TalonCost(CaDDTree):
 
     As TALON (arXiv 2601.07353, section 5.2) it pools a layer's candidates and cuts them by one gate. That is no share
     of the layer's best: it lies where the expected tokens a second, (1 + Phi) / (layers C_q + C_v(n)), are highest, by
-    what passes cost on this machine at this length of the text. `CostAware` has that rule, and the one for layers. Phi
-    adds up how likely paths are to be accepted, by what was accepted in this text so far, see `Calibration`.
+    what passes cost on this machine at this length of the text, and what rounds take besides (`Costs.besides`).
+    `CostAware` has that rule, and the one for layers. Phi adds up how likely paths are to be accepted, by what was
+    accepted in this text so far, see `Calibration`.
 
     A draft can turn out to be worth no node, and has cost its layers. Where the expected tokens of the latest rounds
     did not pay for those, rounds of plain decoding follow, in which the drafter is not asked: 4 at first, and twice as
@@ -111,6 +113,13 @@ class TalonCost(CaDDTree):
             return tree
         return tree.keep(np.argsort(-self.learnt.scores, kind="stable")[: 1 + self.known.nodes])
 
+    def others(self, costs: Costs) -> float:
+        return costs.besides(True) or 0.0
+
+    def spared(self, costs: Costs) -> float:
+        plain, drafted = costs.besides(False), costs.besides(True)
+        return 0.0 if plain is None or drafted is None else drafted - plain
+
     def learn(self, round_: Round) -> None:
         """Take note of which tokens a round with a draft has tested."""
         self.learnt.calibration.learn(round_)
@@ -124,5 +133,5 @@ class TalonCost(CaDDTree):
         nodes = len(round_.tree)
         expected = np.exp(-np.sort(-learnt.scores)[:nodes]).sum()
         self.learn(round_)
-        learnt.went(float(expected), float((sum(known.drafting) + known.verifying[nodes - 1]) / known.verifying[0]))
+        learnt.went(float(expected), float((sum(known.drafting) + known.verifying[nodes - 1]) / known.plain))
         known.drafting = []

@@ -126,7 +126,7 @@ class TalonCostSampled(TalonCost):
         rates = (expected + gain) / (sum(known.drafting) + verifying)
         rate = float(rates.max())
         if learnt.drafted >= ENOUGH:
-            rate = max(learnt.tokens / learnt.passes, 1.0) / float(known.verifying[0])
+            rate = max(learnt.tokens / learnt.passes, 1.0) / known.plain
         surplus = gain - rate * (verifying - verifying[0])
         count = int(surplus.argmax() if learnt.drafted >= ENOUGH else rates.argmax())
         goes_on = len(known.drafting) < self.depth and surplus[count] > rate * known.drafting[-1]

@@ -291,6 +291,8 @@ class Engine:
             rounds = Stages(self.parts, ready, faults, *told).run()
             self.target_passes += 1
         for slot, round_ in rounds.items():
+            if round_.sequences == 1:
+                self._measured.went(round_.spans)
             with faults.of([slot]):
                 ready[slot].rounds.append(round_)
                 tell(ready[slot].policy, round_)

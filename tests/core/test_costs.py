@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from talon_core import Engine, Request, TableTarget
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.policy import SequenceInfo
+from talon_core.rounds import Span
 from talon_core.testing import TableDrafter
 from talon_strategies import Match, Talon
 
@@ -300,3 +301,55 @@ def test_trees_by_the_prices_of_a_busy_machine_are_nearly_as_good_as_by_the_true
             costs.drafted(1, 10, layers * factor)
         ratios.append(sums[1, 0] / sums[1, 1] * sums[0, 1] / sums[0, 0])
     assert np.mean(ratios) > 0.975
+
+
+def spans(*parts):
+    """One after the other, as `(part, seconds)`, from second 5 on."""
+    at, made = 5.0, []
+    for part, seconds in parts:
+        made.append(Span(part, at, at + seconds))
+        at += seconds
+    return made
+
+
+def test_besides_is_what_is_neither_a_layer_nor_the_targets_pass():
+    costs = MeasuredCosts()
+    assert (costs.besides(True), costs.besides(False)) == (None, None)
+    costs.went(
+        spans(("policy", 1.0), ("draft", 20.0), ("verify", 30.0), ("accept", 0.5), ("commit", 0.25), ("draft", 2))
+    )
+    assert costs.besides(True) == pytest.approx(3.75)
+    assert costs.besides(False) is None
+    costs.went(spans(("policy", 0.125), ("verify", 30.0), ("commit", 0.25), ("draft", 1)))
+    assert costs.besides(False) == pytest.approx(1.375)
+    costs.went(spans(("policy", 9.0)))  # it has failed before anything was verified
+    assert costs.besides(False) == pytest.approx(1.375)
+    costs.forget()
+    assert costs.besides(True) is None
+
+
+def test_a_round_that_was_held_up_does_not_change_what_rounds_take_besides():
+    costs = MeasuredCosts()
+    for seconds in [1.0, 1.0, 50.0, 1.0, 1.0]:
+        costs.went(spans(("verify", 30.0), ("commit", seconds)))
+    assert costs.besides(False) == 1.0
+
+
+def test_besides_is_the_sum_of_what_given_costs_know():
+    class Some(Fixed):
+        def accept(self, nodes):
+            return 0.25 * nodes
+
+        def tell(self, tokens):
+            return 0.5 * tokens
+
+    assert [Some().besides(drafted) for drafted in (True, False)] == [0.75, 0.75]
+    assert Fixed().besides(True) is None
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_engine_tells_what_rounds_take_of_sequences_that_are_alone(batch):
+    own = engine()
+    submit(own, 2, batch)
+    own.step()
+    assert (own.costs.besides(True) is not None) == (batch == 1)

@@ -1,3 +1,4 @@
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -80,6 +81,30 @@ def test_it_goes_on_as_soon_as_drafting_pays_again(draft):
     assert len(drafted.tree) > 4
     policy.observe(round_of(drafted, accepted=4))
     assert (policy.learnt.left, policy.learnt.pause) == (0, 0)
+
+
+@attrs.frozen
+class Besides(Prices):
+    """Prices of rounds that take something else besides: the first of these in plain decoding, the other else."""
+
+    plain: float = 0.0
+    drafted: float = 0.0
+
+    def besides(self, drafted):
+        return self.drafted if drafted else self.plain
+
+
+def test_drafting_pauses_where_what_rounds_take_besides_passes_costs_more_than_it_brings(draft):
+    drafter = TableDrafter([[0.3, 0.25, 0.25, 0.2]])  # a tree brings 0.8 for 0.6 passes and a layer of 0.1
+    left = []
+    for costs in (Prices(0.2, 0.1), Besides(0.2, 0.1, plain=0.5, drafted=0.5), Besides(0.2, 0.1, drafted=0.5)):
+        policy = served(TalonCost(depth=1), costs)
+        for _ in range(ENOUGH):
+            drafted = draft(policy, drafter)
+            assert len(drafted.tree) > 1  # what the draft has cost is spent: its nodes are worth verifying
+            policy.observe(round_of(drafted, accepted=1))
+        left.append(policy.learnt.left)
+    assert left == [0, 0, PAUSES[0]]
 
 
 def test_nothing_is_known_of_another_text():
