@@ -16,7 +16,7 @@ from talon_core.request import Request
 from talon_core.sampling import Sampling
 from talon_core.table import TableTarget
 from talon_core.target import Target
-from talon_core.tree import FloatArray, read_only
+from talon_core.tree import FloatArray
 
 Law = dict[tuple[int, ...], float]
 """For each sequence of new tokens its probability."""
@@ -122,12 +122,17 @@ def law_after(target: TableTarget, prefix: list[int], sampling: Sampling) -> Flo
             scores = processor(torch.as_tensor([prefix]), scores.clone())
         numbers = scores[0].numpy()
     if not sampling.do_sample:
-        return read_only(np.eye(len(numbers))[numbers.argmax()])
+        return _constant(np.eye(len(numbers))[numbers.argmax()])
     highest = numbers.max()
     if not np.isfinite(highest):
         raise ValueError(f"there is no law to draw from after tokens {prefix}")
     weights = np.exp(numbers - highest)
-    return read_only(weights / weights.sum())
+    return _constant(weights / weights.sum())
+
+
+def _constant(law: FloatArray) -> FloatArray:
+    """A copy that nobody can ever write to: plugins see it, and it may serve again."""
+    return np.frombuffer(law.tobytes(), dtype=np.float64)
 
 
 def distance(one: Law, other: Law) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from random import Random
 from time import perf_counter
@@ -50,6 +50,9 @@ FEW_OUTCOMES = 50
 
 SIMPLER = 60
 """Where something is wrong, so many worlds of each size are tried for one that shows it more simply."""
+
+KEPT = 8192
+"""Worlds of which the target's laws are kept."""
 
 PACKAGES = ("talon-core", "numpy", "torch", "transformers", "hypothesis")
 
@@ -320,11 +323,10 @@ class _Trial:
         Raises:
             _TooLarge: if there are too many outcomes.
         """
-        laws: LawsAfter = {}
-        try:
-            expected = ancestral_law(world.make_target(), world.request, laws)
-        except ValueError:
+        truth = true_law(world)
+        if truth is None:
             return None
+        expected, laws = truth[0], {**truth[1]}
         decoder = self.decoder(world)
         examined = Examined(expected)
         try:
@@ -340,6 +342,23 @@ class _Trial:
         except PluginError as error:
             return attrs.evolve(examined, broke=str(error))
         return examined
+
+
+def true_law(world: World) -> tuple[Law, LawsAfter] | None:
+    """The law that texts of a world must have, and the target's own after each; None where there is none.
+
+    It is worked out once for a world: all policies and rules are tried in the same ones. The laws are constant.
+    """
+    return _true_law(attrs.evolve(world, drafter=(), knows=None, options={}))
+
+
+@lru_cache(KEPT)
+def _true_law(world: World) -> tuple[Law, LawsAfter] | None:
+    laws: LawsAfter = {}
+    try:
+        return ancestral_law(world.make_target(), world.request, laws), laws
+    except ValueError:
+        return None
 
 
 def _whole(decoder: Decoder, request: Request) -> Enumerated:

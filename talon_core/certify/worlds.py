@@ -83,7 +83,7 @@ class World:
     eos: frozenset[int]
     room: int | None
     knows: int | None
-    options: Mapping[str, int]
+    options: Mapping[str, int] = attrs.field(hash=False)
 
     @property
     def vocab_size(self) -> int:
