@@ -264,6 +264,7 @@ class LeftOut:
 def pytest_configure(config: pytest.Config) -> None:
     """Workers report to the process that started them; that one tells."""
     gc.set_threshold(*SELDOM)
+    _without_deadlines()
     for spec in config.getoption("--talon-policy"):
         _check_policy(spec)
     if hasattr(config, "workerinput"):
@@ -292,6 +293,14 @@ def pytest_sessionfinish() -> None:
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)
+
+
+def _without_deadlines() -> None:
+    """Hypothesis takes no example for a failure because it was slow: a machine that is busy is slow at any time."""
+    from hypothesis import settings
+
+    settings.register_profile("patient", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+    settings.load_profile("patient")
 
 
 def _check_policy(spec: str) -> None:
