@@ -51,7 +51,7 @@ static void wait_for_all(Shared *shared) {
 #elif defined(__aarch64__)
         __asm__ __volatile__("yield");
 #endif
-        if (tries > 20000) sched_yield();  // another program has the core of who is waited for
+        if (tries > 1000) sched_yield();  // another program has the core of who is waited for
     }
 }
 
