@@ -19,9 +19,6 @@ from talon_strategies.best_first import BestFirst, Likeliest
 from talon_strategies.options import whole_number
 from talon_strategies.prices import LEAST, assumed_passes, layer_price
 
-SIZES = 32
-"""Sizes of a tree whose price is asked for, at most: the smallest, the largest, and between them by equal factors."""
-
 
 @attrs.define(eq=False)
 class Known:
@@ -68,6 +65,9 @@ class CostAware(BestFirst):
 
     assumed: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """What a further node and a layer cost while nothing is known, in passes over the root alone."""
+
+    sizes: ClassVar[int] = 32
+    """Sizes of a tree whose price is asked for, at most: smallest, largest, and between them by equal factors."""
 
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
@@ -123,7 +123,7 @@ class CostAware(BestFirst):
             known.verifying, known.drafting = self._verifying(), []
             known.plain = max(float(known.verifying[0]) - self.spared(known.costs), LEAST)
             known.rates = [1.0 / known.plain]
-        known.drafting[layer:] = [self._drafting(*candidates.tokens.shape)]
+        known.drafting[layer:] = [self.layer(*candidates.tokens.shape)]
         return layer
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
@@ -141,14 +141,20 @@ class CostAware(BestFirst):
 
     def _verifying(self) -> FloatArray:
         costs, context = self.known.costs, self.known.context
-        sizes = sizes_up_to(self.budget)
+        sizes = sizes_up_to(self.budget, self.sizes)
         seconds = [costs.verify(size, context) for size in sizes.tolist()]
         known = [second for second in seconds if second is not None]
         if len(known) < len(seconds):
             return assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0])
         return np.maximum(self.curve(sizes, np.array(known)), LEAST) + self.others(costs)
 
-    def _drafting(self, rows: int, width: int) -> float:
+    def layer(self, rows: int, width: int) -> float:
+        """Seconds of a layer of the drafter.
+
+        Args:
+            rows: frontier nodes.
+            width: candidates of each.
+        """
         return layer_price(self.known.costs, rows, width, self.known.context, self.assumed[1])
 
 
@@ -164,6 +170,6 @@ def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:
 
 
 @cache
-def sizes_up_to(most: int) -> IntArray:
-    """Sizes of trees from 1 to `most`, all where they are few, at most `SIZES` of them."""
-    return np.unique(np.geomspace(1, most, SIZES).round().astype(np.int64)) if most > SIZES else np.arange(1, most + 1)
+def sizes_up_to(most: int, count: int) -> IntArray:
+    """Sizes of trees from 1 to `most`, all where they are no more than `count`, at most `count` of them."""
+    return np.unique(np.geomspace(1, most, count).round().astype(np.int64)) if most > count else np.arange(1, most + 1)

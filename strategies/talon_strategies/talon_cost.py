@@ -9,9 +9,11 @@ from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.policy import Growth
 from talon_core.rounds import Round
-from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.caddtree import CaDDTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_strategies.best_first import Likeliest
 from talon_strategies.calibration import Calibration
+from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
+from talon_strategies.following import Following
 from talon_strategies.options import whole_number
 from talon_strategies.prices import ASSUMED
 
@@ -38,7 +40,10 @@ class Learnt:
     Attributes:
         calibration: of the drafter's probabilities.
         scores: log-probabilities of the paths to this round's nodes, calibrated, the root's first.
-        offered: those of the newest candidates, shape `(frontier, width)`.
+        own: probabilities of these nodes once their parents are accepted, calibrated, likewise.
+        offered: log-probabilities of the paths to the newest candidates, shape `(frontier, width)`.
+        layers: of this round: what is to be learnt of each, see `Following.learn`.
+        following: what has followed nodes.
         tokens: expected of the latest rounds with a draft; the later a round was, the more it counts.
         passes: what these rounds took, in passes of plain decoding.
         drafted: how many there were.
@@ -48,7 +53,10 @@ class Learnt:
 
     calibration: Calibration = attrs.field(factory=Calibration)
     scores: FloatArray = attrs.field(factory=lambda: np.zeros(1))
+    own: FloatArray = attrs.field(factory=lambda: np.ones(1))
     offered: FloatArray = attrs.field(factory=lambda: np.empty((0, 0)))
+    layers: list[tuple[FloatArray, FloatArray]] = attrs.field(factory=list)
+    following: Following = attrs.field(factory=Following)
     tokens: float = 0.0
     passes: float = 0.0
     drafted: int = 0
@@ -65,14 +73,22 @@ class Learnt:
 
 
 @attrs.frozen
-class TalonCost(CaDDTree):
+class TalonCost(CostAware):
     """Keeps the likeliest paths that pay, in as many layers as pay, and drafts nothing where plain decoding is faster.
 
     As TALON (arXiv 2601.07353, section 5.2) it pools a layer's candidates and cuts them by one gate. That is no share
-    of the layer's best: it lies where the expected tokens a second, (1 + Phi) / (layers C_q + C_v(n)), are highest, by
-    what passes cost on this machine at this length of the text, and what rounds take besides (`Costs.besides`).
-    `CostAware` has that rule, and the one for layers. Phi adds up how likely paths are to be accepted, by what was
-    accepted in this text so far, see `Calibration`.
+    of the layer's best, but what a node costs: n nodes are verified where 1 + Phi(n) - lambda C_v(n) is highest. Phi
+    adds up how likely their paths are to be accepted, by what was accepted in this text so far (`Calibration`). C_v is
+    what the pass takes on this machine at this length of the text, and what rounds take besides (`Costs.besides`).
+
+    lambda is what a second is worth: the tokens a second that were expected of the latest rounds, or those of plain
+    decoding if these are more. Tokens by seconds of a whole text are highest where each round, and each part of it, is
+    held against that rate and not against its own (Dinkelbach, Management Science 13, 1967): a round of a hard place
+    must not look for more nodes because it is slow anyway, nor one of an easy place stop early because it is fast.
+
+    Another layer is drafted from those nodes that are worth verifying and of which it is likely to pay: what followed
+    such nodes of this text (`Following`), times how likely the path to them is accepted, less what verifying it costs,
+    is more than lambda times what the layer takes with so many rows.
 
     A draft can turn out to be worth no node, and has cost its layers. Where the expected tokens of the latest rounds
     did not pay for those, rounds of plain decoding follow, in which the drafter is not asked: 4 at first, and twice as
@@ -88,6 +104,7 @@ class TalonCost(CaDDTree):
     name = "talon-cost"
     paper = ""
     assumed = ASSUMED
+    sizes = 12
     budget: int = attrs.field(default=64, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=16, validator=[whole_number, ge(1)])
     learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)
@@ -98,15 +115,60 @@ class TalonCost(CaDDTree):
     def scored(self, tree: TokenTree, candidates: Candidates) -> tuple[FloatArray, Candidates]:
         learnt = self.learnt
         if len(tree) == 1:
-            learnt.scores = np.zeros(1)
+            learnt.scores, learnt.own, learnt.layers = np.zeros(1), np.ones(1), []
         reached = learnt.scores[candidates.frontier][:, None]
         learnt.offered = reached + learnt.calibration.accepted(candidates.logp)
         return learnt.scores, attrs.evolve(candidates, path_logp=learnt.offered)
 
+    def rate(self, most: float) -> float:
+        """What a second is worth, in tokens.
+
+        Args:
+            most: tokens a second that this round may reach: what counts before there are enough rounds with a draft.
+        """
+        learnt = self.learnt
+        return most if learnt.drafted < ENOUGH else max(learnt.tokens / learnt.passes, 1.0) / self.known.plain
+
+    def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
+        by_size = rates(prob, seconds)
+        return int((by_size * seconds - self.rate(float(by_size.max())) * seconds).argmax())
+
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        growth, learnt = super().grow(tree, candidates, choices), self.learnt
-        learnt.scores = np.append(learnt.scores, learnt.offered.take(growth.chosen))
-        return growth
+        self.priced(tree, candidates)
+        known, learnt = self.known, self.learnt
+        best = Likeliest.of(*self.scored(tree, candidates), self.budget - 1)
+        seconds = sum(known.drafting) + known.verifying[: len(best.prob) + 1]
+        known.nodes = self.worth(best.prob, seconds)
+        conditional = np.exp(learnt.offered - learnt.scores[candidates.frontier][:, None])
+        learnt.layers.append((learnt.own[candidates.frontier], conditional))
+        joined = best.chosen[: int(np.searchsorted(best.places, known.nodes))]
+        own, reach = conditional.take(joined), np.exp(learnt.offered.take(joined))
+        rate = self.rate(float(rates(best.prob, seconds).max()))
+        frontier = len(tree) + self._expanded(own, reach, rate, candidates.width)
+        learnt.scores = np.append(learnt.scores, learnt.offered.take(best.chosen))
+        learnt.own = np.append(learnt.own, conditional.take(best.chosen))
+        return Growth(best.chosen, frontier=frontier)
+
+    def _expanded(self, own: FloatArray, reach: FloatArray, rate: float, width: int) -> IntArray:
+        """Which of the nodes that join are drafted from: those of which the next layer is likely to pay, or none.
+
+        Args:
+            own: how likely each is once its parent is accepted, shape `(joined,)`.
+            reach: how likely the whole path to it is, likewise.
+            rate: what a second is worth, in tokens.
+            width: candidates of each.
+        """
+        known = self.known
+        if len(known.drafting) >= self.depth or not len(own) or known.nodes + 1 >= len(known.verifying):
+            return np.arange(0)
+        price = rate * float(known.verifying[known.nodes + 1] - known.verifying[known.nodes])
+        gains = self.learnt.following.gains(own, reach, price)
+        order = np.argsort(-gains, kind="stable")
+        sizes = sizes_up_to(len(own), self.sizes)
+        layers = rate * np.array([self.layer(size, width) for size in sizes.tolist()])
+        surplus = np.cumsum(gains[order])[sizes - 1] - layers
+        best = int(surplus.argmax())
+        return np.sort(order[: sizes[best] if surplus[best] > 0 else 0])
 
     def finish(self, tree: TokenTree) -> TokenTree:
         if len(tree) == 1:
@@ -121,8 +183,10 @@ class TalonCost(CaDDTree):
         return 0.0 if plain is None or drafted is None else drafted - plain
 
     def learn(self, round_: Round) -> None:
-        """Take note of which tokens a round with a draft has tested."""
+        """Take note of which tokens a round with a draft has tested, and of what has followed its nodes."""
         self.learnt.calibration.learn(round_)
+        for own, prob in self.learnt.layers:
+            self.learnt.following.learn(own, prob)
 
     def observe(self, round_: Round) -> None:
         super().observe(round_)

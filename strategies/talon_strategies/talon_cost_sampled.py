@@ -124,9 +124,7 @@ class TalonCostSampled(TalonCost):
         known, learnt = self.known, self.learnt
         verifying = known.verifying[drafted : drafted + len(gain)]
         rates = (expected + gain) / (sum(known.drafting) + verifying)
-        rate = float(rates.max())
-        if learnt.drafted >= ENOUGH:
-            rate = max(learnt.tokens / learnt.passes, 1.0) / known.plain
+        rate = self.rate(float(rates.max()))
         surplus = gain - rate * (verifying - verifying[0])
         count = int(surplus.argmax() if learnt.drafted >= ENOUGH else rates.argmax())
         goes_on = len(known.drafting) < self.depth and surplus[count] > rate * known.drafting[-1]

@@ -129,7 +129,7 @@ def test_rates_are_expected_tokens_by_seconds():
 
 
 def test_few_sizes_are_asked_for():
-    assert sizes_up_to(5).tolist() == [1, 2, 3, 4, 5]
-    sizes = sizes_up_to(1025).tolist()
+    assert sizes_up_to(5, 32).tolist() == [1, 2, 3, 4, 5]
+    sizes = sizes_up_to(1025, 32).tolist()
     assert (sizes[0], sizes[-1]) == (1, 1025)
     assert 20 < len(sizes) <= 32

@@ -36,13 +36,44 @@ def test_keeps_the_contract(options):
     node=st.floats(0.001, 0.5),
     layer=st.floats(0.001, 0.3),
 )
-def test_while_nothing_is_learnt_the_tree_is_caddtrees(draft, drafter, budget, node, layer):
+def test_while_nothing_is_learnt_a_layers_nodes_are_caddtrees(draft, drafter, budget, node, layer):
     ours, theirs = (
-        draft(served(policy(budget=budget, depth=9), Prices(node=node, layer=layer)), drafter).tree
+        draft(served(policy(budget=budget, depth=1), Prices(node=node, layer=layer)), drafter).tree
         for policy in (TalonCost, CaDDTree)
     )
     assert ours.tokens.tolist() == theirs.tokens.tolist()
     assert ours.parents.tolist() == theirs.parents.tolist()
+
+
+@pytest.mark.parametrize(("rate", "nodes"), [(1.0, 3), (1.6, 2), (3.0, 1), (8.0, 0)])
+def test_a_node_joins_while_it_brings_more_than_its_time_is_worth(rate, nodes):
+    policy = served(TalonCost(), Prices(node=0.1))
+    policy.learnt.drafted, policy.learnt.tokens, policy.learnt.passes = ENOUGH, 10 * rate, 10.0
+    policy.known.plain = 1.0
+    prob = np.array([0.5, 0.2, 0.15, 0.05])
+    assert policy.worth(prob, 1.0 + 0.1 * np.arange(5)) == nodes
+
+
+def test_a_second_is_worth_at_least_what_plain_decoding_makes_of_it():
+    policy = served(TalonCost(), Prices())
+    policy.learnt.drafted, policy.learnt.tokens, policy.learnt.passes = ENOUGH, 5.0, 10.0
+    policy.known.plain = 0.25
+    assert policy.rate(most=100.0) == 4.0
+    policy.learnt.tokens = 15.0
+    assert policy.rate(most=100.0) == 6.0
+
+
+@pytest.mark.parametrize(("followed", "layers"), [(0.9, 2), (0.1, 1)])
+def test_another_layer_is_drafted_where_what_has_followed_such_nodes_would_pay_for_it(draft, followed, layers):
+    drafter = TableDrafter([[0.6, 0.4]])
+    policy = served(TalonCost(depth=2), Prices(node=0.05, layer=0.2))
+    for group in policy.learnt.following.seen:
+        group.clear()
+        group.append((followed, 0.0, 0.0))
+    drafted = draft(policy, drafter)
+    assert (
+        int(drafted.drafted.depths.max()) == layers
+    )  # the likelier child is reached with 0.6: 0.9 of it is worth 0.2 passes
 
 
 def test_what_was_rejected_is_worth_less_the_next_time(draft):

@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+
+from talon_strategies.following import BEST, FIRST, LATEST, SURE, Following
+
+
+def forgetful():
+    """One that has seen nothing at all."""
+    following = Following()
+    for group in following.seen:
+        group.clear()
+    return following
+
+
+def test_gains_are_what_candidates_bring_above_their_price_in_the_mean_of_what_was_seen():
+    following = forgetful()
+    following.learn(np.array([0.1, 0.2]), np.array([[0.6, 0.3, 0.05, 0.04], [0.2, 0.1, 0.1, 0.1]]))
+    following.learn(np.array([0.9]), np.array([[0.8, 0.1, 0.0, 0.0]]))
+    gains = following.gains(np.array([0.3, 0.95]), np.array([0.5, 0.9]), price=0.1)
+    unsure = [0.5 * 0.6 - 0.1 + 0.5 * 0.3 - 0.1, 0.0]  # of the second nothing is worth its price
+    assert gains.tolist() == pytest.approx([sum(unsure) / 2, 0.9 * 0.8 - 0.1])
+
+
+def test_a_node_as_likely_as_the_bound_is_sure():
+    following = forgetful()
+    following.learn(np.array([SURE, np.nextafter(SURE, 0)]), np.array([[1.0], [0.5]]))
+    assert [list(group) for group in following.seen] == [[(0.5, 0.0, 0.0)], [(1.0, 0.0, 0.0)]]
+
+
+def test_the_latest_nodes_are_remembered():
+    following = Following()
+    for number in range(2 * LATEST):
+        following.learn(np.array([0.1]), np.array([[number / 1000]]))
+    assert [row[0] for row in following.seen[0]] == [number / 1000 for number in range(LATEST, 2 * LATEST)]
+    assert list(following.seen[1]) == [FIRST[1]]
+
+
+def test_before_anything_is_seen_more_is_expected_of_sure_nodes():
+    gains = Following().gains(np.array([0.1, 0.9]), np.array([1.0, 1.0]), price=0.0)
+    assert gains.tolist() == pytest.approx([sum(FIRST[0]), sum(FIRST[1])])
+    assert len(FIRST[0]) == len(FIRST[1]) == BEST
