@@ -31,7 +31,7 @@ UNFORESEEN = (
     "List forty words that have nothing to do with each other. Never use a word twice.",
     "Write a sentence of twenty words in which each word is in another language than the one before.",
     "Invent the names of fifty planets. No two may begin alike or sound alike.",
-    "Write the alphabet in an order that you choose at random, then again in another order, until you have six of them.",
+    "Write the alphabet in an order that you choose at random, then in another order, until you have six of them.",
     "Make up forty chemical formulas that do not exist, separated by commas.",
     "Write a poem in which no word has more than four letters and no line makes sense.",
 )
