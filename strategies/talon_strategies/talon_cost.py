@@ -144,12 +144,12 @@ class TalonCost(CostAware):
         joined = best.chosen[: int(np.searchsorted(best.places, known.nodes))]
         own, reach = conditional.take(joined), np.exp(learnt.offered.take(joined))
         rate = self.rate(float(rates(best.prob, seconds).max()))
-        frontier = len(tree) + self._expanded(own, reach, rate, candidates.width)
+        frontier = len(tree) + self.expanded(own, reach, rate, candidates.width)
         learnt.scores = np.append(learnt.scores, learnt.offered.take(best.chosen))
         learnt.own = np.append(learnt.own, conditional.take(best.chosen))
         return Growth(best.chosen, frontier=frontier)
 
-    def _expanded(self, own: FloatArray, reach: FloatArray, rate: float, width: int) -> IntArray:
+    def expanded(self, own: FloatArray, reach: FloatArray, rate: float, width: int) -> IntArray:
         """Which of the nodes that join are drafted from: those of which the next layer is likely to pay, or none.
 
         Args:
@@ -183,10 +183,8 @@ class TalonCost(CostAware):
         return 0.0 if plain is None or drafted is None else drafted - plain
 
     def learn(self, round_: Round) -> None:
-        """Take note of which tokens a round with a draft has tested, and of what has followed its nodes."""
+        """Take note of which tokens a round with a draft has tested."""
         self.learnt.calibration.learn(round_)
-        for own, prob in self.learnt.layers:
-            self.learnt.following.learn(own, prob)
 
     def observe(self, round_: Round) -> None:
         super().observe(round_)
@@ -197,5 +195,7 @@ class TalonCost(CostAware):
         nodes = len(round_.tree)
         expected = np.exp(-np.sort(-learnt.scores)[:nodes]).sum()
         self.learn(round_)
+        for own, brought in learnt.layers:
+            learnt.following.learn(own, brought)
         learnt.went(float(expected), float((sum(known.drafting) + known.verifying[nodes - 1]) / known.plain))
         known.drafting = []

@@ -12,7 +12,9 @@ from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.calibration import Calibration
 from talon_strategies.drawing import AGREEMENT, NOTHING, FollowsTheRequest, drawn_at, known_rows, sharpened
-from talon_strategies.talon_cost import ENOUGH, TalonCost
+from talon_strategies.talon_cost import TalonCost
+
+NONE = np.empty(0)
 
 DRAWN_AT = 0.8
 """Children are drawn at so many times the request's temperature, as `talon-sampled` does."""
@@ -47,9 +49,9 @@ class TalonCostSampled(TalonCost):
     all nodes when the tree is finished. A layer's groups grow by what a further node adds, the most first, as long as
     that is worth its price at the tokens a second that were expected of the latest rounds, or at plain decoding's if
     those are more; while there are none, up to where the expected tokens a second of this round are most. And no node
-    joins that adds less than 1 / `budget`, so that where nodes are free there is room for deeper ones. Another layer is
-    drafted if the newest one was worth its own price too. When drafting pauses, and what is assumed while no prices are
-    known, is `talon-cost`'s, which also serves every greedy request. All this is ours.
+    joins that adds less than 1 / `budget`, so that where nodes are free there is room for deeper ones. From which nodes
+    another layer is drafted, when drafting pauses, and what is assumed while no prices are known, is `talon-cost`'s,
+    which also serves every greedy request. All this is ours.
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2.
@@ -77,31 +79,39 @@ class TalonCostSampled(TalonCost):
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         learnt = self.learnt
         if self.priced(tree, candidates) == 0:
-            learnt.scores = np.zeros(1)
+            learnt.scores, learnt.own, learnt.layers = np.zeros(1), np.ones(1), []
         rows = np.array(known_rows(candidates))
         reach = learnt.scores[candidates.frontier[rows]][:, None]  # (rows, 1)
         fixed = reach + learnt.calibration.accepted(candidates.logp[rows])  # (rows, width), as are the next three
         expected = expected_of_draws(np.exp(candidates.logp[rows]))
         draws = reach + self.drawing.calibration.accepted(np.log(expected))
         gains, with_draw = groups(np.exp(fixed), np.exp(draws))
+        learnt.layers.append((learnt.own[candidates.frontier[rows]], gains / np.exp(reach)))
         most = min(self.budget - len(tree), np.count_nonzero(gains * self.budget >= 1.0))
         order = np.argsort(-gains, axis=None, kind="stable")[:most]
         gain = np.concatenate([[0.0], np.cumsum(gains.ravel()[order])])
-        count, goes_on = self._worth(len(tree) - 1, float(np.exp(learnt.scores).sum()), gain)
+        count, rate = self._worth(len(tree) - 1, float(np.exp(learnt.scores).sum()), gain)
+        self.known.nodes = len(tree) - 1 + count
         sizes = np.bincount(order[:count] // gains.shape[1], minlength=len(rows))
-        chosen, drawn, scores, drawn_scores = [NOTHING], {}, [learnt.scores], []
+        chosen, drawn, scores, drawn_scores = [NOTHING], {}, [NONE], []
+        parents, drawn_parents = [NONE], []  # how likely they are reached
         for index in np.flatnonzero(sizes).tolist():
             size, row = int(sizes[index]), int(rows[index])
             draws_one = bool(with_draw[index, size - 1])
             beside = size - draws_one
             chosen.append(row * candidates.width + np.arange(beside))
             scores.append(fixed[index, :beside])
+            parents.append(np.repeat(reach[index], beside))
             draw = self._drawn(choices, candidates, row, beside, expected[index, beside]) if draws_one else None
             if draw is not None:
                 drawn[row] = draw
                 drawn_scores.append(draws[index, beside])
-        learnt.scores = np.concatenate([*scores, drawn_scores])
-        return Growth(np.concatenate(chosen), frontier=None if goes_on else NOTHING, drawn=drawn)
+                drawn_parents.append(float(reach[index, 0]))
+        joined = np.concatenate([*scores, drawn_scores])
+        own = np.exp(joined - np.concatenate([*parents, drawn_parents]))
+        frontier = len(tree) + self.expanded(own, np.exp(joined), rate, candidates.width)
+        learnt.scores, learnt.own = np.append(learnt.scores, joined), np.append(learnt.own, own)
+        return Growth(np.concatenate(chosen), frontier=frontier, drawn=drawn)
 
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree
@@ -113,22 +123,18 @@ class TalonCostSampled(TalonCost):
         self.learnt.calibration.learn(round_, but=drawn)
         self.drawing.calibration.learn(round_, but=others)
 
-    def _worth(self, drafted: int, expected: float, gain: FloatArray) -> tuple[int, bool]:
-        """How many further nodes join, and whether another layer follows.
+    def _worth(self, drafted: int, expected: float, gain: FloatArray) -> tuple[int, float]:
+        """How many further nodes join, and what a second is worth, in tokens.
 
         Args:
             drafted: nodes that have joined before.
             expected: tokens of the round with these.
             gain: tokens that 0, 1, ... further nodes add, shape `(nodes + 1,)`.
         """
-        known, learnt = self.known, self.learnt
-        verifying = known.verifying[drafted : drafted + len(gain)]
-        rates = (expected + gain) / (sum(known.drafting) + verifying)
-        rate = self.rate(float(rates.max()))
-        surplus = gain - rate * (verifying - verifying[0])
-        count = int(surplus.argmax() if learnt.drafted >= ENOUGH else rates.argmax())
-        goes_on = len(known.drafting) < self.depth and surplus[count] > rate * known.drafting[-1]
-        return count, bool(goes_on)
+        seconds = sum(self.known.drafting) + self.known.verifying[drafted : drafted + len(gain)]
+        by_size = (expected + gain) / seconds
+        rate = self.rate(float(by_size.max()))
+        return int((gain - rate * seconds).argmax()), rate
 
     def _drawn(self, choices: Choices, candidates: Candidates, row: int, beside: int, expected: float) -> Drawn | None:
         """One child from the law without the best ones; None where they are all that can come out."""
