@@ -27,8 +27,11 @@ class Known:
     Attributes:
         costs: what passes take.
         context: committed tokens.
-        verifying: seconds besides the drafting with 0, 1, ... drafted nodes, shape `(budget,)`; asked for once a round.
+        verifying: seconds besides the drafting with 0, 1, ... drafted nodes, shape `(budget,)`.
         plain: seconds of a round in which nothing is drafted.
+        layers: seconds of layers, by rows and width.
+        stands: further rounds for which these prices stand.
+        times: how often they were asked for.
         drafting: seconds of each layer of the round.
         rates: the highest without drafting, and after each layer, in tokens a second.
         nodes: how many drafted nodes are worth verifying.
@@ -38,6 +41,9 @@ class Known:
     context: int = 1
     verifying: FloatArray = attrs.field(factory=lambda: np.empty(0))
     plain: float = LEAST
+    layers: dict[tuple[int, int], float] = attrs.field(factory=dict)
+    stands: int = 0
+    times: int = 0
     drafting: list[float] = attrs.field(factory=list)
     rates: list[float] = attrs.field(factory=list)
     nodes: int = 0
@@ -65,6 +71,9 @@ class CostAware(BestFirst):
 
     assumed: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """What a further node and a layer cost while nothing is known, in passes over the root alone."""
+
+    stand: ClassVar[int] = 1
+    """Rounds for which prices stand before they are asked for again, at most: at first 1, and one more each time."""
 
     sizes: ClassVar[int] = 32
     """Sizes of a tree whose price is asked for, at most: smallest, largest, and between them by equal factors."""
@@ -115,14 +124,17 @@ class CostAware(BestFirst):
 
     def observe(self, round_: Round) -> None:
         self.known.context = round_.context + len(round_.tokens)
+        self.known.stands -= 1
 
     def priced(self, tree: TokenTree, candidates: Candidates) -> int:
         """Note what the newest layer takes, and with the first one what verifying does; which layer it is, from 0."""
         layer, known = int(tree.depths[candidates.frontier[0]]), self.known
-        if layer == 0 or not len(known.verifying):
-            known.verifying, known.drafting = self._verifying(), []
-            known.plain = max(float(known.verifying[0]) - self.spared(known.costs), LEAST)
-            known.rates = [1.0 / known.plain]
+        if layer == 0:
+            if known.stands < 1:
+                known.verifying, known.times = self._verifying(), known.times + 1
+                known.plain = max(float(known.verifying[0]) - self.spared(known.costs), LEAST)
+                known.layers, known.stands = {}, min(known.times, self.stand) - 1
+            known.drafting, known.rates = [], [1.0 / known.plain]
         known.drafting[layer:] = [self.layer(*candidates.tokens.shape)]
         return layer
 
@@ -155,7 +167,10 @@ class CostAware(BestFirst):
             rows: frontier nodes.
             width: candidates of each.
         """
-        return layer_price(self.known.costs, rows, width, self.known.context, self.assumed[1])
+        known = self.known
+        if (rows, width) not in known.layers:
+            known.layers[rows, width] = layer_price(known.costs, rows, width, known.context, self.assumed[1])
+        return known.layers[rows, width]
 
 
 def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:

@@ -105,6 +105,7 @@ class TalonCost(CostAware):
     paper = ""
     assumed = ASSUMED
     sizes = 12
+    stand = 8
     budget: int = attrs.field(default=64, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=16, validator=[whole_number, ge(1)])
     learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)
