@@ -119,7 +119,8 @@ class TalonCost(CostAware):
             learnt.scores, learnt.own, learnt.layers = np.zeros(1), np.ones(1), []
         reached = learnt.scores[candidates.frontier][:, None]
         learnt.offered = reached + learnt.calibration.accepted(candidates.logp)
-        return learnt.scores, attrs.evolve(candidates, path_logp=learnt.offered)
+        given = candidates.frontier, candidates.tokens, candidates.logp
+        return learnt.scores, Candidates(*given, learnt.offered, candidates.law)
 
     def rate(self, most: float) -> float:
         """What a second is worth, in tokens.
