@@ -62,8 +62,22 @@ class Calibration:
         if not len(tested):
             return
         logp = tree.path_logp[tested] - tree.path_logp[tree.parents[tested]]
-        own = np.column_stack([np.ones(len(tested)), log_odds_of(logp, CERTAIN)])  # (tested, 2)
-        expected = 1.0 / (1.0 + np.exp(-own @ self.line))
-        self.precision = self.precision + (own * (expected * (1.0 - expected))[:, None]).T @ own
-        self.line = self.line + np.linalg.solve(self.precision, own.T @ (accepted[tested] - expected))
+        odds = log_odds_of(logp, CERTAIN)
+        expected = 1.0 / (1.0 + np.exp(-self.line[0] - self.line[1] * odds))
+        weights, errors = expected * (1.0 - expected), accepted[tested] - expected
+        self.precision = self.precision + moments(odds, weights)
+        self.line = self.line + solved(self.precision, float(errors.sum()), float(errors @ odds))
         self.line[1] = max(self.line[1], LEAST_SLOPE)
+
+
+def moments(odds: FloatArray, weights: FloatArray) -> FloatArray:
+    """The sums of the weights, times 1, the odds, and their squares, as a matrix of shape `(2, 2)`."""
+    first = float(weights @ odds)
+    return np.array([[float(weights.sum()), first], [first, float((weights * odds) @ odds)]])
+
+
+def solved(matrix: FloatArray, first: float, second: float) -> FloatArray:
+    """The x of matrix x = (first, second), where the matrix has shape `(2, 2)`: sooner than by a general solver."""
+    (a, b), (c, d) = matrix.tolist()
+    whole = a * d - b * c
+    return np.array([(d * first - b * second) / whole, (a * second - c * first) / whole])

@@ -1,7 +1,5 @@
 """What the next layer is likely to bring, by what followed the nodes that were drafted from before."""
 
-from collections import deque
-
 import attrs
 import numpy as np
 
@@ -20,8 +18,30 @@ FIRST = ((0.4, 0.15, 0.1), (0.8, 0.1, 0.05))
 """What is taken to follow one that is not sure, and one that is, as one node of each group that was seen."""
 
 
-def _first() -> tuple[deque[tuple[float, ...]], ...]:
-    return tuple(deque([likely], maxlen=LATEST) for likely in FIRST)
+class Seen:
+    """The best candidates after the latest nodes of a group.
+
+    Args:
+        first: what is taken for the first ones, falling, each of `BEST` candidates.
+    """
+
+    def __init__(self, *first: tuple[float, ...]) -> None:
+        self._prob = np.zeros((LATEST, BEST))
+        self._count = 0
+        self.add(np.array(first).reshape(-1, BEST))
+
+    def add(self, prob: FloatArray) -> None:
+        """Nodes that were seen, and the probabilities of their candidates, falling, shape `(nodes, width)`."""
+        for row in prob[:, :BEST]:
+            place = self._count % LATEST
+            self._prob[place] = 0.0
+            self._prob[place, : len(row)] = row
+            self._count += 1
+
+    @property
+    def prob(self) -> FloatArray:
+        """The probabilities of the best candidates of each node, falling, 0 behind them, shape `(seen, BEST)`."""
+        return self._prob[: self._count]
 
 
 @attrs.define(eq=False)
@@ -32,10 +52,10 @@ class Following:
     it is drafted from, but what has followed others like it is.
 
     Attributes:
-        seen: probabilities of the `BEST` likeliest candidates after each node, falling, of both groups.
+        seen: of both groups.
     """
 
-    seen: tuple[deque[tuple[float, ...]], ...] = attrs.field(factory=_first)
+    seen: tuple[Seen, ...] = attrs.field(factory=lambda: tuple(map(Seen, FIRST)))
 
     def learn(self, own: FloatArray, prob: FloatArray) -> None:
         """Take note of what follows some nodes.
@@ -44,10 +64,9 @@ class Following:
             own: how likely each of them is once its parent is accepted, shape `(nodes,)`; 1 of a root.
             prob: how likely their candidates are once they are, falling, shape `(nodes, width)`.
         """
-        best = np.zeros((len(prob), BEST))
-        best[:, : prob.shape[1]] = prob[:, :BEST]
-        for sure, row in zip((own >= SURE).tolist(), best.tolist(), strict=True):
-            self.seen[sure].append(tuple(row))
+        sure = own >= SURE
+        for group, seen in zip((~sure, sure), self.seen, strict=True):
+            seen.add(prob[group])
 
     def gains(self, own: FloatArray, reach: FloatArray, price: float) -> FloatArray:
         """What the candidates of each of some nodes are expected to bring above what they cost, in tokens.
@@ -63,10 +82,10 @@ class Following:
         Returns:
             Shape `(nodes,)`, at least 0.
         """
+        sure = own >= SURE
         gained = np.empty(len(own))
-        for sure, seen in enumerate(self.seen):
-            group = (own >= SURE) == sure
+        for group, seen in zip((~sure, sure), self.seen, strict=True):
             if group.any():
-                brings = reach[group][:, None, None] * np.array(seen) - price  # (nodes, seen, BEST)
-                gained[group] = np.maximum(brings, 0.0).sum(axis=2).mean(axis=1)
+                prob = seen.prob.ravel()
+                gained[group] = np.maximum(np.outer(reach[group], prob) - price, 0.0).sum(axis=1) / (len(prob) // BEST)
         return gained

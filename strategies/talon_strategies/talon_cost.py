@@ -42,6 +42,7 @@ class Learnt:
         scores: log-probabilities of the paths to this round's nodes, calibrated, the root's first.
         own: probabilities of these nodes once their parents are accepted, calibrated, likewise.
         offered: log-probabilities of the paths to the newest candidates, shape `(frontier, width)`.
+        rate: what a second is worth in this round, in tokens.
         layers: of this round: what is to be learnt of each, see `Following.learn`.
         following: what has followed nodes.
         tokens: expected of the latest rounds with a draft; the later a round was, the more it counts.
@@ -55,6 +56,7 @@ class Learnt:
     scores: FloatArray = attrs.field(factory=lambda: np.zeros(1))
     own: FloatArray = attrs.field(factory=lambda: np.ones(1))
     offered: FloatArray = attrs.field(factory=lambda: np.empty((0, 0)))
+    rate: float = 0.0
     layers: list[tuple[FloatArray, FloatArray]] = attrs.field(factory=list)
     following: Following = attrs.field(factory=Following)
     tokens: float = 0.0
@@ -133,7 +135,8 @@ class TalonCost(CostAware):
 
     def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
         by_size = rates(prob, seconds)
-        return int((by_size * seconds - self.rate(float(by_size.max())) * seconds).argmax())
+        self.learnt.rate = self.rate(float(by_size.max()))
+        return int(((by_size - self.learnt.rate) * seconds).argmax())
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         self.priced(tree, candidates)
@@ -145,11 +148,10 @@ class TalonCost(CostAware):
         learnt.layers.append((learnt.own[candidates.frontier], conditional))
         joined = best.chosen[: int(np.searchsorted(best.places, known.nodes))]
         own, reach = conditional.take(joined), np.exp(learnt.offered.take(joined))
-        rate = self.rate(float(rates(best.prob, seconds).max()))
-        frontier = len(tree) + self.expanded(own, reach, rate, candidates.width)
-        learnt.scores = np.append(learnt.scores, learnt.offered.take(best.chosen))
-        learnt.own = np.append(learnt.own, conditional.take(best.chosen))
-        return Growth(best.chosen, frontier=frontier)
+        frontier = len(tree) + self.expanded(own, reach, learnt.rate, candidates.width)
+        learnt.scores = np.append(learnt.scores, learnt.offered.take(joined))
+        learnt.own = np.append(learnt.own, own)
+        return Growth(joined, frontier=frontier)
 
     def expanded(self, own: FloatArray, reach: FloatArray, rate: float, width: int) -> IntArray:
         """Which of the nodes that join are drafted from: those of which the next layer is likely to pay, or none.

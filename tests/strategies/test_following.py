@@ -1,15 +1,12 @@
 import numpy as np
 import pytest
 
-from talon_strategies.following import BEST, FIRST, LATEST, SURE, Following
+from talon_strategies.following import BEST, FIRST, LATEST, SURE, Following, Seen
 
 
 def forgetful():
-    """One that has seen nothing at all."""
-    following = Following()
-    for group in following.seen:
-        group.clear()
-    return following
+    """One that takes nothing for granted."""
+    return Following((Seen(), Seen()))
 
 
 def test_gains_are_what_candidates_bring_above_their_price_in_the_mean_of_what_was_seen():
@@ -24,15 +21,16 @@ def test_gains_are_what_candidates_bring_above_their_price_in_the_mean_of_what_w
 def test_a_node_as_likely_as_the_bound_is_sure():
     following = forgetful()
     following.learn(np.array([SURE, np.nextafter(SURE, 0)]), np.array([[1.0], [0.5]]))
-    assert [list(group) for group in following.seen] == [[(0.5, 0.0, 0.0)], [(1.0, 0.0, 0.0)]]
+    assert [group.prob.tolist() for group in following.seen] == [[[0.5, 0.0, 0.0]], [[1.0, 0.0, 0.0]]]
 
 
 def test_the_latest_nodes_are_remembered():
     following = Following()
     for number in range(2 * LATEST):
         following.learn(np.array([0.1]), np.array([[number / 1000]]))
-    assert [row[0] for row in following.seen[0]] == [number / 1000 for number in range(LATEST, 2 * LATEST)]
-    assert list(following.seen[1]) == [FIRST[1]]
+    remembered = [number / 1000 for number in range(LATEST, 2 * LATEST)]
+    assert sorted(following.seen[0].prob[:, 0].tolist()) == remembered
+    assert following.seen[1].prob.tolist() == [[*FIRST[1]]]
 
 
 def test_before_anything_is_seen_more_is_expected_of_sure_nodes():

@@ -8,6 +8,7 @@ from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_strategies import CaDDTree, TalonCost
+from talon_strategies.following import Following, Seen
 from talon_strategies.talon_cost import ENOUGH, PAUSES, WIDTH
 from talon_tests.prices import Prices
 
@@ -67,9 +68,7 @@ def test_a_second_is_worth_at_least_what_plain_decoding_makes_of_it():
 def test_another_layer_is_drafted_where_what_has_followed_such_nodes_would_pay_for_it(draft, followed, layers):
     drafter = TableDrafter([[0.6, 0.4]])
     policy = served(TalonCost(depth=2), Prices(node=0.05, layer=0.2))
-    for group in policy.learnt.following.seen:
-        group.clear()
-        group.append((followed, 0.0, 0.0))
+    policy.learnt.following = Following((Seen((followed, 0.0, 0.0)),) * 2)
     drafted = draft(policy, drafter)
     assert (
         int(drafted.drafted.depths.max()) == layers
@@ -94,7 +93,7 @@ def test_drafting_pauses_where_it_does_not_pay_and_ever_longer_while_that_stays_
     for _ in range(ENOUGH + 4 + 1 + 8 + 1 + 16 + 1):
         drafted = draft(policy, drafter)
         assert len(drafted.tree) == 1
-        asked.append(int(len(drafted.drafted) > 1))
+        asked.append(int(any(span.part == "draft" for span in drafted.spans)))
         policy.observe(round_of(drafted))
     assert asked == [1] * ENOUGH + [0] * 4 + [1] + [0] * 8 + [1] + [0] * 16 + [1]
     assert PAUSES[0] == 4
