@@ -236,7 +236,7 @@ def test_a_round_in_which_the_drafter_had_nothing_counts_for_nobody(draft):
 
 def test_a_round_that_was_drafted_for_nothing_counts(draft):
     """`finish` may keep the root alone; the layers were paid for all the same."""
-    policy = served(Bandit("talon-cost[budget=8]+chain"), Prices(node=3.0, layer=0.5))
+    policy = served(Bandit("caddtree[budget=8]+chain"), Prices(node=3.0, layer=0.5))
     drafted = draft(policy, DRAFTER)
     assert len(drafted.tree) == 1 < len(drafted.drafted)
     policy.observe(told(drafted.tree, 0, drafted.drafted))
