@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from talon_core.engine.checked_candidates import repeated, rises
+from talon_core.engine.checked_candidates import rises
 from talon_core.tree_arrays import FloatArray, IntArray
 
 NO_ROW = -1
@@ -95,7 +95,7 @@ class Rows:
         logp: FloatArray = self.logp.take(of, axis=0)[:, :width].astype(np.float64)
         return tokens, logp
 
-    def check(self, rows: Sequence[int], width: int, vocab_size: int) -> None:
+    def check(self, rows: Sequence[int] | IntArray, width: int, vocab_size: int) -> None:
         """Refuse rows that no drafter's answer can have been, see `checked_candidates`.
 
         Args:
@@ -106,14 +106,21 @@ class Rows:
         Raises:
             ValueError: if there is one.
         """
-        tokens, logp = self.offered(rows, width)
-        if not ((logp <= 0) & (np.isneginf(logp) == (tokens < 0))).all():
+        of = np.asarray(rows, dtype=np.int64)
+        tokens, logp = (each.take(of, axis=0)[:, :width] for each in (self.tokens, self.logp))
+        padded = tokens == NARROW if tokens.dtype == np.uint16 else tokens == -1
+        if not ((logp <= 0) & ((logp == -np.inf) == padded)).all():
             raise ValueError("a row of the trace holds a log-probability that is none; its file was changed")
-        if tokens.min(initial=-1) < -1 or tokens.max(initial=-1) >= vocab_size:
+        real = tokens[~padded] if padded.any() else tokens
+        if real.min(initial=0) < 0 or real.max(initial=0) >= vocab_size:
             raise ValueError(
                 f"a row of the trace holds tokens outside the vocabulary, 0 to {vocab_size - 1}; its file was changed"
             )
-        if len(repeated(tokens)) or rises(logp).any():
+        if (logp[:, 1:] > logp[:, :-1]).any() and rises(logp.astype(np.float64)).any():
+            raise ValueError("a row of the trace is not sorted, or holds a token twice; its file was changed")
+        ranked = np.sort(tokens, axis=1)
+        twice = ranked[:, 1:][ranked[:, 1:] == ranked[:, :-1]]
+        if (twice != (NARROW if tokens.dtype == np.uint16 else -1)).any():
             raise ValueError("a row of the trace is not sorted, or holds a token twice; its file was changed")
 
 

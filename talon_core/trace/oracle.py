@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import attrs
 import numpy as np
@@ -55,11 +56,15 @@ class Along:
         Args:
             nodes: of a chain at most, the root included.
         """
-        passes = [0] * (len(self.ranks) + 1)
-        for position in reversed(range(len(self.ranks))):
-            most = int(min(len(self.ranks[position]), nodes - 1))
-            passes[position] = 1 + min(passes[position + 1 : position + most + 2])
-        return passes[0]
+        end = len(self.ranks)
+        # a position is reached with no more passes than one behind it, so each pass may go as far as any so far could
+        ahead = (position + 1 + min(len(ranks), nodes - 1) for position, ranks in enumerate(self.ranks))
+        farthest = [*accumulate(ahead, max)]
+        position = passes = 0
+        while position < end:
+            position = int(farthest[position])
+            passes += 1
+        return passes
 
     def by_the_laws(self, nodes: float) -> int:
         """Target passes with the likeliest nodes, so many with the root."""

@@ -169,7 +169,7 @@ class Work:
             self._methods[unit.folder, spec] = method
         methods = [self._methods[unit.folder, spec] for spec in unit.methods]
         found = []
-        tried = tried_on(Replay(trace, self.costs), methods, *unit.text)
+        (tried,) = tried_on(Replay(trace, self.costs), methods, [unit.text])
         for method, (own, offers) in zip(methods, tried, strict=True):
             nodes = 1 if method.policy is None else method.policy.budget
             found.append((own, Passes(nodes, offers.in_hindsight(nodes), offers.by_the_laws(nodes))))
