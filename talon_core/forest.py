@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import attrs
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from talon_core.candidates import LOWEST
 from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_core.tree_arrays import by_number, floats, highest_of_each, ints
+from talon_core.tree_arrays import among_highest, by_number, floats, highest_of_each, ints
 
 Count = int | IntArray
 """A number for all trees of a forest, or one for each, shape `(trees,)`."""
@@ -91,7 +92,8 @@ class Forest:
     @cached_property
     def nodes(self) -> ForestNodes:
         """All nodes."""
-        return ForestNodes(**{name: np.concatenate([getattr(one, name) for one in self.layers]) for name in COLUMNS})
+        whole: Any = {name: np.concatenate([getattr(one, name) for one in self.layers]) for name in COLUMNS}
+        return ForestNodes(**whole)
 
     @property
     def tokens(self) -> IntArray:
@@ -135,7 +137,7 @@ class Forest:
         while (score > score[above]).any():
             score = np.minimum(score, score[above])
         order = by_number(self.trees, self.size)
-        kept = order[highest_of_each(score[order], self.sizes, np.full(self.size, count))]
+        kept = order[among_highest(score[order], self.sizes, count)]
         kept.sort()
         return kept
 

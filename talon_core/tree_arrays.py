@@ -71,6 +71,25 @@ def highest_of_each(values: FloatArray, held: IntArray, counts: IntArray) -> Int
     return found
 
 
+def among_highest(values: FloatArray, held: IntArray, count: int) -> NDArray[np.bool_]:
+    """Which of some numbers `highest_of_each` finds, where as many of each group are wanted; shape `(numbers,)`.
+
+    Args:
+        values: as there, and so is `held`.
+        count: how many of each group at most, at least 1.
+    """
+    groups, most = len(held), int(held.max(initial=0))
+    if most <= count:
+        return np.ones(len(values), dtype=bool)
+    there = np.arange(most) < held[:, None]
+    rows = np.full((groups, most), np.inf)
+    rows[there] = -values
+    found = rows <= np.partition(rows, count - 1, axis=1)[:, count - 1, None]
+    (tied,) = (found.sum(axis=1) > np.minimum(held, count)).nonzero()  # too many are as large as the last one
+    found[tied] = rows[tied].argsort(axis=1, kind="stable").argsort(axis=1) < count
+    return found[there]
+
+
 SPARSE = 4
 """How many times as large as its numbers a rectangle of them may be that is sorted row by row."""
 

@@ -39,7 +39,8 @@ class GrowingForest:
         self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
         self.faults: dict[int, PluginError] = {}
         self.selected = False  # by the policy, from what was drafted
-        self._deepest, self._vocab_size, self._ends = deepest, vocab_size, ends
+        self.vocab_size = vocab_size
+        self._deepest, self._ends = deepest, ends
         self._asked: list[IntArray] = []  # nodes that were drafted from, layer by layer
         self.frontier = self._usable(np.arange(len(roots)))
 
@@ -88,7 +89,7 @@ class GrowingForest:
         rows = wanted.take(self.trees_of(self.frontier))
         if (rows < 1).any():
             self.frontier, rows = self.frontier[rows > 0], rows[rows > 0]
-        return np.minimum(rows, self._vocab_size)
+        return np.minimum(rows, self.vocab_size)
 
     def grow(self, candidates: ForestCandidates, taking: Taking) -> None:
         """Let the policy choose, check its answer, and take it.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -15,6 +15,9 @@ from talon_core.trace.oracle import Along, BestTrees, best_trees
 from talon_core.trace.processes import cores, in_processes
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.together import Done, Trying
+
+Text = TypeVar("Text")
+"""However a text is named."""
 
 TOGETHER = 24
 """Texts of a shard at most: of more at once none takes less time."""
@@ -128,7 +131,7 @@ def replayed(
     return Answer(tried, best_trees(along[first.name]), len(texts), missing, perf_counter() - started)
 
 
-def dealt(texts: Sequence[tuple[str, int]], workers: int) -> list[list[tuple[str, int]]]:
+def dealt(texts: Sequence[Text], workers: int) -> list[list[Text]]:
     """Texts in as few shards as there are workers, or several for each where there are many texts."""
     shards = workers * -(-len(texts) // (workers * TOGETHER))
     return [[*texts[first::shards]] for first in range(min(shards, len(texts)))]

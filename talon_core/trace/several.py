@@ -1,34 +1,20 @@
 """The columns of several texts side by side, so that rows of all of them are looked up at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
-import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.trace.columns import NARROW, NO_ROW, Rows, TextTrace
-from talon_core.tree import FloatArray, IntArray
+from talon_core.trace.columns import NO_ROW, Rows, TextTrace, check_offered, padding, tokens_of
+from talon_core.tree import IntArray
 from talon_core.tree_arrays import places_of
 
 PADDING = -1
 """In the place of a token that is none."""
-
-
-@attrs.frozen(eq=False)
-class ByText:
-    """Those of some rows that are of one text.
-
-    Attributes:
-        columns: of the text.
-        places: where they stand among all of them.
-        rows: which they are of the text, shape `(rows,)`.
-    """
-
-    columns: Rows
-    places: slice | IntArray
-    rows: IntArray
 
 
 class SeveralTexts:
@@ -76,16 +62,17 @@ class SeveralTexts:
         return found
 
     @cached_property
-    def _above(self) -> IntArray:
-        """The row above each, and for a root its own: so they rise."""
-        found = []
-        for first, rows in zip(self.first_rows.tolist(), self.rows, strict=False):
-            above = rows.above.astype(np.int64)
-            (roots,) = (above < 0).nonzero()
-            above[roots] = roots
-            above += first
-            found.append(above)
-        return np.concatenate(found)
+    def _below(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """For each row the first row of its node's children, and how many they are, shape `(rows,)` each, int32."""
+        first, count = np.zeros((2, self.first_rows[-1]), dtype=np.int32)
+        for begin, rows in zip(self.first_rows.tolist(), self.rows, strict=False):
+            above = rows.above
+            begins = np.flatnonzero(above[1:] != above[:-1]) + 1  # children of a node stand together
+            parents, counts = above[begins], np.diff(begins, append=len(above))
+            real = parents >= 0  # the others are roots
+            first[begin + parents[real]] = begin + begins[real]
+            count[begin + parents[real]] = counts[real]
+        return first, count
 
     @cached_property
     def _nodes(self) -> NDArray[Any]:
@@ -98,9 +85,8 @@ class SeveralTexts:
             above: the rows of their parents, shape `(nodes,)`; below a node without a row there is none.
             tokens: their own, shape `(nodes,)`.
         """
-        firsts = self._above.searchsorted(above)
-        firsts += (firsts == above) & (above != NO_ROW)  # a root stands before its children
-        counts = self._above.searchsorted(above, side="right") - firsts
+        first, count = self._below
+        firsts, counts = first[above], count[above]
         counts[above == NO_ROW] = 0
         places = places_of(firsts, counts)
         (same,) = (self._nodes[places] == np.repeat(tokens, counts)).nonzero()
@@ -109,67 +95,42 @@ class SeveralTexts:
         found[whose[::-1]] = places[same][::-1]  # the first, if there were two
         return found
 
-    def by_text(self, rows: IntArray) -> "list[ByText]":
-        """The texts of some rows; those of a text stand behind those of the texts before it, `NO_ROW` anywhere."""
-        there = None
-        if (rows == NO_ROW).any():
-            (there,) = (rows != NO_ROW).nonzero()
-            rows = rows[there]
-        bounds, firsts = rows.searchsorted(self.first_rows).tolist(), self.first_rows.tolist()
-        return [
-            ByText(
-                columns,
-                slice(begin, end) if there is None else there[begin:end],
-                rows[begin:end] - first,
-            )
-            for columns, first, begin, end in zip(self.rows, firsts, bounds, bounds[1:], strict=False)
-            if begin < end
-        ]
+    @cached_property
+    def _kinds(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
+        """The types that hold the tokens and the log-probabilities of all texts; each is written in its smallest."""
+        tokens = {rows.tokens.dtype for rows in self.rows}
+        return tokens.pop() if len(tokens) == 1 else np.dtype(np.int32), np.result_type(
+            *(rows.logp for rows in self.rows)
+        )
 
-    def logp(self, of: "Sequence[ByText]", count: int, width: int) -> FloatArray:
-        """Log-probabilities of the best candidates of some rows.
+    def offered(self, rows: IntArray, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The best candidates of some rows, as they stand in the file; `tokens_of` reads the first of these.
 
         Args:
-            of: the rows.
-            count: how many they are.
+            rows: shape `(rows,)`; those of a text stand behind those of the texts before it, `NO_ROW` anywhere.
             width: candidates of each.
 
         Returns:
-            Minus infinity for padding and where there is no row, shape `(rows, width)`, float64.
+            Tokens and log-probabilities, padding alone where there is no row, shape `(rows, width)`.
         """
-        found = np.full((count, width), -np.inf)
-        for own in of:
-            found[own.places] = own.columns.logp.take(own.rows, axis=0)[:, :width]
-        return found
+        missing = rows == NO_ROW
+        some = bool(missing.any())
+        if some:
+            rows = np.where(missing, np.maximum.accumulate(rows).clip(0), rows)  # another row of the same text
+        tokens, logp = (np.empty((len(rows), width), kind) for kind in self._kinds)
+        for text, begin, end in self._by_text(rows):
+            own, of = rows[begin:end] - self.first_rows[text], self.rows[text]
+            found = of.tokens.take(own, axis=0)[:, :width]
+            tokens[begin:end] = found if found.dtype == tokens.dtype else tokens_of(found)
+            logp[begin:end] = of.logp.take(own, axis=0)[:, :width]
+        if some:
+            tokens[missing], logp[missing] = padding(tokens.dtype), -np.inf
+        return tokens, logp
 
-    def tokens(self, of: "Sequence[ByText]", count: int, width: int) -> IntArray:
-        """Their tokens, -1 for padding and where there is no row; arguments as for `logp`; int64."""
-        found = np.full((count, width), PADDING)
-        for own in of:
-            found[own.places] = own.columns.tokens.take(own.rows, axis=0)[:, :width]
-        return self._padded(found)
-
-    def candidates(self, rows: IntArray, ranks: IntArray) -> tuple[IntArray, FloatArray]:
-        """Single candidates.
-
-        Args:
-            rows: of each, as for `by_text`, shape `(candidates,)`.
-            ranks: its place in the row, shape `(candidates,)`.
-
-        Returns:
-            Tokens and log-probabilities, -1 and minus infinity for padding and where there is no row.
-        """
-        tokens, logp = np.full(len(rows), PADDING), np.full(len(rows), -np.inf)
-        for own in self.by_text(rows):
-            flat = own.rows * self.width + ranks[own.places]
-            tokens[own.places] = own.columns.tokens.ravel().take(flat)
-            logp[own.places] = own.columns.logp.ravel().take(flat)
-        return self._padded(tokens), logp
-
-    def _padded(self, tokens: IntArray) -> IntArray:
-        if self.rows[0].tokens.dtype == np.uint16:
-            tokens[tokens == NARROW] = PADDING
-        return tokens
+    def _by_text(self, rows: IntArray) -> list[tuple[int, int, int]]:
+        """The texts of some rows: which, and where their rows begin and end."""
+        bounds = rows.searchsorted(self.first_rows).tolist()
+        return [(text, *ends) for text, ends in enumerate(pairwise(bounds)) if ends[0] < ends[1]]
 
     @cached_property
     def before(self) -> IntArray:
@@ -205,13 +166,23 @@ class SeveralTexts:
         unknown = rows[rows != NO_ROW]
         unknown = unknown[self._checked[unknown] < width]
         unknown.sort()
-        for own in self.by_text(unknown):
-            try:
-                own.columns.check(own.rows, width, vocab_size)
-            except ValueError as error:
-                text = self.texts[self.rows.index(own.columns)]
-                raise ValueError(f"prompt {text.prompt} of the set '{text.set}': {error}") from error
+        try:
+            check_offered(*self.offered(unknown, width), vocab_size)
+        except ValueError:
+            for text, begin, end in self._by_text(unknown):
+                with self._naming(text):
+                    self.rows[text].check(unknown[begin:end] - self.first_rows[text], width, vocab_size)
+            raise
         self._checked[unknown] = width
+
+    @contextmanager
+    def _naming(self, number: int) -> Iterator[None]:
+        """Errors inside are about a text."""
+        text = self.texts[number]
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(f"prompt {text.prompt} of the set '{text.set}': {error}") from error
 
 
 def _starts(counts: Sequence[int]) -> IntArray:

@@ -1,6 +1,6 @@
 """A policy on several texts of a trace at once: trees at many of their positions grow together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -13,13 +13,14 @@ from talon_core.engine.growing_forest import GrowingForest, Taking
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates, ForestGrower, forest_grower, serve_alike
+from talon_core.policy import TreePolicy
 from talon_core.rounds import Round, Span
-from talon_core.trace.columns import NO_ROW, TextTrace
+from talon_core.trace.columns import NO_ROW, TextTrace, padding, tokens_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals, behind, priced, seconds_of
 from talon_core.trace.several import PADDING, SeveralTexts
 from talon_core.tree import FloatArray, IntArray, read_only
 
-TREES = 256
+TREES = 512
 """Trees that are begun with: fewer hardly take less time, and of more some turn out to be at no round's begin."""
 
 
@@ -100,23 +101,21 @@ class Grown:
         self._note(trees, nodes, rows, widths, holding.depths.take(places))
         width = min(int(widths.max()), texts.width)
         self.widest = max(self.widest, width)
-        beyond = np.arange(width) >= widths[:, None] if (widths < width).any() else None
-        by_text = texts.by_text(rows)
-        logp = texts.logp(by_text, len(rows), width)
-        if beyond is not None:
-            logp[beyond] = -np.inf
-
-        def tokens() -> IntArray:
-            found = texts.tokens(by_text, len(rows), width)
-            if beyond is not None:
-                found[beyond] = PADDING
-            return found
+        tokens, offered = texts.offered(rows, width)
+        if (widths < width).any():
+            beyond = np.arange(width) >= widths[:, None]
+            tokens[beyond], offered[beyond] = padding(tokens.dtype), -np.inf
+        logp: FloatArray = offered.astype(np.float64)
+        path_logp = above[:, None] + logp
 
         def taking(row: IntArray, rank: IntArray) -> tuple[IntArray, FloatArray]:
-            found, given = texts.candidates(rows[row], rank)
-            return found, above[row] + given
+            flat = row * width + rank
+            return tokens_of(tokens.take(flat)), above.take(row) + offered.take(flat)
 
-        return ForestCandidates(nodes.copy(), trees, logp, above[:, None] + logp, forest.size, tokens), taking
+        def look_up() -> IntArray:
+            return tokens_of(tokens)
+
+        return ForestCandidates(nodes.copy(), trees, logp, path_logp, forest.size, look_up), taking
 
     def _remember(self, nodes: IntArray, rows: IntArray) -> None:
         self._known.append((nodes, rows))
@@ -196,7 +195,7 @@ class Grown:
             order = rows.argsort(kind="stable")
             nodes, rows = nodes[order], rows[order]
             last = np.full(len(forest), PADDING)
-            last[nodes] = self.texts.tokens(self.texts.by_text(rows), len(rows), self.texts.width)[:, -1]
+            last[nodes] = tokens_of(self.texts.offered(rows, self.texts.width)[0][:, -1])
             went_on = forest.tokens == last[forest.parents]
             went_on[: forest.size] = False
             found = found + np.bincount(forest.trees[went_on], minlength=forest.size)
@@ -415,11 +414,13 @@ class Trying:
         recorded = bool(texts) and all(text.rows is not None for text in texts)
         self._several = SeveralTexts(texts) if recorded else None
 
-    def done(self, method: Method) -> list[Done]:
+    def done(self, method: Method, policy: Callable[[], TreePolicy | None] | None = None) -> list[Done]:
         """What a method did, text by text.
 
         Args:
             method: has passed `Replay.check`.
+            policy: makes one equal to the method's for each text that is tried by itself; by default there is one for
+                all, as while one decodes.
 
         Raises:
             PluginError: if a plugin breaks its contract; the message names it.
@@ -430,7 +431,7 @@ class Trying:
             return [Done(*each) for each in zip(grown.totals(), grown.deepest(), strict=True)]
         found = []
         for text in self._texts:
-            own = self._replay.text(method, text)
+            own = self._replay.text(method if policy is None else attrs.evolve(method, policy=policy()), text)
             trees = (one.tree if one.drafted is None else one.drafted for one in own.rounds)
             found.append(Done(Totals.of(own), max(int(tree.depths.max()) for tree in trees)))
         return found

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talon_core.tree_arrays import SORTED, by_number, highest, highest_of_each, places_of
+from talon_core.tree_arrays import SORTED, among_highest, by_number, highest, highest_of_each, places_of
 
 FEW_SCORES = st.sampled_from([-math.inf, -2.0, -1.5, 0.0, math.inf, math.nan])
 
@@ -48,3 +48,12 @@ def test_places_of_ranges_stand_behind_each_other(ranges):
 def test_numbers_are_put_in_order_and_equal_ones_stay_in_theirs(count):
     numbers = np.array([5, 0, 6, 5, 0, 3])
     assert by_number(numbers, count).tolist() == [1, 4, 5, 0, 3, 2]
+
+
+@given(data=st.data())
+def test_what_is_among_the_highest_of_each_group_is_found_without_an_order(data):
+    held = np.array(data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=5)))
+    some = data.draw(st.lists(st.sampled_from([-2.0, -1.5, 0.0]) | st.floats(-3, 0), min_size=7, max_size=7))
+    values, count = np.resize(some, held.sum()), data.draw(st.integers(1, 14))
+    expected = highest_of_each(values, held, np.full(len(held), count))
+    assert np.flatnonzero(among_highest(values, held, count)).tolist() == sorted(expected.tolist())
