@@ -25,6 +25,7 @@ from talon_strategies import Eagle2, Match, Talon
 GROWN_TOGETHER = (
     *("none", "chain:length=4", "talon:budget=14,top_k=4,mu=0.1", "talon:budget=60,least=0.01", "talon-gate-only"),
     *("talon-topk-layers:budget=12,top_k=3", "talon-absolute:budget=12,top_k=4", "talon-local:budget=12,top_k=4"),
+    *("static", "static:shape=0;2;2.1;2.1.0", "ddtree:budget=8", "ddtree:budget=40"),
     *("eagle2:budget=12,depth=4", "eagle2:budget=5,depth=2,top_k=3"),
 )
 ONE_BY_ONE = ("heuristic:length=6", "talon-cost:budget=12,depth=5", "ddd:budget=12,depth=4,checked=1;2;3")
