@@ -54,7 +54,9 @@ class Calibration:
             but: its nodes of which nothing is to be learnt, shape `(nodes,)`; None for none.
         """
         tree, path = round_.tree, round_.path
-        tested = np.flatnonzero(np.isin(tree.parents, path))
+        accepted = np.zeros(len(tree), dtype=bool)
+        accepted[path] = True
+        tested = 1 + np.flatnonzero(accepted[tree.parents[1:]])
         if but is not None:
             tested = np.setdiff1d(tested, but)
         if not len(tested):
@@ -63,5 +65,5 @@ class Calibration:
         own = np.column_stack([np.ones(len(tested)), log_odds_of(logp, CERTAIN)])  # (tested, 2)
         expected = 1.0 / (1.0 + np.exp(-own @ self.line))
         self.precision = self.precision + (own * (expected * (1.0 - expected))[:, None]).T @ own
-        self.line = self.line + np.linalg.solve(self.precision, own.T @ (np.isin(tested, path) - expected))
+        self.line = self.line + np.linalg.solve(self.precision, own.T @ (accepted[tested] - expected))
         self.line[1] = max(self.line[1], LEAST_SLOPE)

@@ -99,7 +99,8 @@ class TalonCost(CaDDTree):
             learnt.scores = np.zeros(1)
         reached = learnt.scores[candidates.frontier][:, None]
         learnt.offered = reached + learnt.calibration.accepted(candidates.logp)
-        return learnt.scores, attrs.evolve(candidates, path_logp=learnt.offered)
+        given = candidates.frontier, candidates.tokens, candidates.logp
+        return learnt.scores, Candidates(*given, learnt.offered, candidates.law)
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         growth, learnt = super().grow(tree, candidates, choices), self.learnt
