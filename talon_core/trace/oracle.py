@@ -1,6 +1,7 @@
 """What was to be won: the best trees in hindsight, and the best by the drafter's own laws."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -36,6 +37,7 @@ class Along:
     Attributes:
         ranks: by position, for each of the tokens that follow, as far as the drafter offers them one after the other:
             how many of all the nodes that it offers there come first, the likeliest ones and of equals the earlier one.
+            They rise, as no node is likelier than the one above it.
     """
 
     ranks: Sequence[tuple[int, ...]]
@@ -58,7 +60,7 @@ class Along:
         """
         end = len(self.ranks)
         # a position is reached with no more passes than one behind it, so each pass may go as far as any so far could
-        ahead = (position + 1 + min(len(ranks), nodes - 1) for position, ranks in enumerate(self.ranks))
+        ahead = [position + min(len(ranks) + 1, nodes) for position, ranks in enumerate(self.ranks)]
         farthest = [*accumulate(ahead, max)]
         position = passes = 0
         while position < end:
@@ -70,7 +72,7 @@ class Along:
         """Target passes with the likeliest nodes, so many with the root."""
         position = passes = 0
         while position < len(self.ranks):
-            position += 1 + sum(rank < nodes - 1 for rank in self.ranks[position])
+            position += 1 + bisect_left(self.ranks[position], nodes - 1)
             passes += 1
         return passes
 
