@@ -1,6 +1,6 @@
 """Several draft trees while they grow together: asks their policy for all at once, and checks what it answers."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import attrs
@@ -63,6 +63,11 @@ class GrowingForest:
         """In which trees some nodes are."""
         holding, places = self.forest.holding(nodes)
         return holding.trees.take(places)
+
+    def leave(self, trees: Sequence[int]) -> None:
+        """Nothing more is drafted for some trees."""
+        if trees and len(self.frontier):
+            self.frontier = self.frontier[~np.isin(self.trees_of(self.frontier), trees)]
 
     def fail(self, what: str) -> PluginError:
         return PluginError(f"{naming('tree policy', self.policy)} {what}")

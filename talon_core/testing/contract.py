@@ -13,14 +13,14 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.drawn import Drawn
 from talon_core.engine.checked_policy import begun, checked_budget, checked_kind
-from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
+from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
+from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import blaming
 from talon_core.forest import forest_grower
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
-from talon_core.testing.forests import draft_forest
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
 from talon_core.testing.strategies import draft_limits, table_drafters
 from talon_core.tree import TokenTree
@@ -189,10 +189,16 @@ def _check_forest(policy: TreePolicy, drafter: AnyDrafter, roots: list[int], lim
     grower = forest_grower(policy)
     if grower is None:
         return
-    own = [attrs.evolve(limits, max_depth=max(limits.max_depth - place, 0)) for place in range(len(roots))]
-    together = draft_forest(grower, Offers(drafter), roots, own)
-    for root, limit, drafted in zip(roots, own, together, strict=True):
-        alone = draft_tree(policy, drafter, root, limit, SeededChoices(0))
+    wanted = [
+        Wanted(slot, grower, root, attrs.evolve(limits, max_depth=max(limits.max_depth - slot, 0)), SeededChoices(slot))
+        for slot, root in enumerate(roots)
+    ]
+    faults = Faults()
+    together = draft_trees(wanted, Offers(drafter), faults, MeasuredCosts(), fewest=1)
+    for fault in faults.values():
+        raise fault
+    for one in wanted:
+        alone, drafted = draft_tree(policy, drafter, one.root, one.limits, one.choices), together[one.slot]
         _require(
             _same(alone, drafted),
             policy,
