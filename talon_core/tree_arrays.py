@@ -45,6 +45,94 @@ def highest(values: FloatArray, count: int) -> IntArray:
     return falling.argsort(kind="stable")[: max(count, 0)]
 
 
+def highest_of_each(values: FloatArray, held: IntArray, counts: IntArray) -> IntArray:
+    """The places of the largest numbers of each group, group by group, as `highest` finds those of one.
+
+    Args:
+        values: more than minus infinity, group by group, shape `(numbers,)`.
+        held: how many belong to each group, shape `(groups,)`.
+        counts: how many of each are wanted at most, shape `(groups,)`.
+
+    Returns:
+        Shape `(found,)`, int64.
+    """
+    groups, most = len(held), int(held.max(initial=0))
+    firsts, wanted = np.cumsum(held) - held, np.minimum(np.maximum(counts, 0), held)
+    if most * groups > SPARSE * len(values):
+        return _by_group(values, held)[places_of(firsts, wanted)]
+    if most * groups == len(values):
+        side_by_side = -values.reshape(groups, most)
+    else:
+        side_by_side = np.full((groups, most), np.inf)  # falling numbers before padding
+        side_by_side[np.arange(most) < held[:, None]] = -values
+    order = _sorted_rows(side_by_side)
+    order += firsts[:, None]
+    found: IntArray = order[np.arange(most) < wanted[:, None]]
+    return found
+
+
+def among_highest(values: FloatArray, held: IntArray, count: int) -> NDArray[np.bool_]:
+    """Which of some numbers `highest_of_each` finds, where as many of each group are wanted; shape `(numbers,)`.
+
+    Args:
+        values: as there, and so is `held`.
+        count: how many of each group at most, at least 1.
+    """
+    groups, most = len(held), int(held.max(initial=0))
+    if most <= count:
+        return np.ones(len(values), dtype=bool)
+    there = np.arange(most) < held[:, None]
+    rows = np.full((groups, most), np.inf)
+    rows[there] = -values
+    found = rows <= np.partition(rows, count - 1, axis=1)[:, count - 1, None]
+    (tied,) = (found.sum(axis=1) > np.minimum(held, count)).nonzero()  # too many are as large as the last one
+    found[tied] = rows[tied].argsort(axis=1, kind="stable").argsort(axis=1) < count
+    return found[there]
+
+
+SPARSE = 4
+"""How many times as large as its numbers a rectangle of them may be that is sorted row by row."""
+
+
+def _sorted_rows(rows: FloatArray) -> IntArray:
+    """`rows.argsort(axis=1, kind="stable")`; numbers that are the same are few, or infinite."""
+    # to sort them in a stable way takes many times as long
+    order = rows.argsort(axis=1)
+    ranked = np.take_along_axis(rows, order, axis=1)
+    (again,) = ((ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] < np.inf)).any(axis=1).nonzero()
+    order[again] = rows[again].argsort(axis=1, kind="stable")
+    return order
+
+
+def _by_group(values: FloatArray, held: IntArray) -> IntArray:
+    """The order of groups, in each of them of falling values, and of equals the earlier is first."""
+    # see `_sorted_rows`
+    groups = np.repeat(np.arange(len(held)), held)
+    order = (-values).argsort()
+    order = order[by_number(groups[order], len(held))]
+    ranked, of = values[order], groups[order]
+    tied = (ranked[1:] == ranked[:-1]) & (of[1:] == of[:-1])
+    if tied.any():
+        behind, before = np.concatenate([[False], tied]), np.concatenate([tied, [False]])
+        (places,) = (behind | before).nonzero()
+        run = np.cumsum(~behind)[places]
+        order[places] = order[places][np.lexsort((order[places], run))]
+    return order
+
+
+def by_number(numbers: IntArray, count: int) -> IntArray:
+    """The stable order of whole numbers from 0 to `count - 1`, shape `(numbers,)`."""
+    few = count <= np.iinfo(np.uint16).max  # numbers of two bytes are sorted many times as fast
+    return numbers.astype(np.uint16).argsort(kind="stable") if few else numbers.argsort(kind="stable")
+
+
+def places_of(firsts: IntArray, counts: IntArray) -> IntArray:
+    """The numbers of some ranges behind each other: `counts[i]` of them from `firsts[i]` on."""
+    ends = np.cumsum(counts)
+    places: IntArray = np.arange(ends[-1] if len(ends) else 0) + np.repeat(firsts - (ends - counts), counts)
+    return places
+
+
 def joined(array: AnyArray, more: AnyArray) -> AnyArray:
     """An array of this module and another of its type, each with one axis, behind each other, as `ints` gives them."""
     found: Any = np.frombuffer(array.tobytes() + more.tobytes(), array.dtype)

@@ -4,8 +4,10 @@ import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
+from talon_core.forest import Forest, ForestCandidates
 from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import by_number, highest_of_each
 
 
 @attrs.frozen(eq=False)
@@ -67,3 +69,15 @@ class BestFirst(TreePolicy):
 
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree.keep(tree.best(self.budget))
+
+
+def likeliest_of(forest: Forest, candidates: ForestCandidates, count: int) -> IntArray:
+    """Those candidates of a forest that are among the `count` likeliest nodes of their tree, see `Likeliest.chosen`."""
+    best = candidates.best(count)
+    drafted = np.arange(forest.size, len(forest))  # the roots are none of them
+    scores = np.concatenate([forest.path_logp[drafted], candidates.path_logp.ravel()[best]])
+    trees = np.concatenate([forest.trees[drafted], candidates.trees_of(best)])
+    order = by_number(trees, forest.size)  # earlier layers come first, then the best
+    held = np.bincount(trees, minlength=forest.size)
+    among = order[highest_of_each(scores[order], held, np.full(forest.size, count))] - len(drafted)
+    return best[among[among >= 0]]

@@ -1,18 +1,18 @@
 """Chains: no branching at all."""
 
+import math
+
 import attrs
 from attrs.validators import ge
 
-from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
 from talon_strategies.options import plus_one, whole_number
+from talon_strategies.pooled import Pool, PooledLayers
 
 
 @attrs.frozen
-class Chain(TreePolicy):
+class Chain(PooledLayers):
     """Drafts the best next token `length` times in a row (Leviathan et al., arXiv 2211.17192; `length` is their gamma).
 
     Attributes:
@@ -25,8 +25,8 @@ class Chain(TreePolicy):
     length: int = attrs.field(default=5, validator=[whole_number, ge(1)], metadata=searched(1, 12))
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
 
-    def width(self, tree: TokenTree) -> int:
+    def wanted(self, nodes: Count) -> Count:
         return 1
 
-    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        return Growth(candidates.best(1))
+    def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
+        return 1, -math.inf

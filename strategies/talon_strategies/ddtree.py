@@ -5,15 +5,16 @@ from attrs.validators import ge
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.forest import Count, Forest, ForestCandidates, ForestGrower, ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
-from talon_strategies.best_first import BestFirst, Likeliest
+from talon_core.tree import IntArray, TokenTree
+from talon_strategies.best_first import BestFirst, Likeliest, likeliest_of
 from talon_strategies.options import whole_number
 
 
 @attrs.frozen
-class DDTree(BestFirst):
+class DDTree(BestFirst, ForestGrower):
     """The `budget` - 1 likeliest of all paths that the drafter knows (DDTree, arXiv 2604.12989).
 
     The paper's drafter gives a law for each position of a block at once, whatever comes before it, and one heap over
@@ -33,3 +34,12 @@ class DDTree(BestFirst):
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         return Growth(Likeliest.of(tree.path_logp, candidates, self.budget - 1).chosen)
+
+    def widths(self, forest: Forest) -> Count:
+        return self.budget - 1
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        return ForestGrowth(likeliest_of(forest, candidates, self.budget - 1))
+
+    def finish_forest(self, forest: Forest) -> IntArray:
+        return forest.best(self.budget)

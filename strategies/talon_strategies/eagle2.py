@@ -1,19 +1,18 @@
 """EAGLE-2's dynamic tree, which EAGLE-3 uses unchanged."""
 
+import math
+
 import attrs
-import numpy as np
 from attrs.validators import ge
 
-from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
 from talon_strategies.options import whole_number
+from talon_strategies.pooled import Pool, RankedAgain
 
 
 @attrs.frozen
-class Eagle2(TreePolicy):
+class Eagle2(RankedAgain):
     """Expands the `top_k` best nodes of each layer, then re-ranks everything (EAGLE-2, arXiv 2406.16858).
 
     The value of a node is the product of the drafter's probabilities along its path (their V_i). All candidates that
@@ -43,14 +42,11 @@ class Eagle2(TreePolicy):
         """Most candidates of a layer that join the drafted tree."""
         return max(self.top_k, self.budget - 1)
 
-    def width(self, tree: TokenTree) -> int:
+    def wanted(self, nodes: Count) -> Count:
         return self.top_k
 
-    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        kept = candidates.best(self._kept)  # best first
-        layer, first = tree.depths[candidates.frontier[0]], len(tree)
-        expanded = self.top_k if layer < self.depth else 0
-        return Growth(kept, frontier=np.arange(first, first + min(expanded, len(kept))))
+    def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
+        return self._kept, -math.inf
 
-    def finish(self, tree: TokenTree) -> TokenTree:
-        return tree.keep(tree.best(self.budget))
+    def expanded(self, layer: int) -> int:
+        return self.top_k if layer < self.depth else 0

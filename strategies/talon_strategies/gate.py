@@ -2,14 +2,14 @@
 
 import math
 
-from talon_core.tree import FloatArray
+from talon_core.forest import Level
 
 
-def relative_gate(logp: FloatArray, mu: float) -> float:
+def relative_gate(best: Level, mu: float) -> Level:
     """The least score that passes: `mu` times the layer's best (TALON, arXiv 2601.07353, section 5.2), as a logarithm.
 
     Args:
-        logp: natural log-probabilities of one layer's candidates, shape `(frontier, width)`.
+        best: the highest natural log-probability among one layer's candidates.
         mu: in (0, 1].
     """
-    return float(logp.item(logp.argmax())) + math.log(mu)  # of so few numbers sooner found than by `max`
+    return best + math.log(mu)

@@ -10,8 +10,9 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.errors import is_whole
-from talon_core.policy import Growth, TreePolicy
-from talon_core.tree import TokenTree
+from talon_core.forest import Count, Forest, ForestCandidates, ForestGrower, ForestGrowth
+from talon_core.policy import Growth
+from talon_core.tree import IntArray, TokenTree
 
 Place = tuple[int, ...]
 """A node of a shape: the ranks of the guesses along its path, 0 for the drafter's best; the root is `()`."""
@@ -55,7 +56,7 @@ def _is_tree(_: "StaticTree", __: "attrs.Attribute[tuple[Place, ...]]", shape: t
 
 
 @attrs.frozen
-class StaticTree(TreePolicy):
+class StaticTree(ForestGrower):
     """Drafts the same shape in every round, as Medusa (arXiv 2401.10774) and EAGLE-1 (arXiv 2401.15077) do.
 
     A shape lists its nodes as paths of child ranks: `0.1` is the second-best guess after the best guess. Where the
@@ -97,8 +98,16 @@ class StaticTree(TreePolicy):
             children_seen[parent] += 1
         return places
 
-    def width(self, tree: TokenTree) -> int:
+    @cached_property
+    def _most(self) -> int:
+        """Candidates that are looked at of a node."""
         return 1 + max(place[-1] for place in self.shape)
+
+    def width(self, tree: TokenTree) -> int:
+        return self._most
+
+    def widths(self, forest: Forest) -> Count:
+        return self._most
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         places = self._places(tree)
@@ -112,3 +121,32 @@ class StaticTree(TreePolicy):
                         frontier.append(len(tree) + len(chosen))
                     chosen.append(row * candidates.width + rank)
         return Growth(np.array(chosen, dtype=np.int64), np.array(frontier, dtype=np.int64))
+
+    @cached_property
+    def _table(self) -> tuple[IntArray, IntArray, IntArray]:
+        """How many children each place has, their ranks and their places; 0 behind these, shape `(places, most)`."""
+        counts = np.array([len(own) for own in self._children])
+        ranks, places = np.zeros((2, len(counts), counts.max()), dtype=np.int64)
+        for place, own in enumerate(self._children):
+            for nth, (rank, child) in enumerate(own):
+                ranks[place, nth], places[place, nth] = rank, child
+        return counts, ranks, places
+
+    def _places_of(self, forest: Forest) -> IntArray:
+        """The place that each node of a forest holds in the shape, as `_places` finds them."""
+        found = np.zeros(len(forest), dtype=np.int64)
+        for layer in forest.layers[1:]:
+            nodes = np.arange(len(layer))
+            first = np.maximum.accumulate(np.where(np.diff(layer.parents, prepend=-1) != 0, nodes, 0))  # of its parent
+            found[layer.first + nodes] = self._table[2][found[layer.parents], nodes - first]
+        return found
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        counts, ranks, places = self._table
+        of = self._places_of(forest)[candidates.frontier]
+        known = np.isfinite(candidates.logp).sum(axis=1)
+        there = (np.arange(ranks.shape[1]) < counts[of][:, None]) & (ranks[of] < known[:, None])
+        rows, nth = there.nonzero()
+        chosen = rows * candidates.width + ranks[of[rows], nth]
+        (goes_on,) = (counts[places[of[rows], nth]] > 0).nonzero()
+        return ForestGrowth(chosen, len(forest) + goes_on)

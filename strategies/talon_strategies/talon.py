@@ -3,19 +3,18 @@
 import math
 
 import attrs
+import numpy as np
 from attrs.validators import ge, gt, le, lt
 
-from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
 from talon_strategies.options import number, whole_number
+from talon_strategies.pooled import Pool, PooledLayers
 
 
 @attrs.frozen
-class Talon(TreePolicy):
+class Talon(PooledLayers):
     """Keeps every candidate at least `mu` times as likely as its layer's best (TALON, arXiv 2601.07353, section 5.2).
 
     The first layer is the `top_k` best (their robust tree initialisation); every later one is what passes the gate,
@@ -41,9 +40,9 @@ class Talon(TreePolicy):
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
     least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)], metadata=searched(0.0, 0.4))
 
-    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        room = self.budget - len(tree)
+    def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
+        room = self.budget - nodes
         floor = math.log(self.least) if self.least else -math.inf
-        if len(tree) == 1:
-            return Growth(candidates.best(min(self.top_k, room), at_least=floor))
-        return Growth(candidates.best(room, at_least=max(relative_gate(candidates.path_logp, self.mu), floor)))
+        if layer == 0:
+            return np.minimum(self.top_k, room), floor
+        return room, np.maximum(relative_gate(pool.highest(), self.mu), floor)

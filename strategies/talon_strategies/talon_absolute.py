@@ -3,18 +3,17 @@
 import math
 
 import attrs
+import numpy as np
 from attrs.validators import ge, gt, le
 
-from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
 from talon_strategies.options import number, whole_number
+from talon_strategies.pooled import Pool, PooledLayers
 
 
 @attrs.frozen
-class TalonAbsolute(TreePolicy):
+class TalonAbsolute(PooledLayers):
     """Keeps every candidate whose path has at least probability `threshold`, whatever its layer's best.
 
     An ablation of ours, to be held against `talon` (arXiv 2601.07353, section 5.2): path probabilities fall with
@@ -34,8 +33,8 @@ class TalonAbsolute(TreePolicy):
         default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.003, 0.3, log=True)
     )
 
-    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        room = self.budget - len(tree)
-        if len(tree) == 1:
-            return Growth(candidates.best(min(self.top_k, room)))
-        return Growth(candidates.best(room, at_least=math.log(self.threshold)))
+    def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
+        room = self.budget - nodes
+        if layer == 0:
+            return np.minimum(self.top_k, room), -math.inf
+        return room, math.log(self.threshold)

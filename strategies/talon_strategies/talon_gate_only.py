@@ -3,17 +3,15 @@
 import attrs
 from attrs.validators import ge, gt, le
 
-from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
 from talon_strategies.options import number, whole_number
+from talon_strategies.pooled import Pool, PooledLayers
 
 
 @attrs.frozen
-class TalonGateOnly(TreePolicy):
+class TalonGateOnly(PooledLayers):
     """Gates the first layer as well (TALON, arXiv 2601.07353, the ablation with no top-K layer).
 
     Attributes:
@@ -27,6 +25,5 @@ class TalonGateOnly(TreePolicy):
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
 
-    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        room = self.budget - len(tree)
-        return Growth(candidates.best(room, at_least=relative_gate(candidates.path_logp, self.mu)))
+    def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
+        return self.budget - nodes, relative_gate(pool.highest(), self.mu)

@@ -1,19 +1,21 @@
 """TALON with the last step's probability in place of the path's."""
 
+import math
+
 import attrs
+import numpy as np
 from attrs.validators import ge, gt, le
 
-from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
+from talon_core.tree import FloatArray
 from talon_strategies.gate import relative_gate
 from talon_strategies.options import number, whole_number
+from talon_strategies.pooled import Pool, PooledLayers
 
 
 @attrs.frozen
-class TalonLocal(TreePolicy):
+class TalonLocal(PooledLayers):
     """Scores a candidate by its probability after its parent, forgetting how likely the parent was.
 
     An ablation of ours, to be held against `talon` (arXiv 2601.07353, section 5.2): the gate and the cut to the
@@ -31,8 +33,11 @@ class TalonLocal(TreePolicy):
     top_k: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 16, log=True))
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
 
-    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        room = self.budget - len(tree)
-        if len(tree) == 1:
-            return Growth(candidates.best(min(self.top_k, room)))
-        return Growth(candidates.best(room, score=candidates.logp, at_least=relative_gate(candidates.logp, self.mu)))
+    def scores(self, pool: Pool) -> FloatArray:
+        return pool.logp
+
+    def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
+        room = self.budget - nodes
+        if layer == 0:
+            return np.minimum(self.top_k, room), -math.inf
+        return room, relative_gate(pool.highest(pool.logp), self.mu)

@@ -1,19 +1,20 @@
 """TALON with any number of top-K layers before the gate."""
 
+import math
+
 import attrs
+import numpy as np
 from attrs.validators import ge, gt, le
 
-from talon_core.candidates import Candidates
-from talon_core.choices import Choices
-from talon_core.policy import Growth, TreePolicy
+from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
 from talon_strategies.gate import relative_gate
 from talon_strategies.options import number, whole_number
+from talon_strategies.pooled import Pool, PooledLayers
 
 
 @attrs.frozen
-class TalonTopkLayers(TreePolicy):
+class TalonTopkLayers(PooledLayers):
     """Starts with `layers` layers of the `top_k` best each, all parents pooled.
 
     TALON's ablation of the number of top-K layers (arXiv 2601.07353; our `layers` is its k). With `layers=1` it is
@@ -34,8 +35,8 @@ class TalonTopkLayers(TreePolicy):
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
     layers: int = attrs.field(default=2, validator=[whole_number, ge(0), le(3)], metadata=searched(0, 3))
 
-    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        room = self.budget - len(tree)
-        if tree.depths[candidates.frontier[0]] < self.layers:
-            return Growth(candidates.best(min(self.top_k, room)))
-        return Growth(candidates.best(room, at_least=relative_gate(candidates.path_logp, self.mu)))
+    def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
+        room = self.budget - nodes
+        if layer < self.layers:
+            return np.minimum(self.top_k, room), -math.inf
+        return room, relative_gate(pool.highest(), self.mu)

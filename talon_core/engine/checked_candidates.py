@@ -1,12 +1,13 @@
 """What a drafter has answered to one frontier, checked: whatever is wrong is an error that names the drafter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
+from talon_core.drafter import Frontier
 from talon_core.drawn import fault
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -90,6 +91,69 @@ def checked_candidates(
         return floats(own)
 
     return Candidates(nodes, tokens, logp, floats(along), law)
+
+
+def plainly_fine(
+    offered: Sequence[object], asked: Sequence[Frontier], above: Sequence[FloatArray], vocab_size: int
+) -> tuple[IntArray, FloatArray] | None:
+    """A copy of a drafter's answers to several frontiers in one rectangle, if nothing about them needs a closer look.
+
+    Args:
+        offered: the answers.
+        asked: the frontiers, as the engine knows them.
+        above: log-probabilities of the paths to their nodes, shape `(frontier,)` each.
+        vocab_size: the target's.
+
+    Returns:
+        As `rectangle` does; None where `checked_candidates` has to look at each answer, and perhaps refuses one.
+    """
+    fine = [given for given, one in zip(offered, asked, strict=True) if _is_plain(given, one)]
+    if len(fine) < len(offered):
+        return None
+    candidates: list[Any] = fine
+    tokens, logp = rectangle([one.tokens for one in candidates], [one.logp for one in candidates])
+    _, path_logp = rectangle([one.tokens for one in candidates], [one.path_logp for one in candidates])
+    agree = (path_logp == np.concatenate(above)[:, None] + logp).all() and ((logp == -np.inf) == (tokens == -1)).all()
+    right = agree and tokens.min() >= -1 and tokens.max() < vocab_size and logp.max() <= 0
+    if not right or (logp[:, 1:] > logp[:, :-1]).any() or len(repeated(tokens)):
+        return None
+    return tokens, logp
+
+
+def _is_plain(given: object, asked: Frontier) -> bool:
+    """Whether an answer is arrays of the usual types and of the right shapes."""
+    if type(given) is not Candidates:
+        return False
+    arrays = given.tokens, given.logp, given.path_logp
+    if not all(type(array) is np.ndarray for array in (given.frontier, *arrays)):
+        return False
+    shape = given.tokens.shape
+    if len(shape) != 2 or shape[0] != len(asked.nodes) or not 1 <= shape[1] <= asked.width:
+        return False
+    if any(array.shape != shape for array in arrays) or [array.dtype.kind for array in arrays] != ["i", "f", "f"]:
+        return False
+    return bool(given.frontier.tolist() == asked.nodes.tolist())
+
+
+def rectangle(tokens: Sequence[IntArray], logp: Sequence[FloatArray]) -> tuple[IntArray, FloatArray]:
+    """Tokens and log-probabilities of several frontiers behind each other, padded to one width.
+
+    Args:
+        tokens: shape `(frontier, width)` each, of any width.
+        logp: likewise.
+
+    Returns:
+        New arrays of shape `(rows, width)`, int64 and float64.
+    """
+    width, rows = max(one.shape[1] for one in tokens), sum(len(one) for one in tokens)
+    if all(one.shape[1] == width for one in tokens):
+        return np.concatenate(tokens, dtype=np.int64), np.concatenate(logp, dtype=np.float64)
+    all_tokens, all_logp, first = np.full((rows, width), -1), np.full((rows, width), -np.inf), 0
+    for own, score in zip(tokens, logp, strict=True):
+        end = first + len(own)
+        all_tokens[first:end, : own.shape[1]], all_logp[first:end, : own.shape[1]] = own, score
+        first = end
+    return all_tokens, all_logp
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:

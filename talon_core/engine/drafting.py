@@ -1,6 +1,6 @@
 """Growing draft trees: asks the policies, asks the drafter, and checks both of them at every step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 import attrs
@@ -8,14 +8,21 @@ import attrs
 from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Drafter, Frontier
+from talon_core.drawn import Drawn
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
+from talon_core.engine.growing_slots import GrowingSlots
 from talon_core.engine.offers import Offers
+from talon_core.forest import ForestGrower, forest_grower, serve_alike
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import TokenTree
 
 __all__ = ["DraftLimits", "Drafted", "Wanted", "draft_tree", "draft_trees"]
+
+
+TOGETHER = 16
+"""Trees that are grown together at least: fewer take no longer one by one."""
 
 
 @attrs.frozen(eq=False)
@@ -60,6 +67,7 @@ def draft_trees(
     faults: Faults,
     measured: MeasuredCosts,
     now: Callable[[], float] = perf_counter,
+    fewest: int = TOGETHER,
 ) -> dict[int, Drafted]:
     """Draft one tree for each of some sequences, layer by layer, together.
 
@@ -69,17 +77,22 @@ def draft_trees(
         faults: gets what fails: an error of a policy, or in what the drafter offers it, ends its own tree alone.
         measured: is told what layers take.
         now: the clock, in seconds.
+        fewest: with so many equal policies or more, which can choose for many trees in one call, their trees grow
+            together.
 
     Returns:
         The finished trees, by slot.
     """
+    together = _together(wanted, fewest, faults, now)
+    shared = {slot for group in together for slot in group.slots}
     growing: dict[int, Growing] = {}
     for tree in wanted:
-        with faults.of([tree.slot]):
-            growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits, now)
+        if tree.slot not in shared:
+            with faults.of([tree.slot]):
+                growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits, now)
     choices = {tree.slot: tree.choices for tree in wanted}
     passes = 0
-    layers: dict[int, list[Span]] = {slot: [] for slot in growing}  # of the drafter
+    layers: dict[int, list[Span]] = {tree.slot: [] for tree in wanted}  # of the drafter
     while True:
         asked: list[Frontier] = []
         for slot, own in growing.items():
@@ -91,31 +104,95 @@ def draft_trees(
                     continue
                 if width:
                     asked.append(Frontier(slot, own.tree, frontier, width))
+        alone, groups = len(asked), _asked_together(together, asked, faults)
         if not asked:
             break
         started = now()
         try:
-            offered, count = offers.ask(asked, [growing[one.slot].shown_draws for one in asked])
+            draws = [growing[one.slot].shown_draws if one.slot in growing else NO_DRAWS for one in asked]
+            offered, count = offers.ask(asked, draws)
         except Exception as error:
             faults.update((one.slot, error) for one in asked)
             continue
         layer = Span("draft", started, now())
         passes += count
         measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), layer.seconds)
-        for one, candidates in zip(asked, offered, strict=True):
-            own = growing[one.slot]
+        for one in asked:
             layers[one.slot].append(layer)
+        for one, candidates in zip(asked[:alone], offered, strict=False):
+            own = growing[one.slot]
             try:
                 own.grow(offers.checked(candidates, one, own.limits.vocab_size), choices[one.slot])
             except Exception as error:
                 faults[one.slot] = error
+        for group, places in groups:
+            with faults.of(group.slots):
+                group.take(offered[places], asked[places], offers, faults)
     drafted = {}
     for slot, own in growing.items():
         with faults.of([slot]):
             if slot not in faults:
                 finished = own.finish()
                 drafted[slot] = Drafted(finished, own.tree, passes, (*layers[slot], *own.spans))
+    for group in together:
+        if not faults.keys() >= {*group.slots}:
+            with faults.of(group.slots):
+                for slot, (finished, whole) in group.finish(faults).items():
+                    drafted[slot] = Drafted(finished, whole, passes, (*layers[slot], *group.spans))
     return drafted
+
+
+NO_DRAWS: Mapping[int, Drawn] = {}
+
+
+def _together(wanted: Sequence[Wanted], fewest: int, faults: Faults, now: Callable[[], float]) -> list[GrowingSlots]:
+    """Those sequences whose policies are equal and can choose for many trees in one call, where they are many."""
+    if len(wanted) < fewest:
+        return []
+    groups: list[list[Wanted]] = []
+    for one in wanted:
+        group = next((group for group in groups if _alike(one, group[0])), None)
+        if group is None:
+            groups.append([one])
+        else:
+            group.append(one)
+    found = []
+    for group in groups:
+        grower = _grower(group[0]) if len(group) >= fewest else None
+        if grower is not None:
+            slots, roots, limits = ([getattr(one, name) for one in group] for name in ("slot", "root", "limits"))
+            with faults.of(slots):
+                found.append(GrowingSlots(grower, slots, roots, limits, now))
+    return found
+
+
+def _alike(one: Wanted, other: Wanted) -> bool:
+    mine, theirs = one.limits, other.limits
+    same = (mine.vocab_size, mine.ends, mine.children) == (theirs.vocab_size, theirs.ends, theirs.children)
+    return same and type(one.policy) is type(other.policy) and serve_alike([one.policy, other.policy])
+
+
+def _grower(wanted: Wanted) -> ForestGrower | None:
+    """The policy of a tree, if it can choose for many; what is wrong with it is found where it grows by itself."""
+    try:
+        grower = forest_grower(wanted.policy)
+        return grower if grower is not None and wanted.limits.children in (None, grower.children) else None
+    except Exception:
+        return None
+
+
+def _asked_together(
+    together: Sequence[GrowingSlots], asked: list[Frontier], faults: Faults
+) -> list[tuple[GrowingSlots, slice]]:
+    """Add what is asked for those that grow together, and tell where it stands."""
+    places = []
+    for group in together:
+        if not faults.keys() >= {*group.slots}:
+            with faults.of(group.slots):
+                own = group.asked(faults)
+                places += [(group, slice(len(asked), len(asked) + len(own)))] if own else []
+                asked += own
+    return places
 
 
 def draft_tree(

@@ -108,8 +108,8 @@ class Growing:
             growth = self.policy.grow(self.shown, candidates.copied(), choices)
             if not isinstance(growth, Growth):
                 raise self.fail(f"returned {type(growth).__name__} from grow; it must return a Growth")
-            chosen, frontier, drawn = _array(growth.chosen), growth.frontier, growth.drawn
-            frontier = None if frontier is None else _array(frontier)
+            chosen, frontier, drawn = given_array(growth.chosen), growth.frontier, growth.drawn
+            frontier = None if frontier is None else given_array(frontier)
             drawn = dict(drawn) if isinstance(drawn, Mapping) else drawn
         except (PluginError, KeyboardInterrupt):
             raise
@@ -291,7 +291,7 @@ def _same_start(own: Drawn, drawn: Drawn) -> bool:
     return same_law and np.array_equal(own.tokens[: len(drawn.tokens)], drawn.tokens)
 
 
-def _array(given: object) -> NDArray[Any]:
+def given_array(given: object) -> NDArray[Any]:
     """What a policy gave as an array; lists of unequal rows become objects, which the checks refuse."""
     try:
         return np.asarray(given)

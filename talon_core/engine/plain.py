@@ -7,12 +7,13 @@ import attrs
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
-from talon_core.policy import Growth, TreePolicy
+from talon_core.forest import Forest, ForestCandidates, ForestGrower, ForestGrowth
+from talon_core.policy import Growth
 from talon_core.tree import IntArray, TokenTree
 
 
 @attrs.frozen
-class RootAlone(TreePolicy):
+class RootAlone(ForestGrower):
     """Verifies the root alone: one token a pass of the target."""
 
     name = "none"
@@ -20,6 +21,9 @@ class RootAlone(TreePolicy):
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         return Growth(candidates.best(0))
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        return ForestGrowth(candidates.best(0))
 
 
 class NoDrafter(Drafter):

@@ -22,6 +22,7 @@ from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.table import TableDrafter
 from talon_core.trace.folder import read_trace
 from talon_core.trace.replay import Method, Replay, Totals
+from talon_core.trace.together import Trying
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class TalonBenchmark:
         if not texts:
             raise ValueError(f"no text of the trace in '{folder}' is recorded yet")
         self._group("replay, " + ("the shipped trace" if trace is None else folder.name))
-        totals: Totals = self.benchmark(lambda: Totals.all_of(Totals.of(replay.text(method, text)) for text in texts))
+        totals: Totals = self.benchmark(lambda: Totals.all_of(one.totals for one in Trying(replay, texts).done(method)))
         counts = {name: getattr(totals, name) for name in ("target_passes", "draft_passes", "nodes_verified")}
         info = {"mean_accepted_tokens": totals.mean_accepted_tokens, **counts, "outside": totals.outside}
         self._tell(policy, resolved.policy, **info)

@@ -13,8 +13,11 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.drawn import Drawn
 from talon_core.engine.checked_policy import begun, checked_budget, checked_kind
-from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
+from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
+from talon_core.engine.faults import Faults
+from talon_core.engine.offers import Offers
 from talon_core.errors import blaming
+from talon_core.forest import forest_grower
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
@@ -95,9 +98,10 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     candidates or none, rounding, tokens that end the text, limits of any depth. In between the policy is told of rounds
     in which nothing, something or all was accepted, in times of any size. Each tree must keep the budgets, be a part of
     what was drafted, and come out the same when it is drafted again with the same choices, what is said of its draws
-    included. A sequence after others, and beside others, must get the trees that it gets alone: what a policy remembers
-    of a text is in what `begin` returns, where each field with a factory is made anew. That is a policy of the same
-    `children`, for prompts of any length and any temperature, whether or not it is known what passes cost.
+    included. A policy that grows forests must grow the same trees in them. A sequence after others, and beside others,
+    must get the trees that it gets alone: what a policy remembers of a text is in what `begin` returns, where each
+    field with a factory is made anew. That is a policy of the same `children`, for prompts of any length and any
+    temperature, whether or not it is known what passes cost.
 
     Args:
         make: the policy's class, or a function that makes a new policy with the options to be checked.
@@ -134,6 +138,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         policy = make()
         served, twin = _begun(policy, sequence), _begun(make(), sequence)
         _check_sequence(served, twin, drafter, first, limits, seed)
+        _check_forest(_begun(make(), sequence), drafter, [told.root for told in first + second], limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
     with steady("tree policy", make(), "choices"):
@@ -177,6 +182,29 @@ def _check_sequence(
             f"drafts other trees than an equal policy that saw the same (its children are {policy.children})",
         )
         _observe(twin, told.of(drafted))
+
+
+def _check_forest(policy: TreePolicy, drafter: AnyDrafter, roots: list[int], limits: DraftLimits) -> None:
+    """Draft trees one by one and all together, if the policy can."""
+    grower = forest_grower(policy)
+    if grower is None:
+        return
+    wanted = [
+        Wanted(slot, grower, root, attrs.evolve(limits, max_depth=max(limits.max_depth - slot, 0)), SeededChoices(slot))
+        for slot, root in enumerate(roots)
+    ]
+    faults = Faults()
+    together = draft_trees(wanted, Offers(drafter), faults, MeasuredCosts(), fewest=1)
+    for fault in faults.values():
+        raise fault
+    for one in wanted:
+        alone, drafted = draft_tree(policy, drafter, one.root, one.limits, one.choices), together[one.slot]
+        _require(
+            _same(alone, drafted),
+            policy,
+            "grows another tree in a forest than by itself; widths, grow_forest and finish_forest must lead to the "
+            "same trees as width, grow and finish",
+        )
 
 
 def _check_memory(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from talon_core.engine.checked_candidates import repeated, rises
+from talon_core.engine.checked_candidates import rises
 from talon_core.tree_arrays import FloatArray, IntArray
 
 NO_ROW = -1
@@ -89,13 +89,11 @@ class Rows:
             Tokens, -1 for padding, and their log-probabilities, shape `(rows, width)`, int64 and float64.
         """
         of = np.asarray(rows, dtype=np.int64)
-        tokens: IntArray = self.tokens.take(of, axis=0)[:, :width].astype(np.int64)
-        if self.tokens.dtype == np.uint16:
-            tokens[tokens == NARROW] = -1
+        tokens = tokens_of(self.tokens.take(of, axis=0)[:, :width])
         logp: FloatArray = self.logp.take(of, axis=0)[:, :width].astype(np.float64)
         return tokens, logp
 
-    def check(self, rows: Sequence[int], width: int, vocab_size: int) -> None:
+    def check(self, rows: Sequence[int] | IntArray, width: int, vocab_size: int) -> None:
         """Refuse rows that no drafter's answer can have been, see `checked_candidates`.
 
         Args:
@@ -106,15 +104,49 @@ class Rows:
         Raises:
             ValueError: if there is one.
         """
-        tokens, logp = self.offered(rows, width)
-        if not ((logp <= 0) & (np.isneginf(logp) == (tokens < 0))).all():
-            raise ValueError("a row of the trace holds a log-probability that is none; its file was changed")
-        if tokens.min(initial=-1) < -1 or tokens.max(initial=-1) >= vocab_size:
-            raise ValueError(
-                f"a row of the trace holds tokens outside the vocabulary, 0 to {vocab_size - 1}; its file was changed"
-            )
-        if len(repeated(tokens)) or rises(logp).any():
-            raise ValueError("a row of the trace is not sorted, or holds a token twice; its file was changed")
+        of = np.asarray(rows, dtype=np.int64)
+        tokens, logp = (each.take(of, axis=0)[:, :width] for each in (self.tokens, self.logp))
+        check_offered(tokens, logp, vocab_size)
+
+
+def padding(kind: "np.dtype[Any]") -> int:
+    """What stands for padding among tokens of a type."""
+    return NARROW if kind == np.uint16 else -1
+
+
+def tokens_of(found: NDArray[Any]) -> IntArray:
+    """Tokens as they stand in a file, as int64 with -1 for padding."""
+    tokens: IntArray = found.astype(np.int64)
+    if found.dtype == np.uint16:
+        tokens[found == NARROW] = -1
+    return tokens
+
+
+def check_offered(tokens: NDArray[Any], logp: NDArray[Any], vocab_size: int) -> None:
+    """Refuse candidates as they stand in a file, if no drafter's answer can have been so; see `Rows.check`.
+
+    Args:
+        tokens: shape `(rows, width)`.
+        logp: likewise.
+        vocab_size: the target's.
+
+    Raises:
+        ValueError: if there is one.
+    """
+    nothing = padding(tokens.dtype)
+    padded = tokens == nothing
+    if not ((logp <= 0) & ((logp == -np.inf) == padded)).all():
+        raise ValueError("a row of the trace holds a log-probability that is none; its file was changed")
+    real = tokens[~padded] if padded.any() else tokens
+    if real.min(initial=0) < 0 or real.max(initial=0) >= vocab_size:
+        raise ValueError(
+            f"a row of the trace holds tokens outside the vocabulary, 0 to {vocab_size - 1}; its file was changed"
+        )
+    ranked = np.sort(tokens, axis=1)
+    twice = ranked[:, 1:][ranked[:, 1:] == ranked[:, :-1]]
+    rising = (logp[:, 1:] > logp[:, :-1]).any() and rises(logp.astype(np.float64)).any()
+    if rising or (twice != nothing).any():
+        raise ValueError("a row of the trace is not sorted, or holds a token twice; its file was changed")
 
 
 @attrs.frozen(eq=False)

@@ -46,7 +46,7 @@ class TraceDrafter(Drafter):
         (frontier,) = frontiers
         tree, nodes, rows, position = frontier.tree, frontier.nodes, self._rows, self._position
         if len(tree) == 1:
-            self._begin()
+            self._begin()  # a tree may be drafted again
             asked = [rows.root(position)]
         else:
             above = [self._row_of[parent] for parent in tree.parents.take(nodes).tolist()]
@@ -120,3 +120,4 @@ class TraceDrafter(Drafter):
     def go_on(self, tokens: int) -> None:
         """So many tokens were committed."""
         self._position += tokens
+        self._begin()  # the next tree may be a root that is not drafted from

@@ -1,7 +1,9 @@
 """What was to be won: the best trees in hindsight, and the best by the drafter's own laws."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import attrs
 import numpy as np
@@ -35,6 +37,7 @@ class Along:
     Attributes:
         ranks: by position, for each of the tokens that follow, as far as the drafter offers them one after the other:
             how many of all the nodes that it offers there come first, the likeliest ones and of equals the earlier one.
+            They rise, as no node is likelier than the one above it.
     """
 
     ranks: Sequence[tuple[int, ...]]
@@ -55,17 +58,21 @@ class Along:
         Args:
             nodes: of a chain at most, the root included.
         """
-        passes = [0] * (len(self.ranks) + 1)
-        for position in reversed(range(len(self.ranks))):
-            most = int(min(len(self.ranks[position]), nodes - 1))
-            passes[position] = 1 + min(passes[position + 1 : position + most + 2])
-        return passes[0]
+        end = len(self.ranks)
+        # a position is reached with no more passes than one behind it, so each pass may go as far as any so far could
+        ahead = [position + min(len(ranks) + 1, nodes) for position, ranks in enumerate(self.ranks)]
+        farthest = [*accumulate(ahead, max)]
+        position = passes = 0
+        while position < end:
+            position = int(farthest[position])
+            passes += 1
+        return passes
 
     def by_the_laws(self, nodes: float) -> int:
         """Target passes with the likeliest nodes, so many with the root."""
         position = passes = 0
         while position < len(self.ranks):
-            position += 1 + sum(rank < nodes - 1 for rank in self.ranks[position])
+            position += 1 + bisect_left(self.ranks[position], nodes - 1)
             passes += 1
         return passes
 

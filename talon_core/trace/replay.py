@@ -1,6 +1,6 @@
 """Trying policies on a trace: the rounds that they would have had, without either model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -185,6 +185,28 @@ class Replay:
         finally:
             source.close()
 
+    def limit(self, text: TextTrace) -> int:
+        """The most new tokens that a text could have had."""
+        # one that is over for its length was as long as it could be, which the context may have decided
+        return text.positions if text.finish_reason == "length" else int(self.trace["settings"]["max_new_tokens"])
+
+    def begun(self, method: Method, text: TextTrace) -> TreePolicy:
+        """The policy that serves a text.
+
+        Raises:
+            PluginError: if it breaks its contract; the message names it.
+        """
+        bits = self.trace.manifest["environment"].get("weight_bits")
+        told = SequenceInfo(
+            prompt_length=text.prompt_tokens,
+            max_new_tokens=self.limit(text),
+            temperature=self.temperature,
+            costs=self.costs or MeasuredCosts(),
+            drafter=self.trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
+            weight_bits=bits if is_whole(bits) else None,  # traces of earlier versions do not tell
+        )
+        return begun(method.policy or RootAlone(), told)
+
     def _source(self, method: Method, text: TextTrace) -> Source:
         if method.policy is None:
             return Source(NoDrafter())
@@ -217,22 +239,11 @@ class _Text:
         self._new = text.ids[text.prompt_tokens :]
         self._eos = frozenset(trace["target"]["eos"])
         self._vocab_size = int(trace["target"]["vocab_size"])
-        # a text that is over for its length was as long as it could be, which the context may have decided
-        self._limit = len(self._new) if text.finish_reason == "length" else int(trace["settings"]["max_new_tokens"])
+        self._limit = replay.limit(text)
         choices = SeededChoices(int(trace["settings"]["seed"]) + text.prompt)
         self._choices, self._policy_choices = choices, choices.apart(1)
         self.outside = 0
-        costs = replay.costs
-        bits = trace.manifest["environment"].get("weight_bits")
-        told = SequenceInfo(
-            prompt_length=text.prompt_tokens,
-            max_new_tokens=self._limit,
-            temperature=replay.temperature,
-            costs=costs or MeasuredCosts(),
-            drafter=trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
-            weight_bits=bits if is_whole(bits) else None,  # traces of earlier versions do not tell
-        )
-        self._policy = begun(method.policy or RootAlone(), told)
+        self._policy = replay.begun(method, text)
 
     def replayed(self) -> Replayed:
         rounds: list[Round] = []
@@ -244,15 +255,8 @@ class _Text:
             if done < len(self._new):
                 self._source.commit(round_)
             tell(self._policy, round_)
-        return Replayed(self._text, rounds, self.outside, self._seconds(rounds))
-
-    def _seconds(self, rounds: Sequence[Round]) -> float | None:
-        costs = self._replay.costs
-        if costs is None:
-            return None
-        return (costs.read(self._text.prompt_tokens) or 0.0) + sum(
-            span.seconds for round_ in rounds for span in round_.spans
-        )
+        spans = (span for round_ in rounds for span in round_.spans)
+        return Replayed(self._text, rounds, self.outside, seconds_of(self._replay.costs, self._text, spans))
 
     def _round(self, done: int) -> Round:
         """The round that begins after so many new tokens."""
@@ -294,24 +298,57 @@ class _Text:
         own = [span for span in drafted.spans if span.part == "policy" and timed]
         if costs is None:
             return tuple(own)
+        nodes = len(drafted.tree)
         if not (self._source.drafts and timed):
             goes_on = context - self._text.prompt_tokens + new < len(self._new)
-            draft = sum(costs.draft(*size) or 0.0 for size in layers.sizes)
-            draft += (costs.tell(new) or 0.0) if goes_on else 0.0
+            predicted = priced(costs, layers.sizes, nodes, context, new, goes_on)
         else:
             draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
-        nodes = len(drafted.tree)
-        parts = {
-            "draft": draft,
-            "verify": costs.verify(nodes, context) or 0.0,
-            "accept": costs.accept(nodes) or 0.0,
-            "commit": costs.commit(new) or 0.0,
-        }
-        at = own[-1].end if own else 0.0
-        for part, seconds in parts.items():
-            own.append(Span(part, at, at + seconds))
-            at += seconds
-        return tuple(own)
+            predicted = {"draft": draft, **priced_target(costs, nodes, context, new)}
+        return (*own, *behind(predicted, own[-1].end if own else 0.0))
+
+
+def priced(
+    costs: Costs, layers: Iterable[tuple[int, int]], nodes: int, context: int, new: int, goes_on: bool
+) -> dict[str, float]:
+    """Seconds of a round's parts by the costs.
+
+    Args:
+        costs: what passes take.
+        layers: rows and width of each layer that was drafted.
+        nodes: of the tree that was verified.
+        context: committed tokens before the round.
+        new: that it emitted.
+        goes_on: whether the drafter is told of them.
+    """
+    draft = sum(costs.draft(*size) or 0.0 for size in layers)
+    draft += (costs.tell(new) or 0.0) if goes_on else 0.0
+    return {"draft": draft, **priced_target(costs, nodes, context, new)}
+
+
+def priced_target(costs: Costs, nodes: int, context: int, new: int) -> dict[str, float]:
+    """Seconds of a round's parts besides the drafter's, see `priced`."""
+    return {
+        "verify": costs.verify(nodes, context) or 0.0,
+        "accept": costs.accept(nodes) or 0.0,
+        "commit": costs.commit(new) or 0.0,
+    }
+
+
+def behind(parts: Mapping[str, float], at: float) -> list[Span]:
+    """Parts of a round that follow each other."""
+    spans = []
+    for part, seconds in parts.items():
+        spans.append(Span(part, at, at + seconds))
+        at += seconds
+    return spans
+
+
+def seconds_of(costs: Costs | None, text: TextTrace, spans: Iterable[Span]) -> float | None:
+    """Seconds of a whole text, the reading of the prompt included; None where no costs are known."""
+    if costs is None:
+        return None
+    return (costs.read(text.prompt_tokens) or 0.0) + sum(span.seconds for span in spans)
 
 
 class _RecordedLaws(Laws):

@@ -2,17 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.trace.asking import rows_of
+from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, BestTrees, best_trees
 from talon_core.trace.processes import cores, in_processes
 from talon_core.trace.replay import Method, Replay, Totals
+from talon_core.trace.together import Done, Trying
+
+Text = TypeVar("Text")
+"""However a text is named."""
+
+TOGETHER = 24
+"""Texts of a shard at most: of more at once none takes less time."""
 
 
 @attrs.frozen
@@ -101,47 +109,63 @@ def replayed(
         replay.check(method)
     if not texts:
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")
-    by_place: dict[int, list[tuple[Totals, Along]]] = {}
     report(0, len(texts))
+    workers = min(jobs or cores(), len(texts))
+    shards = dealt(texts, workers)
+    found: dict[tuple[str, int], list[tuple[Totals, Along]]] = {}
 
-    def work(text: tuple[str, int]) -> list[tuple[Totals, Along]]:
-        return tried_on(replay, methods, *text)
+    def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along]]]:
+        return tried_on(replay, methods, shard)
 
-    for place, one in in_processes(jobs or cores())(work, texts):
-        by_place[place] = one
-        report(len(by_place), len(texts))
-    of_texts = [by_place[place] for place in range(len(texts))]
+    for place, own in in_processes(workers)(work, shards):
+        found |= zip(shards[place], own, strict=True)
+        report(len(found), len(texts))
+    of_texts = [found[text] for text in texts]
     tried, along = [], {}
-    for method, found in zip(methods, zip(*of_texts, strict=True), strict=True):
-        totals = Totals.all_of(own for own, _ in found)
-        along[method.name] = [offers for _, offers in found]
+    for method, each in zip(methods, zip(*of_texts, strict=True), strict=True):
+        totals = Totals.all_of(own for own, _ in each)
+        along[method.name] = [offers for _, offers in each]
         tried.append(Tried(method, totals, best_trees(along[method.name], totals.largest_tree)))
-    own = next((method for method in methods if method.drafter is None), methods[0])
+    first = next((method for method in methods if method.drafter is None), methods[0])
     missing = trace.planned_texts - len(texts)
-    return Answer(tried, best_trees(along[own.name]), len(texts), missing, perf_counter() - started)
+    return Answer(tried, best_trees(along[first.name]), len(texts), missing, perf_counter() - started)
 
 
-def tried_on(replay: Replay, methods: Sequence[Method], name: str, prompt: int) -> list[tuple[Totals, Along]]:
-    """Try methods on one text.
+def dealt(texts: Sequence[Text], workers: int) -> list[list[Text]]:
+    """Texts in as few shards as there are workers, or several for each where there are many texts."""
+    shards = workers * -(-len(texts) // (workers * TOGETHER))
+    return [[*texts[first::shards]] for first in range(min(shards, len(texts)))]
+
+
+def tried_on(
+    replay: Replay, methods: Sequence[Method], texts: Sequence[tuple[str, int]]
+) -> list[list[tuple[Totals, Along]]]:
+    """Try methods on some texts.
 
     Args:
-        replay: of the trace that it is in.
+        replay: of the trace that they are in.
         methods: at least one; each has passed `Replay.check`.
-        name: of the text's prompt set.
-        prompt: the prompt's index in it.
+        texts: each by its prompt set and the prompt's index in it.
 
     Returns:
-        What each did, and how the offers of its drafter lie along the text.
+        For each text, what each method did, and how the offers of its drafter lie along the text.
 
     Raises:
-        ValueError: if the text's file is none.
+        ValueError: if a text's file is none.
         PluginError: if a plugin breaks its contract; the message names it.
     """
-    text = replay.trace.text(name, prompt)
-    new = text.ids[text.prompt_tokens :].tolist()
-    tried = [replay.text(method, text) for method in methods]
-    trees = [one.tree if one.drafted is None else one.drafted for replayed in tried for one in replayed.rounds]
-    deepest = max(int(tree.depths.max()) for tree in trees)
+    read = [replay.trace.text(*one) for one in texts]
+    trying = Trying(replay, read)
+    by_text = zip(*(trying.done(method) for method in methods), strict=True)
+    return [
+        [(one.totals, along) for one, along in zip(done, _along(replay.trace, methods, text, done), strict=True)]
+        for text, done in zip(read, by_text, strict=True)
+    ]
+
+
+def _along(trace: Trace, methods: Sequence[Method], text: TextTrace, done: Sequence[Done]) -> list[Along]:
+    """How the offers of each method's drafter lie along a text."""
+    new, deepest = text.ids[text.prompt_tokens :].tolist(), max(one.deepest for one in done)
     offers: list[tuple[DrafterSpec | None, Along]] = []  # drafters cannot be hashed
     for drafter in (method.drafter for method in methods):
         if any(known == drafter for known, _ in offers):
@@ -150,6 +174,5 @@ def tried_on(replay: Replay, methods: Sequence[Method], name: str, prompt: int) 
             assert text.ranks is not None
             offers.append((None, Along(text.ranks)))
         else:
-            offers.append((drafter, Along.of(rows_of(drafter, text, replay.trace, deepest), new)))
-    along = [next(own for drafter, own in offers if drafter == method.drafter) for method in methods]
-    return [(Totals.of(one), own) for one, own in zip(tried, along, strict=True)]
+            offers.append((drafter, Along.of(rows_of(drafter, text, trace, deepest), new)))
+    return [next(own for drafter, own in offers if drafter == method.drafter) for method in methods]

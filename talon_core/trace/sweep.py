@@ -22,6 +22,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
+from talon_core.trace.oracle import Along
 from talon_core.trace.processes import Executor
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.run import tried_on
@@ -30,6 +31,9 @@ KIND, FORMAT = "talon sweep", 1
 MANIFEST, RESULTS, LOCK = "manifest.json", "results.jsonl", ".lock"
 TOGETHER = 16
 """Methods that are tried on a text before anything is kept; a text is read once for all of them."""
+
+TEXTS, UNITS = 8, 16
+"""Texts of a unit at most, and units in which many texts are at least, so that many processes have something to do."""
 
 ANY_OF = re.compile(r"\{([^{}]*)\}")
 
@@ -129,20 +133,21 @@ READERS: Mapping[str, records.Reader] = {
 
 @attrs.frozen
 class Unit:
-    """Work that is done in one go: some methods on one text of a trace.
+    """Work that is done in one go: some methods on some texts of a trace.
 
     Attributes:
         folder: the trace's.
-        text: its set and prompt.
+        texts: each by its set and prompt.
         methods: as they were written.
     """
 
     folder: Path
-    text: tuple[str, int]
+    texts: tuple[tuple[str, int], ...]
     methods: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"prompt {self.text[1]} of the set '{self.text[0]}' in '{self.folder}'"
+        prompts = ", ".join(f"prompt {prompt} of the set '{name}'" for name, prompt in self.texts)
+        return f"{prompts} in '{self.folder}'"
 
 
 class Work:
@@ -160,7 +165,8 @@ class Work:
     def __reduce__(self) -> Any:
         return Work, (self.costs,)
 
-    def __call__(self, unit: Unit) -> list[tuple[Totals, Passes]]:
+    def __call__(self, unit: Unit) -> list[list[tuple[Totals, Passes]]]:
+        """What came of the methods, text by text."""
         if unit.folder not in self._traces:
             self._traces[unit.folder] = read_trace(unit.folder)
         trace = self._traces[unit.folder]
@@ -168,12 +174,17 @@ class Work:
         for spec, method in zip(missing, parse_methods(missing, trace, load_registry()), strict=True):
             self._methods[unit.folder, spec] = method
         methods = [self._methods[unit.folder, spec] for spec in unit.methods]
-        found = []
-        tried = tried_on(Replay(trace, self.costs), methods, *unit.text)
-        for method, (own, offers) in zip(methods, tried, strict=True):
-            nodes = 1 if method.policy is None else method.policy.budget
-            found.append((own, Passes(nodes, offers.in_hindsight(nodes), offers.by_the_laws(nodes))))
-        return found
+        tried = tried_on(Replay(trace, self.costs), methods, unit.texts)
+        return [
+            [(own, _passes_of(method, along)) for method, (own, along) in zip(methods, of_text, strict=True)]
+            for of_text in tried
+        ]
+
+
+def _passes_of(method: Method, along: Along) -> Passes:
+    """With the best trees of as many nodes as a method may have."""
+    nodes = 1 if method.policy is None else method.policy.budget
+    return Passes(nodes, along.in_hindsight(nodes), along.by_the_laws(nodes))
 
 
 class Sweep:
@@ -267,19 +278,27 @@ class Sweep:
 
     def _units(self, done: set[tuple[Any, ...]]) -> Iterator[Unit]:
         for trace in self.traces:
-            for text in trace.texts():
+            texts = trace.texts()
+            alike: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)  # by the methods that are left
+            for text in texts:
                 left = [
                     method
                     for method in self.methods
                     if (trace.fingerprint, *text, method, self._code[method], self._profile) not in done
                 ]
-                for first in range(0, len(left), TOGETHER):
-                    yield Unit(trace.folder, text, tuple(left[first : first + TOGETHER]))
+                alike[tuple(left)].append(text)
+            size = min(TEXTS, -(-len(texts) // UNITS))
+            for methods, own in alike.items():
+                for first in range(0, len(own), size):
+                    for begin in range(0, len(methods), TOGETHER):
+                        together = tuple(own[first : first + size])
+                        yield Unit(trace.folder, together, methods[begin : begin + TOGETHER])
 
-    def _lines(self, unit: Unit, found: Sequence[tuple[Totals, Passes]]) -> Iterator[Line]:
+    def _lines(self, unit: Unit, found: Sequence[Sequence[tuple[Totals, Passes]]]) -> Iterator[Line]:
         (trace,) = (trace.fingerprint for trace in self.traces if trace.folder == unit.folder)
-        for method, (totals, passes) in zip(unit.methods, found, strict=True):
-            yield Line(trace, *unit.text, method, self._code[method], self._profile, totals, passes)
+        for text, own in zip(unit.texts, found, strict=True):
+            for method, (totals, passes) in zip(unit.methods, own, strict=True):
+                yield Line(trace, *text, method, self._code[method], self._profile, totals, passes)
 
 
 def _code_of(method: Method) -> str:

@@ -16,6 +16,8 @@ from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.processes import in_processes
 from talon_core.trace.replay import Method, Replay
+from talon_core.trace.run import dealt
+from talon_core.trace.together import Trying
 
 TIMED = 12
 """Texts on which a policy's own time is looked at."""
@@ -54,13 +56,15 @@ class Speed:
 
 @attrs.frozen
 class _Asked:
-    """A policy that is to be tried on a text."""
+    """A policy that is to be tried on some texts of a trace."""
 
     spec: str
-    text: Text
+    trace: int
+    texts: tuple[Text, ...]
 
     def __str__(self) -> str:
-        return f"'{self.spec}' on prompt {self.text.prompt} of the set '{self.text.set}'"
+        prompts = ", ".join(f"prompt {text.prompt} of the set '{text.set}'" for text in self.texts)
+        return f"'{self.spec}' on {prompts}"
 
 
 class Speeds:
@@ -118,20 +122,25 @@ class Speeds:
             ValueError: if a policy cannot be made of its spec, or a file of a trace is none.
             PluginError: if a plugin breaks its contract; the message names it.
         """
-        todo = [_Asked(*one) for one in dict.fromkeys(wanted) if one not in self._known]
-        for one in todo:
-            self._method(one.spec, one.text.trace)  # made here, once, and not in each process
-        for place, speed in in_processes(self._jobs)(self._try, todo):
-            self._known[todo[place].spec, todo[place].text] = speed
+        groups: dict[tuple[str, int], list[Text]] = defaultdict(list)
+        for spec, text in dict.fromkeys(wanted):
+            if (spec, text) not in self._known:
+                groups[spec, text.trace].append(text)
+        for spec, trace in groups:
+            self._method(spec, trace)  # made here, once, and not in each process
+        shards = -(-self._jobs // max(1, len(groups)))
+        todo = [_Asked(*group, tuple(some)) for group, texts in groups.items() for some in dealt(texts, shards)]
+        for place, found in in_processes(self._jobs)(self._try, todo):
+            for text, speed in zip(todo[place].texts, found, strict=True):
+                self._known[todo[place].spec, text] = speed
 
-    def _try(self, one: _Asked) -> Speed:
-        spec, text = one.spec, one.text
-        replay = self._replays[text.trace]
-        # a policy of the text's own: what one has learned of the machine would hang on which texts came before
-        method = attrs.evolve(self._method(spec, text.trace), policy=made_policy(self._registry, spec))
-        found = replay.text(method, replay.trace.text(text.set, text.prompt))
-        assert found.seconds is not None
-        return Speed(sum(len(each.tokens) for each in found.rounds), found.seconds, found.outside)
+    def _try(self, asked: _Asked) -> list[Speed]:
+        replay = self._replays[asked.trace]
+        texts = [replay.trace.text(text.set, text.prompt) for text in asked.texts]
+        method = self._method(asked.spec, asked.trace)
+        # a policy of each text's own: what one has learned of the machine would hang on which texts came before
+        done = Trying(replay, texts).done(method, lambda: made_policy(self._registry, asked.spec))
+        return [Speed(one.totals.new_tokens, _known(one.totals.predicted_seconds), one.totals.outside) for one in done]
 
     def own_time(self, spec: str) -> float:
         """Which share of the time the policy itself takes here and now, which is left out everywhere else."""
@@ -164,3 +173,8 @@ class Speeds:
         for text in texts:
             by_set[text.trace, text.set].append(self.log_ratio(spec, NONE, text))
         return math.exp(fmean(fmean(values) for values in by_set.values()))
+
+
+def _known(seconds: float | None) -> float:
+    assert seconds is not None  # the costs are
+    return seconds

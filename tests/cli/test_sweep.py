@@ -36,7 +36,7 @@ from talon_core.trace import on_ray, processes
 def dies_once(work, unit, own=processes.answered, flag=sys.argv.pop(1)):
     import os
     from pathlib import Path
-    if unit.text[1] == 1 and not Path(flag).exists():
+    if unit.texts[0][1] == 1 and not Path(flag).exists():
         Path(flag).touch()
         os._exit(9)
     return own(work, unit)
@@ -104,6 +104,16 @@ def test_a_killed_worker_loses_nothing_and_all_is_as_in_one_process(
     assert lines(tmp_path / "out") == lines(tmp_path / "alone")
 
 
+def test_it_makes_no_difference_how_many_texts_are_tried_together(
+    swept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = (*METHODS, "talon-cost")
+    assert swept(*methods, out=tmp_path / "one").status == 0
+    monkeypatch.setattr(sweep, "UNITS", 1)
+    assert swept(*methods, out=tmp_path / "four").status == 0
+    assert lines(tmp_path / "four") == lines(tmp_path / "one")
+
+
 def test_what_is_there_is_not_worked_out_again(swept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[sweep.Unit] = []
     work = sweep.Work.__call__
@@ -166,7 +176,7 @@ def test_ctrl_c_leaves_what_was_worked_out(swept: Any, tmp_path: Path, monkeypat
     work = sweep.Work.__call__
 
     def until_the_third(self: sweep.Work, unit: sweep.Unit) -> Any:
-        if unit.text[1] == 2:
+        if unit.texts[0][1] == 2:
             raise KeyboardInterrupt
         return work(self, unit)
 

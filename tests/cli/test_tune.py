@@ -261,7 +261,7 @@ def test_a_process_that_dies_is_told_of_with_its_policy_and_text() -> None:
     from talon_core.trace.processes import dead
     from talon_core.tune.speeds import Text, _Asked
 
-    told = dead(_Asked("talon", Text(0, "prompts", 3)))
+    told = dead(_Asked("talon", 0, (Text(0, "prompts", 3),)))
     assert "a process has died twice at 'talon' on prompt 3 of the set 'prompts'; it may" in told
 
 

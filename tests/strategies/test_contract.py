@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 
 from talon_core.errors import PluginError
+from talon_core.forest import ForestGrowth
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import check_tree_policy, draft_trees
 from talon_core.tree import TokenTree
+from talon_strategies import Talon
 
 
 @attrs.frozen
@@ -138,3 +140,18 @@ def test_a_broken_policy_is_refused_in_words(make, complaint):
 def test_siblings_in_random_trees_hold_different_tokens(tree):
     assert len(set(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))) == len(tree)
     assert tree.tokens.max() < 2
+
+
+@attrs.frozen
+class OtherInForests(Talon):
+    """Leaves its gate out where trees grow together."""
+
+    name = "other-in-forests"
+
+    def grow_forest(self, forest, candidates):
+        return ForestGrowth(candidates.best(self.budget - forest.sizes))
+
+
+def test_a_policy_that_grows_other_trees_in_forests_is_refused():
+    with pytest.raises(AssertionError, match=r"'other-in-forests' .* grows another tree in a forest than by itself"):
+        check_tree_policy(OtherInForests)

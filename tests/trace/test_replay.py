@@ -12,12 +12,14 @@ import pytest
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs
+from talon_core.drafter import Frontier
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth
 from talon_core.retrieval import IndexedVocabulary, Piece, write_index
 from talon_core.rounds import Round
 from talon_core.trace.columns import TextTrace
+from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Replay
@@ -282,3 +284,15 @@ def test_a_policy_cannot_change_what_it_is_shown(tiny: Any, recorded: Callable[.
     text = next(iter(trace))
     found = [replay.text(attrs.evolve(made, policy=policy), text) for policy in (Talon(), Writing())]
     assert of(found[0].rounds) == of(found[1].rounds)
+
+
+def test_a_question_outside_is_counted_in_its_own_round_alone(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    text = next(iter(recorded(tiny, width=2, nodes=1, depth=2)))
+    drafter, root = TraceDrafter(text, None), TokenTree.root(0)
+    drafter.open(0, text.ids[: text.prompt_tokens], len(text.ids))
+    (offered,) = drafter.propose([Frontier(0, root, np.array([0]), 1)]).candidates
+    child = root.extend(np.array([96]), np.array([0]), offered.path_logp[0])
+    drafter.propose([Frontier(0, child, np.array([1]), 1)])
+    assert drafter.outside(child) == 1
+    drafter.go_on(1)
+    assert drafter.outside(root) == 0  # the next tree may be a root from which nothing is drafted

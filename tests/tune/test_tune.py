@@ -97,7 +97,13 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, Text, Sp
     before = Speeds._try
 
     def patch(change: Callable[[str, Text, Speed], Speed]) -> None:
-        monkeypatch.setattr(Speeds, "_try", lambda self, one: change(one.spec, one.text, before(self, one)))
+        monkeypatch.setattr(
+            Speeds,
+            "_try",
+            lambda self, one: [
+                change(one.spec, text, speed) for text, speed in zip(one.texts, before(self, one), strict=True)
+            ],
+        )
 
     return patch
 

@@ -1,0 +1,231 @@
+"""Several draft trees while they grow together: asks their policy for all at once, and checks what it answers."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from talon_core.engine.checked_policy import checked_budget
+from talon_core.engine.growing import given_array
+from talon_core.errors import PluginError, blaming, naming
+from talon_core.forest import Forest, ForestCandidates, ForestGrower, ForestGrowth
+from talon_core.tree import FloatArray, IntArray
+
+Taking = Callable[[IntArray, IntArray], tuple[IntArray, FloatArray]]
+"""`taking(rows, ranks)`: the tokens of some candidates, -1 for padding, and the log-probabilities of their paths."""
+
+
+class GrowingForest:
+    """The trees of sequences with equal policies, while they grow. The checks are those of `Growing`, for all at once.
+
+    An answer that is wrong for some of the trees ends these alone, and is noted in `faults`; one that is wrong
+    altogether is raised.
+
+    Args:
+        policy: what serves the sequences, one for all.
+        roots: their last committed tokens, shape `(trees,)`.
+        deepest: the deepest node of each that could still be emitted, see `DraftLimits`, shape `(trees,)`.
+        vocab_size: of all; see there.
+        ends: likewise.
+    """
+
+    def __init__(
+        self, policy: ForestGrower, roots: IntArray, deepest: IntArray, vocab_size: int, ends: Collection[int] = ()
+    ) -> None:
+        self.policy = policy
+        self.forest = Forest.roots(roots)
+        self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
+        self.faults: dict[int, PluginError] = {}
+        self.selected = False  # by the policy, from what was drafted
+        self.vocab_size = vocab_size
+        self._deepest, self._ends = deepest, ends
+        self._asked: list[IntArray] = []  # nodes that were drafted from, layer by layer
+        self.frontier = self._usable(np.arange(len(roots)))
+
+    def _usable(self, nodes: IntArray) -> IntArray:
+        """Those of some nodes below which something can be drafted, tree by tree."""
+        holding, places = self.forest.holding(nodes)
+        trees, tokens = holding.trees.take(places), holding.tokens.take(places)
+        good = holding.depths.take(places) < self._deepest.take(trees)
+        for end in self._ends:
+            good &= tokens != end
+        for tree in self.faults:
+            good &= trees != tree
+        if not good.all():
+            nodes, trees = nodes[good], trees[good]
+        if (trees[1:] < trees[:-1]).any():
+            nodes = nodes[trees.argsort(kind="stable")]
+        return nodes
+
+    def trees_of(self, nodes: IntArray) -> IntArray:
+        """In which trees some nodes are."""
+        holding, places = self.forest.holding(nodes)
+        return holding.trees.take(places)
+
+    def leave(self, trees: Sequence[int]) -> None:
+        """Nothing more is drafted for some trees."""
+        if trees and len(self.frontier):
+            self.frontier = self.frontier[~np.isin(self.trees_of(self.frontier), trees)]
+
+    def fail(self, what: str) -> PluginError:
+        return PluginError(f"{naming('tree policy', self.policy)} {what}")
+
+    def _blame(self, wrong: IntArray, what: str) -> None:
+        """Trees have ended with an error."""
+        for tree in wrong.tolist():
+            self.faults.setdefault(tree, self.fail(what))
+
+    def widths(self) -> IntArray:
+        """Candidates wanted for each row of `frontier`, at most the vocabulary; trees that want none have no rows.
+
+        Returns:
+            Shape `(frontier,)`.
+        """
+        with blaming("tree policy", self.policy, "widths"):
+            given = given_array(self.policy.widths(self.forest.copied()))
+            if given.dtype.kind not in "iu" or given.shape not in ((), (self.forest.size,)):
+                raise self.fail(
+                    f"returned widths of shape {given.shape} and type {given.dtype}; they must be whole numbers, one "
+                    f"for all trees or for each of {self.forest.size}"
+                )
+            wanted = np.broadcast_to(given, (self.forest.size,)).astype(np.int64)
+        rows = wanted.take(self.trees_of(self.frontier))
+        if (rows < 1).any():
+            self.frontier, rows = self.frontier[rows > 0], rows[rows > 0]
+        return np.minimum(rows, self.vocab_size)
+
+    def grow(self, candidates: ForestCandidates, taking: Taking) -> None:
+        """Let the policy choose, check its answer, and take it.
+
+        Args:
+            candidates: for the frontier; they become the policy's own.
+            taking: what they are.
+        """
+        frontier = self.frontier
+        self._asked.append(frontier)
+        shown, rows = _where_something_is(candidates)
+        if not len(rows):
+            self.frontier = frontier[:0]
+            return
+        width, offered = shown.width, frontier[rows]
+        with blaming("tree policy", self.policy, "grow_forest"):
+            growth = self.policy.grow_forest(self.forest.copied(), shown)
+            if not isinstance(growth, ForestGrowth):
+                raise self.fail(f"returned {type(growth).__name__} from grow_forest; it must return a ForestGrowth")
+            chosen, given = given_array(growth.chosen), growth.frontier
+            given = None if given is None else given_array(given)
+        chosen = self._checked_choice(chosen, offered, width)
+        row = chosen // width
+        tokens, path_logp = taking(rows[row], chosen - row * width)
+        if (tokens < 0).any():
+            what = "chose a padded candidate (token -1); only candidates with a finite logp exist"
+            fine = self._but_for(tokens < 0, self.trees_of(offered[row]), what)
+            row, tokens, path_logp = row[fine], tokens[fine], path_logp[fine]
+        old, before = len(self.forest), self.forest.sizes
+        self.forest = self.forest.grown(tokens, offered[row], path_logp)
+        nodes = np.arange(old, len(self.forest)) if given is None else self._checked_frontier(given, old)
+        sizes = self.forest.sizes
+        for tree in (sizes > self.budgets[1]).nonzero()[0].tolist():
+            self._blame(
+                np.array([tree]),
+                f"grew its tree to {sizes[tree]} nodes, the root included; its draft_budget is {self.budgets[1]}",
+            )
+        goes_on = (sizes > before) & (sizes < self.budgets[1])
+        self.frontier = self._usable(nodes[goes_on.take(self.trees_of(nodes))])
+
+    def _checked_choice(self, chosen: NDArray[Any], offered: IntArray, width: int) -> IntArray:
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise self.fail(
+                f"chose candidates as an array of shape {chosen.shape} and type {chosen.dtype}; "
+                "it must be one-dimensional and hold integers"
+            )
+        chosen, count = chosen.astype(np.int64), len(offered) * width
+        if not len(chosen):
+            return chosen
+        lowest, highest = int(chosen.min()), int(chosen.max())
+        if lowest < 0 or highest >= count:
+            wrong = lowest if lowest < 0 else highest
+            raise self.fail(f"chose candidate {wrong}; there are candidates 0 to {count - 1}")
+        once = np.zeros(count, dtype=bool)
+        once[chosen] = True
+        if np.count_nonzero(once) < len(chosen):
+            again = np.bincount(chosen, minlength=count)[chosen] > 1
+            trees = self.trees_of(offered[chosen // width])
+            chosen = chosen[self._but_for(again, trees, "chose the same candidate twice; each may join the tree once")]
+        return chosen
+
+    def _but_for(self, wrong: NDArray[np.bool_], trees: IntArray, what: str) -> NDArray[np.bool_]:
+        """Which things belong to other trees than those where something is wrong, which end with an error."""
+        self._blame(np.unique(trees[wrong]), what)
+        return ~np.isin(trees, [*self.faults])
+
+    def _checked_frontier(self, frontier: NDArray[Any], old: int) -> IntArray:
+        if frontier.ndim != 1 or (frontier.size and frontier.dtype.kind not in "iu"):
+            raise self.fail(
+                f"returned a frontier of shape {frontier.shape} and type {frontier.dtype}, not node indices"
+            )
+        nodes = frontier.astype(np.int64)
+        if not len(nodes):
+            return nodes
+        lowest, highest = int(nodes.min()), int(nodes.max())
+        if lowest < 0 or highest >= len(self.forest):
+            raise self.fail(f"wants to draft from a node outside its forest of {len(self.forest)} nodes")
+        again = np.bincount(nodes - lowest)[nodes - lowest] > 1
+        if lowest < old:  # nothing has been drafted from what has just joined
+            asked = np.zeros(len(self.forest), dtype=bool)
+            asked[np.concatenate(self._asked)] = True
+            again |= asked[nodes]
+        if again.any():
+            what = "wants to draft from a node twice; each node is drafted from at most once a round"
+            self._blame(np.unique(self.trees_of(nodes[again])), what)
+        return nodes
+
+    def finish(self) -> NDArray[np.bool_]:
+        """Let the policy select, and check what it sends to the target.
+
+        Returns:
+            Which nodes of the forest are kept, shape `(nodes,)`.
+        """
+        forest = self.forest
+        with blaming("tree policy", self.policy, "finish_forest"):
+            given = self.policy.finish_forest(forest.copied())
+            nodes = None if given is None else given_array(given)
+        self.selected = nodes is not None
+        kept = np.ones(len(forest), dtype=bool) if nodes is None else self._checked_kept(nodes)
+        sizes = forest.sizes if nodes is None else np.bincount(forest.trees[kept], minlength=forest.size)
+        for tree in (sizes > self.budgets[0]).nonzero()[0].tolist():
+            self._blame(
+                np.array([tree]),
+                f"finished a tree of {sizes[tree]} nodes, the root included; its budget is {self.budgets[0]}",
+            )
+        return kept
+
+    def _checked_kept(self, nodes: NDArray[Any]) -> NDArray[np.bool_]:
+        forest = self.forest
+        if nodes.ndim != 1 or nodes.dtype.kind not in "iu":
+            raise self.fail(
+                f"returned nodes of shape {nodes.shape} and type {nodes.dtype} from finish_forest; they must be indices"
+            )
+        if len(nodes) and (nodes.min() < 0 or nodes.max() >= len(forest)):
+            raise self.fail(f"keeps a node outside its forest of {len(forest)} nodes")
+        kept = np.zeros(len(forest), dtype=bool)
+        kept[nodes] = True
+        if np.count_nonzero(kept) < len(nodes):
+            raise self.fail("keeps a node twice; give each node once, by its index")
+        wrong = kept & ~kept[forest.parents]  # of roots it says nothing
+        wrong[: forest.size] = ~kept[: forest.size]
+        if wrong.any():
+            self._blame(np.unique(forest.trees[wrong]), "keeps a node without its parent, or not the root")
+        return kept
+
+
+def _where_something_is(candidates: ForestCandidates) -> tuple[ForestCandidates, IntArray]:
+    """The rows of trees of which the drafter knows something, and which they are."""
+    best = candidates.highest(candidates.logp[:, :1])
+    (rows,) = (best[candidates.trees] > -np.inf).nonzero()
+    if len(rows) == len(candidates.trees):
+        return candidates, rows
+    some = {name: getattr(candidates, name)[rows] for name in ("frontier", "trees", "logp", "path_logp")}
+    return attrs.evolve(candidates, **some, look_up=lambda: candidates.tokens[rows]), rows

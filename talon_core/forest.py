@@ -1,0 +1,312 @@
+"""Several draft trees that grow together, and the ability of a policy to choose for all of them in one call."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from talon_core.candidates import LOWEST
+from talon_core.policy import TreePolicy
+from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import among_highest, by_number, floats, highest_of_each, ints
+
+Count = int | IntArray
+"""A number for all trees of a forest, or one for each, shape `(trees,)`."""
+
+Level = float | FloatArray
+"""A log-probability for all trees of a forest, or one for each, shape `(trees,)`."""
+
+
+@attrs.frozen(eq=False)
+class ForestNodes:
+    """Some nodes of a forest that stand behind each other; see `Forest` for what its arrays hold.
+
+    Attributes:
+        first: the index of the first of them in the forest.
+    """
+
+    tokens: IntArray
+    parents: IntArray
+    path_logp: FloatArray
+    depths: IntArray
+    trees: IntArray
+    first: int = 0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def copied(self) -> "ForestNodes":
+        """The same nodes as an object of its own."""
+        return ForestNodes(**{name: getattr(self, name).view() for name in COLUMNS}, first=self.first)
+
+
+COLUMNS = ("tokens", "parents", "path_logp", "depths", "trees")
+
+
+@attrs.frozen(eq=False)
+class Forest:
+    """Draft trees that have had as many layers each, in flat arrays, layer by layer. Read only.
+
+    The roots come first: that of tree `i` is node `i`. The nodes of a tree stand in the order that they have in its
+    `TokenTree`, with those of other trees between them. A tree whose drafting has ended stays as it is.
+
+    Attributes:
+        layers: the roots, and what has joined in each layer that was drafted.
+        sizes: nodes of each tree, the root included, shape `(trees,)`, int64.
+    """
+
+    layers: tuple[ForestNodes, ...]
+    sizes: IntArray
+
+    @classmethod
+    def roots(cls, tokens: IntArray) -> "Forest":
+        """The trees that a round starts from: the last committed tokens alone, shape `(trees,)`."""
+        size = len(tokens)
+        zeros, none = np.zeros(size, dtype=np.int64), np.full(size, -1)
+        return cls((_nodes(tokens, none, np.zeros(size), zeros, np.arange(size), 0),), ints(np.ones(size)))
+
+    def grown(self, tokens: IntArray, parents: IntArray, path_logp: FloatArray) -> "Forest":
+        """The forest with a layer more; the arrays have shape `(added,)`, and parents are nodes that are there."""
+        holding, places = self.holding(parents)
+        trees, depths = holding.trees.take(places), holding.depths.take(places) + 1
+        layer = _nodes(tokens, parents, path_logp, depths, trees, len(self))
+        return Forest((*self.layers, layer), ints(self.sizes + np.bincount(trees, minlength=self.size)))
+
+    def __len__(self) -> int:
+        return self.layers[-1].first + len(self.layers[-1])
+
+    @property
+    def size(self) -> int:
+        """How many trees there are."""
+        return len(self.layers[0])
+
+    @property
+    def layer(self) -> int:
+        """Layers that have been drafted, the same number for each tree that has not ended."""
+        return len(self.layers) - 1
+
+    @cached_property
+    def nodes(self) -> ForestNodes:
+        """All nodes."""
+        whole: Any = {name: np.concatenate([getattr(one, name) for one in self.layers]) for name in COLUMNS}
+        return ForestNodes(**whole)
+
+    @property
+    def tokens(self) -> IntArray:
+        """Token ids, shape `(nodes,)`, int64."""
+        return self.nodes.tokens
+
+    @property
+    def parents(self) -> IntArray:
+        """Index of each node's parent, shape `(nodes,)`, int64; -1 for roots."""
+        return self.nodes.parents
+
+    @property
+    def path_logp(self) -> FloatArray:
+        """The drafter's natural log-probability of the path from the root, shape `(nodes,)`, float64."""
+        return self.nodes.path_logp
+
+    @property
+    def depths(self) -> IntArray:
+        """Distance from the root, shape `(nodes,)`, int64."""
+        return self.nodes.depths
+
+    @property
+    def trees(self) -> IntArray:
+        """In which tree each node is, shape `(nodes,)`, int64."""
+        return self.nodes.trees
+
+    def holding(self, nodes: IntArray) -> tuple[ForestNodes, IntArray]:
+        """Where some nodes are found: in the newest layer, if that has them all, and their places there."""
+        newest = self.layers[-1]
+        if len(nodes) and nodes.min() >= newest.first:
+            return newest, nodes - newest.first
+        return self.nodes, nodes
+
+    def copied(self) -> "Forest":
+        """The same forest as an object of its own: whatever is done to it, this one stays as it is."""
+        return Forest(tuple(layer.copied() for layer in self.layers), self.sizes.view())
+
+    def best(self, count: int) -> IntArray:
+        """The `count` most likely nodes of each tree, see `TokenTree.best`; rising, shape `(kept,)`, int64."""
+        score, above = self.path_logp, np.where(self.parents < 0, np.arange(len(self)), self.parents)
+        while (score > score[above]).any():
+            score = np.minimum(score, score[above])
+        order = by_number(self.trees, self.size)
+        kept = order[among_highest(score[order], self.sizes, count)]
+        kept.sort()
+        return kept
+
+    def tree(self, number: int, kept: NDArray[np.bool_] | None = None) -> TokenTree:
+        """One of the trees.
+
+        Args:
+            number: which.
+            kept: which nodes of the forest are to be in it, shape `(nodes,)`, bool; by default all. With a node its
+                parent is kept.
+        """
+        own = self.trees == number
+        if kept is not None:
+            own &= kept
+        (nodes,) = own.nonzero()
+        parents = np.searchsorted(nodes, self.parents[nodes])
+        parents[0] = -1
+        return TokenTree(self.tokens[nodes], parents, self.path_logp[nodes])
+
+
+def _nodes(
+    tokens: IntArray, parents: IntArray, path_logp: FloatArray, depths: IntArray, trees: IntArray, first: int
+) -> ForestNodes:
+    return ForestNodes(ints(tokens), ints(parents), floats(path_logp), ints(depths), ints(trees), first)
+
+
+@attrs.frozen(eq=False)
+class ForestCandidates:
+    """The best next tokens of the frontier nodes of a forest, in one rectangle, as `Candidates` has those of one tree.
+
+    Row `i` belongs to node `frontier[i]`. The rows of a tree stand together, in the order of their tree's frontier, and
+    trees in theirs. Where a tree has asked for fewer candidates than another one, its rows are padded.
+
+    Attributes:
+        frontier: the nodes that were drafted from, shape `(frontier,)`, int64.
+        trees: in which tree each of them is, rising, shape `(frontier,)`, int64.
+        logp: natural log-probability of the token given the path to its parent, minus infinity for padding, shape
+            `(frontier, width)`, float64.
+        path_logp: natural log-probability of the path from the root, the token included, same shape, float64.
+        size: trees of the forest, those without rows among them.
+        look_up: gives `tokens`.
+    """
+
+    frontier: IntArray
+    trees: IntArray
+    logp: FloatArray
+    path_logp: FloatArray
+    size: int
+    look_up: Callable[[], IntArray]
+
+    @cached_property
+    def tokens(self) -> IntArray:
+        """Token ids, -1 for padding, shape `(frontier, width)`, int64; looked up when they are asked for."""
+        return self.look_up()
+
+    @property
+    def width(self) -> int:
+        """Candidates per frontier node, padding included."""
+        return int(self.logp.shape[1])
+
+    def trees_of(self, flat: IntArray) -> IntArray:
+        """In which trees the candidates `flat` (indices into the flattened rectangle) would stand."""
+        return self.trees.take(flat // self.width)
+
+    def highest(self, score: FloatArray | None = None) -> FloatArray:
+        """The best score of each tree, minus infinity where it has no rows, shape `(trees,)`.
+
+        Args:
+            score: what is looked at, shape `(frontier, width)`; `path_logp` by default.
+        """
+        found = np.full(self.size, -np.inf)
+        if len(self.trees):
+            looked_at = self.path_logp if score is None else score
+            (firsts,) = np.diff(self.trees, prepend=-1).nonzero()
+            found[self.trees[firsts]] = np.maximum.reduceat(looked_at.ravel(), firsts * looked_at.shape[1])
+        return found
+
+    def best(self, count: Count, *, score: FloatArray | None = None, at_least: Level = -np.inf) -> IntArray:
+        """Flat indices of the best candidates of each tree, tree by tree, as `Candidates.best` finds them.
+
+        Args:
+            count: how many at most.
+            score: what to rank by, shape `(frontier, width)`; `path_logp` by default.
+            at_least: only candidates whose score is at least this, a natural log-probability.
+
+        Returns:
+            Indices into the flattened `(frontier, width)` rectangle, shape `(chosen,)`, int64.
+        """
+        ranked = self.path_logp if score is None else score
+        least = np.maximum(at_least, LOWEST)
+        good = ranked >= (least if least.ndim == 0 else least[self.trees][:, None])
+        if score is not None:  # where there is none, padding has minus infinity
+            good &= self.logp > -np.inf
+        (found,) = good.ravel().nonzero()
+        counts = np.broadcast_to(np.asarray(count, dtype=np.int64), (self.size,))
+        held = np.bincount(self.trees, weights=good.sum(axis=1), minlength=self.size).astype(np.int64)
+        return found[highest_of_each(ranked.ravel()[found], held, counts)]
+
+
+@attrs.frozen(eq=False)
+class ForestGrowth:
+    """A policy's answer to one layer of candidates of a forest.
+
+    Attributes:
+        chosen: the candidates that join their trees, as indices into the flattened `(frontier, width)` rectangle, shape
+            `(chosen,)`, integer, without repetition. They become the nodes `len(forest)`, `len(forest) + 1`, ... in
+            this order.
+        frontier: the nodes to draft from next, as indices into the grown forest; None (the default) means all that have
+            just joined.
+
+    A tree for which nothing is chosen, or nothing is drafted from next, has ended.
+    """
+
+    chosen: IntArray
+    frontier: IntArray | None = None
+
+
+class ForestGrower(TreePolicy):
+    """A policy that can choose for many trees in one call: an optional ability, for speed alone.
+
+    Where several trees are wanted at once, as while a trace is replayed, what is asked is `widths` and `grow_forest`
+    once per layer, then `finish_forest`, in place of `width`, `grow` and `finish` tree by tree. Both ways must lead to
+    the same trees, which `talon_core.testing.check_tree_policy` tries. So such a policy decides by the tree and its
+    candidates alone: it draws nothing, and learns nothing from round to round.
+
+    A subclass that overrides `width`, `grow`, `finish` or `observe` alone has its trees grown one by one.
+    """
+
+    def widths(self, forest: Forest) -> Count:
+        """`TreePolicy.width` for each tree, shape `(trees,)`, or one number for all."""
+        return self.draft_budget - forest.sizes
+
+    @abstractmethod
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        """`TreePolicy.grow` for each tree that has rows in `candidates`.
+
+        Args:
+            forest: every node so far; read only.
+            candidates: for each frontier node its best next tokens; of each tree that is there at least one is real.
+        """
+
+    def finish_forest(self, forest: Forest) -> IntArray | None:
+        """The nodes that are verified, shape `(kept,)`, integer: of each tree a part as `TokenTree.keep` takes it.
+
+        None (the default) means all.
+        """
+        return None
+
+
+ALIKE = {"width": "widths", "grow": "grow_forest", "finish": "finish_forest"}
+"""Methods for one tree, and what answers in their place for a forest."""
+
+
+def forest_grower(policy: TreePolicy) -> ForestGrower | None:
+    """A policy as one that grows forests; None if it has not the ability, or a subclass has changed what it does."""
+    if not isinstance(policy, ForestGrower) or type(policy).observe is not TreePolicy.observe:
+        return None
+    classes = type(policy).__mro__
+
+    def place(method: str) -> int:
+        return next(number for number, one in enumerate(classes) if method in vars(one))
+
+    changed = any(place(one) < place(other) for one, other in ALIKE.items())
+    return None if changed or policy.children != "deterministic" else policy
+
+
+def serve_alike(policies: Sequence[TreePolicy]) -> bool:
+    """Whether policies, at least one, are equal; those that cannot be compared are not."""
+    try:
+        return all(bool(policy == policies[0]) for policy in policies)
+    except Exception:  # a plugin's options may be anything
+        return False

@@ -1,0 +1,184 @@
+"""What a policy answers for a forest is checked: errors name it, and end the trees alone that they are about."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
+from talon_core.engine.growing_forest import GrowingForest
+from talon_core.errors import PluginError
+from talon_core.forest import Forest, ForestCandidates, ForestGrower, ForestGrowth
+from talon_core.policy import Growth
+from talon_core.tree import FloatArray, IntArray, TokenTree
+
+
+@attrs.frozen
+class Answering(ForestGrower):
+    """Answers what it is told to."""
+
+    name = "answering"
+    grown: Callable[[Forest, ForestCandidates], Any] = lambda _, pool: ForestGrowth(pool.best(2))
+    kept: Callable[[Forest], Any] = lambda _: None
+    wide: Any = 2
+    budget: int = 6
+
+    def widths(self, forest: Forest) -> Any:
+        return self.wide
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(candidates.best(2))
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> Any:
+        return self.grown(forest, candidates)
+
+    def finish_forest(self, forest: Forest) -> Any:
+        return self.kept(forest)
+
+
+def asked(growing: GrowingForest, padded: int | None = None) -> None:
+    """A layer of three trees: tokens 0 and 1, as likely as each other; of one tree, the second is padding."""
+    rows = growing.widths()
+    frontier = growing.frontier
+    tokens = np.tile([0, 1], (len(frontier), 1))
+    trees = growing.trees_of(frontier)
+    if padded is not None:
+        tokens[trees == padded, 1] = -1
+    logp: FloatArray = np.where(tokens < 0, -np.inf, -0.5)
+    path_logp = growing.forest.path_logp[frontier][:, None] + logp
+    pool = ForestCandidates(frontier.copy(), trees, logp.copy(), path_logp.copy(), growing.forest.size, lambda: tokens)
+
+    def taking(row: IntArray, rank: IntArray) -> tuple[IntArray, FloatArray]:
+        return tokens[row, rank], path_logp[row, rank]
+
+    assert len(rows) == len(frontier)
+    growing.grow(pool, taking)
+
+
+def grown(policy: ForestGrower, layers: int = 1, padded: int | None = None, **limits: Any) -> GrowingForest:
+    growing = GrowingForest(policy, np.array([7, 8, 9]), np.array([3, 1, 3]), 10, **limits)
+    for _ in range(layers):
+        asked(growing, padded)
+    return growing
+
+
+def test_trees_grow_as_deep_as_they_may() -> None:
+    growing = grown(Answering(), 2)
+    assert growing.forest.sizes.tolist() == [5, 3, 5]
+    assert set(growing.trees_of(growing.frontier).tolist()) == {0, 2}
+    asked(growing)
+    assert sorted(growing.faults) == [0, 2]
+    assert "grew its tree to 7 nodes, the root included; its draft_budget is 6" in str(growing.faults[0])
+    assert not len(growing.frontier)
+
+
+def test_nothing_is_drafted_behind_an_end() -> None:
+    growing = grown(Answering(), ends=(0,))
+    holding, places = growing.forest.holding(growing.frontier)
+    assert holding.tokens[places].tolist() == [1, 1]
+    assert not len(GrowingForest(Answering(), np.array([4]), np.array([3]), 10, (4,)).frontier)
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "no growth": (5, r"returned int from grow_forest; it must return a ForestGrowth"),
+    "no indices": (ForestGrowth(np.zeros(2)), r"chose candidates as an array of shape \(2,\) and type float64"),
+    "outside": (ForestGrowth(np.array([6])), "chose candidate 6; there are candidates 0 to 5"),
+    "no frontier": (ForestGrowth(np.array([0]), np.zeros((1, 1), int)), r"returned a frontier of shape \(1, 1\)"),
+    "far": (ForestGrowth(np.array([0]), np.array([9])), "from a node outside its forest of 4 nodes"),
+}
+
+
+@pytest.mark.parametrize(("answer", "why"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_no_answer_at_all_is_raised(answer: Any, why: str) -> None:
+    with pytest.raises(PluginError, match=f"tree policy 'answering' .*{why}"):
+        grown(Answering(lambda *_: answer))
+
+
+def test_an_error_of_the_policy_is_raised_with_its_name() -> None:
+    def broken(*_: Any) -> Any:
+        raise KeyError("oh")
+
+    with pytest.raises(PluginError, match=r"tree policy 'answering' .* raised KeyError in grow_forest: 'oh'"):
+        grown(Answering(broken))
+    with pytest.raises(PluginError, match=r"raised KeyError in finish_forest"):
+        grown(Answering(kept=broken)).finish()
+    with pytest.raises(PluginError, match=r"returned widths of shape \(2,\) and type int64"):
+        grown(Answering(wide=np.array([1, 2])))
+
+
+FOR_ONE: dict[str, tuple[Any, str]] = {
+    "twice": (ForestGrowth(np.array([0, 2, 2, 4])), "chose the same candidate twice"),
+    "padded": (ForestGrowth(np.array([0, 3, 4])), r"chose a padded candidate \(token -1\)"),
+    "drafted twice": (ForestGrowth(np.array([0, 2, 4]), np.array([3, 4, 4, 5])), "draft from a node twice"),
+    "drafted again": (ForestGrowth(np.array([0, 2, 4]), np.array([3, 1, 5])), "draft from a node twice"),
+}
+
+
+@pytest.mark.parametrize(("answer", "why"), FOR_ONE.values(), ids=FOR_ONE.keys())
+def test_what_is_wrong_for_one_tree_ends_it_alone(answer: ForestGrowth, why: str) -> None:
+    growing = GrowingForest(
+        Answering(lambda forest, pool: ForestGrowth(pool.best(1)) if forest.layer else answer),
+        np.array([7, 8, 9]), np.array([3, 3, 3]), 10,
+    )  # fmt: skip
+    asked(growing, padded=1)
+    assert [*growing.faults] == [1]
+    assert why.replace("\\", "") in str(growing.faults[1])
+    asked(growing)
+    assert growing.forest.sizes[[0, 2]].tolist() == [3, 3]
+
+
+def test_a_node_that_was_left_out_can_be_drafted_from_later() -> None:
+    def frontiers(forest: Forest, pool: ForestCandidates) -> ForestGrowth:
+        return ForestGrowth(pool.best(2), np.array([4, 6, 8]) if forest.layer else np.array([3, 5, 7]))
+
+    growing = GrowingForest(Answering(frontiers), np.array([7, 8, 9]), np.array([3, 3, 3]), 10)
+    asked(growing)
+    asked(growing)
+    asked(growing)
+    assert {*growing.faults} == {0, 1, 2}  # by their budget, at last
+    assert growing.forest.parents.tolist() == [-1] * 3 + [0, 0, 1, 1, 2, 2, 3, 3, 5, 5, 7, 7, 4, 4, 6, 6, 8, 8]
+
+
+KEPT: dict[str, tuple[Any, str]] = {
+    "no indices": (np.zeros(2), "returned nodes of shape"),
+    "outside": (np.array([0, 1, 2, 9]), "keeps a node outside its forest of 9 nodes"),
+    "twice": (np.array([0, 1, 2, 2]), "keeps a node twice"),
+}
+
+
+@pytest.mark.parametrize(("kept", "why"), KEPT.values(), ids=KEPT.keys())
+def test_what_is_kept_is_nodes_of_the_forest(kept: Any, why: str) -> None:
+    with pytest.raises(PluginError, match=why):
+        grown(Answering(kept=lambda _: kept)).finish()
+
+
+def test_a_tree_that_is_kept_without_its_root_or_a_parent_or_too_large_ends_alone() -> None:
+    growing = grown(Answering(kept=lambda _: np.array([0, 3, 4, 2, 7])))
+    growing.finish()
+    assert [*growing.faults] == [1]
+    assert "keeps a node without its parent, or not the root" in str(growing.faults[1])
+    growing = grown(Answering(kept=lambda forest: np.arange(len(forest)), budget=3))
+    assert growing.finish().all()
+    assert not growing.faults
+
+
+def test_a_tree_of_which_nothing_is_known_is_not_shown() -> None:
+    shown: list[ForestCandidates] = []
+
+    def note(forest: Forest, pool: ForestCandidates) -> ForestGrowth:
+        shown.append(pool)
+        return ForestGrowth(pool.best(1))
+
+    growing = GrowingForest(Answering(note), np.array([7, 8]), np.array([3, 3]), 10)
+    growing.widths()
+    logp = np.array([[-np.inf], [-1.0]])
+    tokens = np.array([[-1], [4]])
+    pool = ForestCandidates(np.arange(2), np.arange(2), logp, logp, 2, lambda: tokens)
+    growing.grow(pool, lambda row, rank: (tokens[row, rank], logp[row, rank]))
+    assert shown[0].trees.tolist() == [1]
+    assert shown[0].tokens.tolist() == [[4]]
+    assert growing.forest.sizes.tolist() == [1, 2]
+    assert growing.forest.tokens.tolist() == [7, 8, 4]

@@ -1,0 +1,190 @@
+"""A policy on several texts at once has the rounds that it has on each of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core import Candidates, Growth, TokenTree
+from talon_core.choices import Choices
+from talon_core.costs import Costs
+from talon_core.errors import PluginError
+from talon_core.forest import Forest, ForestCandidates, ForestGrowth
+from talon_core.plugins.registry import load_registry
+from talon_core.rounds import Round
+from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace.folder import Trace, read_trace
+from talon_core.trace.methods import parse_method
+from talon_core.trace.replay import Method, Replay, Replayed, Totals
+from talon_core.trace.several import SeveralTexts
+from talon_core.trace.together import Trying, together
+from talon_strategies import Eagle2, Match, Talon
+
+GROWN_TOGETHER = (
+    *("none", "chain:length=4", "talon:budget=14,top_k=4,mu=0.1", "talon:budget=60,least=0.01", "talon-gate-only"),
+    *("talon-topk-layers:budget=12,top_k=3", "talon-absolute:budget=12,top_k=4", "talon-local:budget=12,top_k=4"),
+    *("static", "static:shape=0;2;2.1;2.1.0", "ddtree:budget=8", "ddtree:budget=40"),
+    *("eagle2:budget=12,depth=4", "eagle2:budget=5,depth=2,top_k=3"),
+)
+ONE_BY_ONE = ("heuristic:length=6", "talon-cost:budget=12,depth=5", "ddd:budget=12,depth=4,checked=1;2;3")
+
+
+class Prices(Costs):
+    """Made-up prices, which a longer text raises."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 0.02 + 0.0001 * context + 0.001 * nodes
+
+    def draft(self, rows: int, width: int) -> float:
+        return 0.002 + 0.0002 * rows + 0.00001 * width
+
+
+def both(trace: Trace, method: Method, costs: Costs | None = None) -> tuple[list[Replayed], list[Replayed]]:
+    """The rounds text by text, and together."""
+    replay, texts = Replay(trace, costs, timed=False), [*trace]
+    replay.check(method)
+    grown = together(replay, method, SeveralTexts(texts))
+    assert grown is not None
+    found = grown.replayed()
+    assert grown.totals() == [Totals.of(one) for one in found]
+    return [replay.text(method, text) for text in texts], found
+
+
+def same_trees(one: TokenTree | None, other: TokenTree | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("tokens", "parents", "path_logp"))
+
+
+def same_rounds(one: Round, other: Round) -> bool:
+    return (
+        same_trees(one.tree, other.tree)
+        and same_trees(one.drafted, other.drafted)
+        and np.array_equal(one.path, other.path)
+        and np.array_equal(one.tokens, other.tokens)
+        and (one.draft_passes, one.context, one.spans) == (other.draft_passes, other.context, other.spans)
+    )
+
+
+def same(one: Replayed, other: Replayed) -> bool:
+    return (
+        (one.outside, one.seconds, len(one.rounds)) == (other.outside, other.seconds, len(other.rounds))
+        and all(map(same_rounds, one.rounds, other.rounds))
+    )  # fmt: skip
+
+
+def all_same(found: tuple[Sequence[Replayed], Sequence[Replayed]]) -> bool:
+    return len(found[0]) == len(found[1]) > 1 and all(map(same, *found))
+
+
+@pytest.mark.parametrize("costs", [None, Prices()], ids=["free", "priced"])
+@pytest.mark.parametrize("spec", GROWN_TOGETHER)
+def test_the_rounds_are_those_of_each_text(spec: str, costs: Costs | None) -> None:
+    shipped = read_trace(SHIPPED)
+    assert all_same(both(shipped, parse_method(spec, shipped, load_registry()), costs))
+
+
+@pytest.mark.parametrize("settings", [{}, {"width": 2, "nodes": 1, "depth": 2}, {"temperature": 0.7, "seed": 3}])
+@pytest.mark.parametrize("spec", GROWN_TOGETHER)
+def test_so_they_are_where_questions_are_not_answered_and_at_a_temperature(
+    tiny: Any, recorded: Callable[..., Trace], spec: str, settings: dict[str, Any]
+) -> None:
+    trace = recorded(tiny, **settings)
+    method = parse_method(spec, trace, load_registry())
+    found = both(trace, method)
+    assert all_same(found)
+    if settings.get("width") == 2 and method.policy is not None and method.policy.budget > 6:
+        assert sum(one.outside for one in found[0]) > 0
+
+
+@pytest.mark.parametrize("trees", [1, 7, 10_000])
+def test_it_makes_no_difference_how_many_trees_are_begun_with(monkeypatch: pytest.MonkeyPatch, trees: int) -> None:
+    monkeypatch.setattr("talon_core.trace.together.TREES", trees)
+    shipped = read_trace(SHIPPED)
+    assert all_same(both(shipped, Method("talon", Talon(), Match())))
+
+
+def test_policies_that_remember_and_methods_that_need_more_are_tried_text_by_text(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny)
+    registry, texts = load_registry(), SeveralTexts([*trace])
+    for spec in ONE_BY_ONE:
+        assert together(Replay(trace), parse_method(spec, trace, registry), texts) is None
+    talon = parse_method("talon", trace, registry)
+    assert together(Replay(trace, Prices()), talon, texts) is None  # the policy's own time is wanted
+    assert together(Replay(trace), parse_method("ngram/talon", trace, registry), texts) is None
+    for spec in ("talon", *ONE_BY_ONE):
+        method = parse_method(spec, trace, registry)
+        done = Trying(Replay(trace), [*trace]).done(method)
+        assert [one.totals for one in done] == [Totals.of(Replay(trace).text(method, text)) for text in trace]
+
+
+@attrs.frozen
+class OfItsOwn(Talon):
+    """Changes what a tree is, and not what a forest is."""
+
+    name = "of-its-own"
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(candidates.best(1))
+
+
+def test_what_a_subclass_has_changed_for_one_tree_is_not_passed_over() -> None:
+    shipped = read_trace(SHIPPED)
+    method = Method("of-its-own", OfItsOwn(), Match())
+    assert together(Replay(shipped), method, SeveralTexts([*shipped])) is None
+    (done, *_) = Trying(Replay(shipped), [*shipped]).done(method)
+    assert done.deepest > 5
+
+
+@attrs.frozen
+class Greedy(Eagle2):
+    """Takes a candidate twice."""
+
+    name = "greedy"
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        return ForestGrowth(np.zeros(2, dtype=np.int64))
+
+
+def test_what_is_wrong_for_a_forest_names_the_policy() -> None:
+    shipped = read_trace(SHIPPED)
+    with pytest.raises(PluginError, match=r"tree policy 'greedy' .*Greedy\) chose the same candidate twice"):
+        together(Replay(shipped), Method("greedy", Greedy(), Match()), SeveralTexts([*shipped]))
+
+
+@attrs.frozen
+class Writing(Talon):
+    """Writes into all that it is shown, as far as it can."""
+
+    name = "writing"
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        growth = super().grow_forest(forest, candidates)
+        shown = [candidates.frontier, candidates.trees, candidates.logp, candidates.path_logp, candidates.tokens]
+        for array in (*shown, forest.sizes, forest.tokens, *(layer.path_logp for layer in forest.layers)):
+            for own in (array,) if array.base is None else (array.base, array):
+                try:
+                    own.flags.writeable = True
+                    own[...] = 1
+                except (ValueError, TypeError, AttributeError):
+                    continue
+        return growth
+
+
+def test_a_policy_cannot_change_what_it_is_shown() -> None:
+    shipped = read_trace(SHIPPED)
+    texts = SeveralTexts([*shipped])
+    found = [together(Replay(shipped), Method("talon", policy, Match()), texts) for policy in (Talon(), Writing())]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].totals() == found[1].totals()
+
+
+def test_texts_of_other_widths_are_refused(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    texts = [next(iter(recorded(tiny))), next(iter(recorded(tiny, width=2, nodes=1, depth=2)))]
+    with pytest.raises(ValueError, match="has 2 candidates a row, and others have 32; a file of the trace was changed"):
+        SeveralTexts(texts)
