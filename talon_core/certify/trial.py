@@ -22,7 +22,7 @@ from talon_core.certificates.standing import is_proved
 from talon_core.certificates.store import RANDOM, TOLERANCE, WORLDS
 from talon_core.certificates.subject import Subject
 from talon_core.certify.certificate import Certificate, CertificationError
-from talon_core.certify.composed import Enumerated, composed_law, is_memoryless
+from talon_core.certify.composed import Enumerated, composed_law
 from talon_core.certify.counterexample import explain
 from talon_core.certify.exact import Given, Law, LawsAfter, ancestral_law, distance, generations
 from talon_core.certify.ticks import Ticks
@@ -30,6 +30,7 @@ from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_si
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_policy import checked_kind
+from talon_core.engine.memory import is_memoryless
 from talon_core.errors import PluginError, is_whole, naming, written
 from talon_core.plugins.fitting import rule_for
 from talon_core.plugins.parts import built, made_policy

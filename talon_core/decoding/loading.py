@@ -22,6 +22,7 @@ from talon_core.plugins.registry import KINDS, load_registry
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule
+from talon_core.schedule import Schedule
 from talon_core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -209,6 +210,10 @@ def build(kind: Literal["rule"], spec: str) -> AcceptanceRule: ...
 
 
 @overload
+def build(kind: Literal["schedule"], spec: str) -> Schedule: ...
+
+
+@overload
 def build(kind: Literal["attention backend"], spec: str) -> AttentionBackend: ...
 
 
@@ -228,7 +233,7 @@ def build(kind: str, spec: str) -> Any:
     """Make the object that a spec describes, out of what is registered on this machine.
 
     Args:
-        kind: "tree policy", "drafter", "rule", "attention backend", "accelerator", "recipe" or "peer".
+        kind: "tree policy", "drafter", "rule", "schedule", "attention backend", "accelerator", "recipe" or "peer".
         spec: for example `talon:budget=60,mu=0.03`.
 
     Raises:
