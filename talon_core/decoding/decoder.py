@@ -14,7 +14,9 @@ from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.decoding.streaming import StreamedGeneration
+from talon_core.defaults import DEFAULT_PLACE
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.ahead.place import parse_place
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.generation import Batch, Generation
@@ -24,6 +26,7 @@ from talon_core.plugins.fitting import check_processors, check_rule
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule, Lossless
+from talon_core.schedule import Schedule
 from talon_core.target import Target
 from talon_core.tree import IntArray
 
@@ -51,12 +54,15 @@ class Decoder:
         drafter: the drafter's options, or one that is opened for this target; needed with a policy.
         frontend: turns prompts and options into requests, and tokens into text.
         lossy: allow a rule that changes the law of the output.
+        schedule: what is prepared while the target verifies; None drafts and verifies in turn.
+        draft_on: where that is done, as for `load`.
         costs: what passes take on this machine, as `Engine` takes them; measured while it decodes by default.
         now: the clock, in seconds.
 
     Raises:
         ValueError: if there is a policy but no drafter, the drafter does not fit the target, or the rule is not
-            exact for the policy's trees, or is lossy where that is not allowed.
+            exact for the policy's trees, or is lossy where that is not allowed; or the drafter cannot draft before
+            the target is done, where the schedule has it prepare something.
     """
 
     def __init__(
@@ -68,11 +74,15 @@ class Decoder:
         frontend: "Frontend | None" = None,
         *,
         lossy: bool = False,
+        schedule: Schedule | None = None,
+        draft_on: str = DEFAULT_PLACE,
         costs: Costs | None = None,
         now: Callable[[], float] = perf_counter,
     ) -> None:
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
+        if parse_place(draft_on) is not None:
+            raise ValueError(f"draft_on is '{draft_on}'; what is prepared is drafted in a thread so far: leave it out")
         self.children = check_rule(rule, policy, lossy)
         self.target = target
         self.rule = rule
@@ -87,7 +97,15 @@ class Decoder:
                 self.drafter = opened(drafter, target)
         self._frontend = frontend
         self.engine = Engine(
-            target, rule, policy, self.drafter, self.drafter_spec, children=self.children, costs=costs, now=now
+            target,
+            rule,
+            policy,
+            self.drafter,
+            self.drafter_spec,
+            children=self.children,
+            costs=costs,
+            schedule=schedule,
+            now=now,
         )
 
     @cached_property

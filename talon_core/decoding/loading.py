@@ -10,7 +10,14 @@ import attrs
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce
-from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE
+from talon_core.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_MODEL,
+    DEFAULT_PLACE,
+    DEFAULT_POLICY,
+    DEFAULT_RULE,
+    DEFAULT_SCHEDULE,
+)
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_features
 from talon_core.errors import one_line
@@ -47,6 +54,8 @@ def load(
     accelerate: bool | str = True,
     graphs: bool = True,
     lossy: bool = False,
+    schedule: str | Schedule | None = DEFAULT_SCHEDULE,
+    draft_on: str = DEFAULT_PLACE,
     tokenizer: Any = None,
     costs: Costs | None = None,
     **model_options: Any,
@@ -69,6 +78,10 @@ def load(
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it. The output is
             the same without.
         lossy: allow a rule that changes what the model says. Every `Result` says then that it is not `lossless`.
+        schedule: what is prepared while the target verifies; "sync" drafts and verifies in turn. A spec such as
+            `cached:budget=24`, or a `Schedule`.
+        draft_on: where what is prepared is drafted: "thread" is a thread of this process. "cpu:1" is a process that has
+            so many cores, and "cuda:1" one on this GPU; it opens the drafter anew.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
         costs: what passes take on this machine, such as a profile of `talon profile`; measured while it decodes by
             default.
@@ -82,7 +95,8 @@ def load(
         ValueError: for a bad option, a model that cannot be loaded or cannot verify trees, a drafter that does not
             fit it, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
-    resolved = resolve(Parts(drafter, policy, rule, attention, accelerate, graphs, lossy), load_registry())
+    parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy, schedule, draft_on)
+    resolved = resolve(parts, load_registry())
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
         tokenizer = own if tokenizer is None else tokenizer
@@ -136,6 +150,8 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved, costs
         resolved.drafter,
         HFFrontend(model, tokenizer),
         lossy=resolved.parts.lossy,
+        schedule=resolved.schedule,
+        draft_on=resolved.parts.draft_on,
         costs=costs,
     )
 

@@ -15,7 +15,8 @@ from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
 from talon_core.engine.ahead.opening import goes_ahead
 from talon_core.engine.ahead.preparer import Preparer
-from talon_core.engine.ahead.worker import InLine, Worker
+from talon_core.engine.ahead.thread import ThreadWorker
+from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
 from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, tell
@@ -98,7 +99,7 @@ class Engine:
         costs: Costs | None = None,
         allocator: Allocator | None = BestRate(),  # noqa: B008 - it is frozen
         schedule: Schedule | None = None,
-        worker: Callable[[Drafter], Worker] = InLine,
+        worker: Callable[[Drafter], Worker] = ThreadWorker,
         now: Callable[[], float] = perf_counter,
     ) -> None:
         for part, given, interface in (

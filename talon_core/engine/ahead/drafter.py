@@ -135,8 +135,8 @@ class AheadDrafter(Preparer):
         """End what is being prepared."""
         if not self._preparing:
             return
+        stopped = self._worker.stop()  # where that is interrupted, it is asked again
         slots, self._preparing = self._preparing, []
-        stopped = self._worker.stop()
         self._prepared = stopped.prepared
         for slot in slots:
             self._texts[slot].spans += stopped.spans
