@@ -17,6 +17,8 @@ from talon_core.decoding.streaming import StreamedGeneration
 from talon_core.defaults import DEFAULT_PLACE
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.ahead.place import parse_place
+from talon_core.engine.ahead.thread import ThreadWorker
+from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.generation import Batch, Generation
@@ -56,6 +58,7 @@ class Decoder:
         lossy: allow a rule that changes the law of the output.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
         draft_on: where that is done, as for `load`.
+        worker: makes who prepares in this process, for the drafter.
         costs: what passes take on this machine, as `Engine` takes them; measured while it decodes by default.
         now: the clock, in seconds.
 
@@ -76,6 +79,7 @@ class Decoder:
         lossy: bool = False,
         schedule: Schedule | None = None,
         draft_on: str = DEFAULT_PLACE,
+        worker: Callable[[Drafter], Worker] = ThreadWorker,
         costs: Costs | None = None,
         now: Callable[[], float] = perf_counter,
     ) -> None:
@@ -105,6 +109,7 @@ class Decoder:
             children=self.children,
             costs=costs,
             schedule=schedule,
+            worker=worker,
             now=now,
         )
 

@@ -13,7 +13,7 @@ from talon_core.rounds import Span
 from talon_core.tree import IntArray, TokenTree
 
 _APART = 0x5EED_A4EA_D000_0000
-"""Part of the seeds of what grows guesses: nobody else draws from these."""
+"""The seed of what grows guesses: nobody else's numbers hang on these, so that what is prepared knows no draws."""
 
 
 class Text:
@@ -49,7 +49,7 @@ class Text:
         self.kept_rows: dict[int, Row] = {}
         self.parents: frozenset[int] = frozenset()
         self.deepest = 0
-        self.choices: Choices = SeededChoices(np.random.SeedSequence((_APART, opening)))
+        self.choices: Choices = SeededChoices(np.random.SeedSequence(_APART))
         self.spans: list[Span] = []
         self._paths: dict[int, Path] = {0: ()}
         self._accepted = self._tested = self._hits = self._misses = 0
