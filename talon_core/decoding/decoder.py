@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from talon_core.certificates.standing import standing
 from talon_core.choices import Choices
 from talon_core.costs import Costs
+from talon_core.decoding.hosting import process_worker
 from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.decoding.streaming import StreamedGeneration
 from talon_core.defaults import DEFAULT_PLACE
@@ -58,6 +59,8 @@ class Decoder:
         lossy: allow a rule that changes the law of the output.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
         draft_on: where that is done, as for `load`.
+        source: what the target's model was loaded by, for a drafter that needs it in another process; None where
+            nobody knows.
         worker: makes who prepares in this process, for the drafter.
         costs: what passes take on this machine, as `Engine` takes them; measured while it decodes by default.
         now: the clock, in seconds.
@@ -79,14 +82,13 @@ class Decoder:
         lossy: bool = False,
         schedule: Schedule | None = None,
         draft_on: str = DEFAULT_PLACE,
+        source: str | None = None,
         worker: Callable[[Drafter], Worker] = ThreadWorker,
         costs: Costs | None = None,
         now: Callable[[], float] = perf_counter,
     ) -> None:
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
-        if parse_place(draft_on) is not None:
-            raise ValueError(f"draft_on is '{draft_on}'; what is prepared is drafted in a thread so far: leave it out")
         self.children = check_rule(rule, policy, lossy)
         self.target = target
         self.rule = rule
@@ -98,7 +100,13 @@ class Decoder:
                 self.drafter = drafter
             else:
                 self.drafter_spec = drafter
-                self.drafter = opened(drafter, target)
+            place = parse_place(draft_on) if schedule is not None and schedule.prepares else None
+            if place is not None:
+                beside = process_worker(drafter, target, place, source)
+                self.drafter = beside.drafter
+                worker = partial(_already, beside)
+            elif self.drafter_spec is not None:
+                self.drafter = opened(self.drafter_spec, target)
         self._frontend = frontend
         self.engine = Engine(
             target,
@@ -253,6 +261,11 @@ class Decoder:
 
     def _result(self, sequence: Decoded) -> Result:
         return sequence.result(self._frontend, self.lossless)
+
+
+def _already(worker: Worker, _: Drafter) -> Worker:
+    """Who prepares, where the drafter is his."""
+    return worker
 
 
 class Cancel(Protocol):

@@ -97,13 +97,14 @@ def load(
     """
     parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy, schedule, draft_on)
     resolved = resolve(parts, load_registry())
+    source = str(model) if isinstance(model, str | Path) else None
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
         tokenizer = own if tokenizer is None else tokenizer
     else:
         _check_model(model)
         _check_no_options(model_options)
-    return decoder_for_model(model, tokenizer, resolved, costs)
+    return decoder_for_model(model, tokenizer, resolved, costs, source)
 
 
 def _check_no_options(given: Mapping[str, Any]) -> None:
@@ -126,7 +127,9 @@ def _check_model(model: Any) -> None:
         )
 
 
-def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved, costs: Costs | None = None) -> "Decoder":
+def decoder_for_model(
+    model: Any, tokenizer: Any, parts: Parts | Resolved, costs: Costs | None = None, source: str | None = None
+) -> "Decoder":
     """A decoder for a loaded transformers model; see `load`.
 
     Args:
@@ -134,6 +137,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved, costs
         tokenizer: its tokenizer; None if there is none.
         parts: what else the decoder is made of; what is not resolved yet is looked up in what is installed.
         costs: as `load` takes them.
+        source: what the model was loaded by; None where nobody knows.
     """
     from talon_core.decoding.decoder import Decoder
     from talon_core.hf.checks import checked_model
@@ -152,6 +156,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved, costs
         lossy=resolved.parts.lossy,
         schedule=resolved.schedule,
         draft_on=resolved.parts.draft_on,
+        source=source,
         costs=costs,
     )
 

@@ -10,7 +10,7 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Drafter, Frontier
 from talon_core.engine.checked_candidates import checked_candidates
 from talon_core.engine.checked_drafter import checked_proposal
-from talon_core.errors import blaming
+from talon_core.errors import LostError, blaming
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def ask(
 
     Raises:
         PluginError: if the drafter fails, or answers something else.
+        LostError: if it cannot be reached.
     """
     passes = 0
     waiting = [texts[one.slot].unasked(one.tree, own) for one, own in zip(frontiers, nodes, strict=True)]
@@ -80,7 +81,7 @@ def ask(
                 tree = one.tree if ready != [0] else root_of(one.tree)
                 wave.append(Frontier(one.slot, tree, np.array(ready, dtype=np.int64), one.width))
                 own.difference_update(ready)
-        with blaming("drafter", named, "propose"):
+        with blaming("drafter", named, "propose", but=_is_lost):
             proposed: Any = drafter.propose(wave)
         answers, count = checked_proposal(named, proposed, len(wave))
         passes += count
@@ -88,6 +89,10 @@ def ask(
             answer = Answer(one, given)
             texts[one.slot].fresh.update({node: (answer, row) for row, node in enumerate(one.nodes.tolist())})
     return passes
+
+
+def _is_lost(error: BaseException) -> bool:
+    return isinstance(error, LostError)
 
 
 def root_of(tree: TokenTree) -> TokenTree:

@@ -1,8 +1,8 @@
 """The drafter that the engine asks where drafting goes on while the target verifies."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import attrs
 import numpy as np
@@ -19,7 +19,7 @@ from talon_core.engine.ahead.text import Text
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.checked_policy import checked_kind
 from talon_core.engine.growing import DraftLimits
-from talon_core.errors import naming, one_line
+from talon_core.errors import LostError, naming, one_line
 from talon_core.rounds import Span
 from talon_core.schedule import Schedule
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -80,7 +80,8 @@ class AheadDrafter(Preparer):
         self._stop()
         text = self._entered(slot, len(prompt))
         if not text.broken:
-            self.behind.open(slot, prompt, room)
+            with self._reaching():
+                self.behind.open(slot, prompt, room)
 
     def _entered(self, slot: int, length: int) -> Text:
         """A new sequence; it is drafted for, unless the drafter cannot be reached."""
@@ -96,21 +97,25 @@ class AheadDrafter(Preparer):
         text = self._entered(slot, len(prompt))
         if text.broken:
             return length
-        if broken:  # of that text nobody knows what the drafter knows
-            return Drafter.resume(self.behind, slot, prompt, room, source, length)
-        return self.behind.resume(slot, prompt, room, source, length)
+        with self._reaching():
+            if broken:  # of that text nobody knows what the drafter knows
+                return Drafter.resume(self.behind, slot, prompt, room, source, length)
+            return self.behind.resume(slot, prompt, room, source, length)
+        return length
 
     def read(self, parts: Mapping[int, Part]) -> None:
         self._stop()
         whole = {slot: part for slot, part in parts.items() if not self._texts[slot].broken}
         if whole:
-            self.behind.read(whole)
+            with self._reaching():
+                self.behind.read(whole)
 
     def close(self, slot: int) -> None:
         self._stop()
         text = self._texts.pop(slot, None)
         if text is not None and not text.broken:
-            self.behind.close(slot)
+            with self._reaching():
+                self.behind.close(slot)
         elif not self._worker.lost:
             try:
                 self.behind.close(slot)
@@ -143,16 +148,29 @@ class AheadDrafter(Preparer):
             if stopped.failure is not None:
                 self._texts[slot].broken = True
         if stopped.failure is not None:
-            who, why = naming("drafter", self._named), one_line(stopped.failure)
-            self._say(f"{who} failed while the target verified, and drafts no more for the texts that it was at", why)
+            self._lost(stopped.failure)
         for error in stopped.faults.values():
-            self._say("what may come next is not prepared", one_line(error))
+            self._say("what may come next is not prepared", error)
 
-    def _say(self, what: str, why: str) -> None:
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Where the drafter is elsewhere and cannot be reached, the texts that it knew go on without drafts."""
+        try:
+            yield
+        except LostError as error:
+            for text in self._texts.values():
+                text.broken = True
+            self._lost(error)
+
+    def _lost(self, error: Exception) -> None:
+        who = naming("drafter", self._named)
+        self._say(f"{who} failed while the target verified, and drafts no more for the texts that it was at", error)
+
+    def _say(self, what: str, why: Exception) -> None:
         """Say something once."""
         if what not in self._said:
             self._said.add(what)
-            LOG.warning("%s: %s", what, why)
+            LOG.warning("%s: %s", what, one_line(why))
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._stop()
@@ -162,7 +180,8 @@ class AheadDrafter(Preparer):
         for slot, one in whole.items():
             self._texts[slot].commit(one, prepared.get(slot))
         if told:
-            self.behind.commit(told)
+            with self._reaching():
+                self.behind.commit(told)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         self._stop()
@@ -179,7 +198,10 @@ class AheadDrafter(Preparer):
             if one.slot in kept and len(kept[one.slot]) < len(one.nodes)
         ]
         missing = [[node for node in one.nodes.tolist() if node not in kept[one.slot]] for one in asking]
-        passes = ask(self.behind, self._named, self._texts, asking, missing)
+        passes = 0
+        with self._reaching():
+            passes = ask(self.behind, self._named, self._texts, asking, missing)
+        kept = {slot: rows for slot, rows in kept.items() if not self._texts[slot].broken}
         answers = [
             self._answer(one, kept[one.slot]) if one.slot in kept else Candidates.unknown(one.nodes)
             for one in frontiers
@@ -213,7 +235,10 @@ class AheadDrafter(Preparer):
             return row.law
         if node not in text.fresh:
             frontier = Frontier(slot, tree, np.array([node], dtype=np.int64), 1)
-            ask(self.behind, self._named, self._texts, [frontier], [[node]])
+            with self._reaching():
+                ask(self.behind, self._named, self._texts, [frontier], [[node]])
+            if node not in text.fresh:
+                return kept[node].offered_law(self._vocab_size)
         answer, place = text.fresh[node]
         return answer.candidates(self._named, self._vocab_size).law(place)
 

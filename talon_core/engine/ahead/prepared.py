@@ -48,6 +48,16 @@ class Row:
                 law = None
         return cls(candidates.tokens[row][real], candidates.logp[row][real], wanted, law)
 
+    def offered_law(self, vocab_size: int) -> FloatArray:
+        """What was offered as a law, where the drafter's own cannot be had: any is right to draw from that is told.
+
+        Shape `(vocab,)`, float64; the row must not be empty.
+        """
+        law: FloatArray = np.zeros(vocab_size)
+        law[self.tokens] = np.exp(self.logp - self.logp.max())
+        law /= law.sum()
+        return law
+
     def answers(self, wanted: int) -> bool:
         """Whether the drafter would offer no more, if so many were wanted."""
         return wanted <= self.wanted or len(self.tokens) < self.wanted
