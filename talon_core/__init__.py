@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from talon_core.request import Chunk, Request, Result
     from talon_core.rounds import Round, Stats
     from talon_core.rule import AcceptanceRule, Accepted
+    from talon_core.schedule import Outcome, Outlook, Schedule
     from talon_core.searching import searched, searched_among
     from talon_core.table import TableTarget
     from talon_core.target import NodeOutputs, Target, Verified
@@ -68,6 +69,8 @@ __all__ = [
     "Laws",
     "NextRound",
     "NodeOutputs",
+    "Outcome",
+    "Outlook",
     "Part",
     "Planner",
     "PluginError",
@@ -76,6 +79,7 @@ __all__ = [
     "Result",
     "Retriever",
     "Round",
+    "Schedule",
     "SeededChoices",
     "SequenceInfo",
     "SharedBudget",
@@ -120,6 +124,7 @@ import_on_use(
         ".request": ["Chunk", "Request", "Result"],
         ".rounds": ["Round", "Stats"],
         ".rule": ["AcceptanceRule", "Accepted"],
+        ".schedule": ["Outcome", "Outlook", "Schedule"],
         ".searching": ["searched", "searched_among"],
         ".table": ["TableTarget"],
         ".target": ["NodeOutputs", "Target", "Verified"],

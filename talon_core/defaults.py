@@ -12,6 +12,12 @@ DEFAULT_POLICY = "default"
 """The preset that comes with TALON: `talon_core/plugins/shipped/default.json`; docs/tuning.md says how one is found."""
 DEFAULT_RULE = AUTO
 
+DEFAULT_SCHEDULE = "sync"
+"""Draft and verify in turn: nothing is looked up for it."""
+
+DEFAULT_PLACE = "thread"
+"""Where drafting goes on while the target verifies: in a thread of this process."""
+
 EXACT_RULE = "match"
 """The rule that is exact for any trees: of policies that name no other, and where nothing is drafted."""
 

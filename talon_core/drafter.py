@@ -104,6 +104,9 @@ class Drafter(ABC):
     max_depth: int | None = None
     """Deepest token it can draft, counted from the root at 0; None if there is no limit."""
 
+    uses_target: bool = False
+    """It runs layers of the target: then it cannot draft while the target verifies."""
+
     def session(self) -> AbstractContextManager[object]:
         """Entered by the decoder while it decodes, after the target's session and as often; see `Target.session`."""
         return nullcontext()

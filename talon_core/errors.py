@@ -18,6 +18,10 @@ class PluginError(RuntimeError):
     """A plugin broke its contract. The message names the plugin, what it did and what would be right."""
 
 
+class LostError(RuntimeError):
+    """A process that works for this one has ended, or does not answer any more."""
+
+
 class BusyError(RuntimeError):
     """A model is being decoded at this moment, and cannot be decoded by somebody else as well."""
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from talon_core.policy import TreePolicy
     from talon_core.recipe import Recipe
     from talon_core.rule import AcceptanceRule
+    from talon_core.schedule import Schedule
 
 hookspec = pluggy.HookspecMarker("talon")
 hookimpl = pluggy.HookimplMarker("talon")
@@ -30,6 +31,11 @@ def talon_drafters() -> "list[type[DrafterSpec]]":  # type: ignore[empty-body]
 @hookspec
 def talon_rules() -> "list[type[AcceptanceRule]]":  # type: ignore[empty-body]
     """Acceptance rules: `attrs.frozen` subclasses of `AcceptanceRule`, not instances."""
+
+
+@hookspec
+def talon_schedules() -> "list[type[Schedule]]":  # type: ignore[empty-body]
+    """Schedules: `attrs.frozen` subclasses of `Schedule`, not instances."""
 
 
 @hookspec

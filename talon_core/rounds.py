@@ -13,13 +13,18 @@ PARTS = ("draft", "policy", "verify", "accept", "commit")
 """What spans of a round are of: the drafter, the policy with the checks of its answers, the target's pass, the
 acceptance rule, and the target's cache with the bookkeeping."""
 
+BESIDE = ("prepare", "wait")
+"""What spans are of that lie beside these, where drafting goes on while the target verifies: a call of the drafter for
+what may come, and the time for which the round waited until that had ended, which is within a span of `PARTS`."""
+
 
 @attrs.frozen
 class Span:
     """A stretch of time, in seconds by the decoder's clock.
 
     Attributes:
-        part: whose it is, one of `PARTS`. Each layer of the drafter has a span of its own, and so has its `commit`.
+        part: whose it is, one of `PARTS` or `BESIDE`. Each layer of the drafter has a span of its own, and so has its
+            `commit`.
         start: when it began.
         end: when it was over.
     """
@@ -51,7 +56,7 @@ class Span:
 
 
 SPAN_READERS: Mapping[str, records.Reader] = {
-    "part": records.one_of(*PARTS),
+    "part": records.one_of(*PARTS, *BESIDE),
     "start": records.amount,
     "end": records.amount,
 }
@@ -74,6 +79,8 @@ class Round:
         sequences: that had a round in the same pass of the target.
         nodes: of all their trees together, with those that were added to them.
         inquired: nodes that the drafter has added to this tree to ask the target about (`Inquirer`); none is in `tree`.
+        hit: whether what its tree was drafted from was prepared while the round before was verified; None where nothing
+            was being prepared.
     """
 
     tree: TokenTree
@@ -86,6 +93,7 @@ class Round:
     sequences: int = 1
     nodes: int = attrs.field(default=attrs.Factory(lambda self: len(self.tree), takes_self=True))
     inquired: int = 0
+    hit: bool | None = None
 
     def _seconds(self, part: str) -> float:
         return sum((span.seconds for span in self.spans if span.part == part), 0.0)
@@ -114,6 +122,16 @@ class Round:
     def verify_seconds(self) -> float:
         """Time in the target's forward pass."""
         return self._seconds("verify")
+
+    @property
+    def wait_seconds(self) -> float:
+        """Time for which the round waited for what was being prepared to end; a part of `draft_seconds`."""
+        return self._seconds("wait")
+
+    @property
+    def prepare_seconds(self) -> float:
+        """Time in the drafter while the target verified the tree, beside the round's other parts."""
+        return self._seconds("prepare")
 
     @property
     def accept_seconds(self) -> float:
@@ -183,6 +201,14 @@ class Stats:
     commit_seconds: float
     other_seconds: float
     """What is left of `seconds`: the loop itself, the stop conditions and whoever reads the stream."""
+    hits: int = 0
+    """Rounds that began with what was prepared while the round before was verified (`Round.hit`)."""
+    misses: int = 0
+    """Rounds for which something was being prepared, and that did not."""
+    wait_seconds: float = 0.0
+    """For which rounds waited until what was being prepared had ended; a part of `draft_seconds`."""
+    prepare_seconds: float = 0.0
+    """In the drafter while the target verified, beside the other parts."""
 
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds: float, prefill_seconds: float) -> "Stats":
@@ -192,6 +218,9 @@ class Stats:
             part: sum((getattr(one, part) for one in rounds), 0.0)
             for part in ("draft_seconds", "policy_seconds", "verify_seconds", "accept_seconds", "commit_seconds")
         }
+        beside: dict[str, float] = {}
+        for part in ("wait_seconds", "prepare_seconds"):
+            beside[part] = sum((getattr(one, part) for one in rounds), 0.0)
         return cls(
             new_tokens=new_tokens,
             rounds=len(rounds),
@@ -203,7 +232,10 @@ class Stats:
             tokens_per_second=new_tokens / seconds if seconds else 0.0,
             prefill_seconds=prefill_seconds,
             other_seconds=max(0.0, seconds - prefill_seconds - sum(parts.values())),
+            hits=sum(one.hit is True for one in rounds),
+            misses=sum(one.hit is False for one in rounds),
             **parts,
+            **beside,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -235,5 +267,6 @@ ROUND_READERS = _readers(
     spans=lambda value: tuple(records.several(Span.from_dict)(value)),
     path=lambda value: ints(records.wholes(value)),
     tokens=lambda value: ints(records.wholes(value)),
+    hit=records.maybe(records.flag),
 )
 STATS_READERS = _readers(Stats)

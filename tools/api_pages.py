@@ -72,6 +72,12 @@ PAGES = (
         ("talon_core.rule", "talon_core.laws", "talon_core.rule:descend"),
     ),
     Page(
+        "schedules",
+        "Schedules",
+        "What is prepared while the target verifies. [Schedules](../schedules.md) tells how it works.",
+        ("talon_core.schedule", "talon_strategies.schedules.fanout:Fanout"),
+    ),
+    Page(
         "targets",
         "Targets and backends",
         "What says how the text really goes on, and how a device computes it.",

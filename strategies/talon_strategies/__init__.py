@@ -1,8 +1,9 @@
-"""TALON's own tree policies and acceptance rules, a plugin like anybody's."""
+"""TALON's own tree policies, acceptance rules and schedules, a plugin like anybody's."""
 
 from talon_core.hookspecs import hookimpl
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
+from talon_core.schedule import Schedule
 from talon_strategies.adaedl import AdaEdl
 from talon_strategies.bandit import Bandit
 from talon_strategies.bastion import Bastion
@@ -24,6 +25,10 @@ from talon_strategies.rules.rrsw import RejectionWithoutReplacement
 from talon_strategies.rules.traversal import Traversal
 from talon_strategies.rules.typical import Typical
 from talon_strategies.sampled_chain import SampledChain
+from talon_strategies.schedules.branch import Branch
+from talon_strategies.schedules.cached import Cached
+from talon_strategies.schedules.pearl import Pearl
+from talon_strategies.schedules.sync import Sync
 from talon_strategies.sequoia import Sequoia
 from talon_strategies.specdec_plus_plus import SpecDecPlusPlus
 from talon_strategies.specinfer import SpecInfer
@@ -46,7 +51,9 @@ __all__ = [
     "Bandit",
     "Bastion",
     "Block",
+    "Branch",
     "CaDDTree",
+    "Cached",
     "Chain",
     "DDTree",
     "DySpec",
@@ -58,6 +65,7 @@ __all__ = [
     "Hybrid",
     "Match",
     "OptTree",
+    "Pearl",
     "RecursiveRejection",
     "RejectionWithoutReplacement",
     "SampledChain",
@@ -68,6 +76,7 @@ __all__ = [
     "Sps",
     "StaticTree",
     "Svip",
+    "Sync",
     "Talon",
     "TalonAbsolute",
     "TalonCost",
@@ -98,3 +107,8 @@ def talon_policies() -> list[type[TreePolicy]]:
 @hookimpl
 def talon_rules() -> list[type[AcceptanceRule]]:
     return [Block, Hybrid, Match, RecursiveRejection, RejectionWithoutReplacement, Traversal, Typical]
+
+
+@hookimpl
+def talon_schedules() -> list[type[Schedule]]:
+    return [Branch, Cached, Pearl, Sync]

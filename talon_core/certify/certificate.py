@@ -10,6 +10,7 @@ import attrs
 
 from talon_core.certificates.subject import Subject
 from talon_core.certify.counterexample import Counterexample
+from talon_core.defaults import DEFAULT_SCHEDULE
 
 
 class CertificationError(AssertionError):
@@ -46,6 +47,7 @@ class Certificate:
         proved: whether the output has the target's law by construction, so that no certificate is needed.
         subject: what exactly is certified; None where the code cannot be told.
         unkept: why the certificate cannot be kept; None if it can.
+        schedule: what was prepared while the target verified; "sync" for nothing.
     """
 
     policy: str
@@ -64,6 +66,7 @@ class Certificate:
     proved: bool = False
     subject: Subject | None = None
     unkept: str | None = None
+    schedule: str = DEFAULT_SCHEDULE
 
     @property
     def certified(self) -> bool:
@@ -99,11 +102,12 @@ class Certificate:
         if self.subject is None or self.unkept is not None or not self.certified:
             raise ValueError(self.unkept or "nothing is certified")
         told = self.as_dict()
-        left_out = ("verdict", "certified", "counterexample", "proved", "unkept")
+        left_out = ("verdict", "certified", "counterexample", "proved", "unkept", "schedule")
         return {**{name: told[name] for name in told if name not in left_out}, "date": _now()}
 
     def __str__(self) -> str:
-        what = f"policy {self.policy} with rule {self.rule}, drafter: {self.drafter}"
+        ahead = f", schedule {self.schedule}" if self.schedule != DEFAULT_SCHEDULE else ""
+        what = f"policy {self.policy} with rule {self.rule}, drafter: {self.drafter}{ahead}"
         tried = (
             f"{self.worlds:,} worlds, {self.outcomes:,} outcomes; something drafted could be accepted in "
             f"{self.accepting:,} worlds, {self.left_out:,} too large ones left out"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import version
 from random import Random
 from time import perf_counter
 from typing import Any
+from zlib import crc32
 
 import attrs
 import hypothesis
@@ -21,23 +22,27 @@ from talon_core.certificates.code import UntoldError
 from talon_core.certificates.standing import is_proved
 from talon_core.certificates.store import RANDOM, TOLERANCE, WORLDS
 from talon_core.certificates.subject import Subject
+from talon_core.certify.adversary import Adversary
 from talon_core.certify.certificate import Certificate, CertificationError
-from talon_core.certify.composed import Enumerated, composed_law, is_memoryless
+from talon_core.certify.composed import Enumerated, composed_law
 from talon_core.certify.counterexample import explain
 from talon_core.certify.exact import Given, Law, LawsAfter, ancestral_law, distance, generations
 from talon_core.certify.ticks import Ticks
 from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
 from talon_core.decoding.decoder import Decoder
+from talon_core.defaults import DEFAULT_SCHEDULE
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_policy import checked_kind
+from talon_core.engine.memory import is_memoryless
 from talon_core.errors import PluginError, is_whole, naming, written
 from talon_core.plugins.fitting import rule_for
-from talon_core.plugins.parts import built, made_policy
+from talon_core.plugins.parts import built, made_policy, made_schedule
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.policy import TreePolicy
 from talon_core.request import Request
 from talon_core.rule import AcceptanceRule
+from talon_core.schedule import Schedule
 
 MOST_OUTCOMES = 500
 """A world with more outcomes than this is left out, and another one is tried."""
@@ -67,6 +72,7 @@ def certify(
     rule: AcceptanceRule | str | None = None,
     *,
     drafter: DrafterSpec | str | None = None,
+    schedule: Schedule | str | None = None,
     worlds: int = WORLDS,
     seed: int = 0,
     vary: Mapping[str, int] = VARIED,
@@ -86,6 +92,8 @@ def certify(
             nothing is drafted.
         rule: a rule or its spec; by default the policy's default rule.
         drafter: what drafts, or its spec; by default a random table in each world. It must take any target.
+        schedule: a schedule or its spec: what it prepares while the target verifies is delayed, reordered and dropped
+            by an `Adversary`, in each world in another way. None and "sync" draft and verify in turn.
         worlds: how many.
         seed: the same seed gives the same worlds.
         vary: options of the policy that worlds set, and their least values.
@@ -110,17 +118,19 @@ def certify(
     made = made_policy(registry, policy)
     ruling: AcceptanceRule = built(registry, "rule", rule_for(registry, made) if rule is None else rule)
     spec: DrafterSpec | None = None if drafter is None else built(registry, "drafter", drafter)
-    trial = _Trial(made, ruling, spec, worlds, report)
+    ahead = made_schedule(registry, schedule)
+    trial = _Trial(made, ruling, spec, worlds, report, ahead)
     started = perf_counter()
     subject, unkept = _subject(made, ruling, vary)
     found = trial.search(seed, vary)
     if found is None:
         trial.check_enough()
-        unkept = unkept or _why_unkept(subject, _subject(made, ruling, vary)[0], spec, worlds)
+        unkept = unkept or _why_unkept(subject, _subject(made, ruling, vary)[0], spec, worlds, ahead)
     certificate = Certificate(
         policy=spelled(made) if made is not None else "none",
         rule=spelled(ruling),
         drafter=spelled(spec) if spec is not None else RANDOM,
+        schedule=spelled(ahead) if ahead is not None else DEFAULT_SCHEDULE,
         worlds=trial.tried,
         outcomes=trial.outcomes,
         accepting=trial.accepting,
@@ -150,7 +160,11 @@ def _subject(
         return None, str(error)
 
 
-def _why_unkept(before: Subject | None, after: Subject | None, drafter: DrafterSpec | None, worlds: int) -> str | None:
+def _why_unkept(
+    before: Subject | None, after: Subject | None, drafter: DrafterSpec | None, worlds: int, schedule: Schedule | None
+) -> str | None:
+    if schedule is not None:
+        return "it is about a schedule, which changes no text; a certificate that is kept is about a policy and a rule"
     if worlds < WORLDS:
         return f"it is about {worlds} worlds; a certificate that is kept is about at least {WORLDS}"
     if drafter is not None:
@@ -213,7 +227,9 @@ class _Trial:
         drafter: DrafterSpec | None,
         worlds: int,
         report: Callable[[int, int], None] | None,
+        schedule: Schedule | None = None,
     ) -> None:
+        self.schedule = schedule
         self.policy = policy
         self.rule = rule
         self.drafter = drafter
@@ -221,7 +237,8 @@ class _Trial:
         self.tried = self.outcomes = self.accepting = self.left_out = 0
         self.largest = 0.0
         self._report = report
-        self._composes = drafter is None and is_memoryless(rule) and (policy is None or is_memoryless(policy))
+        in_turn = drafter is None and schedule is None
+        self._composes = in_turn and is_memoryless(rule) and (policy is None or is_memoryless(policy))
 
     def search(self, seed: int, vary: Mapping[str, int]) -> tuple[World, Examined] | None:
         """A simple world in which something is wrong, and what; None if nothing is wrong in any that is tried."""
@@ -311,7 +328,9 @@ class _Trial:
         """The decoder of a world."""
         drafter = self.drafter if self.drafter is not None else Given(world.make_drafter())
         policy = world.varied(self.policy) if self.policy is not None else None
-        return Decoder(world.make_target(), self.rule, policy, drafter, lossy=self.rule.lossy, now=Ticks())
+        parts = world.make_target(), self.rule, policy, drafter
+        worst = partial(Adversary, seed=crc32(repr(world).encode()))
+        return Decoder(*parts, lossy=self.rule.lossy, schedule=self.schedule, worker=worst, now=Ticks())
 
     def examine(self, world: World, whole: bool) -> Examined | None:
         """Compute both laws; None where the processors forbid every token somewhere, so that there is none.

@@ -51,6 +51,7 @@ def certify(
         str | None,
         typer.Option("--drafter", help="What drafts; by default a random table in each world, or the model's own."),
     ] = None,
+    schedule: opts.Schedule = opts.DEFAULT_SCHEDULE,
     worlds: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Small worlds to try; 2000 by default.")
     ] = None,
@@ -99,15 +100,15 @@ def certify(
         if model is not None:
             parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
             check = _on_model(
-                model, *parts, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64, trust_remote_code
+                model, *parts, schedule, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64, trust_remote_code
             )
             _print(check.as_dict(), as_json, lambda: _show(check))
             status = 0 if check.passed else REFUTED
         else:
             registry = load_registry()
             pair = _named(registry, policy, rule)
-            _check_out(out, drafter, worlds)
-            certificate = _in_worlds(registry, *pair, drafter, worlds, seed or 0)
+            _check_out(out, drafter, worlds, schedule)
+            certificate = _in_worlds(registry, *pair, drafter, schedule, worlds, seed or 0)
             kept = _keep(certificate, out) if certificate.certified else None
             _print({**certificate.as_dict(), "kept": kept}, as_json, lambda: typer.echo(str(certificate)))
             status = {"certified": 0, "refuted": REFUTED, "broken": BROKEN}[certificate.verdict]
@@ -137,7 +138,7 @@ def _named(registry: Registry, policy: str | None, rule: str) -> tuple[TreePolic
     return made, ruling
 
 
-def _check_out(out: Path | None, drafter: str | None, worlds: int | None) -> None:
+def _check_out(out: Path | None, drafter: str | None, worlds: int | None, schedule: str) -> None:
     """Refuse to write what would count for nothing."""
     if out is None:
         return
@@ -145,6 +146,8 @@ def _check_out(out: Path | None, drafter: str | None, worlds: int | None) -> Non
         raise ValueError(f"--out is '{out}'; it must be a file in a folder that exists")
     if worlds is not None and worlds < WORLDS:
         raise ValueError(f"--worlds is {worlds}; a certificate in a file is about at least {WORLDS}")
+    if schedule != opts.DEFAULT_SCHEDULE:
+        raise ValueError(f"--schedule is '{schedule}'; a certificate in a file is about no schedule, so leave it out")
     if drafter is not None:
         raise ValueError(f"--drafter is '{drafter}'; a certificate in a file is about {RANDOM}, so leave it out")
 
@@ -183,6 +186,7 @@ def _in_worlds(
     policy: TreePolicy | None,
     rule: AcceptanceRule,
     drafter: str | None,
+    schedule: str,
     worlds: int | None,
     seed: int,
 ) -> "Certificate":
@@ -196,7 +200,14 @@ def _in_worlds(
     try:
         with progress("certifying", "worlds") as report:
             return certified(
-                policy, rule, drafter=drafter, worlds=worlds or WORLDS, seed=seed, report=report, registry=registry
+                policy,
+                rule,
+                drafter=drafter,
+                schedule=schedule,
+                worlds=worlds or WORLDS,
+                seed=seed,
+                report=report,
+                registry=registry,
             )
     except CertificationError as error:
         return error.certificate
@@ -207,6 +218,7 @@ def _on_model(
     drafter: str,
     policy: str,
     rule: str,
+    schedule: str,
     dtype: str,
     prompts: Path | None,
     limit: int | None,
@@ -220,7 +232,7 @@ def _on_model(
     texts = list(PROMPTS[:limit])
     if prompts is not None:
         texts = [prompt.turns[0] for one in read_sets(prompts, limit) for prompt in one.prompts]
-    resolved = opts.resolved(drafter, policy, rule, None)
+    resolved = opts.resolved(drafter, policy, rule, None, schedule=schedule)
     from talon_core.certify.greedy import check_greedy
     from talon_core.cli.session import open_session, torch_dtype
 

@@ -43,6 +43,8 @@ def generate(
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
+    schedule: opts.Schedule = opts.DEFAULT_SCHEDULE,
+    draft_on: opts.DraftOn = opts.DEFAULT_PLACE,
     lossy: opts.Lossy = False,
     attention: opts.Attention = None,
     max_new_tokens: Annotated[
@@ -92,7 +94,7 @@ def generate(
     if several and (show_tree or tree_svg is not None):
         raise ValueError("--show-tree and --tree-svg show a tree of one prompt; the prompt file holds several")
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
-    resolved = opts.resolved(drafter, policy, rule, attention, lossy)
+    resolved = opts.resolved(drafter, policy, rule, attention, lossy, schedule, draft_on)
     costs = None if profile is None else _profile(profile)
     _check_picture(tree_svg)
     from talon_core.cli.session import open_session
@@ -206,6 +208,7 @@ def _made_of(model: str, resolved: Resolved) -> dict[str, Any]:
         "drafter": parts.drafter if resolved.policy is not None else None,
         "policy": parts.policy,
         "rule": parts.rule,
+        "schedule": parts.schedule,
     }
 
 

@@ -21,6 +21,7 @@ from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.plugins.specs import describe_options
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
+from talon_core.schedule import Schedule
 from talon_core.searching import as_written
 from talon_core.suggestions import did_you_mean
 
@@ -28,13 +29,14 @@ KINDS: Mapping[str, str] = {
     "policies": "tree policy",
     "drafters": "drafter",
     "rules": "rule",
+    "schedules": "schedule",
     "attention": "attention backend",
     "accelerators": "accelerator",
     "recipes": "recipe",
     "peers": "peer",
 }
 """What users call the registry's kinds."""
-GROUPED = ("policies", "drafters", "rules")
+GROUPED = ("policies", "drafters", "rules", "schedules")
 """Those that say what they are for."""
 OTHER = "other"
 """What the others are for."""
@@ -162,7 +164,7 @@ def describe(registered: Registered) -> dict[str, Any]:
     docstring = inspect.getdoc(registered.cls) or ""
     helps = attribute_helps(docstring)
     own: dict[str, Any] = {}
-    if issubclass(registered.cls, TreePolicy | DrafterSpec | AcceptanceRule):
+    if issubclass(registered.cls, TreePolicy | DrafterSpec | AcceptanceRule | Schedule):
         own = {"purpose": _words(registered.cls.purpose), "paper": _words(registered.cls.paper)}
     if issubclass(registered.cls, AcceptanceRule):
         own["lossy"] = bool(registered.cls.lossy)

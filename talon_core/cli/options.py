@@ -7,7 +7,14 @@ import typer
 from talon_core.cli.helps import first_sentence
 from talon_core.cli.streams import JSON, current
 from talon_core.decoding.loading import load
-from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE
+from talon_core.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_MODEL,
+    DEFAULT_PLACE,
+    DEFAULT_POLICY,
+    DEFAULT_RULE,
+    DEFAULT_SCHEDULE,
+)
 from talon_core.errors import written
 from talon_core.numerals import decimal, fault_of_temperature, whole
 from talon_core.plugins.parts import Parts, Resolved, resolve
@@ -32,6 +39,8 @@ Model = Annotated[
 Drafter = Annotated[str, typer.Option("--drafter", help=help_of("drafter", "drafters"))]
 Policy = Annotated[str, typer.Option("--policy", help=help_of("policy", "policies"))]
 Rule = Annotated[str, typer.Option("--rule", help=help_of("rule", "rules"))]
+Schedule = Annotated[str, typer.Option("--schedule", help=help_of("schedule", "schedules"))]
+DraftOn = Annotated[str, typer.Option("--draft-on", metavar="thread|cpu:N|cuda:N", help=help_of("draft_on"))]
 Lossy = Annotated[bool, typer.Option("--lossy", help=help_of("lossy"))]
 TrustRemoteCode = Annotated[
     bool,
@@ -107,9 +116,12 @@ Raw = Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")
 __all__ = [
     "DEFAULT_DRAFTER",
     "DEFAULT_MODEL",
+    "DEFAULT_PLACE",
     "DEFAULT_POLICY",
     "DEFAULT_RULE",
+    "DEFAULT_SCHEDULE",
     "Attention",
+    "DraftOn",
     "Drafter",
     "Jobs",
     "Json",
@@ -121,6 +133,7 @@ __all__ = [
     "Profile",
     "Raw",
     "Rule",
+    "Schedule",
     "Temperature",
     "TrustRemoteCode",
     "check_seed",
@@ -132,14 +145,30 @@ __all__ = [
 ]
 
 
-def resolved(drafter: str, policy: str, rule: str, attention: str | None, lossy: bool = False) -> Resolved:
+def resolved(
+    drafter: str,
+    policy: str,
+    rule: str,
+    attention: str | None,
+    lossy: bool = False,
+    schedule: str = DEFAULT_SCHEDULE,
+    draft_on: str = DEFAULT_PLACE,
+) -> Resolved:
     """The parts of a decoder, made before a model is loaded, so that a typing error costs no waiting.
 
     Raises:
         LookupError: for an unknown name.
         ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
-    parts = Parts(drafter=drafter, policy=policy, rule=rule, attention=attention, lossy=lossy)
+    parts = Parts(
+        drafter=drafter,
+        policy=policy,
+        rule=rule,
+        attention=attention,
+        lossy=lossy,
+        schedule=schedule,
+        draft_on=draft_on,
+    )
     return resolve(parts, load_registry())
 
 

@@ -63,7 +63,7 @@ def seconds_of(stats: Stats) -> dict[str, float]:
 
 
 def summary(stats: Stats, finish_reason: str) -> list[str]:
-    """The two lines under a generation."""
+    """The lines under a generation."""
     total = stats.seconds or 1.0
     end = {
         "interrupted": "interrupted",
@@ -73,10 +73,16 @@ def summary(stats: Stats, finish_reason: str) -> list[str]:
         "time": "at its time limit",
     }
     shares = "  ".join(f"{part} {100 * seconds / total:.0f}%" for part, seconds in seconds_of(stats).items())
+    prepared = []
+    if stats.hits + stats.misses:
+        rounds = _count(stats.hits + stats.misses, "round")
+        waited = 100 * stats.wait_seconds / total
+        prepared = [f"prepared: {stats.hits} of {rounds} began with what was prepared; waited {waited:.0f}%"]
     return [
         f"{_count(stats.new_tokens, 'token')} in {stats.seconds:.2f} s, {end.get(finish_reason, finish_reason)}: "
         f"{stats.tokens_per_second:.1f} tokens/s, {stats.mean_accepted_tokens:.2f} tokens per target pass",
         f"time: {shares}",
+        *prepared,
     ]
 
 

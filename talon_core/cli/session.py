@@ -44,7 +44,7 @@ class Session:
         Raises:
             ValueError: if the profile is of another machine, and that was not said; the sentence names what differs.
         """
-        decoder = decoder_for_model(self.model, self.tokenizer, resolved, profile)
+        decoder = decoder_for_model(self.model, self.tokenizer, resolved, profile, self.name)
         if profile is not None:
             from talon_core.bench.environment import describe_environment
             from talon_core.profiles.store import check_used

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
@@ -12,9 +12,14 @@ from torch import Tensor
 from talon_core.certificates.standing import standing
 from talon_core.choices import Choices
 from talon_core.costs import Costs
+from talon_core.decoding.hosting import process_worker
 from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.decoding.streaming import StreamedGeneration
+from talon_core.defaults import DEFAULT_PLACE
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.ahead.place import parse_place
+from talon_core.engine.ahead.thread import ThreadWorker
+from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.generation import Batch, Generation
@@ -24,6 +29,7 @@ from talon_core.plugins.fitting import check_processors, check_rule
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule, Lossless
+from talon_core.schedule import Schedule
 from talon_core.target import Target
 from talon_core.tree import IntArray
 
@@ -51,12 +57,18 @@ class Decoder:
         drafter: the drafter's options, or one that is opened for this target; needed with a policy.
         frontend: turns prompts and options into requests, and tokens into text.
         lossy: allow a rule that changes the law of the output.
+        schedule: what is prepared while the target verifies; None drafts and verifies in turn.
+        draft_on: where that is done, as for `load`.
+        source: what the target's model was loaded by, for a drafter that needs it in another process; None where
+            nobody knows.
+        worker: makes who prepares in this process, for the drafter.
         costs: what passes take on this machine, as `Engine` takes them; measured while it decodes by default.
         now: the clock, in seconds.
 
     Raises:
         ValueError: if there is a policy but no drafter, the drafter does not fit the target, or the rule is not
-            exact for the policy's trees, or is lossy where that is not allowed.
+            exact for the policy's trees, or is lossy where that is not allowed; or the drafter cannot draft before
+            the target is done, where the schedule has it prepare something.
     """
 
     def __init__(
@@ -68,6 +80,10 @@ class Decoder:
         frontend: "Frontend | None" = None,
         *,
         lossy: bool = False,
+        schedule: Schedule | None = None,
+        draft_on: str = DEFAULT_PLACE,
+        source: str | None = None,
+        worker: Callable[[Drafter], Worker] = ThreadWorker,
         costs: Costs | None = None,
         now: Callable[[], float] = perf_counter,
     ) -> None:
@@ -84,10 +100,25 @@ class Decoder:
                 self.drafter = drafter
             else:
                 self.drafter_spec = drafter
-                self.drafter = opened(drafter, target)
+            place = parse_place(draft_on) if schedule is not None and schedule.prepares else None
+            if place is not None:
+                beside = process_worker(drafter, target, place, source)
+                self.drafter = beside.drafter
+                worker = partial(_already, beside)
+            elif self.drafter_spec is not None:
+                self.drafter = opened(self.drafter_spec, target)
         self._frontend = frontend
         self.engine = Engine(
-            target, rule, policy, self.drafter, self.drafter_spec, children=self.children, costs=costs, now=now
+            target,
+            rule,
+            policy,
+            self.drafter,
+            self.drafter_spec,
+            children=self.children,
+            costs=costs,
+            schedule=schedule,
+            worker=worker,
+            now=now,
         )
 
     @cached_property
@@ -230,6 +261,11 @@ class Decoder:
 
     def _result(self, sequence: Decoded) -> Result:
         return sequence.result(self._frontend, self.lossless)
+
+
+def _already(worker: Worker, _: Drafter) -> Worker:
+    """Who prepares, where the drafter is his."""
+    return worker
 
 
 class Cancel(Protocol):

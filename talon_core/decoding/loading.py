@@ -10,7 +10,14 @@ import attrs
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce
-from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_RULE
+from talon_core.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_MODEL,
+    DEFAULT_PLACE,
+    DEFAULT_POLICY,
+    DEFAULT_RULE,
+    DEFAULT_SCHEDULE,
+)
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_features
 from talon_core.errors import one_line
@@ -22,6 +29,7 @@ from talon_core.plugins.registry import KINDS, load_registry
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule
+from talon_core.schedule import Schedule
 from talon_core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -46,6 +54,8 @@ def load(
     accelerate: bool | str = True,
     graphs: bool = True,
     lossy: bool = False,
+    schedule: str | Schedule | None = DEFAULT_SCHEDULE,
+    draft_on: str = DEFAULT_PLACE,
     tokenizer: Any = None,
     costs: Costs | None = None,
     **model_options: Any,
@@ -68,6 +78,10 @@ def load(
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it. The output is
             the same without.
         lossy: allow a rule that changes what the model says. Every `Result` says then that it is not `lossless`.
+        schedule: what is prepared while the target verifies; "sync" drafts and verifies in turn. A spec such as
+            `cached:budget=24`, or a `Schedule`.
+        draft_on: where what is prepared is drafted: "thread" is a thread of this process. "cpu:1" is a process that has
+            so many cores, and "cuda:1" one on this GPU; it opens the drafter anew.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
         costs: what passes take on this machine, such as a profile of `talon profile`; measured while it decodes by
             default.
@@ -81,14 +95,16 @@ def load(
         ValueError: for a bad option, a model that cannot be loaded or cannot verify trees, a drafter that does not
             fit it, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
-    resolved = resolve(Parts(drafter, policy, rule, attention, accelerate, graphs, lossy), load_registry())
+    parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy, schedule, draft_on)
+    resolved = resolve(parts, load_registry())
+    source = str(model) if isinstance(model, str | Path) else None
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
         tokenizer = own if tokenizer is None else tokenizer
     else:
         _check_model(model)
         _check_no_options(model_options)
-    return decoder_for_model(model, tokenizer, resolved, costs)
+    return decoder_for_model(model, tokenizer, resolved, costs, source)
 
 
 def _check_no_options(given: Mapping[str, Any]) -> None:
@@ -111,7 +127,9 @@ def _check_model(model: Any) -> None:
         )
 
 
-def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved, costs: Costs | None = None) -> "Decoder":
+def decoder_for_model(
+    model: Any, tokenizer: Any, parts: Parts | Resolved, costs: Costs | None = None, source: str | None = None
+) -> "Decoder":
     """A decoder for a loaded transformers model; see `load`.
 
     Args:
@@ -119,6 +137,7 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved, costs
         tokenizer: its tokenizer; None if there is none.
         parts: what else the decoder is made of; what is not resolved yet is looked up in what is installed.
         costs: as `load` takes them.
+        source: what the model was loaded by; None where nobody knows.
     """
     from talon_core.decoding.decoder import Decoder
     from talon_core.hf.checks import checked_model
@@ -135,6 +154,9 @@ def decoder_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved, costs
         resolved.drafter,
         HFFrontend(model, tokenizer),
         lossy=resolved.parts.lossy,
+        schedule=resolved.schedule,
+        draft_on=resolved.parts.draft_on,
+        source=source,
         costs=costs,
     )
 
@@ -209,6 +231,10 @@ def build(kind: Literal["rule"], spec: str) -> AcceptanceRule: ...
 
 
 @overload
+def build(kind: Literal["schedule"], spec: str) -> Schedule: ...
+
+
+@overload
 def build(kind: Literal["attention backend"], spec: str) -> AttentionBackend: ...
 
 
@@ -228,7 +254,7 @@ def build(kind: str, spec: str) -> Any:
     """Make the object that a spec describes, out of what is registered on this machine.
 
     Args:
-        kind: "tree policy", "drafter", "rule", "attention backend", "accelerator", "recipe" or "peer".
+        kind: "tree policy", "drafter", "rule", "schedule", "attention backend", "accelerator", "recipe" or "peer".
         spec: for example `talon:budget=60,mu=0.03`.
 
     Raises:

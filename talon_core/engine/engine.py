@@ -13,6 +13,10 @@ from talon_core.allocation import Allocator
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
+from talon_core.engine.ahead.opening import goes_ahead
+from talon_core.engine.ahead.preparer import Preparer
+from talon_core.engine.ahead.thread import ThreadWorker
+from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
 from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, tell
@@ -24,11 +28,12 @@ from talon_core.engine.processors import remembering, why_not
 from talon_core.engine.sequence import Sequence
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import RoundParts, Stages
-from talon_core.errors import BusyError, is_whole, made_of, one_line, written
+from talon_core.errors import BusyError, PluginError, is_whole, made_of, one_line, written
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule
+from talon_core.schedule import Schedule
 from talon_core.target import Target
 
 LOG = logging.getLogger(__name__)
@@ -69,6 +74,8 @@ class Engine:
             decodes.
         allocator: shares a pass among its sequences; None verifies every tree as its policy has made it. By default the
             nodes are verified that are worth their time by these costs. May be set between steps.
+        schedule: what is prepared while the target verifies; None drafts and verifies in turn.
+        worker: makes who prepares, for the drafter.
         now: the clock, in seconds.
 
     Raises:
@@ -91,6 +98,8 @@ class Engine:
         keep: bool = True,
         costs: Costs | None = None,
         allocator: Allocator | None = BestRate(),  # noqa: B008 - it is frozen
+        schedule: Schedule | None = None,
+        worker: Callable[[Drafter], Worker] = ThreadWorker,
         now: Callable[[], float] = perf_counter,
     ) -> None:
         for part, given, interface in (
@@ -100,12 +109,15 @@ class Engine:
             ("drafter", drafter, Drafter),
             ("costs", costs, Costs),
             ("allocator", allocator, Allocator),
+            ("schedule", schedule, Schedule),
         ):
             if not isinstance(given, interface) and (given is not None or part in ("target", "rule")):
                 raise ValueError(f"the {part} is {written(given)}; it must be {made_of(interface, given)}")
         for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
             if bound is not None and (not is_whole(bound) or bound < 1):
                 raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
+        if schedule is not None and drafter is not None and policy is not None:
+            drafter = goes_ahead(drafter, spec, schedule, worker, target.vocab_size)
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
         self._given = policy
@@ -118,6 +130,7 @@ class Engine:
         self.costs = costs if costs is not None else self._measured
         self.allocator = allocator
         self._machine: dict[str, Any] = {}
+        self._guessed: dict[str, Any] = {}  # what guesses have learnt of the machine
         self._shared: dict[str, Any] = {}  # what the allocator has learnt of the machine
         self._slots = Slots(slots, rows, target.occupied)
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
@@ -148,6 +161,7 @@ class Engine:
             if self._measured is not self._given_costs:
                 self._measured.forget()
             self._machine.clear()
+            self._guessed.clear()
             self._shared.clear()
 
     def submit(self, request: Request, choices: Choices | None = None) -> Sequence:
@@ -296,6 +310,7 @@ class Engine:
             with faults.of([slot]):
                 ready[slot].rounds.append(round_)
                 tell(ready[slot].policy, round_)
+            _tell_guess(ready[slot], round_)
             ready[slot].took(self.now())
         for slot, one in taking.items():
             if slot in faults:
@@ -330,6 +345,8 @@ class Engine:
                 self._close(slot)
             with faults.of([place.slot]):
                 sequence.start(self.policy_for(sequence.request), self.parts.target.device, room, self.now())
+                if isinstance(self.parts.drafter, Preparer):
+                    sequence.guess = self._policy_for(sequence.request, self._guessed)
                 sequence.read = self._open(place.slot, sequence, place.source, place.length)
 
     def policy_for(self, request: Request) -> TreePolicy:
@@ -338,6 +355,10 @@ class Engine:
         Raises:
             PluginError: if the policy fails to make one; the message names it.
         """
+        return self._policy_for(request, self._machine)
+
+    def _policy_for(self, request: Request, machine: dict[str, Any]) -> TreePolicy:
+        """As `policy_for`; what it learns of the machine is kept in `machine`."""
         sampling, limit = request.sampling, request.limit(self.parts.target)
         temperature = sampling.temperature if sampling.do_sample else 0.0
         spec, target = self.parts.spec, self.parts.target
@@ -346,7 +367,7 @@ class Engine:
             max_new_tokens=limit,
             temperature=temperature,
             costs=self.costs,
-            machine=self._machine,
+            machine=machine,
             drafter="" if spec is None else spec.name,
             weight_bits=target.weight_bits,
         )
@@ -420,6 +441,16 @@ class Engine:
                         close(slot)
                 except Exception as error:
                     LOG.warning("a slot was not closed as it should be: %s", one_line(error))
+
+
+def _tell_guess(sequence: Sequence, round_: Round) -> None:
+    """Tell the policy that guesses; one that fails costs what it would have guessed."""
+    if sequence.guess is not None:
+        try:
+            tell(sequence.guess, round_)
+        except PluginError as error:
+            LOG.debug("nothing more is prepared for a sequence: %s", one_line(error))
+            sequence.guess = None
 
 
 def _sequences(given: object) -> set[Sequence]:

@@ -16,10 +16,12 @@ class Offers:
 
     Args:
         drafter: it.
+        named: whom errors name; itself by default.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, named: Drafter | None = None) -> None:
         self._drafter = drafter
+        self._named = named if named is not None else drafter
 
     def ask(
         self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]
@@ -37,9 +39,9 @@ class Offers:
             Frontier(one.slot, one.tree.copied(drawn), ints(one.nodes), one.width)
             for one, drawn in zip(frontiers, draws, strict=True)
         ]
-        with blaming("drafter", self._drafter, "propose"):
+        with blaming("drafter", self._named, "propose"):
             proposed = self._drafter.propose(shown)
-        return checked_proposal(self._drafter, proposed, len(frontiers))
+        return checked_proposal(self._named, proposed, len(frontiers))
 
     def checked(self, given: Candidates, asked: Frontier, vocab_size: int) -> Candidates:
         """One of the answers, if it keeps the contract.
@@ -52,7 +54,7 @@ class Offers:
         Raises:
             PluginError: if it does not; the message names the drafter.
         """
-        return checked_candidates(self._drafter, given, asked.tree, asked.nodes, vocab_size, asked.width)
+        return checked_candidates(self._named, given, asked.tree, asked.nodes, vocab_size, asked.width)
 
 
 class RecordedOffers(Offers):

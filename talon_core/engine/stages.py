@@ -11,6 +11,7 @@ import torch
 from talon_core.allocation import Allocator, NextRound, Planner
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
+from talon_core.engine.ahead.preparer import Preparer, Verifying
 from talon_core.engine.allocation import allocated
 from talon_core.engine.checked_drafter import checked_depth
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
@@ -46,7 +47,12 @@ class RoundParts:
     @property
     def named(self) -> DrafterSpec | Drafter:
         """Whom errors of the drafter name: its options, or where there are none, itself."""
-        return self.spec if self.spec is not None else self.drafter
+        return self.spec if self.spec is not None else self.asked
+
+    @property
+    def asked(self) -> Drafter:
+        """The drafter itself, where another one stands before it."""
+        return self.drafter.behind if isinstance(self.drafter, Preparer) else self.drafter
 
     def blaming(self, method: str) -> blaming:
         """Whatever goes wrong inside is an error of this method of the drafter."""
@@ -97,10 +103,12 @@ class Stages:
         emitted = self._emit(drafted, accepted)
         with self._faults.of([*emitted]), self._span("commit", emitted):
             self._parts.target.commit({slot: accepted[slot].path for slot in emitted if slot not in committed})
+        hits = self._hits(emitted)
         self._tell(drafted, accepted, emitted, answers)
         added = {slot: one.added for slot, one in asked.items()}
         nodes = sum(len(drafted[slot].tree) + added.get(slot, 0) for slot in accepted)
         rounds = {}
+        beside = self._beside(emitted)
         for slot in self._left(emitted):
             one = drafted[slot]
             rounds[slot] = Round(
@@ -109,13 +117,24 @@ class Stages:
                 tokens=read_only(emitted[slot]),
                 drafted=None if one.drafted is one.tree else one.drafted.without_laws(),
                 draft_passes=one.draft_passes,
-                spans=tuple(sorted((*one.spans, *self._spans[slot]), key=lambda span: span.start)),
+                spans=tuple(sorted((*one.spans, *self._spans[slot], *beside[slot]), key=lambda span: span.start)),
                 context=context[slot],
                 sequences=len(accepted),
                 inquired=added.get(slot, 0),
                 nodes=nodes,
+                hit=hits[slot],
             )
         return rounds
+
+    def _hits(self, slots: Iterable[int]) -> dict[int, bool | None]:
+        """Whether the beginnings of these slots' rounds were prepared, as `Round.hit` has it."""
+        drafter = self._parts.drafter
+        return {slot: drafter.hit(slot) if isinstance(drafter, Preparer) else None for slot in slots}
+
+    def _beside(self, slots: Iterable[int]) -> dict[int, Iterable[Span]]:
+        """What was done for these slots beside the stages."""
+        drafter = self._parts.drafter
+        return {slot: drafter.spans(slot) if isinstance(drafter, Preparer) else () for slot in slots}
 
     def _left(self, slots: Iterable[int]) -> list[int]:
         return [slot for slot in slots if slot not in self._faults]
@@ -140,7 +159,7 @@ class Stages:
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
                 wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices))
-        return draft_trees(wanted, Offers(parts.drafter), self._faults, self._measured, self._now)
+        return draft_trees(wanted, Offers(parts.drafter, parts.asked), self._faults, self._measured, self._now)
 
     def _planned(self) -> Mapping[int, int]:
         """The most layers that are drafted for each of some slots."""
@@ -199,6 +218,7 @@ class Stages:
         whole = {**trees, **{slot: one.tree for slot, one in beside.items()}}
         greedy = {slot: ends for slot in trees if (ends := self._sequences[slot].greedy_ends(parts.rule)) is not None}
         with self._faults.of(trees):
+            self._prepare({slot: drafted[slot] for slot in trees})
             with self._span("verify", trees):
                 if beside:
                     verified = parts.target.verify(whole, greedy, {slot: one.added for slot, one in beside.items()})
@@ -224,6 +244,27 @@ class Stages:
                     accepted[slot] = Accepted(chosen.path, chosen.token, features)
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
+
+    def _prepare(self, drafted: Mapping[int, Drafted]) -> None:
+        """Let the drafter go on while the target verifies, if it is one that does."""
+        parts = self._parts
+        if not isinstance(parts.drafter, Preparer):
+            return
+        trees = {}
+        for slot, one in drafted.items():
+            sequence = self._sequences[slot]
+            limits = sequence.limits(parts.target.vocab_size, None)
+            trees[slot] = Verifying(
+                drafted=one.drafted,
+                tree=one.tree,
+                deepest=limits.max_depth,
+                ends=limits.ends,
+                vocab_size=limits.vocab_size,
+                children=limits.children,
+                guess=sequence.guess,
+            )
+        with parts.blaming("propose"), self._span("draft", trees):
+            parts.drafter.verifying(trees)
 
     def _emit(self, drafted: Mapping[int, Drafted], accepted: Mapping[int, Accepted]) -> dict[int, IntArray]:
         emitted = {}

@@ -18,7 +18,7 @@ from talon_core.attention import AttentionBackend
 from talon_core.certificates.standing import standing
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE
+from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_PLACE, DEFAULT_POLICY, DEFAULT_RULE, DEFAULT_SCHEDULE
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.generation import Generation
 from talon_core.hf.arguments import ARGUMENTS, check_streamer, check_tokenizer, refuse
@@ -31,6 +31,7 @@ from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule, Lossless
 from talon_core.runtime.sharing import vocabulary_size
+from talon_core.schedule import Schedule
 
 LOGGER = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ def as_generate(
     accelerate: bool | str = True,
     graphs: bool = True,
     lossy: bool = False,
+    schedule: str | Schedule | None = DEFAULT_SCHEDULE,
+    draft_on: str = DEFAULT_PLACE,
     decoder: Decoder | None = None,
     seed: int | None = None,
     stop_strings: str | list[str] | None = None,
@@ -63,13 +66,16 @@ def as_generate(
     same time, over the same model and with the same parts, share one.
 
     Args:
-        drafter: as for `load`, and so are `policy`, `rule`, `attention`, `accelerate`, `graphs` and `lossy`.
+        drafter: as for `load`, and so are `policy`, `rule`, `attention`, `accelerate`, `graphs`, `lossy`,
+            `schedule` and `draft_on`.
         policy: as for `load`; None decodes without drafting.
         rule: as for `load`.
         attention: as for `load`.
         accelerate: as for `load`.
         graphs: as for `load`.
         lossy: as for `load`.
+        schedule: as for `load`.
+        draft_on: as for `load`.
         decoder: what `load` returned for the same model, to be used in the place of one that is made of the parts.
         seed: for sampling; None takes torch's default generator.
         stop_strings: what ends the text where `generate` is not given `stop_strings` itself.
@@ -81,7 +87,7 @@ def as_generate(
         ValueError: for stop strings without a tokenizer, or that are no texts; for parts beside a decoder; for a bad
             option, or a rule that does not fit the policy or is lossy where that is not allowed.
     """
-    parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy)
+    parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy, schedule, draft_on)
     if decoder is None:
         return TalonGenerate(resolve(parts, load_registry()), seed, stop_strings, tokenizer)
     if not isinstance(decoder, Decoder) or not isinstance(decoder.target, HFTarget):

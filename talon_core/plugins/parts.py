@@ -6,8 +6,17 @@ from typing import Any, cast
 import attrs
 
 from talon_core.attention import AttentionBackend
-from talon_core.defaults import AUTO, DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, NONE
+from talon_core.defaults import (
+    AUTO,
+    DEFAULT_DRAFTER,
+    DEFAULT_PLACE,
+    DEFAULT_POLICY,
+    DEFAULT_RULE,
+    DEFAULT_SCHEDULE,
+    NONE,
+)
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.ahead.place import parse_place
 from talon_core.engine.checked_drafter import checked_for_model, checked_rank
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, made_of, naming, written
@@ -17,6 +26,7 @@ from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import KINDS, Registry
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
+from talon_core.schedule import Schedule
 
 LOGGER = logging.getLogger(__name__)
 
@@ -32,6 +42,8 @@ class Parts:
     accelerate: bool | str = True
     graphs: bool = True
     lossy: bool = False
+    schedule: str | Schedule | None = DEFAULT_SCHEDULE
+    draft_on: str = DEFAULT_PLACE
 
 
 @attrs.frozen
@@ -47,6 +59,7 @@ class Resolved:
         policy: the tree policy; None decodes without drafting.
         rule: the acceptance rule.
         drafter: the drafter's options; None without a policy, and as long as "auto" waits for a model.
+        schedule: what is prepared while the target verifies; None drafts and verifies in turn.
     """
 
     parts: Parts
@@ -54,6 +67,7 @@ class Resolved:
     policy: TreePolicy | None = attrs.field(eq=False)
     rule: AcceptanceRule = attrs.field(eq=False)
     drafter: DrafterSpec | None = attrs.field(eq=False)
+    schedule: Schedule | None = attrs.field(default=None, eq=False)
 
     @property
     def waits(self) -> bool:
@@ -112,7 +126,29 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
         built(registry, "attention backend", parts.attention)
     if isinstance(parts.accelerate, str):
         registry.get("accelerator", parts.accelerate)
-    return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter)
+    schedule = made_schedule(registry, parts.schedule)
+    check_place(parts.draft_on, schedule)
+    return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule)
+
+
+def made_schedule(registry: Registry, asked: str | Schedule | None) -> Schedule | None:
+    """The schedule that is asked for; None for one that prepares nothing. Raises as `built` does."""
+    made: Schedule | None = None if asked in (DEFAULT_SCHEDULE, None) else built(registry, "schedule", asked)
+    return made if made is not None and made.prepares else None
+
+
+def check_place(asked: object, schedule: Schedule | None) -> None:
+    """Refuse what is no place to draft on while the target verifies.
+
+    Raises:
+        ValueError: if it is none, or nothing is drafted meanwhile.
+    """
+    parse_place(asked)
+    if schedule is None and asked != DEFAULT_PLACE:
+        raise ValueError(
+            f"draft_on is {written(asked)}, and the schedule drafts and verifies in turn; name one that prepares "
+            "something, as cached"
+        )
 
 
 def made_policy(registry: Registry, asked: str | TreePolicy | None) -> TreePolicy | None:

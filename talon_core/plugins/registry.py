@@ -1,4 +1,4 @@
-"""What can be asked for by name: policies, drafters, rules and attention backends, all from plugins."""
+"""What can be asked for by name: policies, drafters, rules, schedules and attention backends, all from plugins."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +18,7 @@ from talon_core.peer import Peer
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule, fault_of_claims
+from talon_core.schedule import Schedule
 from talon_core.suggestions import did_you_mean
 
 GROUP = "talon"
@@ -26,6 +27,7 @@ KINDS: Mapping[str, tuple[str, type]] = {
     "tree policy": ("talon_policies", TreePolicy),
     "drafter": ("talon_drafters", DrafterSpec),
     "rule": ("talon_rules", AcceptanceRule),
+    "schedule": ("talon_schedules", Schedule),
     "attention backend": ("talon_attention", AttentionBackend),
     "accelerator": ("talon_accelerators", Accelerator),
     "recipe": ("talon_recipes", Recipe),

@@ -3,7 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -93,6 +93,31 @@ class PassRecorder(ABC):
         """
 
 
+class _Beside:
+    """How many threads use the device beside the one that decodes."""
+
+    def __init__(self) -> None:
+        self.threads = 0
+
+
+_BESIDE = _Beside()
+
+
+@contextmanager
+def used_beside() -> Iterator[None]:
+    """While entered, another thread uses the device as well: what is recorded leaves its work alone.
+
+    Neither its calls that allocate memory break a capture off then, nor is it forbidden to wait for the device, which
+    can only be forbidden to a whole process. So it is not looked for beforehand whether a pass asks the device for
+    something: one that does is found when its capture breaks off.
+    """
+    _BESIDE.threads += 1
+    try:
+        yield
+    finally:
+        _BESIDE.threads -= 1
+
+
 class CudaGraphs(Recorder):
     """CUDA graphs, which share one pool of memory: what one of them returns may be lost when another is repeated."""
 
@@ -107,13 +132,14 @@ class CudaGraphs(Recorder):
         self._stream.wait_stream(before)
         with torch.cuda.stream(self._stream):
             function()  # kernels are compiled and buffers made
-            with _asking_raises():  # found here, it does no harm; a capture that breaks off may
-                function()
+            with nullcontext() if _BESIDE.threads else _asking_raises():
+                function()  # found here, a question does no harm; a capture that breaks off may
         before.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         pool = self._last.pool() if self._last is not None else None
         try:
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+            mode = "thread_local" if _BESIDE.threads else "global"
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode=mode):
                 out = function()
         finally:
             torch.cuda.set_stream(before)  # a capture that breaks off leaves its own

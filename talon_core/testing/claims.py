@@ -9,7 +9,7 @@ import attrs
 from hypothesis import Phase, settings
 from hypothesis.errors import Flaky
 
-from talon_core.certify.composed import is_frozen
+from talon_core.engine.memory import is_frozen
 from talon_core.errors import naming
 
 T = TypeVar("T")

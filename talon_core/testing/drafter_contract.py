@@ -8,9 +8,9 @@ import attrs
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky
 
-from talon_core.certify.composed import is_frozen
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, checked_features, described, opened
+from talon_core.engine.memory import is_frozen
 from talon_core.errors import PluginError, blaming_bugs, is_whole, naming, written
 from talon_core.target import Target
 from talon_core.testing.claims import check_listed, is_name, require

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from talon_core import Growth, Request, TableTarget, TokenTree, TreePolicy
-from talon_core.certify.composed import is_memoryless
 from talon_core.certify.exact import Given, emitted_law
 from talon_core.certify.trial import TOLERANCE
 from talon_core.decoding.decoder import Decoder
 from talon_core.drawn import KINDS, without
+from talon_core.engine.memory import is_memoryless
 from talon_core.plugins.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter, certify

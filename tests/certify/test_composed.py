@@ -6,12 +6,13 @@ import attrs
 import pytest
 
 from talon_core import AcceptanceRule, Growth, TreePolicy
-from talon_core.certify.composed import composed_law, is_memoryless
+from talon_core.certify.composed import composed_law
 from talon_core.certify.exact import Given, distance, emitted_law
 from talon_core.certify.trial import WHOLE, CertificationError, _Trial, certify
 from talon_core.certify.worlds import random_worlds
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import build
+from talon_core.engine.memory import is_memoryless
 from talon_core.plugins.registry import load_registry
 from talon_core.rule import descend
 from talon_core.testing.odd_policies import CoinTosser

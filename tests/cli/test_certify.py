@@ -266,3 +266,11 @@ def test_a_crash_on_a_model_is_no_refutation_either(talon, model, liar):
     ran = talon("certify", "--model", model, "--policy", "crashes", "--limit", "1")
     assert ran.status == 3
     assert ran.out.startswith("BROKEN: tree policy 'crashes'")
+
+
+def test_a_schedule_is_certified_and_kept_nowhere(talon):
+    ran = talon("certify", "--policy", "chain:length=2", "--schedule", "cached:budget=3", "--worlds", "9", "--json")
+    assert ran.status == 0
+    assert (ran.answer["verdict"], ran.answer["schedule"]) == ("certified", "cached:budget=3")
+    assert ran.answer["kept"] is None
+    assert "about a schedule" in ran.answer["unkept"]

@@ -10,7 +10,7 @@ from talon_core.rounds import Stats
 from talon_tests.tiny_gguf import write_gguf
 
 SENTENCE = "hi-🙂é~\n"
-MADE_OF = {"model", "drafter", "policy", "rule", "lossless"}
+MADE_OF = {"model", "drafter", "policy", "rule", "schedule", "lossless"}
 ANSWER = {"lossless", "prompt_tokens", "token_ids", "text", "finish_reason", "stats"}
 FIELDS = MADE_OF | ANSWER
 
@@ -343,3 +343,30 @@ def test_a_bad_file_of_prompts_gets_a_sentence(talon, model, tmp_path, content, 
     ran = talon("generate", "--prompt-file", str(file), "--model", model, *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert sentence in ran.err
+
+
+def test_a_schedule_is_named_and_its_hits_are_told(talon, model):
+    ran = talon(
+        "generate", SENTENCE, "--model", model, "--schedule", "cached:budget=5", "--max-new-tokens", "9", "--json"
+    )
+    assert ran.status == 0
+    assert ran.answer["schedule"] == "cached:budget=5"
+    assert ran.answer["stats"]["hits"] + ran.answer["stats"]["misses"] > 0
+    plain = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "9", "--json").answer
+    assert plain["token_ids"] == ran.answer["token_ids"]
+    assert (plain["schedule"], plain["stats"]["hits"]) == ("sync", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--schedule", "cache"], "no schedule 'cache'; did you mean 'cached'?"),
+        (["--schedule", "cached:budget=0"], "schedule 'cached': 'budget' must be >= 1"),
+        (["--schedule", "cached", "--draft-on", "gpu"], "draft_on is 'gpu'; it must be thread, cpu:1"),
+        (["--draft-on", "cpu:1"], "the schedule drafts and verifies in turn"),
+    ],
+)
+def test_a_bad_schedule_or_place_is_refused_in_a_sentence(talon, model, options, says):
+    ran = talon("generate", SENTENCE, "--model", model, *options, "--json")
+    assert ran.status == 2
+    assert says in ran.answer["error"]

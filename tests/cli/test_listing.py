@@ -17,6 +17,7 @@ from talon_tests.tiny_gguf import write_gguf
 
 FIELDS = {"name", "plugin", "class", "description", "options"}
 SAYS = {"policies": {"purpose", "paper"}, "drafters": {"purpose", "paper"}, "rules": {"purpose", "paper", "lossy"}}
+SAYS["schedules"] = SAYS["policies"]
 """What some of them say besides."""
 
 
@@ -58,6 +59,7 @@ GROUPS = {
         "trees by cost",
     },
     "drafters": {"look-ups", "models", "several drafters", "trained heads"},
+    "schedules": {"draft and verify in turn", "draft behind the draft", "prepare for likely outcomes"},
     "rules": {"another law than the target's", "children of any kind", "drawn children"},
 }
 

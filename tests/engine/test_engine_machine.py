@@ -1,4 +1,4 @@
-"""Whatever joins, leaves or is cancelled beside it, each sequence comes out as it would alone."""
+"""Whatever joins, leaves, is cancelled or prepared beside it, each sequence comes out as it would alone."""
 
 import attrs
 import numpy as np
@@ -8,14 +8,17 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from transformers import NoRepeatNGramLogitsProcessor, TopKLogitsWarper
 
 from talon_core import Engine, Request, TableTarget
+from talon_core.certify.adversary import Adversary
+from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.sampling import temperature_sampling
 from talon_core.testing import TableDrafter
 from talon_core.testing.odd_policies import CoinTosser, Erratic
 from talon_drafters import Ngram
-from talon_strategies import Chain, Match, Talon
+from talon_strategies import Branch, Cached, Chain, Match, Pearl, Talon
 
 VOCAB = 4
 PROCESSORS = [(), (TopKLogitsWarper(2),), (NoRepeatNGramLogitsProcessor(3),)]
+SCHEDULES = [None, Cached(budget=6), Pearl(), Branch(budget=3)]
 POLICIES = [Talon(budget=4, top_k=2), Chain(length=2), Erratic(3), CoinTosser(), None]
 
 
@@ -49,12 +52,15 @@ class Sequences(RuleBasedStateMachine):
         rows=st.sampled_from([None, 80]),
         prompt_tokens=st.sampled_from([1, 3, 256]),
         keep=st.booleans(),
+        schedule=st.sampled_from(SCHEDULES),
+        worker=st.sampled_from([Adversary, ThreadWorker]),
     )
-    def start(self, seed, policy, kind, slots, rows, prompt_tokens, keep):
+    def start(self, seed, policy, kind, slots, rows, prompt_tokens, keep, schedule, worker):
         self.make = lambda **how: Engine(
             target(seed), Match(), policy, drafter(kind, seed) if policy is not None else None, **how
         )
-        self.engine = self.make(slots=slots, rows=rows, prompt_tokens=prompt_tokens, keep=keep)
+        how = {"slots": slots, "rows": rows, "prompt_tokens": prompt_tokens, "keep": keep}
+        self.engine = self.make(**how, schedule=schedule, worker=worker)
         self.submitted = []
 
     @rule(

@@ -74,6 +74,8 @@ class ConfLayersDrafter(Drafter):
         executor: runs the passes; its `failure` says why they are not recorded.
     """
 
+    uses_target = True
+
     def __init__(self, options: "ConfLayers", target: NetworkTarget, keyword: str) -> None:
         self._options = options
         self._model = target.model

@@ -34,7 +34,7 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     if spec.model is None:
         # the target's own layers are accelerated already while the target runs
         part = without_layers(target.model, spec.skip)
-        return ModelDrafter(ModelRunner(part, target.executor()), target.vocab_size)
+        return ModelDrafter(ModelRunner(part, target.executor()), target.vocab_size, uses_target=True)
     model, tokenizer = load_model(
         spec.model,
         trust_remote_code=spec.trust_remote_code,
@@ -82,13 +82,15 @@ class ModelDrafter(Drafter):
     Args:
         runner: the model with its cache.
         vocab_size: the target's; ids beyond it are never proposed.
+        uses_target: whether the model's layers are the target's.
 
     Attributes:
         executor: runs the model's passes; its `failure` says why they are not recorded.
     """
 
-    def __init__(self, runner: "ModelRunner", vocab_size: int) -> None:
+    def __init__(self, runner: "ModelRunner", vocab_size: int, uses_target: bool = False) -> None:
         self._runner = runner
+        self.uses_target = uses_target
         self.executor = runner.executor
         self._vocabulary = Vocabulary(vocab_size)
         self._context = getattr(runner.model.config.get_text_config(), "max_position_embeddings", None)

@@ -1,0 +1,1 @@
+"""TALON's own schedules: what is prepared while the target verifies."""

@@ -1,0 +1,55 @@
+"""The schedule `cached`: prepare for the likely outcomes of a verification."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs.validators import ge
+
+from talon_core.schedule import Outcome, Outlook, Schedule
+from talon_core.tree import IntArray, TokenTree
+from talon_strategies.schedules.fanout import Fanout, Geometric, Likeliest
+
+ALLOCATIONS: Mapping[str, type[Fanout]] = {cls.name: cls for cls in (Likeliest, Geometric)}
+
+
+def _is_allocation(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+    if not isinstance(value, Fanout) and value not in ALLOCATIONS:
+        raise ValueError(f"{field.name} is {value!r}; it must be one of {', '.join(ALLOCATIONS)}, or a Fanout")
+
+
+@attrs.frozen
+class Cached(Schedule):
+    """Prepares for the likely ways in which a verification may end; what hits begins the next round at once.
+
+    SSD (Saguaro): while `k` of the drafted tokens are accepted and the target says `t` after them, a continuation for
+    that very `(k, t)` may be there already. Here an outcome is a node of the tree and a token after it. What is kept
+    for it are the drafter's answers, out of which the tree policy makes a tree of any shape. On a miss a tree is
+    drafted as always; with `hybrid` or `ngram` that takes no pass of a model where a look-up is sure.
+
+    Attributes:
+        budget: outcomes that are prepared for, at least 1.
+        allocation: how they are chosen: "likeliest" by the drafter's probabilities, "geometric" as SSD does it; in
+            Python also a `Fanout`.
+    """
+
+    name = "cached"
+    purpose = "prepare for likely outcomes"
+    paper = "arXiv 2603.03251"
+    budget: int = attrs.field(default=24, validator=ge(1))
+    allocation: Any = attrs.field(default="likeliest", validator=_is_allocation)
+
+    @property
+    def fanout(self) -> Fanout:
+        """What chooses the outcomes."""
+        return self.allocation if isinstance(self.allocation, Fanout) else ALLOCATIONS[self.allocation]()
+
+    @property
+    def width(self) -> int:
+        return self.budget
+
+    def nodes(self, tree: TokenTree) -> IntArray:
+        return self.fanout.nodes(tree, self.budget)
+
+    def outcomes(self, outlook: Outlook) -> Sequence[Outcome]:
+        return self.fanout.outcomes(outlook, self.budget)

@@ -1,0 +1,124 @@
+"""Opening a drafter in a process beside the one that decodes."""
+
+import os
+import sys
+import weakref
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+import attrs
+
+from talon_core.defaults import CHECK_POLICY
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.ahead.host import Opened, serve, take_cores
+from talon_core.engine.ahead.patience import Patience
+from talon_core.engine.ahead.place import Place
+from talon_core.engine.ahead.process import ProcessWorker, python
+from talon_core.engine.ahead.shelf import Shelf
+from talon_core.errors import LostError, naming, one_line
+from talon_core.inquiry import Inquirer
+
+if TYPE_CHECKING:
+    from talon_core.target import Target
+
+
+@attrs.frozen
+class Opening:
+    """What the process is told first.
+
+    Attributes:
+        spec: the drafter's options.
+        vocab_size: the target's.
+        place: where it runs.
+        source: what the target's model is loaded by, for drafters that look into it; None for those of texts.
+        dtype: the format of the target's weights, as "float32".
+    """
+
+    spec: DrafterSpec
+    vocab_size: int
+    place: Place
+    source: str | None
+    dtype: str
+
+
+def process_worker(
+    spec: object, target: "Target", place: Place, source: str | None, patience: Patience | None = None
+) -> ProcessWorker:
+    """Start the process, and open the drafter there.
+
+    Args:
+        spec: the drafter's options.
+        target: what it drafts for.
+        place: where it runs.
+        source: what the target's model was loaded by; None where nobody knows.
+        patience: how long an answer may take.
+
+    Returns:
+        The worker. The cores that it has are taken from this process's threads, for as long as it is there.
+
+    Raises:
+        ValueError: if the drafter cannot be opened there.
+    """
+    if not isinstance(spec, DrafterSpec):
+        raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
+            f"{naming('drafter', spec)} was given opened, and cannot be opened in another process; give its options"
+        )
+    if not spec.reads_texts and source is None:
+        raise ValueError(
+            f"{naming('drafter', spec)} reads more than texts, so that a process beside would have to load the model, "
+            "too; give talon_core.load the model's name or path, and not an object, or draft on a thread"
+        )
+    dtype = str(getattr(getattr(target, "model", None), "dtype", "float32")).removeprefix("torch.")
+    opening = Opening(spec, target.vocab_size, place, None if spec.reads_texts else source, dtype)
+    command = python("talon_core.decoding.hosting", "host")
+    try:
+        worker = ProcessWorker(command, opening, target.vocab_size, patience)
+    except (LostError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{naming('drafter', spec)} cannot be opened in another process: {one_line(error)}") from error
+    if place.device == "cpu":
+        import torch
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(max(1, threads - place.number))
+        weakref.finalize(worker, torch.set_num_threads, threads)
+    return worker
+
+
+def host() -> None:
+    """What the process does; the last three of its arguments are the socket, the memory and the parent's number."""
+    connection, shelf, parent = map(int, sys.argv[-3:])
+    serve(Connection(connection), Shelf(shelf), parent, _opened)
+    os._exit(0)  # whatever a plugin has started
+
+
+def _opened(opening: Opening) -> Opened:
+    """The drafter, for a stand-in of the target, or for its model, which is loaded here once more."""
+    from talon_core.engine.checked_drafter import opened
+
+    place = opening.place
+    if place.device == "cpu":
+        take_cores(place.number)
+    if opening.source is None:
+        from talon_core.trace.texts import TextTarget
+
+        drafter = _asking_nothing(opened(opening.spec, TextTarget(opening.vocab_size)))
+        return Opened(drafter, drafter.session(), "cpu")
+    import torch
+
+    from talon_core.decoding.loading import decoder_for_model
+    from talon_core.models.loading import load_model
+    from talon_core.plugins.parts import Parts
+
+    device = torch.device("cpu") if place.device == "cpu" else torch.device("cuda", place.number)
+    model, tokenizer = load_model(opening.source, dtype=getattr(torch, opening.dtype))
+    decoder = decoder_for_model(model.to(device), tokenizer, Parts(opening.spec, CHECK_POLICY))
+    assert decoder.drafter is not None
+    return Opened(_asking_nothing(decoder.drafter), decoder.engine.session(), device)
+
+
+def _asking_nothing(drafter: Drafter) -> Drafter:
+    if isinstance(drafter, Inquirer):
+        raise ValueError(  # noqa: TRY004 - the options are wrong
+            "it asks the target beside its trees, which it can do in a thread alone; draft on a thread"
+        )
+    return drafter

@@ -1,0 +1,263 @@
+"""The drafter that the engine asks where drafting goes on while the target verifies."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import attrs
+import numpy as np
+
+from talon_core.candidates import Candidates
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
+from talon_core.engine.ahead.asking import ask, own_answer
+from talon_core.engine.ahead.checked_schedule import checked_width
+from talon_core.engine.ahead.prepared import Prepared, Row, candidates_of
+from talon_core.engine.ahead.preparer import Preparer, Verifying
+from talon_core.engine.ahead.preparing import Job
+from talon_core.engine.ahead.session import AheadSession
+from talon_core.engine.ahead.text import Text
+from talon_core.engine.ahead.worker import Worker
+from talon_core.engine.checked_policy import checked_kind
+from talon_core.engine.growing import DraftLimits
+from talon_core.errors import LostError, naming, one_line
+from talon_core.rounds import Span
+from talon_core.schedule import Schedule
+from talon_core.tree import FloatArray, IntArray, TokenTree
+
+LOG = logging.getLogger(__name__)
+
+
+class AheadDrafter(Preparer):
+    """Answers from what was prepared while the tree before was verified, and asks the real drafter for the rest.
+
+    Whatever it is asked or told first ends what is being prepared. So the drafter is never asked by two at a time, and
+    sees what it would see anyway: a tree that grows, some of whose nodes are not drafted from by the policy but for an
+    outcome, and then what was accepted.
+
+    What fails in the drafter while it prepares ends its drafting for the sequences that took part: they are decoded
+    without. It is said once, and sequences that come later are drafted for again.
+
+    Args:
+        schedule: says what is prepared.
+        worker: prepares.
+        named: the drafter or its options, whom errors name.
+        vocab_size: the target's.
+    """
+
+    def __init__(self, schedule: Schedule, worker: Worker, named: object, vocab_size: int) -> None:
+        self.behind = worker.drafter
+        self.max_depth = self.behind.max_depth
+        self.schedule = schedule
+        self._width = checked_width(schedule)
+        self._worker = worker
+        self._named = named
+        self._vocab_size = vocab_size
+        self._texts: dict[int, Text] = {}  # by slot
+        self._openings = 0
+        self._prepared: Mapping[int, Prepared] = {}
+        self._preparing: list[int] = []  # slots
+        self._said: set[str] = set()
+
+    def describe(self) -> Mapping[str, object]:
+        return self.behind.describe()
+
+    def session(self) -> AbstractContextManager[object]:
+        return AheadSession(self.behind.session, self._rest)
+
+    def _rest(self) -> None:
+        self._stop()
+        self._worker.rest()
+
+    def hit(self, slot: int) -> bool | None:
+        return self._texts[slot].hit
+
+    def spans(self, slot: int) -> Sequence[Span]:
+        text = self._texts[slot]
+        spans, text.spans = text.spans, []
+        return spans
+
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._stop()
+        text = self._entered(slot, len(prompt))
+        if not text.broken:
+            with self._reaching():
+                self.behind.open(slot, prompt, room)
+
+    def _entered(self, slot: int, length: int) -> Text:
+        """A new sequence; it is drafted for, unless the drafter cannot be reached."""
+        self._openings += 1
+        text = self._texts[slot] = Text(self._openings, length)
+        text.broken = self._worker.lost
+        return text
+
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        self._stop()
+        before = self._texts.get(source)
+        broken = before is None or before.broken
+        text = self._entered(slot, len(prompt))
+        if text.broken:
+            return length
+        with self._reaching():
+            if broken:  # of that text nobody knows what the drafter knows
+                return Drafter.resume(self.behind, slot, prompt, room, source, length)
+            return self.behind.resume(slot, prompt, room, source, length)
+        return length
+
+    def read(self, parts: Mapping[int, Part]) -> None:
+        self._stop()
+        whole = {slot: part for slot, part in parts.items() if not self._texts[slot].broken}
+        if whole:
+            with self._reaching():
+                self.behind.read(whole)
+
+    def close(self, slot: int) -> None:
+        self._stop()
+        text = self._texts.pop(slot, None)
+        if text is not None and not text.broken:
+            with self._reaching():
+                self.behind.close(slot)
+        elif not self._worker.lost:
+            try:
+                self.behind.close(slot)
+            except Exception as error:  # nobody knows what it knows of the slot; opening it forgets that
+                LOG.debug("slot %d of a drafter that has failed was not closed: %s", slot, one_line(error))
+
+    def verifying(self, trees: Mapping[int, Verifying]) -> None:
+        self._stop()
+        jobs = []
+        for slot, one in trees.items():
+            text = self._texts[slot]
+            if one.guess is not None and not text.broken and one.tree.tokens[0] not in one.ends:
+                places = one.drafted.nodes_of(one.tree)
+                text.parents = frozenset(places[parent] for parent in one.tree.parents[1:].tolist())
+                text.deepest = one.deepest
+                jobs.append(_job(slot, text, one))
+        if jobs:
+            self._preparing = [job.slot for job in jobs]
+            self._worker.prepare(self.schedule, jobs)
+
+    def _stop(self) -> None:
+        """End what is being prepared."""
+        if not self._preparing:
+            return
+        stopped = self._worker.stop()  # where that is interrupted, it is asked again
+        slots, self._preparing = self._preparing, []
+        self._prepared = stopped.prepared
+        for slot in slots:
+            self._texts[slot].spans += stopped.spans
+            if stopped.failure is not None:
+                self._texts[slot].broken = True
+        if stopped.failure is not None:
+            self._lost(stopped.failure)
+        for error in stopped.faults.values():
+            self._say("what may come next is not prepared", error)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Where the drafter is elsewhere and cannot be reached, the texts that it knew go on without drafts."""
+        try:
+            yield
+        except LostError as error:
+            for text in self._texts.values():
+                text.broken = True
+            self._lost(error)
+
+    def _lost(self, error: Exception) -> None:
+        who = naming("drafter", self._named)
+        self._say(f"{who} failed while the target verified, and drafts no more for the texts that it was at", error)
+
+    def _say(self, what: str, why: Exception) -> None:
+        """Say something once."""
+        if what not in self._said:
+            self._said.add(what)
+            LOG.warning("%s: %s", what, one_line(why))
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        self._stop()
+        prepared, self._prepared = self._prepared, {}
+        whole = {slot: one for slot, one in committed.items() if not self._texts[slot].broken}
+        told = {slot: self._texts[slot].told(one) for slot, one in whole.items()}
+        for slot, one in whole.items():
+            self._texts[slot].commit(one, prepared.get(slot))
+        if told:
+            with self._reaching():
+                self.behind.commit(told)
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        self._stop()
+        kept: dict[int, dict[int, Row]] = {}  # what was prepared, by slot and node
+        for one in frontiers:
+            text = self._texts[one.slot]
+            text.width = max(text.width, self._width, one.width)
+            if not text.broken and (text.hit or self.schedule.drafts_on_miss):
+                rows = {node: text.kept(one.tree, node, one.width) for node in one.nodes.tolist()}
+                kept[one.slot] = {node: row for node, row in rows.items() if row is not None}
+        asking = [
+            attrs.evolve(one, width=min(max(one.width, self._width), self._vocab_size))
+            for one in frontiers
+            if one.slot in kept and len(kept[one.slot]) < len(one.nodes)
+        ]
+        missing = [[node for node in one.nodes.tolist() if node not in kept[one.slot]] for one in asking]
+        passes = 0
+        with self._reaching():
+            passes = ask(self.behind, self._named, self._texts, asking, missing)
+        kept = {slot: rows for slot, rows in kept.items() if not self._texts[slot].broken}
+        answers = [
+            self._answer(one, kept[one.slot]) if one.slot in kept else Candidates.unknown(one.nodes)
+            for one in frontiers
+        ]
+        return Proposed(answers, passes)
+
+    def _answer(self, frontier: Frontier, kept: Mapping[int, Row]) -> Candidates:
+        """What was prepared for a frontier's nodes, and what the drafter has answered at the others."""
+        text, nodes = self._texts[frontier.slot], frontier.nodes.tolist()
+        if not kept:
+            given: Candidates | None = own_answer(text, frontier, self._named, self._vocab_size)
+            if given is not None:
+                return given
+        rows = []
+        for node in nodes:
+            if node in kept:
+                rows.append(kept[node])
+            else:
+                answer, row = text.fresh[node]
+                rows.append(Row.of(answer.candidates(self._named, self._vocab_size), row, frontier.width))
+        made = candidates_of(frontier.nodes, frontier.tree.path_logp[frontier.nodes], rows, frontier.width)
+        tree, slot = frontier.tree, frontier.slot
+        return attrs.evolve(made, law=lambda row: self._law(slot, tree, nodes[row], kept))
+
+    def _law(self, slot: int, tree: TokenTree, node: int, kept: Mapping[int, Row]) -> FloatArray:
+        """The whole law at a node: what was kept, or what the drafter says when it is asked now."""
+        text = self._texts[slot]
+        text.laws = True
+        row = kept.get(node)
+        if row is not None and row.law is not None:
+            return row.law
+        if node not in text.fresh:
+            frontier = Frontier(slot, tree, np.array([node], dtype=np.int64), 1)
+            with self._reaching():
+                ask(self.behind, self._named, self._texts, [frontier], [[node]])
+            if node not in text.fresh:
+                return kept[node].offered_law(self._vocab_size)
+        answer, place = text.fresh[node]
+        return answer.candidates(self._named, self._vocab_size).law(place)
+
+
+def _job(slot: int, text: Text, one: Verifying) -> Job:
+    """What is prepared for a sequence starts from here."""
+    assert one.guess is not None
+    draws = checked_kind(one.guess).most != 0
+    return Job(
+        slot=slot,
+        base=text.base,
+        drafted=one.drafted,
+        verified=one.tree,
+        asked=frozenset(text.fresh),
+        known=text.known(),
+        policy=one.guess,
+        limits=DraftLimits(one.vocab_size, one.deepest, one.ends, one.children),
+        width=text.width,
+        laws=text.laws or draws,
+        choices=text.choices,
+        outlook=text.counts,
+    )

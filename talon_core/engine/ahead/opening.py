@@ -1,0 +1,49 @@
+"""From a drafter and a schedule to the drafter that the engine asks."""
+
+from collections.abc import Callable
+
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.ahead.drafter import AheadDrafter
+from talon_core.engine.ahead.inquirer import AheadInquirer
+from talon_core.engine.ahead.worker import Worker
+from talon_core.engine.checked_drafter import checked_depth
+from talon_core.errors import naming
+from talon_core.inquiry import Inquirer
+from talon_core.schedule import Schedule
+
+
+def goes_ahead(
+    drafter: Drafter,
+    spec: DrafterSpec | None,
+    schedule: Schedule,
+    worker: Callable[[Drafter], Worker],
+    vocab_size: int,
+) -> Drafter:
+    """The drafter that the engine asks: the real one, where the schedule prepares nothing.
+
+    Args:
+        drafter: the real one.
+        spec: its options; None where it was given opened.
+        schedule: says what is prepared.
+        worker: makes who prepares, for the drafter.
+        vocab_size: the target's.
+
+    Raises:
+        ValueError: if the drafter cannot draft before the target is done.
+    """
+    if not schedule.prepares:
+        return drafter
+    named = spec if spec is not None else drafter
+    depth = checked_depth(named, drafter)
+    if depth is not None and depth < 2:
+        raise ValueError(
+            f"{naming('drafter', named)} drafts {depth} token{'s' * (depth != 1)} a round, and nothing below what is "
+            f"verified, so {naming('schedule', schedule)} can prepare nothing; take the schedule sync"
+        )
+    if drafter.uses_target:
+        raise ValueError(
+            f"{naming('drafter', named)} drafts with the target's own layers, which are busy while the target "
+            f"verifies; take the schedule sync in the place of {naming('schedule', schedule)}, or another drafter"
+        )
+    wrapped = AheadInquirer if isinstance(drafter, Inquirer) else AheadDrafter
+    return wrapped(schedule, worker(drafter), named, vocab_size)

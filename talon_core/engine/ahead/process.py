@@ -1,0 +1,285 @@
+"""A worker that prepares in a process of its own, with its own cores or its own GPU."""
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from time import perf_counter
+from typing import Any
+
+import attrs
+
+from talon_core.candidates import Candidates
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
+from talon_core.engine.ahead.host import About
+from talon_core.engine.ahead.patience import Patience
+from talon_core.engine.ahead.prepared import Row
+from talon_core.engine.ahead.preparing import Job
+from talon_core.engine.ahead.shelf import Placed, Shelf
+from talon_core.engine.ahead.worker import Stopped, Worker
+from talon_core.errors import LostError
+from talon_core.rounds import Span
+from talon_core.schedule import Schedule
+from talon_core.tree import FloatArray, IntArray
+
+ENDING = 2.0
+"""Seconds that a process has to end in when nobody needs it any more; then it is killed."""
+
+
+class _Process:
+    """One process that hosts a drafter.
+
+    Args:
+        command: what it runs; it gets two file numbers and the number of this process behind it.
+        opening: what it is sent first.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], opening: bytes) -> None:
+        ours, theirs = socket.socketpair()
+        self.shelf = Shelf()
+        numbers = theirs.fileno(), self.shelf.number
+        with theirs:
+            self.popen = subprocess.Popen(
+                [*command, *map(str, numbers), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=numbers,
+                start_new_session=True,  # Ctrl-C is not for it
+            )
+        self.connection = Connection(ours.detach())
+        self.connection.send_bytes(opening)
+        self.end = weakref.finalize(self, _end, self.popen, self.connection, self.shelf)
+
+    def ask(self, seconds: float, what: str, *given: Any) -> Any:
+        """Let it do something, and wait for the answer; raises as `answer` does."""
+        self.tell(what, *given)
+        return self.answer(seconds)
+
+    def tell(self, what: str, *given: Any) -> None:
+        """Let it do something.
+
+        Raises:
+            LostError: if it has ended.
+        """
+        message = pickle.dumps((what, *given))
+        try:
+            self.connection.send_bytes(message)
+        except OSError as error:
+            raise self._lost("has ended") from error
+
+    def answer(self, seconds: float) -> Any:
+        """What it answers.
+
+        Raises:
+            LostError: if it has ended, or does not answer in time; it is ended then.
+            RuntimeError: if the drafter has raised something.
+        """
+        try:
+            if not self.connection.poll(seconds):
+                raise self._lost(f"has not answered in {seconds:.3g} s")
+            how, answer = pickle.loads(self.connection.recv_bytes())
+        except (OSError, EOFError) as error:
+            raise self._lost("has ended") from error
+        if how == "raised":
+            kind, said = answer
+            raise {"ValueError": ValueError, "MemoryError": MemoryError}.get(kind, RuntimeError)(said)
+        return answer
+
+    def _lost(self, why: str) -> LostError:
+        self.end()
+        return LostError(f"its process {why}")
+
+
+def _end(popen: "subprocess.Popen[bytes]", connection: Connection, shelf: Shelf) -> None:
+    """Leave nothing of a process, whatever it is at."""
+    with suppress(OSError):
+        connection.close()  # which it takes for the end
+    with suppress(OSError):
+        shelf.close()
+    try:
+        popen.wait(ENDING)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        popen.wait()
+
+
+class ProcessWorker(Worker):
+    """Prepares in a process, which hosts the drafter; what it is told and asked goes there.
+
+    It is there as long as this worker is. One that dies, hangs or cannot open the drafter is given up, and another one
+    is started when the next sequence begins; until that is ready, sequences are decoded without drafts.
+
+    Args:
+        command: the process's; see `_Process`.
+        opening: what it is sent first, pickled.
+        vocab_size: the target's.
+        patience: how long an answer may take.
+
+    Raises:
+        ValueError: if the drafter cannot be opened there.
+        LostError: if the process ends before it is.
+    """
+
+    def __init__(self, command: Sequence[str], opening: Any, vocab_size: int, patience: Patience | None = None) -> None:
+        self._command, self._opening = command, pickle.dumps(opening)
+        self._patience = patience if patience is not None else Patience()
+        self._vocab_size = vocab_size
+        self._process: _Process | None = _Process(command, self._opening)
+        self._starting: _Process | None = None
+        self._stopping = False
+        about: About = self._process.answer(self._patience.first)
+        self.drafter = _Remote(self, about, vocab_size)
+
+    @property
+    def number(self) -> int | None:
+        """The process's number; None where there is none."""
+        return None if self._process is None else self._process.popen.pid
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]  # whether it is back is seen when it is asked
+        """Whether there is no process that has opened the drafter; asking for it starts one."""
+        if self._process is not None and self._process.popen.poll() is not None:
+            self._give_up()
+        if self._process is not None:
+            return False
+        if self._starting is None:
+            with suppress(OSError):
+                self._starting = _Process(self._command, self._opening)
+            return True
+        try:
+            if not self._starting.connection.poll(0):
+                return True
+            self._starting.answer(self._patience.least)
+        except (LostError, RuntimeError, ValueError, MemoryError, OSError):
+            self._starting = None  # and again at the next sequence
+            return True
+        self._process, self._starting = self._starting, None
+        return False
+
+    def _give_up(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def ask(self, what: str, *given: Any) -> Any:
+        """Let the drafter do something.
+
+        Raises:
+            LostError: if there is no process any more.
+            RuntimeError: if the drafter has raised something.
+        """
+        if self._process is None:
+            raise LostError("its process has ended")
+        started = perf_counter()
+        try:
+            answer = self._process.ask(self._patience.seconds, what, *given)
+        except (LostError, KeyboardInterrupt):  # an answer that nobody waits for would be the next one's
+            self._give_up()
+            raise
+        self._patience.saw([perf_counter() - started])
+        return answer
+
+    def place(self, features: Any) -> Placed | None:
+        """Put features where the process finds them."""
+        return None if features is None or self._process is None else self._process.shelf.place(features)
+
+    def clear(self) -> None:
+        """Features that were placed have been taken."""
+        if self._process is not None:
+            self._process.shelf.clear()
+
+    def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
+        self._stopping = False
+        if self._process is not None:
+            with suppress(LostError):  # seen again when it is stopped
+                self._process.tell("prepare", schedule, jobs)
+                self._stopping = True
+
+    def stop(self) -> Stopped:
+        started = perf_counter()
+        if not self._stopping or self._process is None:
+            return Stopped(failure=LostError("its process has ended"))
+        try:
+            found: Stopped = self._process.ask(self._patience.seconds, "stop")
+        except BaseException as error:
+            self._give_up()
+            if not isinstance(error, Exception):
+                raise
+            return Stopped(failure=error)
+        self._stopping = False
+        self._patience.saw([span.seconds for span in found.spans])
+        return attrs.evolve(found, spans=[*found.spans, Span("wait", started, perf_counter())])
+
+    def close(self) -> None:
+        """End the process."""
+        self._give_up()
+        if self._starting is not None:
+            self._starting.end()
+
+
+class _Remote(Drafter):
+    """Stands for a drafter that a process hosts."""
+
+    def __init__(self, worker: ProcessWorker, about: About, vocab_size: int) -> None:
+        self._worker = weakref.proxy(worker)
+        self._vocab_size = vocab_size
+        self.max_depth = about.max_depth
+        self.uses_target = False  # what it runs there is not this target
+        self._described = about.described
+
+    def describe(self) -> Mapping[str, object]:
+        return self._described
+
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._worker.ask("open", slot, prompt, room)
+
+    def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        taken: int = self._worker.ask("resume", slot, prompt, room, source, length)
+        return taken
+
+    def close(self, slot: int) -> None:
+        self._worker.ask("close", slot)
+
+    def read(self, parts: Mapping[int, Part]) -> None:
+        own = {slot: (one.start, one.count, self._worker.place(one.features)) for slot, one in parts.items()}
+        self._worker.ask("read", own)
+        self._worker.clear()
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        own = {
+            slot: (one.tokens, one.nodes, self._worker.place(one.features), one.answers)
+            for slot, one in committed.items()
+        }
+        self._worker.ask("commit", own)
+        self._worker.clear()
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        bare = [attrs.evolve(one, tree=one.tree.without_laws()) for one in frontiers]
+        given, passes, first = self._worker.ask("propose", bare)
+        answers = [attrs.evolve(one, law=self._law(first + at, one)) for at, one in enumerate(given)]
+        return Proposed(answers, passes)
+
+    def _law(self, answer: int, offered: Candidates) -> Callable[[int], FloatArray]:
+        def law(row: int) -> FloatArray:
+            try:
+                found: FloatArray = self._worker.ask("law", answer, row)
+            except LostError:
+                found = Row.of(offered, row, offered.width).offered_law(self._vocab_size)
+            return found
+
+        return law
+
+
+def python(module: str, function: str) -> list[str]:
+    """A command that calls a function of ours, where modules are found as they are here."""
+    path = json.dumps(sys.path)
+    code = f"import json, sys; sys.path[:] = json.loads({path!r}); from {module} import {function}; {function}()"
+    return [sys.executable, "-c", code]

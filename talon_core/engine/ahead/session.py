@@ -1,0 +1,46 @@
+"""The session of a drafter that goes on while the target verifies: nothing is prepared outside of it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from talon_core.sessions import RepeatableSession
+
+
+class AheadSession(RepeatableSession):
+    """The real drafter's session; when it is left, what is prepared ends first.
+
+    Args:
+        make: gives the real drafter's session.
+        rest: ends what is prepared.
+        known: a session of the real drafter that was entered before, where this is to be the same one again.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], AbstractContextManager[object]],
+        rest: Callable[[], None],
+        known: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._make, self._rest, self._known = make, rest, known
+        self._inside: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        again = self._known.again() if isinstance(self._known, RepeatableSession) else None
+        self._inside = again if again is not None else self._make()
+        if again is None:
+            self._known = self._inside
+        self._inside.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._inside is not None
+        try:
+            self._rest()
+        finally:
+            suppressed = self._inside.__exit__(kind, error, traceback)
+        return suppressed
+
+    def again(self) -> "AheadSession":
+        return AheadSession(self._make, self._rest, self._known)

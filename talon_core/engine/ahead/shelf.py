@@ -1,0 +1,94 @@
+"""Memory that two processes share for arrays, so that what is sent between them stays small."""
+
+import mmap
+import os
+import tempfile
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+GRANULE = 1 << 20
+"""Bytes by which it grows."""
+
+
+@attrs.frozen
+class Placed:
+    """Where a tensor lies.
+
+    Attributes:
+        start: its first byte.
+        shape: likewise.
+        dtype: its type, as "float32".
+        size: bytes of the whole memory by then.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+
+
+class Shelf:
+    """Memory without a name: it is gone when both processes are, however they end.
+
+    Args:
+        number: of the file that it is; None makes one.
+
+    Attributes:
+        number: likewise, for the other process to inherit.
+    """
+
+    def __init__(self, number: int | None = None) -> None:
+        self.number = _nameless() if number is None else number
+        self._memory: Any = None
+        self._size = 0
+        self._used = 0
+
+    def clear(self) -> None:
+        """What was placed has been taken."""
+        self._used = 0
+
+    def place(self, tensor: Tensor) -> Placed:
+        """Put a tensor there."""
+        own = tensor.detach().cpu().contiguous()
+        data = own.view(torch.uint8).numpy().reshape(-1) if own.numel() else np.empty(0, dtype=np.uint8)
+        start, end = self._used, self._used + len(data)
+        if end > self._size:
+            size = -(-end // GRANULE) * GRANULE
+            os.ftruncate(self.number, size)
+            self._map(size)
+        if len(data):
+            np.frombuffer(self._memory, dtype=np.uint8)[start:end] = data
+        self._used = end
+        return Placed(start, tuple(own.shape), str(own.dtype).removeprefix("torch."), self._size)
+
+    def take(self, placed: Placed) -> Tensor:
+        """A copy of what was put there."""
+        dtype: torch.dtype = getattr(torch, placed.dtype)
+        if placed.size > self._size:
+            self._map(placed.size)
+        found = torch.empty(placed.shape, dtype=dtype)
+        if found.numel():
+            length = found.numel() * found.element_size()
+            data = np.frombuffer(self._memory, dtype=np.uint8)[placed.start : placed.start + length]
+            found.view(torch.uint8).view(-1).copy_(torch.from_numpy(data.copy()))
+        return found
+
+    def _map(self, size: int) -> None:
+        self._memory = mmap.mmap(self.number, size)
+        self._size = size
+
+    def close(self) -> None:
+        """Give it up in this process."""
+        self._memory = None
+        os.close(self.number)
+
+
+def _nameless() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("talon")
+    with tempfile.TemporaryFile() as file:  # it has no name any more
+        return os.dup(file.fileno())

@@ -1,0 +1,142 @@
+"""A worker that prepares in a thread of this process."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from queue import SimpleQueue
+from threading import Event, Thread
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from talon_core.drafter import Drafter
+from talon_core.engine.ahead.patience import Patience
+from talon_core.engine.ahead.preparing import Job, Preparing
+from talon_core.engine.ahead.spans import Spans
+from talon_core.engine.ahead.worker import Stopped, Worker
+from talon_core.rounds import Span
+from talon_core.runtime.recording import used_beside
+from talon_core.schedule import Schedule
+
+LOG = logging.getLogger(__name__)
+
+
+class _Task:
+    """What the thread is to prepare.
+
+    Attributes:
+        stopping: set where no further call of the drafter is to be made.
+        done: set where none is being made any more.
+        failure: what the drafter has raised.
+    """
+
+    def __init__(self, preparing: Preparing, spans: Spans) -> None:
+        self.preparing = preparing
+        self.spans = spans
+        self.stopping = Event()
+        self.done = Event()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        """Prepare until all is done, or it is stopped."""
+        try:
+            while not self.stopping.is_set():
+                with self.spans.of("prepare"):
+                    if not self.preparing.step():
+                        break
+        except Exception as error:
+            self.failure = error
+        finally:
+            self.done.set()
+
+
+class ThreadWorker(Worker):
+    """Prepares in a thread, which is there within a session; on a GPU in a stream of its own.
+
+    It pays where the target's passes leave Python and the processor to others: on a GPU, or for a drafter that looks
+    up. Calls of the drafter are never broken off: `stop` waits until the present one is over. One that takes many times
+    as long as any before it is given up, and the drafter with it, until it comes back.
+
+    Args:
+        drafter: likewise.
+        now: the clock, in seconds.
+        patience: how long a call may take.
+    """
+
+    def __init__(
+        self, drafter: Drafter, now: Callable[[], float] = perf_counter, patience: Patience | None = None
+    ) -> None:
+        self.drafter = drafter
+        self._now = now
+        self._patience = patience if patience is not None else Patience()
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._task: _Task | None = None
+        self._stuck: _Task | None = None
+        self._beside = ExitStack()
+        self._stream: Any = None
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]  # whether the thread has come back is seen when it is asked
+        """Whether a call of the drafter has not come back."""
+        if self._stuck is not None and self._stuck.done.is_set():
+            self._stuck = None
+        return self._stuck is not None
+
+    def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
+        stream = self._own_stream()
+        task = _Task(Preparing(self.drafter, schedule, jobs, self._now), Spans(self._now))
+        if self._thread is None:
+            self._tasks = SimpleQueue()
+            self._thread = Thread(target=_serve, args=(self._tasks, stream), name="talon-prepares", daemon=True)
+            self._thread.start()
+        self._task = task
+        self._tasks.put(task)
+
+    def _own_stream(self) -> Any:
+        """A stream of the current GPU's, which begins where the present one is; None without a GPU."""
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
+            return None
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
+        self._stream.wait_stream(torch.cuda.current_stream())
+        self._beside.enter_context(used_beside())
+        return self._stream
+
+    def stop(self) -> Stopped:
+        task = self._task
+        if task is None:
+            return Stopped()
+        task.stopping.set()
+        started = self._now()
+        came_back = task.done.wait(self._patience.seconds)
+        self._task = None
+        self._beside.close()
+        if not came_back:
+            self._stuck, self._thread = task, None  # a new one is made where it is wanted
+            self._tasks.put(None)
+            return Stopped(failure=TimeoutError(f"a call has not come back in {self._patience.seconds:.3g} s"))
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        spans: list[Span] = task.spans.found
+        self._patience.saw([span.seconds for span in spans])
+        spans = [*spans, Span("wait", started, self._now())]
+        if task.failure is not None:
+            return Stopped(failure=task.failure, spans=spans)
+        preparing = task.preparing
+        return Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)
+
+    def rest(self) -> None:
+        if self._thread is not None:
+            self._tasks.put(None)
+            self._thread.join()
+            self._thread = None
+
+
+def _serve(tasks: "SimpleQueue[_Task | None]", stream: Any) -> None:
+    """What the thread does. It knows nothing of the worker, which may be given up."""
+    inside: AbstractContextManager[Any] = torch.cuda.stream(stream) if stream is not None else nullcontext()
+    with inside:
+        while (task := tasks.get()) is not None:
+            task.run()

@@ -1,0 +1,287 @@
+"""Drafting ahead: what was prepared is what the drafter would say, and what was not prepared is asked for."""
+
+from functools import partial
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talon_core import Engine, PluginError, Request, TableTarget
+from talon_core.engine.ahead.worker import InLine
+from talon_core.sampling import temperature_sampling
+from talon_core.schedule import Outcome, Schedule
+from talon_core.testing import TableDrafter
+from talon_core.testing.odd_policies import CoinTosser, Erratic
+from talon_drafters import Lookahead, Ngram
+from talon_strategies import Block, Branch, Cached, Chain, Eagle2, Match, Pearl, SampledChain, Sync, Talon, TalonSampled
+from talon_tests.whole_texts import WholeTexts
+
+VOCAB = 4
+EVERYTHING = Cached(budget=1000)
+SCHEDULES = [EVERYTHING, Cached(budget=2), Cached(budget=3, allocation="geometric"), Branch(budget=3), Pearl()]
+
+POLICIES = [Talon(budget=6, top_k=2), Chain(length=3), Erratic(3), CoinTosser(), TalonSampled(budget=5)]
+
+
+def target(seed=0):
+    return TableTarget(np.random.default_rng(seed).normal(size=(VOCAB,) * 3) * 2)
+
+
+def laws(seed=1, tables=11):
+    return np.random.default_rng(seed).dirichlet(np.ones(VOCAB), size=tables)
+
+
+def request(length=12, temperature=0.0, seed=0, prompt=(1, 2, 3), eos=frozenset()):
+    return Request(np.array(prompt), length, temperature_sampling(temperature), frozenset(eos), seed=seed)
+
+
+def decoded(schedule, policy=None, rule=None, drafter=None, calls=lambda: None, requests=None, **how):
+    """The sequences, decoded together."""
+    policy = policy if policy is not None else Talon(budget=6, top_k=2)
+    drafter = drafter if drafter is not None else WholeTexts(laws())
+    worker = partial(InLine, calls=calls)
+    how = {"allocator": None, **how}  # which looks at the time that passes take
+    engine = Engine(target(), rule or Match(), policy, drafter, schedule=schedule, worker=worker, **how)
+    sequences = [engine.submit(one) for one in requests or [request()]]
+    while not all(one.finished for one in sequences):
+        engine.step()
+    for one in sequences:
+        if one.error is not None:
+            raise one.error
+    return sequences
+
+
+def shape(round_):
+    return round_.tree.tokens.tolist(), round_.tree.parents.tolist(), round_.path.tolist(), round_.tokens.tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("policy", "rule"), [(Talon(budget=6, top_k=2), Match()), (Chain(length=3), Match()), (Eagle2(budget=5), Match()),
+                         (SampledChain(length=2), Block())]
+)  # fmt: skip
+def test_a_hit_makes_the_very_tree_that_drafting_would_have_made(policy, rule, temperature):
+    (plain,) = decoded(None, policy, rule, requests=[request(30, temperature)])
+    (ahead,) = decoded(EVERYTHING, policy, rule, requests=[request(30, temperature)])
+    assert ahead.token_ids == plain.token_ids
+    assert [shape(one) for one in ahead.rounds] == [shape(one) for one in plain.rounds]
+    assert all(one.hit for one in ahead.rounds[1:-1])
+    assert ahead.rounds[0].hit is None
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_is_the_targets_with_every_schedule(schedule, temperature):
+    requests = [request(20, temperature, seed, prompt) for seed, prompt in enumerate([(1, 2, 3), (0,), (3, 3)])]
+    plain = decoded(None, requests=requests)
+    again = [attrs.evolve(one) for one in requests]
+    assert [one.token_ids for one in decoded(schedule, requests=again)] == [one.token_ids for one in plain]
+
+
+def test_hits_ask_the_drafter_nothing_before_the_target_is_asked():
+    drafter = WholeTexts(laws())
+    (sequence,) = decoded(EVERYTHING, drafter=drafter, requests=[request(30)])
+    assert all(one.draft_passes == 0 for one in sequence.rounds[1:])
+    (plain,) = decoded(None, requests=[request(30)])
+    assert all(one.draft_passes > 0 for one in plain.rounds[:-1])
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+def test_what_was_not_prepared_in_time_is_asked_for(calls):
+    (plain,) = decoded(None, requests=[request(30)])
+    (ahead,) = decoded(EVERYTHING, calls=lambda: calls, requests=[request(30)])
+    assert [shape(one) for one in ahead.rounds] == [shape(one) for one in plain.rounds]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    script=st.lists(st.sampled_from([None, 0, 1, 2, 5]), min_size=1, max_size=9),
+    schedule=st.sampled_from(SCHEDULES[:-1]),
+    policy=st.sampled_from(POLICIES),
+    most=st.sampled_from([None, 2, 3]),
+    temperature=st.sampled_from([0.0, 1.0]),
+)
+def test_whenever_preparing_ends_trees_are_those_of_drafting_in_turn(script, schedule, policy, most, temperature):
+    """A drafter that answers by the text alone: who has answered, and when, cannot be seen in any tree."""
+    given = [request(12, temperature, seed, prompt) for seed, prompt in enumerate([(1, 2, 3), (0,)])]
+    script = iter(script * 40)
+    made = {
+        schedule: decoded(
+            schedule,
+            policy,
+            drafter=WholeTexts(laws(), most),
+            calls=lambda: next(script),
+            requests=[attrs.evolve(one) for one in given],
+        )
+        for schedule in (None, schedule)
+    }
+    for plain, ahead in zip(*made.values(), strict=True):
+        assert [shape(one) for one in ahead.rounds] == [shape(one) for one in plain.rounds]
+
+
+def test_pearl_verifies_the_root_alone_after_a_miss():
+    (sequence,) = decoded(Pearl(), Chain(length=3), requests=[request(60)])
+    hits = [one.hit for one in sequence.rounds]
+    assert {None, True, False} == {*hits}
+    for one in sequence.rounds[:-1]:
+        assert (len(one.tree) > 1) == (one.hit is True)
+
+
+def test_pearl_goes_on_behind_the_end():
+    """In post-verify everything was accepted, and the target went on as the drafter did."""
+    (sequence,) = decoded(Pearl(), Chain(length=3), requests=[request(60)])
+    for before, one in zip(sequence.rounds, sequence.rounds[1:], strict=False):
+        if one.hit:
+            assert before.accepted == len(before.tree) - 1
+
+
+def test_a_schedule_that_prepares_nothing_leaves_the_drafter_alone():
+    drafter = WholeTexts(laws())
+    engine = Engine(target(), Match(), Chain(), drafter, schedule=Sync(), worker=InLine)
+    assert engine.parts.drafter is drafter
+
+
+@attrs.frozen
+class Nonsense(Schedule):
+    name = "nonsense"
+    answer: object = None
+
+    def outcomes(self, outlook):
+        return self.answer if self.answer is not None else 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ([Outcome(99, 0)], "has nodes 0 to"),
+        ([Outcome(0, VOCAB)], "tokens 0 to 3"),
+        ([(0, 1)], "must be Outcomes"),
+        (None, "raised ZeroDivisionError in outcomes"),
+        (5, "raised TypeError in outcomes"),
+    ],
+)
+def test_a_schedule_that_errs_costs_the_preparation_and_is_named_once(answer, says, caplog):
+    (plain,) = decoded(None)
+    (ahead,) = decoded(Nonsense(answer))
+    assert ahead.token_ids == plain.token_ids
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 1
+    assert "schedule 'nonsense'" in said[0]
+    assert says in said[0]
+
+
+def test_outcomes_that_cannot_come_are_left_out():
+    @attrs.frozen
+    class All(Schedule):
+        name = "all"
+
+        def outcomes(self, outlook):
+            found = [Outcome(node, token) for node in range(len(outlook.tree)) for token in range(VOCAB)]
+            return found + found
+
+    (plain,) = decoded(None, requests=[request(30, eos={0})])
+    (ahead,) = decoded(All(), requests=[request(30, eos={0})])
+    assert [shape(one) for one in ahead.rounds] == [shape(one) for one in plain.rounds]
+    assert all(one.hit for one in ahead.rounds[1:-1])
+
+
+class Fails(WholeTexts):
+    """Fails in its n-th call, and in no other."""
+
+    def __init__(self, at, nonsense=False):
+        super().__init__(laws())
+        self.at, self.nonsense = at, nonsense
+
+    def propose(self, frontiers):
+        if len(self.calls) == self.at:
+            self.calls.append([])
+            if self.nonsense:
+                return 5
+            raise MemoryError("no memory is left")
+        return super().propose(frontiers)
+
+
+@pytest.mark.parametrize("nonsense", [False, True])
+def test_a_drafter_that_fails_while_it_prepares_costs_speed_alone(nonsense, caplog):
+    def finished(engine):
+        sequence = engine.submit(request(20))
+        while not sequence.finished:
+            engine.step()
+        return sequence
+
+    (plain,) = decoded(None, requests=[request(20)])
+    drafter = Fails(5, nonsense)
+    engine = Engine(target(), Match(), Chain(length=2), drafter, schedule=EVERYTHING, worker=InLine)
+    first = finished(engine)
+    assert first.error is None
+    assert first.token_ids == plain.token_ids
+    assert len(first.rounds[-1].tree) == 1
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 1
+    assert "failed while the target verified" in said[0]
+    second = finished(engine)
+    assert second.token_ids == plain.token_ids
+    assert any(one.hit for one in second.rounds)
+
+
+def test_a_drafter_that_fails_when_it_is_asked_is_refused_as_always():
+    with pytest.raises(PluginError, match="Fails"):
+        decoded(EVERYTHING, drafter=Fails(0))
+
+
+def test_a_drafter_of_one_token_has_nothing_to_prepare():
+    with pytest.raises(ValueError, match=r"drafts 1 token a round.*take the schedule sync"):
+        decoded(EVERYTHING, drafter=WholeTexts(laws(), max_depth=1))
+
+
+def test_a_drafter_that_runs_the_target_is_refused():
+    drafter = WholeTexts(laws())
+    drafter.uses_target = True
+    with pytest.raises(ValueError, match="busy while the target verifies"):
+        decoded(EVERYTHING, drafter=drafter)
+
+
+def test_what_was_prepared_in_another_text_is_never_used():
+    """A slot is left and taken by another sequence, while something is prepared for the one before."""
+    engine = Engine(
+        target(), Match(), Chain(length=2), WholeTexts(laws()), schedule=EVERYTHING, worker=InLine, slots=1, keep=False
+    )
+    first, second = engine.submit(request(20)), engine.submit(request(20, prompt=(1, 2)))
+    for _ in range(3):
+        engine.step()
+    engine.cancel(first)
+    while not second.finished:
+        engine.step()
+    assert second.rounds[0].hit is None
+    (alone,) = decoded(None, Chain(length=2), requests=[request(20, prompt=(1, 2))])
+    assert [shape(one) for one in second.rounds] == [shape(one) for one in alone.rounds]
+
+
+@pytest.mark.parametrize("make", [lambda: Ngram(min_match=1).open(target()), lambda: TableDrafter(laws())])
+def test_drafters_of_every_kind_go_ahead(make):
+    (plain,) = decoded(None, drafter=make(), requests=[request(30)])
+    (ahead,) = decoded(EVERYTHING, drafter=make(), requests=[request(30)])
+    assert ahead.token_ids == plain.token_ids
+    assert any(one.hit for one in ahead.rounds)
+
+
+def test_a_drafter_that_asks_the_target_goes_ahead():
+    drafter = Lookahead(window=2, ngram=3, guesses=2).open(target())
+    (plain,) = decoded(None, drafter=Lookahead(window=2, ngram=3, guesses=2).open(target()), requests=[request(30)])
+    (ahead,) = decoded(EVERYTHING, drafter=drafter, requests=[request(30)])
+    assert ahead.token_ids == plain.token_ids
+    assert any(one.inquired for one in ahead.rounds)
+
+
+def test_rounds_and_totals_tell_of_hits_and_of_time():
+    (sequence,) = decoded(Cached(budget=1), requests=[request(40)])
+    result = sequence.result(None, True)
+    assert result.stats.hits + result.stats.misses == len(sequence.rounds) - 2
+    assert result.stats.hits > 0
+    assert result.stats.misses > 0
+    assert {span.part for one in sequence.rounds for span in one.spans} >= {"prepare", "draft", "verify"}
+    assert result.stats.prepare_seconds > 0
+    one = sequence.rounds[1]
+    assert type(one).from_dict(one.as_dict()).hit is one.hit

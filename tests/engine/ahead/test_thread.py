@@ -1,0 +1,189 @@
+"""Preparing in a thread: whatever its timing is, the text stays, and nothing of it is left behind."""
+
+import threading
+import time
+from random import Random
+
+import numpy as np
+import pytest
+
+from talon_core import Engine, Request, TableTarget
+from talon_core.engine.ahead.patience import Patience
+from talon_core.engine.ahead.thread import ThreadWorker
+from talon_core.sampling import temperature_sampling
+from talon_strategies import Branch, Cached, Chain, Match, Pearl, Talon
+from talon_tests.whole_texts import WholeTexts
+
+VOCAB = 4
+SCHEDULES = [Cached(budget=20), Cached(budget=3, allocation="geometric"), Branch(budget=3), Pearl()]
+
+
+class Slow(TableTarget):
+    """A target that takes as long as it likes, and leaves the processor to others meanwhile."""
+
+    def __init__(self, seconds=lambda: 0.0):
+        super().__init__(np.random.default_rng(0).normal(size=(VOCAB,) * 3) * 2)
+        self.seconds = seconds
+
+    def verify(self, *args):
+        time.sleep(self.seconds())
+        return super().verify(*args)
+
+
+class Sleepy(WholeTexts):
+    """A drafter that sleeps, and finds out if two ask it at a time."""
+
+    def __init__(self, seconds=lambda: 0.0):
+        super().__init__(np.random.default_rng(1).dirichlet(np.ones(VOCAB), size=11))
+        self.seconds = seconds
+        self.busy = threading.Lock()
+
+    def propose(self, frontiers):
+        assert self.busy.acquire(blocking=False), "it is asked by two at a time"
+        try:
+            time.sleep(self.seconds())
+            return super().propose(frontiers)
+        finally:
+            self.busy.release()
+
+    def commit(self, committed):
+        assert self.busy.acquire(blocking=False), "it is told something while it is asked"
+        try:
+            super().commit(committed)
+        finally:
+            self.busy.release()
+
+
+def request(length=20, temperature=0.0, seed=0, prompt=(1, 2, 3)):
+    return Request(np.array(prompt), length, temperature_sampling(temperature), seed=seed)
+
+
+def engine(schedule, target=None, drafter=None, policy=None, **how):
+    policy = policy if policy is not None else Talon(budget=6, top_k=2)
+    drafter, target = drafter if drafter is not None else Sleepy(), target if target is not None else Slow()
+    return Engine(target, Match(), policy, drafter, schedule=schedule, allocator=None, **how)
+
+
+def finished(engine, *requests):
+    sequences = [engine.submit(one) for one in requests]
+    while not all(one.finished for one in sequences):
+        engine.step()
+    assert all(one.error is None for one in sequences)
+    return sequences
+
+
+def at_random(seed, most=0.004):
+    random = Random(seed)
+    return lambda: random.choice([0.0, 0.0, random.random() * most])
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    before = {*threading.enumerate()}
+    yield
+    assert {*threading.enumerate()} <= before
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_is_the_targets_whatever_sleeps(schedule, temperature):
+    requests = [request(20, temperature, seed, prompt) for seed, prompt in enumerate([(1, 2, 3), (0,), (3, 3)])]
+    plain = [one.token_ids for one in finished(engine(None), *requests)]
+    for seed in range(5):
+        target, drafter = Slow(at_random(seed)), Sleepy(at_random(seed + 100))
+        again = [Request(one.ids, one.max_new_tokens, one.sampling, seed=one.seed) for one in requests]
+        assert [one.token_ids for one in finished(engine(schedule, target, drafter), *again)] == plain
+
+
+def test_drafting_goes_on_while_the_target_verifies():
+    """A target of 30 ms and a drafter of 3: what is prepared in time is there at once."""
+    target, drafter = Slow(lambda: 0.03), Sleepy(lambda: 0.003)
+    (sequence,) = finished(engine(Cached(budget=100), target, drafter, Chain(length=2)), request(20))
+    assert all(one.hit for one in sequence.rounds[1:-1])
+    assert all(one.draft_passes == 0 for one in sequence.rounds[1:-1])
+    for one in sequence.rounds[:-1]:
+        (verify,) = [span for span in one.spans if span.part == "verify"]
+        assert any(verify.start <= span.start < verify.end for span in one.spans if span.part == "prepare")
+
+
+def test_it_waits_for_the_call_that_is_being_made_and_for_no_more():
+    target, drafter = Slow(lambda: 0.0), Sleepy(lambda: 0.02)
+    (sequence,) = finished(engine(Cached(budget=100), target, drafter, Chain(length=3)), request(10))
+    assert all(one.wait_seconds < 0.1 for one in sequence.rounds)
+    assert max(one.wait_seconds for one in sequence.rounds) > 0.005
+
+
+def test_a_call_that_does_not_come_back_is_given_up(caplog):
+    stuck = threading.Event()
+
+    class Stuck(Sleepy):
+        def propose(self, frontiers):
+            if threading.current_thread() is not threading.main_thread() and not stuck.is_set():
+                stuck.wait()
+            return super().propose(frontiers)
+
+    made = engine(
+        Cached(budget=100),
+        drafter=Stuck(),
+        worker=lambda drafter: ThreadWorker(drafter, patience=Patience(first=0.05, least=0.05)),
+    )
+    with made.session():
+        (plain,) = finished(engine(None), request(20))
+        (first,) = finished(made, request(20))
+        assert first.token_ids == plain.token_ids
+        assert all(len(one.tree) == 1 for one in first.rounds[1:])
+        (second,) = finished(made, request(20, seed=2))  # while it is away
+        assert second.token_ids == plain.token_ids
+        assert all(len(one.tree) == 1 for one in second.rounds)
+        said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert len(said) == 1
+        assert "has not come back" in said[0]
+        stuck.set()
+        time.sleep(0.1)
+        (third,) = finished(made, request(20, seed=3))
+        assert any(one.hit for one in third.rounds)
+
+
+def test_ctrl_c_in_the_target_leaves_nothing_running():
+    class Interrupted(Slow):
+        passes = 0
+
+        def verify(self, *args):
+            self.passes += 1
+            if self.passes == 3:
+                time.sleep(0.01)
+                raise KeyboardInterrupt
+            return super().verify(*args)
+
+    drafter = Sleepy(lambda: 0.005)
+    made = engine(Cached(budget=100), Interrupted(), drafter)
+    sequence = made.submit(request())
+    made.step()
+    made.step()
+    with pytest.raises(KeyboardInterrupt):
+        made.step()
+    assert sequence.cancelled
+    assert not drafter.texts
+    (plain,) = finished(engine(None), request(20))
+    (again,) = finished(made, request(20))
+    assert again.token_ids == plain.token_ids
+
+
+def test_a_cancelled_sequence_leaves_nothing_running():
+    drafter = Sleepy(lambda: 0.01)
+    made = engine(Cached(budget=100), Slow(lambda: 0.005), drafter, keep=False)
+    with made.session():
+        sequence = made.submit(request())
+        made.step()
+        made.cancel(sequence)
+        made.step()
+        assert not drafter.texts
+
+
+def test_patience_grows_with_what_calls_take():
+    patience = Patience(times=3, least=1.0, first=9.0)
+    assert patience.seconds == 9.0
+    patience.saw([0.1])
+    assert patience.seconds == 1.0
+    patience.saw([2.0, 1.0])
+    assert patience.seconds == 6.0

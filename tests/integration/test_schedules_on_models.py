@@ -1,0 +1,99 @@
+"""Drafting while SmolLM2 verifies: the same text with every schedule, whatever sleeps."""
+
+import time
+from random import Random
+
+import numpy as np
+import pytest
+
+from talon_core import Engine, Request
+from talon_core.engine.ahead.thread import ThreadWorker
+from talon_core.plugins.parts import Parts
+from talon_strategies import Branch, Cached, Chain, Match, Pearl, SampledChain, Talon
+
+pytestmark = [pytest.mark.models, pytest.mark.slow]
+
+PROMPT = "Repeat this twice: The quick brown fox jumps over the lazy dog."
+SCHEDULES = [Cached(budget=6), Cached(budget=6, allocation="geometric"), Branch(budget=4), Pearl()]
+DRAFTERS = ["ngram", "eagle3", "hybrid"]
+NEW_TOKENS = 24
+
+
+def sleeping(seed):
+    """A worker whose drafter sleeps at random before it answers."""
+    random = Random(seed)
+
+    class Sleeping(ThreadWorker):
+        def prepare(self, schedule, jobs):
+            time.sleep(random.choice([0.0, 0.0, 0.01]))
+            super().prepare(schedule, jobs)
+
+        def stop(self):
+            time.sleep(random.choice([0.0, 0.0, 0.02]))
+            return super().stop()
+
+    return Sleeping
+
+
+def engine(decoder, policy, schedule, seed=0):
+    parts = decoder.engine.parts
+    return Engine(parts.target, Match(), policy, decoder.drafter, parts.spec, schedule=schedule, worker=sleeping(seed))
+
+
+def text(engine, request):
+    sequence = engine.submit(request)
+    with engine.session():
+        while not sequence.finished:
+            engine.step()
+    if sequence.error is not None:
+        raise sequence.error
+    return sequence
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_greedy_texts_are_those_of_plain_decoding(smollm, shared_target, answers, drafter):
+    model, tokenizer = smollm
+    decoder = shared_target(model, tokenizer, Parts(drafter, "chain:length=3"))
+    ids = decoder.frontend.request(PROMPT, {}).ids
+    plain = answers.of(
+        ("schedules", PROMPT, NEW_TOKENS),
+        lambda: text(Engine(decoder.target, Match()), Request(ids, NEW_TOKENS)).token_ids,
+    )
+    for seed, schedule in enumerate(SCHEDULES):
+        for policy in (Chain(length=3), Talon(budget=6, top_k=3)):
+            sequence = text(engine(decoder, policy, schedule, seed), Request(ids, NEW_TOKENS))
+            assert sequence.token_ids == plain, (schedule, policy)
+            hits = [one.hit for one in sequence.rounds]
+            assert True in hits or False in hits
+
+
+def test_a_draft_model_goes_ahead(smollm, shared_target):
+    """The target's own model drafts: it is always right, so that every round but the first hits."""
+    model, tokenizer = smollm
+    decoder = shared_target(model, tokenizer, Parts("draft-model:model=smollm2-135m", "chain:length=2"))
+    ids = decoder.frontend.request(PROMPT, {}).ids
+    sequence = text(engine(decoder, Chain(length=2), Cached(budget=2)), Request(ids, 12))
+    assert sequence.token_ids == text(Engine(decoder.target, Match()), Request(ids, 12)).token_ids
+    assert all(one.accepted == len(one.tree) - 1 for one in sequence.rounds)
+
+
+def test_drawn_texts_are_the_same_whatever_is_prepared(smollm, shared_target):
+    """Sample-and-match draws each token of a text from the target's law by the same numbers, whatever was drafted."""
+    model, tokenizer = smollm
+    decoder = shared_target(model, tokenizer, Parts("eagle3", "chain:length=3"))
+    request = decoder.frontend.request(PROMPT, {"temperature": 1.0, "seed": 3, "max_new_tokens": 16})
+    (plain,) = [one.token_ids for one in decoder.run_all([request])]
+    for schedule in (Cached(budget=6), Pearl()):
+        again = Request(np.array(request.ids), 16, request.sampling, request.eos, seed=3)
+        assert text(engine(decoder, Chain(length=3), schedule), again).token_ids == plain
+
+
+def test_a_policy_that_draws_gets_laws_of_what_was_prepared(smollm, shared_target):
+    model, tokenizer = smollm
+    decoder = shared_target(model, tokenizer, Parts("eagle3", "chain:length=3"))
+    request = decoder.frontend.request(PROMPT, {"temperature": 1.0, "seed": 3, "max_new_tokens": 16})
+    made = engine(decoder, SampledChain(length=2), Cached(budget=24))
+    sequence = text(made, request)
+    assert sequence.finish_reason in ("length", "eos")
+    assert any(one.hit for one in sequence.rounds)
+    assert all(one.tree.drawn for one in sequence.rounds if len(one.tree) > 1)
