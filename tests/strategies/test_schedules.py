@@ -62,6 +62,14 @@ def test_the_likeliest_outcomes_are_prepared_for_and_none_is_in_the_tree(tree, b
     assert all(score <= scores[-1] for one, score in every.items() if one not in found)
 
 
+def test_what_is_asked_for_are_the_places_where_paths_most_probably_end():
+    tree = TokenTree([0, 1, 2, 1], [-1, 0, 0, 1], np.log([1.0, 0.9, 0.06, 0.8]))
+    assert Likeliest().nodes(tree, 1).tolist() == [3]  # 0.8 of it, and 0.1 at its parent, 0.06 at 2, 0.04 at the root
+    assert Likeliest().nodes(tree, 2).tolist() == [1, 3]
+    assert Likeliest().nodes(tree, 3).tolist() == [1, 2, 3]
+    assert Likeliest().nodes(tree, 9).tolist() == [0, 1, 2, 3]
+
+
 def test_geometric_shares_outcomes_along_the_likeliest_path_alone():
     tree = TokenTree([0, 1, 2, 1, 2], [-1, 0, 0, 1, 1], np.log([1.0, 0.6, 0.4, 0.2, 0.4]))
     assert best_path(tree).tolist() == [0, 1, 4]

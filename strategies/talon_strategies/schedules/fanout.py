@@ -20,8 +20,14 @@ class Fanout(ABC):
     """What it is called as an option."""
 
     def nodes(self, tree: TokenTree, budget: int) -> IntArray:
-        """The nodes whose next tokens must be known; arguments as for `outcomes`. By default the likeliest `budget`."""
-        return tree.best(budget)
+        """The nodes whose next tokens must be known; arguments as for `outcomes`.
+
+        By default those where paths most probably end, so many as there may be outcomes: a node ends the path unless
+        one of its children goes on with it, so leaves come before what is above them.
+        """
+        reached = np.exp(tree.path_logp)
+        ends = reached - np.bincount(tree.parents[1:], reached[1:], minlength=len(tree))
+        return np.sort(np.argsort(-ends, kind="stable")[:budget])
 
     @abstractmethod
     def outcomes(self, outlook: Outlook, budget: int) -> Sequence[Outcome]:
