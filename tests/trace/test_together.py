@@ -11,7 +11,8 @@ from talon_core import Candidates, Growth, TokenTree
 from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.errors import PluginError
-from talon_core.forest import Forest, ForestCandidates, ForestGrowth
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrowth
 from talon_core.plugins.registry import load_registry
 from talon_core.rounds import Round
 from talon_core.testing.benchmarks import SHIPPED
@@ -19,7 +20,7 @@ from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
-from talon_core.trace.together import Trying, together
+from talon_core.trace.trying import Trying, together
 from talon_strategies import Eagle2, Match, Talon
 
 GROWN_TOGETHER = (
