@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from talon_core.engine.checked_policy import checked_budget
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError
@@ -16,8 +17,9 @@ from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.tree import IntArray
 
-TREES = 512
-"""Trees that are begun with: fewer hardly take less time, and of more some turn out to be at no round's begin."""
+TREES, NODES = 512, 1 << 17
+"""Trees that are begun with, at most: fewer hardly take less time, and more of them turn out to be at no round's begin;
+and how many nodes they may have together while they are drafted, as each may have a row of candidates in the memory."""
 
 
 class Together:
@@ -48,7 +50,8 @@ class Together:
         self._grown: list[Grown] = []
         self._steps = np.zeros(count, dtype=np.int64)  # by position; 0 where nothing is known
         self._where = np.zeros((count, 2), dtype=np.int64)  # in which of `_grown`, and which tree there
-        stride = max(1, count // TREES)
+        trees = max(1, min(TREES, NODES // checked_budget(policy, "draft_budget")))
+        stride = max(1, count // trees)
         wanted = np.concatenate([np.arange(*ends, stride) for ends in pairwise(first)])
         while len(wanted):
             grown = self._grow(wanted)

@@ -100,9 +100,11 @@ def test_so_they_are_where_questions_are_not_answered_and_at_a_temperature(
         assert sum(one.outside for one in found[0]) > 0
 
 
-@pytest.mark.parametrize("trees", [1, 7, 10_000])
-def test_it_makes_no_difference_how_many_trees_are_begun_with(monkeypatch: pytest.MonkeyPatch, trees: int) -> None:
-    monkeypatch.setattr("talon_core.trace.together.TREES", trees)
+@pytest.mark.parametrize(("bound", "most"), [("TREES", 1), ("TREES", 7), ("TREES", 10_000), ("NODES", 100)])
+def test_it_makes_no_difference_how_many_trees_are_begun_with(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(f"talon_core.trace.together.{bound}", most)
     shipped = read_trace(SHIPPED)
     assert all_same(both(shipped, Method("talon", Talon(), Match())))
 
