@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from talon_core.engine.allocation import BestRate, EqualBudgets, SharedBudget
     from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
-    from talon_core.forest import Forest, ForestCandidates, ForestGrower, ForestGrowth
+    from talon_core.forest import Forest, ForestCandidates
+    from talon_core.forest_grower import ForestGrower, ForestGrowth
     from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
     from talon_core.hookspecs import hookimpl
@@ -113,7 +114,8 @@ import_on_use(
         ".engine.allocation": ["BestRate", "EqualBudgets", "SharedBudget"],
         ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],
-        ".forest": ["Forest", "ForestCandidates", "ForestGrower", "ForestGrowth"],
+        ".forest": ["Forest", "ForestCandidates"],
+        ".forest_grower": ["ForestGrower", "ForestGrowth"],
         ".hf.generate": ["as_generate"],
         ".hf.target": ["HFTarget"],
         ".hookspecs": ["hookimpl"],

@@ -6,7 +6,8 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.forest import Count, Forest, ForestCandidates, ForestGrower, ForestGrowth, Level
+from talon_core.forest import Count, Forest, ForestCandidates, Level
+from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.policy import Growth
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import places_of

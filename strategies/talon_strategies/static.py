@@ -10,7 +10,8 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.errors import is_whole
-from talon_core.forest import Count, Forest, ForestCandidates, ForestGrower, ForestGrowth
+from talon_core.forest import Count, Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.policy import Growth
 from talon_core.tree import IntArray, TokenTree
 

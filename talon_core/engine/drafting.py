@@ -13,7 +13,7 @@ from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
 from talon_core.engine.growing_slots import GrowingSlots
 from talon_core.engine.offers import Offers
-from talon_core.forest import ForestGrower, forest_grower, serve_alike
+from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import TokenTree

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.engine.growing import given_array
 from talon_core.errors import PluginError, blaming, naming
-from talon_core.forest import Forest, ForestCandidates, ForestGrower, ForestGrowth
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.tree import FloatArray, IntArray
 
 Taking = Callable[[IntArray, IntArray], tuple[IntArray, FloatArray]]

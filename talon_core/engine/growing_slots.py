@@ -11,7 +11,8 @@ from talon_core.engine.checked_candidates import plainly_fine, rectangle
 from talon_core.engine.growing import DraftLimits
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.offers import Offers
-from talon_core.forest import ForestCandidates, ForestGrower
+from talon_core.forest import ForestCandidates
+from talon_core.forest_grower import ForestGrower
 from talon_core.rounds import Span
 from talon_core.tree import FloatArray, IntArray, TokenTree, with_nodes
 

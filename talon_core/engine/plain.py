@@ -7,7 +7,8 @@ import attrs
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
-from talon_core.forest import Forest, ForestCandidates, ForestGrower, ForestGrowth
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.policy import Growth
 from talon_core.tree import IntArray, TokenTree
 

@@ -22,7 +22,7 @@ from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.table import TableDrafter
 from talon_core.trace.folder import read_trace
 from talon_core.trace.replay import Method, Replay, Totals
-from talon_core.trace.together import Trying
+from talon_core.trace.trying import Trying
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:

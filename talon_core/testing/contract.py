@@ -17,7 +17,7 @@ from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree,
 from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import blaming
-from talon_core.forest import forest_grower
+from talon_core.forest_grower import forest_grower
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained

@@ -14,7 +14,7 @@ from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, BestTrees, best_trees
 from talon_core.trace.processes import cores, in_processes
 from talon_core.trace.replay import Method, Replay, Totals
-from talon_core.trace.together import Done, Trying
+from talon_core.trace.trying import Done, Trying
 
 Text = TypeVar("Text")
 """However a text is named."""

@@ -17,7 +17,7 @@ from talon_core.trace.methods import parse_method
 from talon_core.trace.processes import in_processes
 from talon_core.trace.replay import Method, Replay
 from talon_core.trace.run import dealt
-from talon_core.trace.together import Trying
+from talon_core.trace.trying import Trying
 
 TIMED = 12
 """Texts on which a policy's own time is looked at."""

@@ -1,15 +1,25 @@
-"""Time of a verification by node count, and of a whole round, on a tiny model (`make bench`)."""
+"""Time of a verification by node count, of a whole round, and of drafting a batch, on a tiny model (`make bench`)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from talon_core.candidates import Candidates
+from talon_core.choices import SeededChoices
+from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.drafter import Drafter, Frontier, Proposed
+from talon_core.engine.drafting import DraftLimits, Wanted, draft_trees
+from talon_core.engine.faults import Faults
+from talon_core.engine.offers import Offers
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
+from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.tree import TokenTree
+from talon_strategies import Chain, Eagle2, Talon
 from talon_tests.tiny_models import tiny_model
 
 
@@ -38,6 +48,38 @@ def test_whole_rounds(benchmark: Any, drafter: str) -> None:
     prompt = np.random.default_rng(0).integers(0, 97, 64)
     result = benchmark(lambda: decoder.generate(prompt, max_new_tokens=64))
     assert len(result.token_ids) == 64
+
+
+class SameRow(Drafter):
+    """Offers the same tokens after every node, so that what is timed is the host's work besides the drafter."""
+
+    max_depth = None
+    row = np.sort(np.log(np.random.default_rng(0).dirichlet(np.full(60, 0.2))).clip(-40, 0))[::-1]
+
+    def open(self, slot: int, prompt: object, room: int) -> None:
+        """It needs no prompt."""
+
+    def commit(self, committed: object) -> None:
+        """It remembers nothing."""
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        found = []
+        for one in frontiers:
+            shape = len(one.nodes), min(one.width, len(self.row))
+            logp = np.broadcast_to(self.row[: shape[1]], shape)
+            path_logp = one.tree.path_logp.take(one.nodes)[:, None] + logp
+            found.append(Candidates(one.nodes, np.broadcast_to(np.arange(shape[1]), shape), logp, path_logp))
+        return Proposed(found, 1)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.parametrize("policy", [Talon(), Eagle2(), Chain()], ids=["talon", "eagle2", "chain"])
+def test_drafting_of_a_batch(benchmark: Any, policy: TreePolicy, batch: int) -> None:
+    told = SequenceInfo(prompt_length=1, max_new_tokens=64, temperature=0.0)
+    limits, choices, offers = DraftLimits(100, 20), SeededChoices(0), Offers(SameRow())
+    wanted = [Wanted(slot, policy.begin(told), slot, limits, choices) for slot in range(batch)]
+    drafted = benchmark(lambda: draft_trees(wanted, offers, Faults(), MeasuredCosts()))
+    assert {len(one.tree) for one in drafted.values()} == {policy.budget}
 
 
 @pytest.mark.models

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
-from talon_core.forest import Forest, ForestCandidates, forest_grower, serve_alike
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_grower import forest_grower, serve_alike
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.tree import TokenTree
 from talon_strategies import Chain, DynamicDepth, Eagle2, Heuristic, Talon

@@ -11,7 +11,8 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.errors import PluginError
-from talon_core.forest import Forest, ForestCandidates, ForestGrower, ForestGrowth
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.policy import Growth
 from talon_core.tree import FloatArray, IntArray, TokenTree
 

@@ -15,7 +15,8 @@ from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree,
 from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import PluginError
-from talon_core.forest import Forest, ForestCandidates, ForestGrowth
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import TreePolicy
 from talon_core.table import TableDrafter
 from talon_strategies import Chain, Eagle2, Heuristic, StaticTree, Talon

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from talon_core.errors import PluginError
-from talon_core.forest import ForestGrowth
+from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import check_tree_policy, draft_trees
 from talon_core.tree import TokenTree

@@ -11,7 +11,8 @@ from talon_core import Candidates, Growth, TokenTree
 from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.errors import PluginError
-from talon_core.forest import Forest, ForestCandidates, ForestGrowth
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrowth
 from talon_core.plugins.registry import load_registry
 from talon_core.rounds import Round
 from talon_core.testing.benchmarks import SHIPPED
@@ -19,7 +20,7 @@ from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
-from talon_core.trace.together import Trying, together
+from talon_core.trace.trying import Trying, together
 from talon_strategies import Eagle2, Match, Talon
 
 GROWN_TOGETHER = (
@@ -99,9 +100,11 @@ def test_so_they_are_where_questions_are_not_answered_and_at_a_temperature(
         assert sum(one.outside for one in found[0]) > 0
 
 
-@pytest.mark.parametrize("trees", [1, 7, 10_000])
-def test_it_makes_no_difference_how_many_trees_are_begun_with(monkeypatch: pytest.MonkeyPatch, trees: int) -> None:
-    monkeypatch.setattr("talon_core.trace.together.TREES", trees)
+@pytest.mark.parametrize(("bound", "most"), [("TREES", 1), ("TREES", 7), ("TREES", 10_000), ("NODES", 100)])
+def test_it_makes_no_difference_how_many_trees_are_begun_with(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(f"talon_core.trace.together.{bound}", most)
     shipped = read_trace(SHIPPED)
     assert all_same(both(shipped, Method("talon", Talon(), Match())))
 
