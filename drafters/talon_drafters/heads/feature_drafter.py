@@ -10,7 +10,7 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.runtime.best import Best, Vocabulary, best_numbers, few_widths, last_rows
+from talon_core.runtime.best import Best, Vocabulary, few_widths, last_rows
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
@@ -204,7 +204,7 @@ class FeatureDrafter(Drafter):
         made, hidden = self._forward(view.ids[None], states[None], view.positions[None], view.attention)
         self._rows.table.index_copy_(0, view.more["made"], made[0])
         scores = self.head.logits(hidden[0].index_select(0, view.more["ends"])).float()
-        return best_numbers(scores, width), scores
+        return self.executor.best_numbers(scores, width), scores
 
     @torch.inference_mode()
     def commit(self, committed: Mapping[int, Committed]) -> None:
