@@ -10,7 +10,11 @@ from transformers import LogitsProcessorList
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.plugins.parts import Parts
 from talon_core.runtime import repeating
+from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.executor import Numbers
+from talon_core.runtime.inputs import pass_inputs
 from talon_core.tree import TokenTree
+from talon_kernels.recorded import NativeRecorder
 from talon_kernels.recorded.plan import arrange, set_waits
 from talon_kernels.recorded.steps import Op, Operand, Step
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
@@ -238,6 +242,24 @@ def test_a_pass_that_gives_other_numbers_is_given_up(library, monkeypatch):
     expected = decoder_for_model(decoder.target.model, None, Parts(policy="none")).generate(PROMPT, max_new_tokens=20)
     assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected.token_ids
     assert "other numbers" in decoder.target.runner.executor.failure
+
+
+def test_rows_are_taken_of_what_the_pass_has_made_wherever_that_lies(library):
+    table = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
+    tree = TokenTree([3, 39, 7, 3, 9], [-1, 0, 1, 2, 3], np.zeros(5))
+
+    def work(view):
+        first = table.index_select(0, view.ids)
+        second = first + first
+        return first, second.index_select(0, view.more["ends"])
+
+    cache = TreeCache()
+    cache.open(0, 5)
+    more = {"ends": Numbers(np.array([4, 1]))}
+    recorded = NativeRecorder(library).record(work, cache, 5, more)
+    first, ends = recorded.run(pass_inputs({0: (tree, 0)}, [0]), more)
+    assert torch.equal(first, table[tree.tokens.tolist()])
+    assert torch.equal(ends, 2 * table[[9, 39]])
 
 
 @pytest.mark.parametrize("seen", [None, "somebody looks at each pass"])

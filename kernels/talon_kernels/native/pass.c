@@ -135,7 +135,7 @@ static int gather_rows(const Step *s, void *const *memory, int64_t first, int64_
     const int64_t *index = (const int64_t *)memory[s->memory[2]];
     for (int64_t i = first; i < last; i++) {
         if (index[i] < 0 || index[i] >= s->numbers[2]) return NO_SUCH_ROW;
-        const char *row = (const char *)memory[s->memory[1]] + index[i] * size;
+        const char *row = (const char *)at(s, memory, 1) + index[i] * size;
         float *to = at(s, memory, 0) + i * s->strides[0][0];
         if (widen) widen((const uint8_t *)row, to, n);
         else memcpy(to, row, (size_t)size);
