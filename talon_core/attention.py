@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
@@ -62,7 +63,8 @@ class TreeLayout:
     @cached_property
     def starts(self) -> IntArray:
         """Where the queries of each sequence start, and at last their number, shape `(batch + 1,)`, int64."""
-        return np.concatenate([[0], np.cumsum(self.nodes - self.first_queries)])
+        counts = [len(own) - first for own, first in zip(self.parents, self.first_queries.tolist(), strict=True)]
+        return np.array([0, *accumulate(counts)], dtype=np.int64)
 
     @property
     def queries(self) -> int:

@@ -37,19 +37,21 @@ def triton_cannot(device: torch.device, dtype: torch.dtype | None = None) -> str
     return None
 
 
-def takes_triton(operation: str, backend: str | None, device: torch.device) -> bool:
+def takes_triton(operation: str, backend: str | None, device: torch.device, others: tuple[str, ...] = ()) -> bool:
     """Whether an operation that has a Triton kernel and a reference is to be done by the kernel.
 
     Args:
         operation: its name.
         backend: what was asked for; None takes triton for tensors on a GPU, if it can run.
         device: where the tensors are.
+        others: further backends that it has, which are chosen elsewhere.
 
     Raises:
         ValueError: if the backend asked for is unknown or cannot run; it is never replaced in silence.
     """
-    if backend not in (None, "triton", "reference"):
-        raise ValueError(f"no backend '{backend}' of {operation}; there are: triton, reference")
+    known = ("triton", *others, "reference")
+    if backend not in (None, *known):
+        raise ValueError(f"no backend '{backend}' of {operation}; there are: {', '.join(known)}")
     if backend == "reference" or (backend is None and device.type != "cuda"):
         return False
     why = triton_cannot(device)

@@ -1,8 +1,9 @@
 """One round over some slots: draft, verify, accept, emit, commit, record. What fails for one ends that one alone."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from time import perf_counter
+from types import TracebackType
 from typing import Any
 
 import attrs
@@ -57,6 +58,26 @@ class RoundParts:
     def blaming(self, method: str) -> blaming:
         """Whatever goes wrong inside is an error of this method of the drafter."""
         return blaming("drafter", self.named, method)
+
+
+class _Timed(AbstractContextManager[None]):
+    """Notes how long it took to get through what is inside; a class and no generator, as a round enters several."""
+
+    __slots__ = ("_now", "_part", "_start", "_to")
+
+    def __init__(self, now: Callable[[], float], part: str, to: list[list[Span]]) -> None:
+        self._now, self._part, self._to = now, part, to
+
+    def __enter__(self) -> None:
+        self._start = self._now()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            span = Span(self._part, self._start, self._now())
+            for spans in self._to:
+                spans.append(span)
 
 
 class Stages:
@@ -139,14 +160,9 @@ class Stages:
     def _left(self, slots: Iterable[int]) -> list[int]:
         return [slot for slot in slots if slot not in self._faults]
 
-    @contextmanager
-    def _span(self, part: str, slots: Iterable[int]) -> Iterator[None]:
+    def _span(self, part: str, slots: Iterable[int]) -> "_Timed":
         """What is done inside is a part of these slots' rounds."""
-        start = self._now()
-        yield
-        span = Span(part, start, self._now())
-        for slot in slots:
-            self._spans[slot].append(span)
+        return _Timed(self._now, part, [self._spans[slot] for slot in slots])
 
     def _draft(self) -> dict[int, Drafted]:
         parts = self._parts

@@ -16,10 +16,11 @@ from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.model import AttentionSwitch, evaluating
 from talon_core.runtime.blocks import forget_widened
-from talon_core.runtime.executor import Executor, TreeView, Walks
+from talon_core.runtime.executor import Executor, TreeView
 from talon_core.runtime.inputs import PassInputs, Staged
 from talon_core.runtime.modules import Modules, hooks_of, marks_of, recorded_parts
 from talon_core.runtime.passes import Pass
+from talon_core.runtime.recording import Walks
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
 from talon_core.target import ALL_WALKED
@@ -195,7 +196,6 @@ class ModelRunner:
         none = torch.empty((0, width), dtype=self.model.dtype, device=self.device)
         return {slot: torch.cat(of_one) if of_one else none for slot, of_one in kept.items()}
 
-    @torch.inference_mode()
     def run(self, staged: Staged) -> Ran:
         """Run the nodes of trees that are not staged in the cache yet.
 
@@ -204,7 +204,6 @@ class ModelRunner:
         inputs = self.executor.inputs(staged)
         return _ran(inputs, self.executor.run(inputs, self._outputs, "outputs"))
 
-    @torch.inference_mode()
     def walk(
         self,
         trees: Mapping[int, TokenTree],
@@ -227,7 +226,6 @@ class ModelRunner:
         made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked)
         return _ran(inputs, made), walks
 
-    @torch.inference_mode()
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         """Keep these of the staged nodes of each slot, ascending, and forget the others."""
         self.executor.commit(paths)
@@ -256,7 +254,9 @@ class ModelRunner:
 
 def _ran(inputs: PassInputs, made: tuple[Tensor, Tensor | None]) -> Ran:
     logits, features = made
-    count = inputs.layout.queries
+    count = len(inputs.ids)
+    if len(logits) == count:  # nothing is padded, and slices take longer than one would think
+        return Ran(logits, features, inputs.layout.starts)
     return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
 
 

@@ -24,6 +24,7 @@ from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.recording import Recorder
 from talon_core.runtime.sharing import vocabulary_size
+from talon_core.runtime.watching import WatchedModules
 from talon_core.sessions import RepeatableSession
 from talon_core.target import ALL_WALKED, NOT_GREEDY, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
@@ -106,7 +107,8 @@ class HFTarget(NetworkTarget):
 
     def faster(self, *modules: nn.Module) -> AbstractContextManager[object]:
         own = nn.ModuleList(module for module in modules if module is not self.model.get_output_embeddings())
-        return self.accelerator.prepare(own) if self.accelerator is not None else nullcontext()
+        inside = self.accelerator.prepare(own) if self.accelerator is not None else nullcontext()
+        return WatchedModules(own, inside, self._forget)
 
     def session(self) -> RepeatableSession:
         return self.runner.session()

@@ -8,7 +8,7 @@ The target's adapter (`hf/`) stands on it, and so does any neural drafter:
 - `blocks` are weights as GGUF files store them, and layers that hold such weights;
 - `cache` holds keys and values, `passes` is a pass as an attention layer sees it, `inputs` what a network reads in it;
 - `staging` says which nodes of a growing tree are in a drafter's cache, `rows` keeps what passes read by its place, and
-  `best` makes candidates out of scores.
+  `best` makes candidates out of scores (`scores`).
 
 What a drafter's author needs of it can be imported from here by name; each is imported when it is first used.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from talon_core.lazy import import_on_use
 
 if TYPE_CHECKING:
-    from talon_core.runtime.best import Best, Vocabulary, best_by, best_numbers, few_widths, last_rows, rows_at
+    from talon_core.runtime.best import Best, Vocabulary, best_by, few_widths, last_rows, rows_at
     from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, Blocks
     from talon_core.runtime.cache import TreeCache
     from talon_core.runtime.device import DeviceExecutor, executor_for
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.passes import Pass
     from talon_core.runtime.recording import Recorder
     from talon_core.runtime.rows import KeptRows
+    from talon_core.runtime.scores import best_numbers
     from talon_core.runtime.sharing import (
         embedding_shape,
         embedding_weight,
@@ -81,7 +82,7 @@ __all__ = [
 import_on_use(
     __name__,
     {
-        ".best": ["Best", "Vocabulary", "best_by", "best_numbers", "few_widths", "last_rows", "rows_at"],
+        ".best": ["Best", "Vocabulary", "best_by", "few_widths", "last_rows", "rows_at"],
         ".blocks": ["BlockEmbedding", "BlockLinear", "Blocks"],
         ".cache": ["TreeCache"],
         ".device": ["DeviceExecutor", "executor_for"],
@@ -91,6 +92,7 @@ import_on_use(
         ".passes": ["Pass"],
         ".recording": ["Recorder"],
         ".rows": ["KeptRows"],
+        ".scores": ["best_numbers"],
         ".sharing": [
             *("embedding_shape", "embedding_weight", "like_output", "output_rows", "output_shape", "output_weight"),
             *("shared_embedding", "shared_output", "vocabulary_size"),

@@ -12,6 +12,7 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Frontier
 from talon_core.errors import is_whole
 from talon_core.runtime.executor import Executor
+from talon_core.runtime.scores import best_numbers
 from talon_core.tree import FloatArray, IntArray
 
 
@@ -61,22 +62,6 @@ def check_tokens(what: str, ids: Any, size: int) -> None:
         raise ValueError(f"{what} hold a token twice; each stands there once")
 
 
-def best_numbers(scores: Tensor, width: int) -> Tensor:
-    """The best tokens of each row and then their natural log-probabilities, shape `(rows, 2 * width)`, float32.
-
-    A token's number is as exact in float32 as any vocabulary is small: below 2^24.
-
-    Args:
-        scores: shape `(rows, draft vocab)`, float32.
-        width: how many, best first; all if there are fewer.
-    """
-    best = scores.topk(min(width, scores.shape[-1]), dim=-1)
-    top = best.values[..., :1]
-    # relative to the best, so that large scores lose no digits
-    logp = (best.values - top) - (scores - top).exp().sum(-1, keepdim=True).log()
-    return torch.cat([best.indices.float(), logp], dim=-1)
-
-
 @attrs.frozen(eq=False)
 class Best:
     """The best tokens of some rows of scores, on the host, and the rows' laws on demand.
@@ -94,10 +79,12 @@ class Best:
     logp: FloatArray
 
     @classmethod
-    def of(cls, scores: Tensor, width: int, vocabulary: Vocabulary) -> "Best":
-        """The best `width` tokens of each row, or all if there are fewer; one copy to the host."""
+    def of(cls, scores: Tensor, width: int, vocabulary: Vocabulary, executor: Executor | None = None) -> "Best":
+        """The best `width` tokens of each row, or all if there are fewer, as an executor finds them; one copy to the
+        host."""
         scores = scores.float()
-        return cls.read((best_numbers(scores, width), scores), vocabulary)
+        found = best_numbers(scores, width) if executor is None else executor.best_numbers(scores, width)
+        return cls.read((found, scores), vocabulary)
 
     @classmethod
     def read(cls, found: tuple[Tensor, Tensor], vocabulary: Vocabulary) -> "Best":
@@ -238,7 +225,7 @@ def best_by(
 
     def found(*own: Tensor) -> tuple[Tensor, Tensor]:
         scores = scored(*own).float()
-        return best_numbers(scores, width), scores
+        return executor.best_numbers(scores, width), scores
 
     made = executor.call((kind, width), found, *inputs)
     return Best.lasting(executor, made, heads * len(inputs[0]), vocabulary)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 ROWS_AT_A_TIME = 512
 """Rows that are widened together: what that takes besides stays small."""
 
-KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-"""What ggml calls the kinds of blocks that are kept; other kinds become float32 numbers when a model is loaded."""
+KINDS = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+"""What ggml calls the kinds of blocks that are kept, numbers of 16 bits among them, each of which is a block; other
+kinds become float32 numbers when a model is loaded."""
 
 
 class BlockSize(NamedTuple):

@@ -119,8 +119,8 @@ class TreeCache:
 
         The keys of all sequences come one after another, as the queries do: shape `(1, kv_heads, rows, head_dim)`.
         """
+        self.make_room_for(counts)
         starts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
-        self.make_room(max((start + count for start, count in zip(starts, counts, strict=True)), default=0))
         writing = [slot for slot, count in enumerate(counts) if count]
         if len(writing) == 1:
             (slot,) = writing
@@ -182,6 +182,10 @@ class TreeCache:
             raise RuntimeError("another pass over trees has been run since; its rows may be where these were")
         for slot, count in counts.items():
             self.staged[slot] = count
+
+    def make_room_for(self, counts: Sequence[int]) -> None:
+        """Let there be room for the next `counts[b]` rows of each sequence `b`; nothing is lost."""
+        self.make_room(max([sum(rows) for rows in zip(self.lengths, self.staged, counts, strict=True)], default=0))
 
     def make_room(self, capacity: int) -> None:
         """Let each slot have at least `capacity` rows, committed and staged together; nothing is lost."""
@@ -276,16 +280,20 @@ class TreeCache:
         """
         for slot, path in paths.items():
             start = self.lengths[slot]
-            stay = int((path == np.arange(len(path))).cumprod().sum())
+            stay = _in_place(path.tolist())
             if stay < len(path) and move is not None:
                 move(slot, start, path)
             elif stay < len(path):
-                source = torch.as_tensor(path[stay:] + start)
-                target = slice(start + stay, start + len(path))
-                for buffer in self.buffers():
-                    # the right side gathers into a new tensor before anything is written
-                    buffer[slot, :, target] = buffer[slot].index_select(1, source.to(buffer.device))
+                self._move(slot, start, path, stay)
         self.committed({slot: len(path) for slot, path in paths.items()})
+
+    @torch.inference_mode()  # as passes, in which buffers are made
+    def _move(self, slot: int, start: int, path: IntArray, stay: int) -> None:
+        source = torch.as_tensor(path[stay:] + start)
+        target = slice(start + stay, start + len(path))
+        for buffer in self.buffers():
+            # the right side gathers into a new tensor before anything is written
+            buffer[slot, :, target] = buffer[slot].index_select(1, source.to(buffer.device))
 
     def committed(self, counts: Mapping[int, int]) -> None:
         """Note that the first `counts[slot]` rows behind a prefix belong to it now, and forget the others."""
@@ -297,6 +305,11 @@ class TreeCache:
     def nbytes(self) -> int:
         """Bytes of all buffers."""
         return sum(buffer.nbytes for buffer in self.buffers())
+
+
+def _in_place(path: list[int]) -> int:
+    """How many nodes at the beginning of a path are where they belong."""
+    return next((place for place, node in enumerate(path) if node != place), len(path))
 
 
 _Write = Callable[[Tensor, Tensor], Tensor]

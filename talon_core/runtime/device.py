@@ -11,10 +11,10 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
 from talon_core.runtime.cache import TreeCache
-from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, Walks, check_numbers
+from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
-from talon_core.runtime.recording import Recorder, Recording
+from talon_core.runtime.recording import Recorder, Recording, Walks
 from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
@@ -134,6 +134,7 @@ class DeviceExecutor(Executor):
     def recorded(self) -> int:
         return sum(one.repeat is not None for one in self._recorded.values())
 
+    @torch.inference_mode()
     def run(
         self,
         inputs: PassInputs,
@@ -143,6 +144,7 @@ class DeviceExecutor(Executor):
     ) -> T:
         return self._run(inputs, lambda sent: work(self._view(sent)), kind, more)
 
+    @torch.inference_mode()
     def walk(
         self,
         inputs: PassInputs,
@@ -185,6 +187,7 @@ class DeviceExecutor(Executor):
         self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
         return made, paths
 
+    @torch.inference_mode()
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         self._check_paths(paths)
         if all(np.array_equal(path, np.arange(len(path))) for path in paths.values()):

@@ -19,8 +19,9 @@ from talon_core.attention import AttentionBackend, TreeLayout
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
-from talon_core.runtime.recording import PassRecorder
+from talon_core.runtime.recording import PassRecorder, Walks
 from talon_core.runtime.repeating import RepeatedPasses
+from talon_core.runtime.scores import best_numbers
 from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
@@ -74,9 +75,6 @@ class Numbers:
 
 
 NOTHING: Mapping[str, Numbers] = {}
-
-Walks = dict[int, tuple[IntArray, int]]
-"""By slot the accepted nodes, int64, and the token after them."""
 
 
 class Executor(ABC):
@@ -230,6 +228,10 @@ class Executor(ABC):
             next pass or call of this executor: see `lasting`.
         """
 
+    def best_numbers(self, scores: Tensor, width: int) -> Tensor:
+        """As `best_numbers`, but for rounding: in the way that is fastest here, in a pass, in a call or elsewhere."""
+        return best_numbers(scores, width)
+
     @abstractmethod
     def lasting(self, found: Tensor) -> Tensor:
         """What a pass or a call has found, in memory that later ones leave alone."""
@@ -337,14 +339,45 @@ class HostExecutor(Executor):
         check_numbers(inputs, more)
 
         def plainly() -> T:
-            self.cache.stage(inputs.counts)
-            sent = {name: torch.from_numpy(numbers.values).to(self.device) for name, numbers in more.items()}
-            this_pass = TreePass(inputs.layout, self.attention.attend)
-            return work(TreeView(inputs.ids.to(self.device), inputs.positions.to(self.device), this_pass, sent))
+            with torch.inference_mode():
+                self.cache.stage(inputs.counts)
+                sent = {name: torch.from_numpy(numbers.values).to(self.device) for name, numbers in more.items()}
+                this_pass = TreePass(inputs.layout, self.attention.attend)
+                return work(TreeView(inputs.ids.to(self.device), inputs.positions.to(self.device), this_pass, sent))
 
         made = self._passes.run(inputs, work, kind, more, plainly) if self._passes is not None else plainly()
         self.cache.staged_now(inputs.counts)
         return made
+
+    @property
+    def can_walk(self) -> bool:  # type: ignore[override]  # who has no recorder has nothing that walks
+        return self._recorder is not None
+
+    def walk(
+        self,
+        inputs: PassInputs,
+        work: Callable[[TreeView], Made],
+        kind: Hashable,
+        slots: Collection[int],
+        ends: frozenset[int],
+        unwalked: Mapping[int, int] = ALL_WALKED,
+    ) -> tuple[Made, Walks]:
+        if self._recorder is None:
+            return super().walk(inputs, work, kind, slots, ends, unwalked)
+
+        def chosen(view: TreeView) -> tuple[Tensor, Made]:
+            made = work(view)
+            return made[0].argmax(-1), made
+
+        best, made = self.run(inputs, chosen, ("walk", kind))
+        walks = self._recorder.greedy_walks(inputs, best, slots, ends, unwalked)
+        self.cache.commit({slot: path for slot, (path, _) in walks.items()}, self._mover())
+        return made, walks
+
+    def best_numbers(self, scores: Tensor, width: int) -> Tensor:
+        if self._recorder is None or scores.dtype != torch.float32:
+            return best_numbers(scores, width)
+        return self._recorder.best_numbers(scores, width)
 
     def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
         return function(*inputs)

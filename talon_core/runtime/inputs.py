@@ -43,15 +43,17 @@ def pass_inputs(staged: Staged, prefix_lengths: Sequence[int]) -> PassInputs:
         prefix_lengths: committed tokens in the cache, of each slot.
     """
     taking = [(*staged[slot], prefix_lengths[slot]) for slot in sorted(staged)]
-    ids = np.concatenate([_NO_NODES, *(tree.tokens[start:] for tree, start, _ in taking)])
-    positions = np.concatenate([_NO_NODES, *(tree.depths[start:] + prefix for tree, start, prefix in taking)])
+    ids = np.concatenate([_NO_NODES, *[tree.tokens[start:] for tree, start, _ in taking]])
+    positions = np.concatenate([_NO_NODES, *[tree.depths[start:] + prefix for tree, start, prefix in taking]])
     slots = range(len(prefix_lengths))
     layout = TreeLayout(
         np.array(prefix_lengths, dtype=np.int64),
         tuple(staged[slot][0].parents if slot in staged else _NO_NODES for slot in slots),
         np.array([staged[slot][1] if slot in staged else 0 for slot in slots], dtype=np.int64),
     )
-    counts = np.diff(layout.starts).tolist()
+    counts = [0] * len(prefix_lengths)
+    for slot, (tree, start) in staged.items():
+        counts[slot] = len(tree) - start
     return PassInputs(torch.from_numpy(ids), torch.from_numpy(positions), counts, layout)
 
 

@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from talon_core.runtime.inputs import PassInputs
 
 T = TypeVar("T")
+
+Walks = dict[int, tuple[IntArray, int]]
+"""By slot the accepted nodes, int64, and the token after them."""
 
 
 class Recorder(ABC):
@@ -46,17 +49,18 @@ class RecordedPass(ABC, Generic[T]):
         """Whether it can be repeated for so many queries and these further numbers, and stands for the pass still."""
 
     @abstractmethod
-    def run(self, inputs: "PassInputs", more: "Mapping[str, Numbers]", slots: IntArray, rows: IntArray) -> T:
-        """Do the pass.
+    def run(self, inputs: "PassInputs", more: "Mapping[str, Numbers]") -> T:
+        """Do the pass. The keys and values of a node go to its row behind the prefix (`TreeLayout`).
 
         Args:
-            inputs: what it reads.
+            inputs: what it reads; the cache has room for it.
             more: further numbers, by name.
-            slots: where the keys and values of each query go, shape `(queries,)`, int64.
-            rows: likewise, the row there.
 
         Returns:
             What the pass itself returns, to the bit. It is overwritten by the next one.
+
+        Raises:
+            RuntimeError: if it cannot be repeated for these; the sentence says why. The pass itself can be run then.
         """
 
 
@@ -91,6 +95,29 @@ class PassRecorder(ABC):
 
         Row `row + i` becomes what was in `row + path[i]`; the path ascends.
         """
+
+    @abstractmethod
+    def greedy_walks(
+        self,
+        inputs: "PassInputs",
+        best: torch.Tensor,
+        slots: Collection[int],
+        ends: frozenset[int],
+        unwalked: Mapping[int, int],
+    ) -> Walks:
+        """Walk along the most likely tokens, as `DeviceBackend.greedy_walk` does.
+
+        Args:
+            inputs: whole trees; every node is a query.
+            best: the most likely token after each node, shape `(queries,)`, int64.
+            slots: where to walk.
+            ends: tokens that end their texts.
+            unwalked: by slot, how many nodes at the end of its tree no path goes to.
+        """
+
+    @abstractmethod
+    def best_numbers(self, scores: torch.Tensor, width: int) -> torch.Tensor:
+        """As `talon_core.runtime.scores.best_numbers`, but for rounding: in recorded passes and in others alike."""
 
 
 class _Beside:

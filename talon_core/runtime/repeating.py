@@ -113,10 +113,9 @@ class RepeatedPasses:
                 return plainly()
         sort = queries > 1, sum(count > 0 for count in inputs.counts) > 1
         expected = plainly() if own.checked.get(sort, 0) < CHECKED else None
-        slots, rows = self._cache.next_rows(inputs.counts)
-        self._cache.make_room(int(rows.max(initial=-1)) + 1)
+        self._cache.make_room_for(inputs.counts)
         try:
-            made: T = own.recorded.run(inputs, more, slots, rows)
+            made: T = own.recorded.run(inputs, more)
         except RuntimeError as error:
             self._refuse(kind, one_line(error))
             return plainly() if expected is None else expected

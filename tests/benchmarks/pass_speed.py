@@ -2,8 +2,9 @@
 
     python tests/benchmarks/pass_speed.py [--model NAME] [--threads N] [--repetitions N] [--out FILE]
 
-Prints medians of milliseconds in turn, what the memory and the processor do at best, and how much of a recorded pass
-over one node is spent outside of C. Reading a prompt of 512 tokens is timed as well, in tokens a second.
+Prints medians of milliseconds in turn, what the memory and the processor do at best, and what a round of plain
+decoding, and one of the default drafter and policy, spends outside of recorded passes. Reading a prompt of 512 tokens
+is timed as well, in tokens a second.
 """
 
 import argparse
@@ -27,12 +28,13 @@ from talon_core.hf.target import HFTarget
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.tree import TokenTree
-from talon_kernels.native import load
+from talon_kernels.native import Library, load
 from talon_kernels.native.tuning import machine_speeds
 
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CONTEXT = 256
 PROMPT = 512
+ROUNDS = {"plain": Parts(policy=NONE), "default": Parts()}
 NO_ROWS = np.empty(0, dtype=np.int64)
 
 
@@ -57,6 +59,7 @@ def main() -> None:
         "bytes": {name: _bytes(target.model) for name, target in targets.items()},
         "milliseconds": rows,
         "prompt_tokens_a_second": {name: _prompt_speed(target) for name, target in targets.items()},
+        "rounds": {name: _rounds(targets["blocks"], parts, library) for name, parts in ROUNDS.items()},
         "not_recorded": {name: target.own_executor().failure for name, target in targets.items()},
     }
     _show(figures)
@@ -112,6 +115,33 @@ def _pass(target: HFTarget, tree: TokenTree, *, recorded: bool) -> float:
     return least
 
 
+def _rounds(target: HFTarget, parts: Parts, library: Library | None) -> dict[str, float] | None:
+    """Milliseconds of a round, and of it outside of recorded passes: medians over generations of 64 tokens."""
+    if library is None:
+        return None
+    decoder = decoder_for_model(target.model, target.tokenizer, parts)
+    inside, walk = [0.0], library.walk
+
+    def timed(*given: int) -> int:
+        begun = time.perf_counter()
+        found: int = walk(*given)
+        inside[0] += time.perf_counter() - begun
+        return found
+
+    whole, outside = [], []
+    library.walk = timed  # type: ignore[assignment]  # an attribute like another
+    try:
+        for turn in range(6):
+            inside[0] = 0.0
+            stats = decoder.generate(_text(target, 32), max_new_tokens=64).stats
+            if turn:  # in the first one passes are written down
+                whole.append(1000 * (stats.seconds - stats.prefill_seconds) / stats.rounds)
+                outside.append(whole[-1] - 1000 * inside[0] / stats.rounds)
+    finally:
+        library.walk = walk
+    return {"milliseconds": statistics.median(whole), "outside": statistics.median(outside)}
+
+
 def _text(target: HFTarget, tokens: int) -> Any:
     return np.arange(100, 100 + tokens) % target.vocab_size
 
@@ -139,6 +169,12 @@ def _show(figures: dict[str, Any]) -> None:
         why = figures["not_recorded"][name]
         recorded = f", not recorded: {why}" if why else ""
         console.print(f"{name}: {size / 1e6:.0f} MB, prompt {speed:.0f} tokens/s{recorded}")
+    for name, found in figures["rounds"].items():
+        if found is not None:
+            share = found["outside"] / found["milliseconds"]
+            console.print(
+                f"a {name} round: {found['milliseconds']:.2f} ms, outside of recorded passes {share:.1%} of it"
+            )
     ways = [way for way in figures["milliseconds"][0] if way != "nodes"]
     table = Table("nodes", *ways)
     for row in figures["milliseconds"]:

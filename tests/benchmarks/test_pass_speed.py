@@ -20,5 +20,6 @@ def test_the_script_times_passes_in_all_four_ways(tmp_path, monkeypatch):
     assert [row["nodes"] for row in figures["milliseconds"]] == [1, 3]
     assert len(figures["milliseconds"][0]) == 5
     assert all(time > 0 for row in figures["milliseconds"] for time in row.values())
+    assert all(0 < found["outside"] < found["milliseconds"] for found in figures["rounds"].values())
     assert figures["bytes"]["blocks"] < figures["bytes"]["float32"] / 3
     assert figures["not_recorded"] == {"float32": None, "blocks": None}

@@ -8,11 +8,13 @@ from transformers import AutoModelForCausalLM
 
 import talon_core
 from talon_core.bench.environment import describe_environment, weights_hash
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.hf.bits import weight_bits
 from talon_core.models.gguf_model import gguf_file_of
 from talon_core.models.loading import load_model, load_tokenizer
 from talon_core.peer import PeerSetting
 from talon_core.peers.gguf_file import gguf_of
+from talon_core.plugins.parts import Parts
 from talon_core.runtime import output_rows, shared_embedding, shared_output
 from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, layers_in_blocks
 from talon_drafters.checkpoints.files import fingerprint
@@ -135,8 +137,23 @@ def test_what_has_no_blocks_of_a_known_kind_becomes_numbers(tmp_path):
     write_gguf(path, kinds | {"ffn_gate": "Q8_0"}, without=["blk.0.ffn_gate.weight"], settings=own_kind)
     model, _ = load_model(str(path))
     names = {name.rpartition(".")[2] for name, _ in layers_in_blocks(model)}
-    assert names == {"embed_tokens", "k_proj", "v_proj", "o_proj", "down_proj", "lm_head"}
+    assert names == {"embed_tokens", "q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "lm_head"}
     assert torch.equal(logits(model), logits(as_transformers_reads_it(path)))
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16"])
+def test_numbers_of_16_bits_stay_as_they_are(kind, tmp_path):
+    path = write_gguf(tmp_path / "tiny.gguf", kind, layers=2)
+    (model, tokenizer), (plain, _) = load_model(str(path)), load_model(str(path), dequantize=True)
+    kept = [layer.data for _, layer in layers_in_blocks(model)]
+    numbers = sum(one.numel() for name, one in plain.named_parameters() if "norm" not in name)
+    assert sum({one.data_ptr(): one.nbytes for one in kept}.values()) == 2 * numbers
+    texts = []
+    for one in (model, plain):
+        decoder = decoder_for_model(one, tokenizer, Parts("ngram", "chain:length=3"))
+        texts.append(decoder.generate([*range(5, 20)], max_new_tokens=20).token_ids)
+        assert decoder.target.own_executor().failure is None
+    assert texts[0] == texts[1]
 
 
 def test_what_drafters_share_stays_in_blocks(file):

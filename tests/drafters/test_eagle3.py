@@ -14,7 +14,7 @@ from talon_core import TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.drafter import Part
+from talon_core.drafter import Committed, Part
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import describe_options
@@ -31,6 +31,7 @@ from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.eagle3.options import default_states
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels.backends import ReferenceAttention
+from talon_kernels.native import load
 from talon_strategies.rules.match import Match
 from talon_tests.on_device import check_on_device
 from talon_tests.tiny_models import SMALL, tiny_model
@@ -402,6 +403,71 @@ def test_long_prompts_are_read_in_parts(shared, tmp_path, monkeypatch):
     monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 7)
     path = written_case(shared, tmp_path, CASES["three layers"])
     check_drafting(shared, CASES["three layers"], path, [shared.Rounds.random(1, VOCAB, 33, (5, 3))])
+
+
+@pytest.mark.parametrize("many", [3, 64])
+def test_after_a_pause_the_laws_are_the_formulas(many, shared, tmp_path, monkeypatch):
+    """What waits is run at once, or where there is much of it, read as a prompt is."""
+    monkeypatch.setattr("talon_drafters.heads.feature_drafter.MANY_PENDING", many)
+    path = written_case(shared, tmp_path, CASES["native"])
+    sizes = (4, *[0] * 9, 5, 0, 3)
+    rounds = [shared.Rounds.random(1, VOCAB, 9, sizes), shared.Rounds.random(2, VOCAB, 4, (0, *sizes[1:], 0))]
+    for some in (rounds[:1], rounds):
+        check_drafting(shared, CASES["native"], path, some)
+
+
+def test_while_drafting_pauses_nothing_is_computed(shared, tmp_path, monkeypatch):
+    drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
+    one = shared.Rounds.random(1, VOCAB, 9, (0, 0, 0))
+    states = shared.states_of(target_model(), one.ids, STATES)
+    shared.start(drafter, one.prompt, states[: len(one.prompt) - 1])
+    monkeypatch.setattr(drafter.head, "fuse", None)
+    monkeypatch.setattr(drafter.head, "forward", None)
+    at = len(one.prompt) - 1
+    for _, tokens in one.accepted:
+        drafter.commit({0: Committed(tokens, np.zeros(1, dtype=np.int64), states[at : at + len(tokens)])})
+        at += len(tokens)
+    assert drafter.executor.cache.lengths == [len(one.prompt) - 2]
+
+
+def wide(name):
+    """A case with heads that are wide enough for passes to be written down on a host."""
+    case = CASES[name]
+    return attrs.evolve(case, head_dim=32, fields={**case.fields, "head_dim": 32})
+
+
+@pytest.mark.parametrize("name", ["native", "fc_norm", "states in another order", "three layers of the speculators"])
+def test_passes_that_are_written_down_have_the_bits_of_the_pass(name, shared, tmp_path, monkeypatch):
+    if load() is None:
+        pytest.skip("there are no native kernels here")
+    monkeypatch.setattr("talon_core.runtime.repeating.CHECKED", 10**9)
+    case = wide(name)
+    model = target_model.__wrapped__()  # the others' has hooks of transformers, once somebody asked for its states
+    decoder = decoder_of(written_case(shared, tmp_path, case), "talon:budget=12", model, **case.options)
+    decoder.generate([[*range(5, 20)], [*range(30, 37)]], max_new_tokens=24)
+    decoder.generate([*range(5, 20)], max_new_tokens=24)
+    assert decoder.drafter.executor.failure is None
+    assert decoder.drafter.executor.recorded >= 2
+
+
+def test_a_parameter_that_is_exchanged_is_drafted_with(shared, tmp_path):
+    if load() is None:
+        pytest.skip("there are no native kernels here")
+    case = wide("native")
+    path = written_case(shared, tmp_path, case)
+    model = target_model.__wrapped__()
+    decoder, other = (decoder_of(path, "talon:budget=12", model) for _ in range(2))
+    prompt = [*range(5, 20)]
+    before = decoder.generate(prompt, max_new_tokens=30)
+    assert decoder.drafter.executor.recorded
+    for one in (decoder, other):
+        head = one.drafter.head
+        head.lm_head.weight = torch.nn.Parameter(-head.lm_head.weight.detach(), requires_grad=False)
+    after, expected = (one.generate(prompt, max_new_tokens=30) for one in (decoder, other))
+    trees = [[round_.tree.tokens.tolist() for round_ in ran.rounds] for ran in (before, after, expected)]
+    assert trees[0] != trees[1]
+    assert trees[1] == trees[2]
+    assert decoder.drafter.executor.recorded
 
 
 @pytest.mark.parametrize("name", ["native", "three layers of the speculators"])

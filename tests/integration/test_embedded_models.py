@@ -1,6 +1,8 @@
 """On the embedded models, in float32: every policy and drafter gives the tokens of `model.generate`."""
 
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,3 +253,26 @@ def _visited_logits(decoder: Decoder, prompt: str) -> list[torch.Tensor]:
 
     result = decoder.generate(prompt, max_new_tokens=44, logits_processor=[watch])
     return seen[: len(result.token_ids)]
+
+
+LOADING = """
+from pathlib import Path
+from talon_core.models.loading import load_model
+
+def most():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+before = most()
+model, _ = load_model("smollm2-135m")
+print(most() - before, sum(tensor.nbytes for tensor in model.buffers()))
+"""
+"""Tells by how many bytes a process was larger at most while it loaded a model, and how many the model has."""
+
+
+def test_loading_takes_less_memory_than_half_of_the_numbers_would(smollm: Any, forked_python: str) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the system does not tell of the most memory that a process has had")
+    ran = subprocess.run([forked_python, "-c", LOADING], capture_output=True, text=True, check=True)
+    grown, held = map(int, ran.stdout.split())
+    assert held <= grown < 4 * 134_515_008 / 2

@@ -19,7 +19,10 @@ PROCESSORS = ("here", "haswell", "x86-64", "aarch64")
 NEEDS: dict[str, set[str]] = {"haswell": {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}, "x86-64": set()}
 """What Linux calls the abilities of this machine's processor that are not told by its kind."""
 
-EVERYWHERE = ("test_blocks", "test_skinny_linear", "test_elementwise", "test_tree_attention", "test_recorded")
+EVERYWHERE = (
+    *("test_blocks", "test_skinny_linear", "test_elementwise", "test_tree_attention", "test_recorded"),
+    *("test_best_tokens", "test_greedy_walk"),
+)
 """Files whose tests of the native kernels run on all of them."""
 
 LONG = ("test_wide_rows_fit_no_panel_and_change_nothing", "test_many_rows_are_cut_into_blocks_without_a_change_of_bits")

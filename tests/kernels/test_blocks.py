@@ -35,6 +35,16 @@ def test_every_number_a_half_can_be_is_widened_rightly(library):
     assert torch.equal(got.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0))
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
+def test_every_number_of_16_bits_is_widened_to_itself(library, kind, dtype):
+    every = torch.arange(2**16, dtype=torch.int32).to(torch.int16).reshape(-1, 64)
+    blocks = Blocks(every.view(torch.uint8), int(GGMLQuantizationType[kind]), 64)
+    got, expected = widen(blocks, torch.arange(len(every)), backend="native"), every.view(dtype).float()
+    finite = expected.isfinite()
+    assert torch.equal(got[finite].view(torch.int32), expected[finite].view(torch.int32))  # zeros have signs
+    assert torch.equal(got.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0))
+
+
 def test_a_row_that_is_not_there_is_refused(library):
     blocks = in_blocks("Q4_0", 5, 32)
     for wrong in (5, -1):
@@ -46,7 +56,7 @@ def test_a_row_that_is_not_there_is_refused(library):
 @settings(deadline=None, max_examples=15)
 @given(rows=st.integers(1, 70), width=st.integers(1, 6), outputs=st.integers(1, 60), biased=st.booleans())
 def test_a_product_has_the_bits_of_the_widened_weight(library, kind, rows, width, outputs, biased):
-    inputs = 256 * width if kind.endswith("K") else 32 * width
+    inputs = (256 if kind.endswith("K") else 211 if kind.endswith("F16") else 32) * width
     blocks = in_blocks(kind, outputs, inputs)
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn((rows, inputs), generator=generator)

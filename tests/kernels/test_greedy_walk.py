@@ -12,6 +12,7 @@ from talon_core.laws import Laws
 from talon_core.testing import draft_trees
 from talon_core.tree import TokenTree
 from talon_kernels.greedy_walk import greedy_walk
+from talon_kernels.native import switch_off
 from talon_strategies import Match
 
 VOCAB = 500
@@ -118,6 +119,27 @@ def test_the_reference_walks_as_match_does(batch, ends, longest):
     got = greedy_walk(*arguments(batch, ends, "cpu"), longest, backend="reference")
     assert got.tolist() == expected(batch, ends, longest)
     assert got.dtype == torch.int32
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    batch=batches(draft_trees(max_nodes=24, vocab_size=FEW) | large_trees()),
+    ends=ENDS,
+    longest=st.integers(1, 200),
+    types=st.tuples(*[st.sampled_from([torch.int32, torch.int64])] * 2),
+)
+def test_the_native_kernel_walks_as_match_does(library, batch, ends, longest, types):
+    got = greedy_walk(*arguments(batch, ends, "cpu", *types), longest, backend="native")
+    assert got.tolist() == expected(batch, ends, longest)
+    assert got.dtype == torch.int32
+
+
+def test_without_kernels_the_reference_walks():
+    given_ = arguments([(tree_of([-1, 0], [0, 5]), np.array([5, 2]))], [], "cpu")
+    with switch_off("there is no compiler"):
+        assert greedy_walk(*given_, 2).tolist() == [[2, 2, 0, 1]]
+        with pytest.raises(ValueError, match="backend 'native' cannot be used here: there is no compiler"):
+            greedy_walk(*given_, 2, backend="native")
 
 
 @settings(deadline=None, max_examples=60)
@@ -236,7 +258,7 @@ def test_the_cpu_takes_the_reference_and_says_so_where_triton_is_asked_for(monke
         ({"parents": INTS.to("meta")}, "parents must be contiguous torch.int32 on cpu.* on meta"),
         ({"ends": torch.zeros(6, dtype=torch.int32)[::2]}, r"ends must be contiguous .* strides \(2,\)"),
         ({"longest": 0}, "longest is 0; it must be at least 1, for the root"),
-        ({"backend": "magic"}, "no backend 'magic' of greedy_walk; there are: triton, reference"),
+        ({"backend": "magic"}, "no backend 'magic' of greedy_walk; there are: triton, native, reference"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(bad, sentence):

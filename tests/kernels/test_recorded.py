@@ -5,11 +5,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LogitsProcessorList
 
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.plugins.parts import Parts
 from talon_core.runtime import repeating
+from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.executor import Numbers
+from talon_core.runtime.inputs import pass_inputs
 from talon_core.tree import TokenTree
+from talon_kernels.recorded import NativeRecorder
 from talon_kernels.recorded.plan import arrange, set_waits
 from talon_kernels.recorded.steps import Op, Operand, Step
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
@@ -49,6 +54,12 @@ def passes_of(executor):
     return sum(sum(kind.checked.values()) for kind in executor._passes._kinds.values())
 
 
+def recorded_pass(executor):
+    """The only pass that was written down: the one that is walked."""
+    (found,) = (kind.recorded for kind in executor._passes._kinds.values() if kind.recorded is not None)
+    return found
+
+
 def test_a_few_walked_passes_have_the_bits_of_the_pass(library):
     decoder = made("qwen3", policy="chain:length=2")
     decoder.generate(PROMPT[:9], max_new_tokens=8)
@@ -71,7 +82,7 @@ def test_what_cannot_be_written_down_runs_as_it_is_and_says_why(library, archite
     executor = decoder.target.runner.executor
     assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == plain.generate(PROMPT, max_new_tokens=12).token_ids
     assert executor.failure is not None
-    assert not executor._passes._kinds
+    assert not executor.recorded
 
 
 @settings(deadline=None, max_examples=6)
@@ -103,11 +114,11 @@ def test_more_nodes_than_the_tape_has_are_written_down_again(library):
     decoder = made(policy="talon:budget=8")
     executor = decoder.target.runner.executor
     decoder.generate(PROMPT, max_new_tokens=20)
-    small = next(iter(executor._passes._kinds.values())).recorded
+    small = recorded_pass(executor)
     wide = decoder_for_model(decoder.target.model, None, Parts("draft-model:skip=1-2", "eagle2:budget=100"))
     executor = wide.target.runner.executor
     wide.generate(PROMPT, max_new_tokens=40)
-    large = next(iter(executor._passes._kinds.values())).recorded
+    large = recorded_pass(executor)
     assert passes_of(executor) >= 5
     assert small._most[0] < 100 < large._most[0]
 
@@ -231,6 +242,51 @@ def test_a_pass_that_gives_other_numbers_is_given_up(library, monkeypatch):
     expected = decoder_for_model(decoder.target.model, None, Parts(policy="none")).generate(PROMPT, max_new_tokens=20)
     assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected.token_ids
     assert "other numbers" in decoder.target.runner.executor.failure
+
+
+def test_rows_are_taken_of_what_the_pass_has_made_wherever_that_lies(library):
+    table = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
+    tree = TokenTree([3, 39, 7, 3, 9], [-1, 0, 1, 2, 3], np.zeros(5))
+
+    def work(view):
+        first = table.index_select(0, view.ids)
+        second = first + first
+        return first, second.index_select(0, view.more["ends"])
+
+    cache = TreeCache()
+    cache.open(0, 5)
+    more = {"ends": Numbers(np.array([4, 1]))}
+    recorded = NativeRecorder(library).record(work, cache, 5, more)
+    first, ends = recorded.run(pass_inputs({0: (tree, 0)}, [0]), more)
+    assert torch.equal(first, table[tree.tokens.tolist()])
+    assert torch.equal(ends, 2 * table[[9, 39]])
+
+
+@pytest.mark.parametrize("seen", [None, "somebody looks at each pass"])
+@pytest.mark.parametrize("how", [{}, {"eos_token_id": [7, 8, 9, 10, 11, 12]}])
+def test_greedy_paths_are_chosen_and_committed_with_the_pass(library, monkeypatch, seen, how):
+    """By a pass that is walked as by one that runs as it is; and they are those of the rule, whose turn never comes."""
+    decoder = made("qwen3", policy="talon:budget=12")
+    plain = decoder_for_model(decoder.target.model, None, Parts(policy="none"))
+    expected = plain.generate(PROMPT, max_new_tokens=30, **how).token_ids
+    executor = decoder.target.runner.executor
+    monkeypatch.setattr(executor, "let_be_seen", lambda _: setattr(executor._passes, "seen", seen))
+    batch = [PROMPT, PROMPT[:7], PROMPT[3:20]]
+    together = decoder.generate(batch, max_new_tokens=30, **how)
+    assert together[0].token_ids == expected
+    assert all(round_.accept_seconds == 0 for one in together for round_ in one.rounds)
+    assert any(round_.accepted for one in together for round_ in one.rounds)
+    assert bool(executor.recorded) is (seen is None)
+
+
+def test_a_processor_is_asked_about_each_node_whatever_the_pass_could_choose(library):
+    decoder = made("qwen3", policy="talon:budget=12")
+    ban = LogitsProcessorList([lambda ids, scores: scores.index_fill(1, torch.tensor([3]), -torch.inf)])
+    plain = decoder_for_model(decoder.target.model, None, Parts(policy="none"))
+    expected = plain.generate(PROMPT, max_new_tokens=20, logits_processor=ban).token_ids
+    found = decoder.generate(PROMPT, max_new_tokens=20, logits_processor=ban)
+    assert found.token_ids == expected
+    assert all(round_.accept_seconds > 0 for round_ in found.rounds)
 
 
 def place(piece):

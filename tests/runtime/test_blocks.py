@@ -54,7 +54,7 @@ def test_there_is_no_row_before_the_first_or_behind_the_last():
 @pytest.mark.parametrize(
     ("data", "kind", "said"),
     [
-        (torch.zeros(2, 160, dtype=torch.uint8), 10, "blocks of ggml's kind 10 are not understood; kinds are Q4_0, "),
+        (torch.zeros(2, 160, dtype=torch.uint8), 10, "blocks of ggml's kind 10 are not understood; kinds are F16, "),
         (torch.zeros(2, 159, dtype=torch.uint8), 3, r"are contiguous uint8 rows of 160 bytes; .* shape \(2, 159\)"),
         (torch.zeros(2, 160, dtype=torch.int8), 3, "the data has type torch.int8"),
         (torch.zeros(2, 320, dtype=torch.uint8)[:, ::2], 3, "are contiguous uint8 rows"),
@@ -188,7 +188,15 @@ def test_weights_have_the_names_and_the_order_that_they_have_without_blocks():
 
 def test_the_kinds_have_the_sizes_of_ggml():
     assert {GGMLQuantizationType(kind).name: tuple(size) for kind, size in block_sizes().items()} == {
-        **{"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34)},
+        **{
+            "F16": (1, 2),
+            "BF16": (1, 2),
+            "Q4_0": (32, 18),
+            "Q4_1": (32, 20),
+            "Q5_0": (32, 22),
+            "Q5_1": (32, 24),
+            "Q8_0": (32, 34),
+        },
         **{"Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210)},
     }
 

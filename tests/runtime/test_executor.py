@@ -19,7 +19,7 @@ from talon_core.runtime.passes import Pass
 from talon_core.testing import draft_trees
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
-from talon_kernels import ReferenceAttention
+from talon_kernels import NativeAttention, ReferenceAttention
 
 VOCAB, WIDTH, HEADS = 11, 8, 2
 CPU = torch.device("cpu")
@@ -114,25 +114,28 @@ def test_walks_are_those_along_the_most_likely_tokens() -> None:
     network = Network()
     executor = DeviceExecutor(PlainDevice(), CPU)
     host = HostExecutor(ReferenceAttention(), CPU)
+    native = NativeAttention().recorder()  # None where there is no compiler
+    walking = [executor, *([HostExecutor(ReferenceAttention(), CPU, native)] if native else [])]
     tree = TokenTree(np.arange(VOCAB + 1) % VOCAB, np.array([-1, *[0] * VOCAB]), np.zeros(VOCAB + 1))
     with torch.inference_mode():
-        for one in (executor, host):
+        for one in (*walking, host):
             read(one, network, 0, [4, 5])
             read(one, network, 1, [6])
         expected = logits(host, network, {0: (tree, 0), 1: (tree, 0)}).argmax(-1)[: len(tree)]
-        inputs = executor.inputs({0: (tree, 0), 1: (tree, 0)})
-
-        def work(view: TreeView) -> tuple[Tensor]:
-            return (network(executor, view.ids[None], view.positions[None], view.attention)[0],)
-
-        _, walks = executor.walk(inputs, work, "logits", [0], frozenset())
-    path, token = walks[0]
     child = next(node for node in range(1, len(tree)) if tree.tokens[node] == expected[0])
-    assert path.tolist() == [0, child]
-    assert token == expected[child]
-    assert walks.keys() == {0}
-    assert executor.cache.lengths == [2 + 2, 1]
-    assert executor.cache.staged == [0, len(tree)]
+    for one in walking:
+        inputs = one.inputs({0: (tree, 0), 1: (tree, 0)})
+
+        def work(view: TreeView, own: Executor = one) -> tuple[Tensor]:
+            return (network(own, view.ids[None], view.positions[None], view.attention)[0],)
+
+        _, walks = one.walk(inputs, work, "logits", [0], frozenset())
+        path, token = walks[0]
+        assert path.tolist() == [0, child]
+        assert token == expected[child]
+        assert walks.keys() == {0}
+        assert one.cache.lengths == [2 + 2, 1]
+        assert one.cache.staged == [0, len(tree)]
     assert not host.can_walk
     with pytest.raises(RuntimeError, match="does not walk"):
         host.walk(inputs, lambda view: (view.ids,), "ids", [0], frozenset())

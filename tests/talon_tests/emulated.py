@@ -22,7 +22,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from talon_core.paths import cache_folder
-from talon_kernels.native import ABI, Library
+from talon_kernels.native import ABI, Library, _walked
 from talon_kernels.native.build import COMMON_FLAGS, HEADERS, SOURCES
 from talon_kernels.native.build import __file__ as build_file
 from talon_kernels.recorded.steps import STEP, Op
@@ -33,7 +33,7 @@ PACKAGES = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
 
 DRIVER = Path(__file__).parents[1] / "kernels" / "emulated" / "driver.c"
 
-DECLARED = 6
+DECLARED = 7
 """The ABI of the kernels as the driver declares them and `Emulated` calls them; both follow when it is counted up."""
 
 FLAGS = (
@@ -43,7 +43,7 @@ FLAGS = (
 
 FUNCTIONS = (
     *("abi", "lanes", "plan", "linear", "gated_mlp", "widen", "walk", "step_sizes", "gated_unit", "rms_norm"),
-    *("same_numbers", "tree_attention", "checksum"),
+    *("same_numbers", "tree_attention", "checksum", "best_tokens", "greedy_walk"),
 )
 """By the number that the driver knows them by."""
 
@@ -256,6 +256,29 @@ class Emulated(Library):
     def same_numbers(self, narrow: int, wide: int, n: int, threads: int) -> int:
         return self._call("same_numbers", Memory(narrow, 2 * n), Memory(wide, 4 * n), n, threads)
 
+    def best_tokens(self, scores: int, out: int, rows: int, n: int, width: int, threads: int) -> None:
+        memory = Memory(scores, 4 * rows * n), Memory(out, 8 * rows * width, True)
+        self._call("best_tokens", *memory, rows, n, width, threads)
+
+    def greedy_walk(
+        self,
+        best: int,
+        tokens: int,
+        parents: int,
+        sequences: int,
+        batch: int,
+        ends: int,
+        count: int,
+        longest: int,
+        out: int,
+    ) -> None:
+        trees = numbers_at(sequences, 4 * batch, np.int32).reshape(batch, 4)
+        queries = int((trees[:, 1] + trees[:, 3]).max(initial=0))
+        nodes = Memory(best, 8 * queries), Memory(tokens, 4 * queries), Memory(parents, 4 * queries)
+        walks = Memory(out, 4 * batch * (2 + longest), True)
+        numbers = Memory(sequences, 16 * batch), batch, Memory(ends, 8 * count), count, longest
+        self._call("greedy_walk", *nodes, *numbers, walks)
+
     def checksum(self, p: int, n: int, threads: int) -> int:
         return self._call("checksum", Memory(p, n), n, threads) % 2**64
 
@@ -315,8 +338,6 @@ class Emulated(Library):
         count: int,
         memory: int,
         rows: int,
-        slots: int,
-        places: int,
         prefix: int,
         counts: int,
         first: int,
@@ -328,11 +349,10 @@ class Emulated(Library):
         all_steps = numbers_at(steps, count, STEP)
         addresses = numbers_at(memory, int(all_steps["memory"].max()) + 1, np.uint64)
         rows_of = numbers_at(rows, int(all_steps["count"].max()) + 1, np.int64)
-        slot, place = (numbers_at(at, trees.queries, np.int64) for at in (slots, places))
         sizes = dict.fromkeys(range(len(addresses)), 0)
         written: set[int] = set()
         for step in all_steps:
-            reaches = _reaches(step, int(rows_of[step["count"]]), addresses, trees, slot, place)
+            reaches = _reaches(step, int(rows_of[step["count"]]), addresses, trees)
             for operand, size in enumerate(reaches):
                 piece = int(step["memory"][operand])
                 if piece >= 0 and size:
@@ -340,10 +360,11 @@ class Emulated(Library):
                     if operand in (0, 8):
                         written.add(piece)
         pieces = [Memory(int(addresses[piece]), size, piece in written) for piece, size in sizes.items()]
-        indices = Memory(rows, 8 * len(rows_of)), Memory(slots, 8 * len(slot)), Memory(places, 8 * len(place))
-        self._must(
-            "walk", Memory(steps, all_steps.nbytes), count, Pointers(pieces), *indices, *trees.memory, batch, threads
+        numbers = Memory(rows, 8 * len(rows_of))
+        failed = self._call(
+            "walk", Memory(steps, all_steps.nbytes), count, Pointers(pieces), numbers, *trees.memory, batch, threads
         )
+        _walked(failed)
 
 
 class _Pieces:
@@ -374,7 +395,11 @@ class _Trees:
         each = [int(one) for one in numbers_at(parents, batch, np.uint64)]
         memory = [Memory(address, 4 * int(nodes)) for address, nodes in zip(each, self._counts, strict=True)]
         self.memory = (*(Memory(at, 4 * batch) for at in (prefix, counts, first)), Pointers(memory))
-        self.queries = int((self._counts - self._first).sum())
+        each_has = self._counts - self._first
+        self.queries = int(each_has.sum())
+        self.slots = np.repeat(np.arange(batch), each_has)
+        nodes = [np.arange(*of) for of in zip(self._first, self._counts, strict=True)]
+        self.places = np.concatenate(nodes) + self._prefix[self.slots]
 
     def cached(self, kv_heads: int, head_dim: int, strides: Sequence[int]) -> int:
         """How many floats of keys or values may be read, from their start on."""
@@ -387,9 +412,7 @@ class _Trees:
         return max(used, default=0)
 
 
-def _reaches(
-    step: Any, rows: int, addresses: NDArray[Any], trees: _Trees, slots: NDArray[Any], places: NDArray[Any]
-) -> Sequence[int]:
+def _reaches(step: Any, rows: int, addresses: NDArray[Any], trees: _Trees) -> Sequence[int]:
     """Bytes that a step may touch of each of its operands, from the operand's start on."""
     op = Op(int(step["op"]))
     numbers, strides = [int(one) for one in step["numbers"]], step["strides"]
@@ -410,7 +433,7 @@ def _reaches(
         return *own, *caches, 4 * heads
     if op is Op.WRITE:
         heads, n = numbers[:2]
-        ends = slots * strides[0, 0] + places * strides[0, 2] + (heads - 1) * strides[0, 1] + n
+        ends = trees.slots * strides[0, 0] + trees.places * strides[0, 2] + (heads - 1) * strides[0, 1] + n
         return 4 * int(ends.max(initial=0)), 4 * extent((heads, rows, n), (strides[1, 1], strides[1, 2], 1))
     if op in (Op.GATHER, Op.SCATTER):
         n = numbers[0]
@@ -419,6 +442,10 @@ def _reaches(
         if op is Op.GATHER:
             return 4 * extent((rows, n), (strides[0, 0], 1)), named * row_bytes(numbers[1], n), 8 * rows
         return 4 * named * n, 4 * extent((rows, n), (strides[1, 0], 1)), 8 * rows
+    if op is Op.LARGEST:
+        return 8 * rows, 4 * extent((rows, numbers[0]), (strides[1, 0], 1))
+    if op is Op.BEST:
+        return 8 * rows * numbers[1], 4 * rows * numbers[0]
     sizes = [int(size) if size >= 0 else -int(size) * rows for size in step["sizes"]]
     return [4 * extent(sizes, strides[which]) for which in range(3)]
 

@@ -39,10 +39,11 @@ def random_blocks(kind: str, rows: int, columns: int, seed: int = 0) -> NDArray[
     """Random blocks with factors of about the size of weights, shape `(rows, bytes of a row)`."""
     rng = np.random.default_rng(seed)
     if kind not in SCALES:
-        return quantize(rng.standard_normal((rows, columns), dtype=np.float32) / 16, GGMLQuantizationType[kind])
-    numbers, count = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
-    data = rng.integers(0, 256, (rows, columns // numbers, count), dtype=np.uint8)
-    factors = (rng.standard_normal((rows, columns // numbers, 2)) * 1e-4).astype(np.float16).view(np.uint8)
+        numbers = rng.standard_normal((rows, columns), dtype=np.float32) / 16
+        return quantize(numbers, GGMLQuantizationType[kind]).view(np.uint8)
+    block, count = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    data = rng.integers(0, 256, (rows, columns // block, count), dtype=np.uint8)
+    factors = (rng.standard_normal((rows, columns // block, 2)) * 1e-4).astype(np.float16).view(np.uint8)
     first = SCALES[kind]
     width = min(4, count - first)
     data[..., first : first + width] = factors[..., :width]

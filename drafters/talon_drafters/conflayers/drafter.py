@@ -133,7 +133,7 @@ class ConfLayersDrafter(Drafter):
         places, first = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in frontiers})
         # laws may be asked for after the next pass
         scores = self.executor.lasting(rows_at(logits, places)[:, : self._vocabulary.size])
-        best = Best.of(scores, max(one.width for one in frontiers), self._vocabulary)
+        best = Best.of(scores, max(one.width for one in frontiers), self._vocabulary, self.executor)
         return best.shared_out(frontiers, first)
 
     def _at_nodes(self, model: Any, view: TreeView) -> Tensor:

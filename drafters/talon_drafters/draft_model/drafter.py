@@ -144,7 +144,7 @@ class ModelDrafter(Drafter):
         places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})
         # laws may be asked for after the next pass
         scores = self.executor.lasting(rows_at(ran.logits, places)[:, : self._vocabulary.size])
-        best = Best.of(scores, max(one.width for one in known), self._vocabulary)
+        best = Best.of(scores, max(one.width for one in known), self._vocabulary, self.executor)
         return Proposed(best.shared_out(frontiers, first), 1)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.runtime.best import Best, Vocabulary, best_numbers, few_widths, last_rows
+from talon_core.runtime.best import Best, Vocabulary, few_widths, last_rows
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
@@ -19,29 +19,32 @@ from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import FeatureHead
 
+MANY_PENDING = 64
+"""Pairs that wait, as drafting has paused, of which more are read as a prompt is."""
+
 
 class _Slot(StagedSlot):
     """One slot: what is staged, and where its states are.
 
     Args:
         prompt: token ids.
-        states: of the pending pairs: none yet.
 
     Attributes:
         prompt: likewise.
-        states: what the head reads at the pending pairs, shape `(pending, hidden)`.
-        places: of these states in the drafter's `KeptRows`; when they are staged, of what was made at each staged node.
+        features: the target's at the pending pairs, in parts of shape `(pairs, features)`, as they came.
+        places: of these features in the drafter's `KeptRows`; when they are staged, of what was made at each staged
+            node.
         read: how many tokens of the prompt the target has read.
-        last_read: what the head reads of the last of them, shape `(1, hidden)`.
+        last_read: the features of the last of them, as `features` has them.
     """
 
-    def __init__(self, prompt: IntArray, states: Tensor) -> None:
+    def __init__(self, prompt: IntArray) -> None:
         super().__init__([])
         self.prompt = prompt
-        self.states = states
+        self.features: list[Tensor] = []
         self.places: list[int] = []
         self.read = 0
-        self.last_read = states
+        self.last_read: list[Tensor] = []
         self._fresh = True
 
     def restart(self, pending: list[int]) -> None:
@@ -49,7 +52,7 @@ class _Slot(StagedSlot):
         self._fresh = True
 
     def sources(self, count: int) -> IntArray:
-        """Where the states are that the head reads at the last `count` staged nodes."""
+        """Where the states are, or the features, that the head reads at the last `count` staged nodes."""
         places = np.array(self.places, dtype=np.int64)
         if self._fresh or self.staged is None:
             return places
@@ -67,6 +70,7 @@ class FeatureDrafter(Drafter):
     A row of the head is a pair: a feature, and the token after it. Committed pairs have the target's own features;
     in a tree, a node's feature is what the head itself made at the node's parent. After each round the pairs of the
     accepted tokens are run again with true features, all in the forward pass that drafts the next root's children.
+    Until somebody asks for these nothing is computed: while drafting pauses, features are kept and no more.
 
     Args:
         head: the network, on the target's device.
@@ -98,8 +102,10 @@ class FeatureDrafter(Drafter):
         self._described = described or {}
         self._slots: dict[int, _Slot] = {}  # by slot
         self._device = next(head.parameters()).device
-        self._no_states = torch.empty((0, 0), dtype=head.dtype, device=self._device)
-        self._rows = KeptRows(executor)  # of the round's pending pairs, and what was made in it; `_Slot` says where
+        self._given = KeptRows(executor)  # features at the round's pending pairs; `_Slot` says where
+        self._rows = KeptRows(executor)  # what was made in the round, likewise
+        nothing = torch.zeros((1, head.num_features), dtype=head.dtype, device=self._device)
+        self._rows.keep(head.fuse(nothing)[:0])
         self.executor = executor
         self._cache = executor.cache
         ids = head.target_ids.cpu().numpy() if head.target_ids is not None else None
@@ -112,18 +118,18 @@ class FeatureDrafter(Drafter):
         return self._session
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._slots[slot] = _Slot(prompt, self._no_states)
+        self._slots[slot] = _Slot(prompt)
         self._cache.open(slot, room + SPARE_ROWS)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         before = self._slots[source]
         # a pair belongs to what is shared if its second token does
         pairs = self._cache.resume(slot, room + SPARE_ROWS, source, max(length - 1, 0))
-        own = self._slots[slot] = _Slot(prompt, self._no_states)
+        own = self._slots[slot] = _Slot(prompt)
         if before.read != length or pairs != length - 1:
             return pairs
         own.restart([int(prompt[length])])
-        own.read, own.states, own.last_read = length, before.last_read, before.last_read
+        own.read, own.features, own.last_read = length, [*before.last_read], before.last_read
         return length
 
     def close(self, slot: int) -> None:
@@ -135,15 +141,21 @@ class FeatureDrafter(Drafter):
         for slot, part in parts.items():
             assert part.features is not None
             own = self._slots[slot]
-            tokens = [*own.pending, *own.prompt[part.start + 1 : part.end + 1].tolist()]
-            states = _joined(own.states, self._fuse(part.features))  # (pairs, hidden)
-            last = max(len(tokens) - 1, 0)  # the last pair waits for what comes next: its answer is wanted
-            for start in range(0, last, self.executor.prompt_tokens):
-                end = min(last, start + self.executor.prompt_tokens)
-                self._prefill(slot, tokens[start:end], states[start:end])
-            own.restart(tokens[last:])
-            own.states = own.last_read = states[last:].clone()  # so that the others can be freed
-            own.read = part.end
+            own.pending += own.prompt[part.start + 1 : part.end + 1].tolist()
+            own.features.append(part.features)
+            self._catch_up(slot)
+            own.last_read, own.read = [*own.features], part.end
+
+    def _catch_up(self, slot: int) -> None:
+        """Read all pending pairs but the last, which waits for what comes next: its answer is wanted."""
+        own = self._slots[slot]
+        tokens, features = own.pending, torch.cat(own.features)  # (pairs, features)
+        last = max(len(tokens) - 1, 0)
+        for start in range(0, last, self.executor.prompt_tokens):
+            end = min(last, start + self.executor.prompt_tokens)
+            self._prefill(slot, tokens[start:end], self._fuse(features[start:end]))
+        own.restart(tokens[last:])
+        own.features = [features[last:].clone()]  # so that the others can be freed
 
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
@@ -167,21 +179,35 @@ class FeatureDrafter(Drafter):
         if not known:  # prompts of one token, of which no feature is known yet
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
         if not any(own.staged is not None for own in self._slots.values()):  # a new round
+            self._given.clear()
             self._rows.clear()
+        first = all(self._slots[one.slot].staged is None for one in known)
         staged = {}
         for one in sorted(known, key=lambda one: one.slot):
             own = self._slots[one.slot]
             if own.staged is None:
-                own.places = self._rows.keep(own.states).tolist()
+                if len(own.pending) > MANY_PENDING:
+                    self._catch_up(one.slot)
+                own.features = [torch.cat(own.features)] if len(own.features) > 1 else own.features
+                kept = self._given.keep(own.features[0]) if first else self._rows.keep(self._fuse(own.features[0]))
+                own.places = kept.tolist()
             staged[one.slot] = own.stage(one.tree, one.nodes)
         inputs = self.executor.inputs(staged)
         # before a frontier's rows, pairs that were only pending
-        places, first = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
-        best = self._run(inputs, [*staged], places, max(one.width for one in known))
-        return Proposed(best.shared_out(frontiers, first), 1)
+        places, starts = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
+        best = self._run(inputs, [*staged], places, max(one.width for one in known), first)
+        return Proposed(best.shared_out(frontiers, starts), 1)
 
-    def _run(self, inputs: PassInputs, slots: list[int], ends: IntArray, width: int) -> Best:
-        """Run the new pairs of these slots, keep the states that come out, and find the best tokens after `ends`."""
+    def _run(self, inputs: PassInputs, slots: list[int], ends: IntArray, width: int, first: bool) -> Best:
+        """Run the new pairs of these slots, keep the states that come out, and find the best tokens after `ends`.
+
+        Args:
+            inputs: of the pass.
+            slots: whose pairs they are, ascending.
+            ends: rows behind which tokens are wanted, ascending.
+            width: how many.
+            first: all pairs have features of the target, and none has what the head made.
+        """
         counts = inputs.layout.queries
         staged = [self._slots[slot] for slot in slots]
         sources = np.concatenate([own.sources(inputs.counts[slot]) for slot, own in zip(slots, staged, strict=True)])
@@ -195,40 +221,32 @@ class FeatureDrafter(Drafter):
             "made": Numbers(made, self._rows.padding, one_each=True),
             "ends": Numbers(ends),
         }
-        found = self.executor.run(inputs, partial(self._drafted, width), width, more)
+        found = self.executor.run(inputs, partial(self._drafted, width, first), (width, first), more)
         return Best.lasting(self.executor, found, len(ends), self._vocabulary)
 
-    def _drafted(self, width: int, view: TreeView) -> tuple[Tensor, Tensor]:
+    def _drafted(self, width: int, first: bool, view: TreeView) -> tuple[Tensor, Tensor]:
         """One pass: what `best_numbers` finds behind the `ends`, and the scores there."""
-        states = self._rows.table.index_select(0, view.more["sources"])
+        table = self._given.table if first else self._rows.table
+        states = table.index_select(0, view.more["sources"])
+        if first:
+            states = self._fuse(states)
         made, hidden = self._forward(view.ids[None], states[None], view.positions[None], view.attention)
         self._rows.table.index_copy_(0, view.more["made"], made[0])
         scores = self.head.logits(hidden[0].index_select(0, view.more["ends"])).float()
-        return best_numbers(scores, width), scores
+        return self.executor.best_numbers(scores, width), scores
 
-    @torch.inference_mode()
     def commit(self, committed: Mapping[int, Committed]) -> None:
-        fused = self._fuse(torch.cat([_features(one) for one in committed.values()]))
         paths = {}
-        start = 0
         for slot, one in committed.items():
-            states = fused[start : start + len(one.tokens)]
-            start += len(states)
+            assert one.features is not None
             own = self._slots[slot]
+            features = one.features[: len(one.tokens)]
             if own.staged is None:  # nothing was drafted: the pairs before are still to be run
-                own.pending = [*own.pending, *one.tokens.tolist()]
-                own.states = _joined(own.states, states)
+                own.pending += one.tokens.tolist()
+                own.features.append(features)
                 continue
             paths[slot] = np.arange(len(own.pending))  # of these the features were true; the tree's were guesses
             own.restart(one.tokens.tolist())
-            own.states = states
-        self.executor.commit(paths)
-
-
-def _features(committed: Committed) -> Tensor:
-    assert committed.features is not None
-    return committed.features
-
-
-def _joined(before: Tensor, new: Tensor) -> Tensor:
-    return torch.cat([before, new]) if len(before) else new
+            own.features = [features]
+        if paths:
+            self.executor.commit(paths)

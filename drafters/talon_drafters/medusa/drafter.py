@@ -93,7 +93,7 @@ class MedusaDrafter(Drafter):
             return Candidates.unknown(frontier.nodes)
         best, first = self._best[frontier.slot]
         if best.width < min(frontier.width, best.scores.shape[1]):
-            best = Best.of(best.scores, frontier.width, self._vocabulary)
+            best = Best.of(best.scores, frontier.width, self._vocabulary, self.executor)
             self._best[frontier.slot] = best, first
         depths = frontier.tree.depths[frontier.nodes]
         assert (depths < len(self._heads.blocks)).all(), "asked for deeper than max_depth"

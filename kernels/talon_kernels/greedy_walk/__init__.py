@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from talon_kernels.greedy_walk.native import greedy_walk_native
 from talon_kernels.greedy_walk.reference import greedy_walk_reference
+from talon_kernels.native import load, unavailable
 from talon_kernels.triton_runtime import takes_triton
 
 __all__ = ["greedy_walk"]
@@ -43,8 +45,9 @@ def greedy_walk(
             fourth column, are all that is read.
         ends: the tokens that end the text, shape `(ends,)`, int64 or int32; may be empty.
         longest: most nodes of a path, at least 1.
-        backend: "triton" (on GPUs; on the CPU if TRITON_INTERPRET=1 is set before it is first used) or "reference";
-            None takes triton for tensors on a GPU, if it is installed.
+        backend: "triton" (on GPUs; on the CPU if TRITON_INTERPRET=1 is set before it is first used), "native" (C, on
+            the CPU) or "reference"; None takes triton for tensors on a GPU, if it is installed, and native on the CPU,
+            if the kernels can be built.
 
     Returns:
         Shape `(batch, 2 + longest)`, int32: number of nodes of the path, the root included, then the next token, then
@@ -76,7 +79,14 @@ def greedy_walk(
             )
     if longest < 1:
         raise ValueError(f"longest is {longest}; it must be at least 1, for the root")
-    if takes_triton("greedy_walk", backend, best.device):
+    on_host = best.device.type == "cpu"
+    library = load() if on_host and backend in (None, "native") else None
+    if library is not None:
+        return greedy_walk_native(library, best, tokens, parents, sequences, ends, longest)
+    if backend == "native":
+        why = unavailable() if on_host else f"it runs on the CPU, not on {best.device}"
+        raise ValueError(f"backend 'native' cannot be used here: {why}")
+    if takes_triton("greedy_walk", backend, best.device, others=("native",)):
         from talon_kernels.greedy_walk.triton import greedy_walk_triton
 
         return greedy_walk_triton(best, tokens, parents, sequences, ends, longest)

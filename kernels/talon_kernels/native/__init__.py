@@ -16,7 +16,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["Library", "load", "switch_off", "unavailable"]
 
-ABI = 6
+ABI = 7
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")
@@ -59,8 +59,13 @@ class Library:
             self.widen = library.talon_widen
             self.widen.restype, self.widen.argtypes = None, [_POINTER] * 3 + [_INT] * 4
             self.walk = library.talon_walk
-            self.walk.restype, self.walk.argtypes = _INT, [_POINTER] * 10 + [_INT] * 2
-            self.walk.errcheck = _has_memory
+            self.walk.restype, self.walk.argtypes = _INT, [_POINTER] + [_INT] + [_POINTER] * 6 + [_INT] * 2
+            self.walk.errcheck = _walked
+            self.best_tokens = library.talon_best_tokens
+            self.best_tokens.restype, self.best_tokens.argtypes = None, [_POINTER] * 2 + [_INT] * 4
+            self.greedy_walk = library.talon_greedy_walk
+            self.greedy_walk.restype = None
+            self.greedy_walk.argtypes = [_POINTER] * 4 + [_INT] + [_POINTER] + [_INT] * 2 + [_POINTER]
             self.step_sizes = library.talon_step_sizes
             self.step_sizes.restype, self.step_sizes.argtypes = None, [_POINTER]
             self.sum = library.talon_sum
@@ -92,6 +97,13 @@ def _has_memory(failed: Any, *_: Any) -> Any:
     if failed:
         raise MemoryError("there is no memory left for what a pass of the network finds on the way")
     return failed
+
+
+def _walked(failed: Any, *_: Any) -> Any:
+    """As `_has_memory`, and a LookupError where a number names no row of a table."""
+    if failed & 2:
+        raise LookupError("a number of the pass names a row that its table does not have")
+    return _has_memory(failed)
 
 
 class _Loader:

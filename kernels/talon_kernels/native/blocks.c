@@ -1,6 +1,7 @@
 // GGUF's blocks, widened to the very float32 numbers that dequantising gives.
 //
-// A block is 32 weights of a row, or 256 for the K kinds, with scales of their own. A product of a scale and a quantised
+// Numbers of 16 bits are blocks of one, without a scale. Other blocks are 32 weights of a row, or 256 for the K kinds,
+// with scales of their own. A product of a scale and a quantised
 // number has at most 24 bits, so it is exact in float32 (but for Q6_K, which rounds it), and adding the minimum rounds
 // once: with one FMA or with two operations the result is the same.
 
@@ -203,13 +204,44 @@ static void widen_q6_k(const uint8_t *b, float *out, int64_t n) {
     }
 }
 
+// V numbers of 16 bits, as IEEE 754 has them.
+INLINE vf halves(const uint8_t *p) {
+#if V == 16
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif V == 8 && defined(__F16C__)
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#elif defined(__aarch64__)
+    uint16_t h[4];
+    memcpy(h, p, sizeof(h));
+    return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(h)));
+#else
+    vf a;
+    for (int i = 0; i < V; i++) a[i] = half(p + 2 * i);
+    return a;
+#endif
+}
+
+static void widen_f16(const uint8_t *b, float *out, int64_t n) {
+    int64_t k = 0;
+    for (; k + V <= n; k += V) store(out + k, halves(b + 2 * k));
+    for (; k < n; k++) out[k] = half(b + 2 * k);
+}
+
+static void widen_bf16(const uint8_t *b, float *out, int64_t n) {
+    const uint16_t *from = (const uint16_t *)b;
+    int64_t k = 0;
+    for (; k + V <= n; k += V) store(out + k, load_half(from + k));
+    if (k < n) store_part(out + k, load_half_part(from + k, n - k), n - k);
+}
+
 static const struct {
     widen_fn *widen;
     int64_t weights, bytes;  // of a block
 } formats[KINDS] = {
     [Q4_0] = {widen_q4_0, 32, 18}, [Q4_1] = {widen_q4_1, 32, 20},   [Q5_0] = {widen_q5_0, 32, 22},
     [Q5_1] = {widen_q5_1, 32, 24}, [Q8_0] = {widen_q8_0, 32, 34},   [Q4_K] = {widen_q4_k, 256, 144},
-    [Q5_K] = {widen_q5_k, 256, 176}, [Q6_K] = {widen_q6_k, 256, 210},
+    [Q5_K] = {widen_q5_k, 256, 176}, [Q6_K] = {widen_q6_k, 256, 210}, [F16] = {widen_f16, 1, 2},
+    [BFLOAT16] = {widen_bf16, 1, 2},
 };
 
 widen_fn *widen_of(int kind) { return formats[kind].widen; }
@@ -218,7 +250,6 @@ int64_t block_weights(int kind) { return formats[kind].weights; }
 
 int64_t row_bytes(int kind, int64_t n) {
     if (kind == FLOAT32) return 4 * n;
-    if (kind == BFLOAT16) return 2 * n;
     return n / formats[kind].weights * formats[kind].bytes;
 }
 

@@ -20,7 +20,7 @@ from talon_core.paths import cache_folder
 
 T = TypeVar("T")
 
-SOURCES = ("elementwise.c", "blocks.c", "linear.c", "attention.c", "pass.c", "commit.c", "measure.c")
+SOURCES = ("elementwise.c", "blocks.c", "linear.c", "attention.c", "scores.c", "pass.c", "commit.c", "measure.c")
 HEADERS = ("talon.h", "parts.h")
 
 COMMON_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off")

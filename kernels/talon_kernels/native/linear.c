@@ -46,7 +46,7 @@ enum { TILES = 8 };
 
 // Most rows and columns of W in a panel; wider rows are done in parts. Its tiles have at most PANEL_BAND rows of x: W is
 // near, so that it may be read again, and wide tiles load the least for what they multiply.
-enum { PANEL_ROWS = 24, PANEL_COLUMNS = 576, PANEL_BAND = 4 };
+enum { PANEL_ROWS = 24, PANEL_COLUMNS = 576, PANEL_BAND = 4, WHOLE = 32 };
 
 // Rows of W, which hold float32 or, if half is 1, bfloat16.
 INLINE const void *row_of(const int half, const void *w, int64_t at) {
@@ -232,7 +232,9 @@ static Shape panel_shape(int64_t floats, int64_t K, int64_t granule) {
 
 // Columns [begin, end) of some rows of y, where W is in blocks. Returns 1 when memory is short.
 static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
-    const int64_t granule = block_weights(p->kind), block = row_bytes(p->kind, granule);
+    int64_t granule = block_weights(p->kind);
+    if (granule < WHOLE) granule = WHOLE;  // a part of a row that is no multiple of registers has other sums
+    const int64_t block = row_bytes(p->kind, granule);
     const int64_t size = row_bytes(p->kind, p->K);
     const Plan plan = plans[PANEL][rows < PANEL_BAND ? rows : PANEL_BAND];
     const Shape shape = panel_shape(plan.floats, p->K, granule);
@@ -268,7 +270,7 @@ int columns(const Product *p, int64_t begin, int64_t end) {
     if (block < 4 * MAX_ROWS) block = 4 * MAX_ROWS;
     for (int64_t m0 = 0; m0 < p->M; m0 += block) {
         int64_t rows = p->M - m0 < block ? p->M - m0 : block;
-        if (widen_of(p->kind)) {
+        if (p->kind != FLOAT32 && p->kind != BFLOAT16) {
             if (widened_columns(p, m0, rows, begin, end)) return 1;
             continue;
         }
@@ -346,7 +348,7 @@ EXPORT int64_t talon_gated_mlp(const float *x, const void *gate, const float *ga
     return failed;
 }
 
-EXPORT int64_t talon_abi(void) { return 6; }
+EXPORT int64_t talon_abi(void) { return 7; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

@@ -26,6 +26,12 @@ int gated_columns(const Product *gate, const Product *up, int activation, int64_
 
 void rms_row(const float *x, const float *weight, float *y, int64_t n, float eps, float offset);
 
+// The first of the largest of n < 2^31 scores; NaN is larger than any number.
+int64_t largest_of(const float *x, int64_t n);
+
+// The best `width` <= n of n < 2^24 scores: out: (2 * width,), their indices and then their log-probabilities.
+void best_row(const float *x, int64_t n, int64_t width, float *out);
+
 typedef struct Chains Chains;
 
 // Who attends to whom, of all sequences of a pass.

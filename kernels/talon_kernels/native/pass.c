@@ -12,7 +12,10 @@
 
 enum { RANK = 5, OPERANDS = 9, NUMBERS = 9 };
 
-enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
+enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, LARGEST, BEST, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
+
+// What a pass may answer.
+enum { DONE, NO_MEMORY, NO_SUCH_ROW };
 
 // Sizes below 0 count rows: -k stands for k times the rows of a pass.
 typedef struct {
@@ -27,7 +30,7 @@ typedef struct {
 // What changes from pass to pass.
 typedef struct {
     const int64_t *counts;          // 0: queries; others of rows that are named by an index
-    const int64_t *slots, *places;  // (queries,): where keys and values go
+    int64_t *slots, *places;        // (queries,): where keys and values go
     Trees trees;
 } Inputs;
 
@@ -125,24 +128,41 @@ static void write_rows(const Step *s, void *const *memory, const Inputs *in, int
                    at(s, memory, 1) + h * from[1] + i * from[2], (size_t)n * sizeof(float));
 }
 
-// Rows of a table that an index names. numbers: n, kind.
-static void gather_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
+// Rows of a table that an index names. numbers: n, kind, rows of the table.
+static int gather_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
     const int64_t n = s->numbers[0], size = row_bytes((int)s->numbers[1], n);
     widen_fn *widen = widen_of((int)s->numbers[1]);
     const int64_t *index = (const int64_t *)memory[s->memory[2]];
     for (int64_t i = first; i < last; i++) {
-        const char *row = (const char *)memory[s->memory[1]] + index[i] * size;
+        if (index[i] < 0 || index[i] >= s->numbers[2]) return NO_SUCH_ROW;
+        const char *row = (const char *)at(s, memory, 1) + index[i] * size;
         float *to = at(s, memory, 0) + i * s->strides[0][0];
         if (widen) widen((const uint8_t *)row, to, n);
         else memcpy(to, row, (size_t)size);
     }
+    return DONE;
 }
 
-// The other way round: rows to where an index names them.
-static void scatter_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
+// The other way round: rows to where an index names them. numbers: n, rows of the table.
+static int scatter_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
     const int64_t n = s->numbers[0], *index = (const int64_t *)memory[s->memory[2]];
-    for (int64_t i = first; i < last; i++)
+    for (int64_t i = first; i < last; i++) {
+        if (index[i] < 0 || index[i] >= s->numbers[1]) return NO_SUCH_ROW;
         memcpy(at(s, memory, 0) + index[i] * n, at(s, memory, 1) + i * s->strides[1][0], (size_t)n * sizeof(float));
+    }
+    return DONE;
+}
+
+// The index of the largest number of each row, int64. numbers: n.
+static void largest_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
+    int64_t *to = (int64_t *)at(s, memory, 0);
+    for (int64_t i = first; i < last; i++) to[i] = largest_of(at(s, memory, 1) + i * s->strides[1][0], s->numbers[0]);
+}
+
+// The best few of each row. numbers: n, width.
+static void best_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
+    const int64_t n = s->numbers[0], width = s->numbers[1];
+    for (int64_t i = first; i < last; i++) best_row(at(s, memory, 1) + i * n, n, width, at(s, memory, 0) + i * 2 * width);
 }
 
 // numbers: rows, size.
@@ -210,52 +230,71 @@ static int64_t partial_floats(const Step *steps, int64_t count, const Inputs *in
     return floats;
 }
 
-// memory: the pieces that steps speak of; rows: how many each count stands for; slots, places: (queries,); the others as
-// for talon_tree_attention. Returns 0, or 1 when memory is short.
-EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
-                          const int64_t *slots, const int64_t *places, const int32_t *prefix, const int32_t *counts,
-                          const int32_t *first, const int32_t *const *parents, int64_t batch, int64_t threads) {
-    Inputs in = {rows, slots, places, {0}};
-    Shared shared = {.threads = threads};
-    if (make_trees(prefix, counts, first, parents, batch, &in.trees)) {
-        free_trees(&in.trees);
-        return 1;
-    }
-    shared.floats = partial_floats(steps, count, &in, threads);
-    if (shared.floats) shared.partial = malloc((size_t)shared.floats * sizeof(float));
-    if (shared.floats && !shared.partial) {
-        free_trees(&in.trees);
-        return 1;
-    }
-#pragma omp parallel num_threads((int)threads)
+// Where the keys and values of each query go: behind the prefix, in the order of the nodes. Null when memory is short.
+static int64_t *rows_of(const Trees *trees, const int32_t *first) {
+    int64_t *slots = malloc((size_t)(2 * trees->queries + 1) * sizeof(int64_t)), query = 0;
+    if (slots)
+        for (int64_t b = 0; b < trees->batch; b++)
+            for (int64_t node = first[b]; node < trees->counts[b]; node++, query++) {
+                slots[query] = b;
+                slots[trees->queries + query] = trees->prefix[b] + node;
+            }
+    return slots;
+}
+
+static void walk(const Step *steps, int64_t count, void *const *memory, const Inputs *in, Shared *shared) {
+#pragma omp parallel num_threads((int)shared->threads)
     {
         int64_t thread, all;
         own_thread(&thread, &all);
 #pragma omp single
-        shared.threads = all;
+        shared->threads = all;
         int failed = 0;
         for (const Step *s = steps; s < steps + count; s++) {
-            if (s->waits) wait_for_all(&shared);
-            const int64_t own = rows[s->count], begin = own * thread / all, end = own * (thread + 1) / all;
+            if (s->waits) wait_for_all(shared);
+            const int64_t own = in->counts[s->count], begin = own * thread / all, end = own * (thread + 1) / all;
             switch (s->op) {
                 case LINEAR: failed |= linear_columns(s, memory, own, thread, all); break;
-                case MLP: failed |= mlp_columns(s, memory, own, thread, &shared); break;
+                case MLP: failed |= mlp_columns(s, memory, own, thread, shared); break;
                 case NORM: norm_rows(s, memory, begin, end); break;
-                case ATTEND: failed |= attend_heads(s, memory, &in, thread, &shared); break;
-                case WRITE: write_rows(s, memory, &in, begin, end); break;
-                case GATHER: gather_rows(s, memory, begin, end); break;
-                case SCATTER: scatter_rows(s, memory, begin, end); break;
+                case ATTEND: failed |= attend_heads(s, memory, in, thread, shared); break;
+                case WRITE: write_rows(s, memory, in, begin, end); break;
+                case GATHER: failed |= gather_rows(s, memory, begin, end); break;
+                case SCATTER: failed |= scatter_rows(s, memory, begin, end); break;
+                case LARGEST: largest_rows(s, memory, begin, end); break;
+                case BEST: best_rows(s, memory, begin, end); break;
                 default: on_elements(s, memory, begin, end);
             }
         }
         if (failed) {
-#pragma omp atomic write
-            shared.failed = 1;
+#pragma omp atomic update
+            shared->failed |= failed;
         }
     }
+}
+
+// memory: the pieces that steps speak of; rows: how many each count stands for; the others as for talon_tree_attention.
+// Returns 0; bit 1 is set when memory was short, bit 2 when an index named no row.
+EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
+                          const int32_t *prefix, const int32_t *counts, const int32_t *first,
+                          const int32_t *const *parents, int64_t batch, int64_t threads) {
+    Inputs in = {rows, 0, 0, {0}};
+    Shared shared = {.threads = threads};
+    int failed = make_trees(prefix, counts, first, parents, batch, &in.trees);
+    if (!failed) {
+        in.slots = rows_of(&in.trees, first);
+        shared.floats = partial_floats(steps, count, &in, threads);
+        if (shared.floats) shared.partial = malloc((size_t)shared.floats * sizeof(float));
+        failed = !in.slots || (shared.floats && !shared.partial);
+    }
+    if (!failed) {
+        in.places = in.slots + in.trees.queries;
+        walk(steps, count, memory, &in, &shared);
+    }
     free(shared.partial);
+    free(in.slots);
     free_trees(&in.trees);
-    return shared.failed;
+    return failed ? NO_MEMORY : shared.failed;
 }
 
 // Bytes of a step, and how many numbers its parts have: Python packs them.

@@ -226,12 +226,12 @@ INLINE void own_thread(int64_t *thread, int64_t *threads) {
 void gated_row(const float *gate, const float *up, float *out, int64_t n, int kind);
 
 // How a weight is stored: GGUF's numbers of the types.
-enum { FLOAT32 = 0, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BFLOAT16 = 30, KINDS };
+enum { FLOAT32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BFLOAT16 = 30, KINDS };
 
 // Widens n weights of whole blocks.
 typedef void widen_fn(const uint8_t *blocks, float *out, int64_t n);
 
-// Of a kind that is stored in blocks; null for the others.
+// Of a kind that is not float32; null for that.
 widen_fn *widen_of(int kind);
 
 // Of a block of such a kind.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,9 +14,11 @@ from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
-from talon_core.runtime.recording import PassRecorder, RecordedPass
+from talon_core.runtime.recording import PassRecorder, RecordedPass, Walks
 from talon_core.tree import IntArray
+from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.commit_path.native import NativeMover
+from talon_kernels.greedy_walk.host import native_walks
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
 from talon_kernels.recorded.plan import arrange, moved, set_waits
@@ -31,6 +33,9 @@ T = TypeVar("T")
 MOST_ROWS = ((61, 59, 53, 47, 43), (251, 241, 239, 233, 229))
 """Rows of the tapes, by kind of rows: primes, so that no width of a layer is a multiple of one. A tape for few nodes
 first; one that is too short is written again."""
+
+MOST_ANSWERS = 1024
+"""Numbers of rows for which it is kept where the answer stands."""
 
 
 class NativeRecorder(PassRecorder):
@@ -56,6 +61,19 @@ class NativeRecorder(PassRecorder):
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[int, int, IntArray], None]:
         return NativeMover(self._library, buffers)
+
+    def greedy_walks(
+        self,
+        inputs: PassInputs,
+        best: Tensor,
+        slots: Collection[int],
+        ends: frozenset[int],
+        unwalked: Mapping[int, int],
+    ) -> Walks:
+        return native_walks(self._library, inputs, best, slots, ends, unwalked)
+
+    def best_numbers(self, scores: Tensor, width: int) -> Tensor:
+        return best_tokens_native(self._library, scores.contiguous(), width)
 
 
 class _NotedPass(Pass):
@@ -133,6 +151,13 @@ class _Walked(RecordedPass[T]):
         self._tables: dict[int, Tensor] = {}
         self._known = 0  # positions whose angles are in the tables
         self._reallocations = -1
+        self._counts = np.zeros(1 + len(own), dtype=np.int64)
+        self._at = (
+            self._steps.ctypes.data,
+            len(self._steps),
+            self._memory.ctypes.data,
+            self._counts.ctypes.data,
+        )
 
     def _arrange(self) -> None:
         tape = self._tape
@@ -155,61 +180,63 @@ class _Walked(RecordedPass[T]):
         for piece, address in tape.addresses.items():
             self._memory[piece] = address
         self._inputs = {name: piece for piece, name in tape.inputs.items()}
+        self._whole = self._arena[: size // 2 * 2].view(torch.int64)
+        self._known_answers: dict[tuple[int, ...], Any] = {}
 
     def fits(self, queries: int, more: Mapping[str, Numbers]) -> bool:
         # of further numbers there are at most as many as queries
         return self._state == changes() and queries <= self._most[-1]
 
-    def run(self, inputs: PassInputs, more: Mapping[str, Numbers], slots: IntArray, rows: IntArray) -> T:
-        ids, positions = inputs.ids.numpy(), inputs.positions.numpy()
-        self._bind(int(positions.max()) + 1)
-        counts = np.array([len(ids), *(len(more[name].values) for name in self._own)], dtype=np.int64)
-        given = {"ids": ids, "positions": positions, **{name: numbers.values for name, numbers in more.items()}}
-        held = {name: np.ascontiguousarray(given[name], dtype=np.int64) for name in self._inputs}
-        for name, piece in self._inputs.items():
-            self._memory[piece] = held[name].ctypes.data
-            limit = self._tape.limits.get(piece)
-            if limit is not None and len(held[name]) and not 0 <= held[name].min() <= held[name].max() < limit:
-                raise CannotRecord(
-                    f"{name} reach from {held[name].min()} to {held[name].max()}; there are {limit} rows"
-                )
+    def run(self, inputs: PassInputs, more: Mapping[str, Numbers]) -> T:
         layout = native_layout(inputs.layout)
-        self._library.walk(
-            self._steps.ctypes.data,
-            len(self._steps),
-            self._memory.ctypes.data,
-            counts.ctypes.data,
-            slots.ctypes.data,
-            rows.ctypes.data,
-            layout.prefix,
-            layout.counts,
-            layout.first,
-            layout.parents,
-            len(inputs.counts),
-            torch.get_num_threads(),
-        )
-        made: T = self._answer(counts.tolist())
+        self._bind(inputs, layout.used)
+        counts = (len(inputs.ids), *[len(more[name].values) for name in self._own])
+        held = [torch.from_numpy(np.array(one.values, dtype=np.int64)) for one in more.values()]
+        given = dict(zip(more, held, strict=True), ids=inputs.ids, positions=inputs.positions)
+        for name, piece in self._inputs.items():
+            self._memory[piece] = given[name].data_ptr()
+        self._counts[:] = counts
+        try:
+            self._library.walk(
+                *self._at,
+                layout.prefix,
+                layout.counts,
+                layout.first,
+                layout.parents,
+                len(inputs.counts),
+                torch.get_num_threads(),
+            )
+        except LookupError as error:
+            raise CannotRecord(str(error)) from error
+        made: T = self._answer(counts)
         return made
 
-    def _answer(self, counts: list[int]) -> Any:
+    def _answer(self, counts: tuple[int, ...]) -> Any:
+        """What the pass returns. Of the same counts that is the same memory, unless PyTorch has the last word."""
+        if counts in self._known_answers:
+            return self._known_answers[counts]
         found: dict[int, Tensor] = {}
 
         def real(value: Any) -> Any:
             if isinstance(value, Found):
                 return found[value.number]
             if isinstance(value, View):
-                rows = counts[value.count]
+                rows, arena = counts[value.count], self._whole if value.whole else self._arena
                 sizes = [-size * rows if size < 0 else size for size in value.sizes]
-                return self._arena.as_strided(sizes, value.strides, value.offset + self._places[value.piece])
+                begin = self._places[value.piece] // (2 if value.whole else 1)
+                return arena.as_strided(sizes, value.strides, value.offset + begin)
             return value
 
         for one in self._tape.tail:
             out = one.function(*filled(one.arguments, real), **filled(one.keywords, real))
             found.update(zip(one.out, out if isinstance(out, tuple | list) else (out,), strict=True))
-        return filled(self._made, real)
+        made = filled(self._made, real)
+        if not self._tape.tail and len(self._known_answers) < MOST_ANSWERS:
+            self._known_answers[counts] = made
+        return made
 
-    def _bind(self, positions: int) -> None:
-        """Let the steps work on the cache's present buffers, and have the angles of so many positions."""
+    def _bind(self, inputs: PassInputs, used: int) -> None:
+        """Let the steps work on the cache's present buffers, and have the angles of all positions."""
         if self._reallocations != self._cache.reallocations:
             for step, own in zip(self._tape.steps, self._steps, strict=True):
                 if step.layer is None:
@@ -224,7 +251,10 @@ class _Walked(RecordedPass[T]):
             for (layer, which), piece in self._tape.caches.items():
                 self._memory[piece] = self._cache.layer(layer, *self._like[layer])[which].data_ptr()
             self._reallocations = self._cache.reallocations
-        if positions > self._known:
+        if used > self._known:  # there are no more positions than rows
+            positions = int(inputs.positions.max()) + 1
+            if positions <= self._known:
+                return
             try:
                 self._make_tables(max(positions, self._cache.capacity))
             except CannotRecord:  # the model may know fewer positions than there is room for

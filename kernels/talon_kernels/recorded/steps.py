@@ -37,12 +37,14 @@ class Op(IntEnum):
     WRITE = 4
     GATHER = 5
     SCATTER = 6
-    COPY = 7
-    NEGATE = 8
-    ADD = 9
-    SUBTRACT = 10
-    MULTIPLY = 11
-    DIVIDE = 12
+    LARGEST = 7
+    BEST = 8
+    COPY = 9
+    NEGATE = 10
+    ADD = 11
+    SUBTRACT = 12
+    MULTIPLY = 13
+    DIVIDE = 14
 
 
 BY_COLUMNS = frozenset({Op.LINEAR, Op.MLP})

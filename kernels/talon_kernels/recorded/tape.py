@@ -41,6 +41,10 @@ LOOK_UPS = {_aten.embedding.default: (0, 1), _aten.index_select.default: (0, 2)}
 """Operations that take rows of a table, and which arguments are the table and the index."""
 
 
+MOST_POSITIONS = 2**62
+"""The rows of a table of positions: it is made anew where it has too few."""
+
+
 class CannotRecord(RuntimeError):
     """A pass does what a tape does not know."""
 
@@ -101,10 +105,11 @@ class View:
 
     Attributes:
         piece: the memory.
-        offset: in float32 numbers.
+        offset: in numbers of its type.
         sizes: a size below 0 counts rows.
-        strides: in float32 numbers.
+        strides: in numbers of its type.
         count: which rows.
+        whole: its numbers are int64, and not float32.
     """
 
     piece: Piece
@@ -112,6 +117,7 @@ class View:
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     count: int
+    whole: bool = False
 
 
 @attrs.frozen
@@ -139,7 +145,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         addresses: of pieces that stay where they are.
         held: tensors there, so that they last.
         inputs: pieces with what a pass is given, and its name.
-        limits: by input, below what its numbers must be to name rows that are there.
         caches: pieces with the keys (0) and values (1) of a layer.
         positional: pieces with a row for each position, and what they are for the positions of the tape.
         angles: how these follow from `positions`: function, arguments, keywords, results.
@@ -163,7 +168,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         self.held: list[Tensor] = []
         self._weights: dict[int, Piece] = {}  # by address
         self.inputs: dict[Piece, str] = {}
-        self.limits: dict[Piece, int] = {}
         self.caches: dict[tuple[int, int], Piece] = {}
         self.positional: dict[Piece, Tensor] = {}
         self.angles: list[tuple[Callable[..., Any], Any, Any, list[Tensor]]] = []
@@ -252,10 +256,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             table, own = self._new(), self._new()
             self.positional[table] = base
             self.made[own] = base.numel()
-            step = Step(
-                Op.GATHER, 0, [Operand(own, 0, (width,)), Operand(table), Operand(self._position_piece)], (), (width, 0)
-            )
-            self.steps.append(step)
+            operands: list[Operand | None] = [Operand(own, 0, (width,)), Operand(table), Operand(self._position_piece)]
+            self.steps.append(Step(Op.GATHER, 0, operands, (), (width, 0, MOST_POSITIONS)))
             self._gathered[key] = own
         return self._gathered[key]
 
@@ -373,6 +375,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             self.steps.append(Step(Op.NORM, count.number, operands, (), (-each, x.shape[-1]), (eps, offset)))
         return y
 
+    def best_tokens(self, scores: Tensor, width: int) -> Tensor:
+        """The best tokens of contiguous rows of scores, as `best_tokens` gives them."""
+        sizes, count = self.rows_of(scores.shape)
+        if sizes[0] != -1:
+            raise CannotRecord(f"scores of shape {tuple(scores.shape)} are not a row for each of the pass")
+        y = self._result((scores.shape[0], 2 * width))
+        operands: list[Operand | None] = [self._operand(y), self._operand(scores)]
+        self.steps.append(Step(Op.BEST, count.number, operands, (), (scores.shape[1], width)))
+        return y
+
     def embedding(self, table: Stored, ids: Tensor) -> Tensor:
         """Rows of a table, whose index is an input."""
         y = self._result((*ids.shape, shape_of(table)[1]))
@@ -383,11 +395,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         key = _key(index)
         if key not in self._index or self._index[key] < 0 or index.numel() != self._input_count[key].most:
             raise CannotRecord("rows are taken by an index that is no input")
-        self.limits[self._index[key]] = min(rows, self.limits.get(self._index[key], rows))
         width = y.shape[-1]
         own = attrs.evolve(self._operand(y), strides=(width,))
         operands: list[Operand | None] = [own, table, Operand(self._index[key])]
-        self.steps.append(Step(Op.GATHER, self._input_count[key].number, operands, (), (width, kind)))
+        self.steps.append(Step(Op.GATHER, self._input_count[key].number, operands, (), (width, kind, rows)))
 
     def write(self, layer: int, which: int, buffer: Tensor, new: Tensor) -> None:
         """Rows of keys (`which` is 0) or values (1) to their places; new has shape `(1, heads, rows, size)`."""
@@ -506,6 +517,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
                 return self._fresh(func(*args, **kwargs).zero_())
         if func is _aten.cat.default:
             return self._joined(*args, **kwargs)
+        if func is _aten.argmax.default:
+            return self._largest(*args, **kwargs)
         if func in LOOK_UPS:
             return self._looked_up(func, args)
         return None
@@ -522,6 +535,19 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
                 own = out.narrow(dim, start, part.shape[dim])
             self._elements(Op.COPY, own, [part])
             start += part.shape[dim]
+        return out
+
+    def _largest(self, scores: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor | None:
+        rows = scores.dim() == 2 and scores.dtype is _float32 and scores.stride(1) == 1
+        if not rows or dim not in (-1, 1) or keepdim:
+            return None
+        sizes, count = self.rows_of(scores.shape)
+        if sizes[0] != -1:  # the vocabulary, perhaps
+            return None
+        with _disable_current_modes():
+            out = self._fresh(torch.zeros(scores.shape[0], dtype=torch.int64))
+        operands = [Operand(self._storage(out).piece), self._operand(scores)]
+        self.steps.append(Step(Op.LARGEST, count.number, [*operands], (), (scores.shape[1],)))
         return out
 
     def _looked_up(self, func: Any, args: Any) -> Tensor | None:
@@ -558,9 +584,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             raise CannotRecord("rows are written by an index that is no input")
         if rows.stride(1) != 1 or not table.is_contiguous():
             raise CannotRecord("rows are written that are no rows of numbers")
-        self.limits[self._index[key]] = min(len(table), self.limits.get(self._index[key], len(table)))
         operands = [self._weight(table), self._operand(rows), Operand(self._index[key])]
-        self.steps.append(Step(Op.SCATTER, self._input_count[key].number, [*operands], (), (table.shape[1],)))
+        numbers = table.shape[1], len(table)
+        self.steps.append(Step(Op.SCATTER, self._input_count[key].number, [*operands], (), numbers))
         return table
 
     # The tail
@@ -593,6 +619,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             if not self._known(value):
                 return value
             sizes, count = self.rows_of(value.shape)
+            if value.dtype is torch.int64 and _key(value) in self._storages:
+                piece = self._storages[_key(value)].piece
+                return View(piece, int(value.storage_offset()), sizes, value.stride(), count.number, whole=True)
             own = self._operand(value)
             return View(own.piece, own.offset, sizes, own.strides, count.number)
         number = value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -79,17 +79,20 @@ class NativeLayout:
 
 
 def _native(layout: TreeLayout) -> NativeLayout:
-    small = np.array(
-        [layout.prefix_lengths, [len(parents) for parents in layout.parents], layout.first_queries], dtype=np.int32
-    )
-    parents = [np.ascontiguousarray(tree, dtype=np.int32) for tree in layout.parents]
+    small = np.empty((3, len(layout.parents)), dtype=np.int32)
+    small[0], small[1], small[2] = layout.prefix_lengths, [*map(len, layout.parents)], layout.first_queries
+    parents = [tree.astype(np.int32) for tree in layout.parents]
     for sequence, tree in enumerate(parents):
-        if ((tree >= np.arange(len(tree), dtype=np.int32)) | (tree < -1)).any():
+        if len(tree) and (tree.item(0) != -1 or _misplaced(tree)):
             raise ValueError(f"parents of tree {sequence} do not stand before their children: {tree.tolist()}")
     addresses = (ctypes.c_void_p * len(parents))(*[tree.ctypes.data for tree in parents])
     at, step = small.ctypes.data, small.strides[0]
     used = int((small[0] + small[1]).max(initial=0))
     return NativeLayout(at, at + step, at + 2 * step, ctypes.addressof(addresses), used, (small, parents, addresses))
+
+
+def _misplaced(parents: npt.NDArray[np.int32]) -> bool:
+    return len(parents) > 1 and bool(((parents >= np.arange(len(parents), dtype=np.int32)) | (parents < -1)).any())
 
 
 native_layout = PerLayout(_native)

@@ -20,7 +20,6 @@ from talon_core.runtime import (
     StagedSlot,
     TreeView,
     Vocabulary,
-    best_numbers,
     embedding_shape,
     few_widths,
     last_rows,
@@ -177,7 +176,7 @@ class LastStateDrafter(Drafter):
         ages, positions = view.more["ages"], view.positions
         hidden = self._forward(view.ids[None], states[None], ages[None], positions[None], view.attention)
         scores = self._output(hidden[0].index_select(0, view.more["ends"])).float()
-        return best_numbers(scores, width), scores
+        return self._executor.best_numbers(scores, width), scores
 
     @torch.inference_mode()
     def commit(self, committed: Mapping[int, Committed]) -> None:
