@@ -445,6 +445,6 @@ def shared_target() -> "Callable[..., Decoder]":
             targets[question] = made.target
             return made
         own = (resolved.rule, resolved.policy, resolved.drafter, HFFrontend(model, tokenizer))
-        return Decoder(targets[question], *own, lossy=parts.lossy, costs=costs)
+        return Decoder(targets[question], *own, lossy=parts.lossy, schedule=resolved.schedule, costs=costs)
 
     return make

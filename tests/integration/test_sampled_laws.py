@@ -12,7 +12,7 @@ than that is the business of the proofs.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -25,6 +25,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.laws import Laws
 from talon_core.plugins.parts import Parts
+from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule, Accepted, descend
 from talon_core.tree import TokenTree
 from talon_tests.wrong import NoLeftover
@@ -113,8 +114,13 @@ def law(smollm: tuple[Any, Any], ids: list[int], answers: Any) -> Texts:
     return {tuple(tokens): prob for tokens, prob in found}
 
 
-def sampled(decoder: Decoder, ids: list[int], samples: int = SAMPLES) -> tuple[Texts, float]:
-    """How often each text came out, and how many drafted tokens were accepted for each."""
+def sampled(
+    decoder: Decoder,
+    ids: list[int],
+    samples: int = SAMPLES,
+    of: Callable[[Round], float] = lambda round_: round_.accepted,
+) -> tuple[Texts, float]:
+    """How often each text came out, and how many drafted tokens were accepted for each, or what else its rounds had."""
     options = {"temperature": 1.0, "top_k": TOP_K, "max_new_tokens": TOKENS}
     request = decoder.frontend.request(np.array(ids), options)
     requests = [attrs.evolve(request, seed=seed) for seed in range(samples)]
@@ -123,7 +129,7 @@ def sampled(decoder: Decoder, ids: list[int], samples: int = SAMPLES) -> tuple[T
     batch = decoder.batch(requests, BATCH)
     batch.finish()
     results = batch.results()
-    accepted = sum(round_.accepted for result in results for round_ in result.rounds)
+    accepted = sum(of(round_) for result in results for round_ in result.rounds)
     return Counter(tuple(result.token_ids) for result in results), accepted / samples
 
 
@@ -136,6 +142,24 @@ def test_texts_have_the_models_law(
     counts, accepted = sampled(shared_target(*smollm, Parts("eagle3", policy, rule, graphs=False)), ids)
     assert surprise(counts, law) >= FALSE_ALARM
     assert accepted >= 0.4  # or little of it would be about drafting
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "rule", "schedule"),
+    [
+        ("sampled-chain:length=1", "block", "cached:budget=2"),
+        pytest.param("talon-sampled:budget=3,top_k=2", "hybrid", "pearl", marks=pytest.mark.matrix),
+    ],
+)
+def test_texts_have_the_models_law_while_drafting_goes_on(
+    smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts, policy: str, rule: str, schedule: str
+) -> None:
+    parts = Parts("eagle3", policy, rule, graphs=False, schedule=schedule)
+    counts, hits = sampled(shared_target(*smollm, parts), ids, of=lambda round_: round_.hit is True)
+    assert surprise(counts, law) >= FALSE_ALARM
+    assert hits >= 0.05  # of three tokens two can begin a round, and the last is never drafted for
 
 
 def drawn(law: Texts, rng: np.random.Generator) -> Texts:

@@ -135,6 +135,7 @@ class ProcessWorker(Worker):
         self._process: _Process | None = _Process(command, self._opening)
         self._starting: _Process | None = None
         self._stopping = False
+        self._unsent: dict[int, Exception] = {}  # what could not be sent, by slot
         about: About = self._process.answer(self._patience.first)
         self.drafter = _Remote(self, about, vocab_size)
 
@@ -199,12 +200,19 @@ class ProcessWorker(Worker):
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         self._stopping = False
         if self._process is not None:
-            with suppress(LostError):  # seen again when it is stopped
+            try:
                 self._process.tell("prepare", schedule, jobs)
                 self._stopping = True
+            except LostError:  # seen again when it is stopped
+                return
+            except Exception as error:  # a policy or a schedule that holds what cannot be sent
+                self._unsent = dict.fromkeys([job.slot for job in jobs], error)
 
     def stop(self) -> Stopped:
         started = perf_counter()
+        if self._unsent:
+            unsent, self._unsent = self._unsent, {}
+            return Stopped(faults=unsent)
         if not self._stopping or self._process is None:
             return Stopped(failure=LostError("its process has ended"))
         try:

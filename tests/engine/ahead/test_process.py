@@ -9,6 +9,7 @@ import threading
 import time
 from random import Random
 
+import attrs
 import numpy as np
 import pytest
 
@@ -227,6 +228,23 @@ def test_a_process_ends_with_the_one_that_decodes():
             break
         time.sleep(0.1)
     assert not alive(number)
+
+
+@attrs.frozen
+class Unsendable(Chain):
+    """Remembers something that cannot be sent to another process."""
+
+    name = "unsendable"
+    kept: list = attrs.field(init=False, eq=False, factory=lambda: [lambda: None])
+
+
+def test_a_policy_that_cannot_be_sent_costs_the_preparation(plain, caplog):
+    made = decoder(policy=Unsendable(length=2))
+    assert generation(made, request()).token_ids == plain[0.0]
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 1
+    assert "what may come next is not prepared" in said[0]
+    worker(made).close()
 
 
 def test_what_cannot_be_hosted_is_refused_in_a_sentence():
