@@ -179,8 +179,10 @@ class Stages:
 
     def _planned(self) -> Mapping[int, int]:
         """The most layers that are drafted for each of some slots."""
+        if not isinstance(self._allocator, Planner) or len(self._sequences) < 2:
+            return {}
         free = {slot: one for slot, one in self._sequences.items() if one.takes_any_tree(self._parts.rule)}
-        if not isinstance(self._allocator, Planner) or len(self._sequences) < 2 or not free:
+        if not free:
             return {}
         next_round = NextRound(
             latest={slot: one.rounds[-1] if one.rounds else None for slot, one in free.items()},

@@ -148,7 +148,7 @@ class HFTarget(NetworkTarget):
         """The ends of the slots that are walked on the device: those that most have in common; None if none is."""
         if not self.runner.executor.can_walk or not greedy:
             return None
-        return Counter(greedy.values()).most_common(1)[0][0]
+        return next(iter(greedy.values())) if len(greedy) == 1 else Counter(greedy.values()).most_common(1)[0][0]
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         if paths:

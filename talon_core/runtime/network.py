@@ -49,6 +49,9 @@ class NetworkTarget(Target):
     def faster(self, *modules: "nn.Module") -> AbstractContextManager[object]:
         """A context in which modules of the drafter's own run as fast as the target's do; for `Drafter.session`.
 
+        Where these modules, their hooks or their tensors were exchanged since it was entered the last time, what has
+        been recorded of passes is given up.
+
         Of these modules, what is the target's own LM head is left alone: the target's session makes it faster.
         """
 

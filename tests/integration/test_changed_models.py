@@ -491,7 +491,7 @@ def test_a_drafters_own_weights_are_compared_before_every_generation(tmp_path: P
     recipe.export(recipe.make(tiny_model("llama"), tokens), tokens, {}, tmp_path)
     decoder = talon_core.load(tiny_model("llama"), policy=PARTS["policy"], drafter=f"medusa:path={tmp_path}")
     compared: list[int] = []
-    session: Any = decoder.drafter.session()  # type: ignore[union-attr]
+    session: Any = decoder.drafter.session()._inside  # type: ignore[union-attr]
     for copy in session._narrow.values():
         copy.refresh = lambda: bool(compared.append(1))  # type: ignore[func-returns-value]
     for _ in range(2):
