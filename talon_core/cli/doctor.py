@@ -45,8 +45,8 @@ def doctor(
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="Open this drafter for the model too, and say what it is and how often it guesses right: a spec, or "
-            "the folder or Hugging Face id of a published one."
+            help="Open this drafter for the model too, and say what it is, how often it guesses right, and whether "
+            "drafting while the target verifies can pay: a spec, or the folder or Hugging Face id of a published one."
         ),
     ] = None,
     trust_remote_code: opts.TrustRemoteCode = False,

@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from talon_core.cli.overlap_check import measured_overlap
 from talon_core.defaults import CHECK_POLICY
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import described, files_known
@@ -74,8 +75,8 @@ def measured_drafter(spec: DrafterSpec, session: "Session", registry: Registry) 
     """Open a drafter for a loaded model and decode a few prompts greedily with chains.
 
     Returns:
-        Its `name`, what is `recognised` of its files, and its `acceptance`, where `by_depth` is what
-        `acceptance_by_depth` counts.
+        Its `name`, what is `recognised` of its files, its `acceptance`, where `by_depth` is what `acceptance_by_depth`
+        counts, and whether its `overlap` with the target can pay, see `Overlap`.
 
     Raises:
         ValueError: if it does not fit the model.
@@ -89,6 +90,7 @@ def measured_drafter(spec: DrafterSpec, session: "Session", registry: Registry) 
     passes = sum(result.stats.target_passes for result in results)
     return {
         "name": spec.name,
+        "overlap": measured_overlap(decoder),
         "recognised": described(spec, decoder.drafter),
         "acceptance": {
             "policy": CHECK_POLICY,
@@ -118,6 +120,7 @@ def drafter_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         if tested:
             text += f", {one['accepted'] / tested:.0%} of the {tested} where the token before was"
         rows.append((f"{name}: depth {one['depth']}", text))
+    rows.append((f"{name}: schedules", report["overlap"]["said"]))
     return rows
 
 

@@ -9,6 +9,7 @@ import typer
 
 from talon_core.cli import many
 from talon_core.cli import options as opts
+from talon_core.cli.lanes import check_timeline, write_timeline
 from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, stderr, summary
 from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.paths import utf8, write_whole
@@ -70,6 +71,10 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="Stop after this text; may be given several times.")] = None,
     show_tree: Annotated[bool, typer.Option("--show-tree", help="Show the tree that accepted most.")] = False,
     tree_svg: Annotated[Path | None, typer.Option(help="Save that tree as an SVG picture.")] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save who did what when, round by round, as .html, .png or .svg."),
+    ] = None,
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show text as soon as it is accepted.")] = True,
     profile: opts.Profile = None,
     other_machine: opts.OtherMachine = False,
@@ -93,6 +98,10 @@ def generate(
     several = prompt is None and prompt_file is not None and prompt_file.endswith(many.ENDING)
     if several and (show_tree or tree_svg is not None):
         raise ValueError("--show-tree and --tree-svg show a tree of one prompt; the prompt file holds several")
+    if several and timeline is not None:
+        raise ValueError("--timeline shows the rounds of one prompt; the prompt file holds several")
+    if timeline is not None:
+        check_timeline(timeline, "--timeline")
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
     resolved = opts.resolved(drafter, policy, rule, attention, lossy, schedule, draft_on)
     costs = None if profile is None else _profile(profile)
@@ -130,6 +139,8 @@ def generate(
     for line in summary(result.stats, result.finish_reason):
         stderr().print(line, style="dim", soft_wrap=True)
     _mark(decoder)
+    if timeline is not None:
+        write_timeline(timeline, result.rounds, model, _said_of(resolved))
     if show_tree or tree_svg is not None:
         _show(session, result, show_tree, tree_svg)
     if result.finish_reason == "interrupted":
@@ -210,6 +221,14 @@ def _made_of(model: str, resolved: Resolved) -> dict[str, Any]:
         "rule": parts.rule,
         "schedule": parts.schedule,
     }
+
+
+def _said_of(resolved: Resolved) -> str:
+    """The decoder in a few words."""
+    if resolved.policy is None:
+        return "plain decoding"
+    parts = resolved.parts
+    return f"{parts.drafter}/{parts.policy}, schedule {parts.schedule}"
 
 
 def _result(result: "Result") -> dict[str, Any]:

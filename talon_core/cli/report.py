@@ -71,7 +71,7 @@ def report(
     if not unfinished:
         check_finished(progress, folder)
     if figures is not None:
-        from talon_core.report.plots import check_matplotlib
+        from talon_core.report.plotting import check_matplotlib
 
         check_matplotlib()
     oracle, questions = _oracle(trace, results), _questions(prompts, results)

@@ -12,6 +12,7 @@ from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
 from talon_core.cli.output import note, print_json, wide_stdout
 from talon_core.cli.progress import progress
+from talon_core.cli.simulate import simulate
 from talon_core.cli.sweep import sweep
 from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
@@ -29,6 +30,7 @@ trace = typer.Typer(
 )
 
 trace.command()(sweep)
+trace.command()(simulate)
 
 
 @trace.command()

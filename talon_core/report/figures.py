@@ -6,11 +6,12 @@ from typing import Any
 import attrs
 
 from talon_core.bench.bootstrap import Interval
+from talon_core.report.lanes import Stretch, Timeline
 from talon_core.rule import Lossless
 
 SPEED, MAT, DEPTHS, RANKS, SHAPES, TIME, TIMELINE = "speed", "mat", "depths", "ranks", "shapes", "time", "timeline"
-EFFICIENCY, ORACLE, STEPS = "efficiency", "oracle", "steps"
-FIGURES = (SPEED, MAT, DEPTHS, RANKS, SHAPES, TIME, TIMELINE, EFFICIENCY, ORACLE)
+LANES, EFFICIENCY, ORACLE, STEPS = "lanes", "efficiency", "oracle", "steps"
+FIGURES = (SPEED, MAT, DEPTHS, RANKS, SHAPES, TIME, TIMELINE, LANES, EFFICIENCY, ORACLE)
 """The names of the figures, in the order in which they stand on the page; `STEPS` is a section without one."""
 
 ALL = "all prompts"
@@ -132,23 +133,6 @@ class TimePerToken:
     def total(self) -> float:
         """Milliseconds for a token."""
         return sum(self.milliseconds.values())
-
-
-@attrs.frozen
-class Stretch:
-    """A part of a typical round.
-
-    Attributes:
-        part: one of `talon_core.rounds.PARTS`.
-        start: milliseconds after the round's beginning.
-        end: likewise.
-        name: what it was, as "draft layer 2".
-    """
-
-    part: str
-    start: float
-    end: float
-    name: str
 
 
 @attrs.frozen
@@ -371,6 +355,7 @@ class Report:
         shapes: of all prompts first, then by set.
         time: by method.
         timeline: by method.
+        lanes: rounds after each other, by method.
         efficiency: the methods.
         oracle: the drafter.
         walks: the slowest and the fastest prompts.
@@ -394,6 +379,7 @@ class Report:
     shapes: Sequence[TreeShapes]
     time: Sequence[TimePerToken]
     timeline: Sequence[RoundTime]
+    lanes: Mapping[str, Timeline]
     efficiency: Efficiency | None
     oracle: Oracle | None
     walks: Walks | None

@@ -123,6 +123,7 @@ def report_of(results: Results, baseline: str = PLAIN, besides: Besides | None =
         ],
         time=time,
         timeline=timeline,
+        lanes={method: lanes for method in measured if (lanes := rounds.times[method].lanes) is not None},
         efficiency=efficiency,
         oracle=besides.oracle,
         walks=steps.walks(drafting, besides.questions) if chosen.units else None,
@@ -275,7 +276,7 @@ def _missing(report: Report, results: Results) -> dict[str, str]:
         command = command_of(results.manifest["settings"], "FOLDER", rounds=True)
         sentence = f"The run kept no rounds; this command makes a run that does: {command}"
         found.update({name: sentence for name in (of.RANKS, of.SHAPES, of.STEPS) if name not in found})
-        found[of.TIMELINE] = sentence
+        found[of.TIMELINE] = found[of.LANES] = sentence
     if not report.mat:
         found[of.MAT] = nothing
     if report.oracle is None:
@@ -283,9 +284,7 @@ def _missing(report: Report, results: Results) -> dict[str, str]:
             "No trace was given: talon trace record keeps what a drafter proposes on the same prompts, and talon bench "
             "report --trace shows here what the best trees would have got."
         )
-    there = (report.speed, report.depths, report.ranks, report.shapes, report.time, report.timeline, report.efficiency)
-    names = (of.SPEED, of.DEPTHS, of.RANKS, of.SHAPES, of.TIME, of.TIMELINE, of.EFFICIENCY)
-    for name, data in zip(names, there, strict=True):
-        if not data:
+    for name in (of.SPEED, of.DEPTHS, of.RANKS, of.SHAPES, of.TIME, of.TIMELINE, of.LANES, of.EFFICIENCY):
+        if not getattr(report, name):
             found.setdefault(name, "The run measured nothing that this is about.")
     return found

@@ -14,25 +14,43 @@ from talon_core.rounds import PARTS
 
 def page_of(report: Report) -> str:
     """The page. Every name and text in it is escaped."""
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    folder = files("talon_core.report")
-    jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters["svg"] = Markup  # `talon_core.report.svg` has escaped what is in it
-    template = jinja.from_string((folder / "page.html").read_text(encoding="utf-8"))
-    page = template.render(
+    return rendered(
+        "page.html",
         report=report,
         sections=[*sections(report)],
-        schemes=SCHEMES,
-        style=Markup((folder / "page.css").read_text(encoding="utf-8")),
-        script=Markup((folder / "page.js").read_text(encoding="utf-8")),
         walks=_walks(report, report.walks) if report.walks is not None and _walked(report.walks) else None,
         extremes=report.walks.prompts if report.walks is not None else [],
         key=drawings.key,
+    )
+
+
+def rendered(name: str, **values: Any) -> str:
+    """A page of this folder's templates, with the frame that all of them have. Every text in it is escaped.
+
+    Args:
+        name: of the template.
+        values: what it shows.
+    """
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    folder = files("talon_core.report")
+
+    def read(file: str) -> str:
+        return (folder / file).read_text(encoding="utf-8")
+
+    jinja = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(read)
+    )
+    jinja.filters["svg"] = Markup  # `talon_core.report.svg` has escaped what is in it
+    page = jinja.get_template(name).render(
+        schemes=SCHEMES,
+        style=Markup(read("page.css")),
+        script=Markup(read("page.js")),
         swatch=drawings.swatch,
         number_of=number_of,
         version=talon_core.__version__,
+        **values,
     )
     return page.translate(NO_TEXT)
 

@@ -1,57 +1,20 @@
 """The figures of a report drawn by matplotlib, for papers and slides: PNG and SVG, the same bytes each time."""
 
-import io
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from talon_core.bench.methods import PLAIN
-from talon_core.extras import library
 from talon_core.report import figures as of
 from talon_core.report.colours import LIGHT, number_of, shape_of
 from talon_core.report.drawings import DEEPEST, FEW, rows_of
 from talon_core.report.figures import ALL, Estimate, Report
-from talon_core.report.svg import NO_TEXT, shortened, ticks
+from talon_core.report.lane_plot import draw_band
+from talon_core.report.plotting import as_file, bar, check_matplotlib, new_figure, plain, styled
+from talon_core.report.svg import shortened, ticks
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^", "cross": "P"}
-STYLE: dict[str, Any] = {
-    "svg.hashsalt": "talon",  # names within the file, which would be random
-    "svg.fonttype": "path",  # looks the same where the font is not there
-    "font.family": "DejaVu Sans",  # travels with matplotlib
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": LIGHT.faint,
-    "axes.grid": True,
-    "grid.color": LIGHT.rule,
-    "grid.linewidth": 0.7,
-    "axes.axisbelow": True,
-    "figure.constrained_layout.use": True,
-    "savefig.dpi": 160,
-    "text.usetex": False,
-}
 LONG = 44
 """Characters of a label of which two do not fit beside each other."""
-PARTS = {
-    "prefill": (LIGHT.page, "...."),
-    "draft": (LIGHT.drafter, ""),
-    "policy": (LIGHT.page, "////"),
-    "verify": (LIGHT.faint, ""),
-    "accept": (LIGHT.page, "\\\\\\\\"),
-    "commit": (LIGHT.page, "----"),
-    "other": (LIGHT.page, ""),
-}
-"""How parts of the time are filled."""
-
-
-def check_matplotlib() -> None:
-    """See that matplotlib is there.
-
-    Raises:
-        ValueError: if it is not; the sentence says how to get it.
-    """
-    library("matplotlib", "plots", "--figures")
 
 
 def pictures_of(report: Report, forms: Sequence[str]) -> dict[str, bytes]:
@@ -69,41 +32,14 @@ def pictures_of(report: Report, forms: Sequence[str]) -> dict[str, bytes]:
     """
     check_matplotlib()
     found = {}
-    with _styled():
+    with styled():
         for name, draw in DRAWN.items():
             if name in report.missing:
                 continue
             figure = draw(report)
             for form in forms:
-                file = io.BytesIO()
-                nothing: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
-                figure.savefig(file, format=form, bbox_inches="tight", metadata=nothing)
-                data = file.getvalue()
-                found[f"{name}.{form}"] = data.decode().translate(NO_TEXT).encode() if form == "svg" else data
+                found[f"{name}.{form}"] = as_file(figure, form)
     return found
-
-
-@contextmanager
-def _styled() -> Iterator[None]:
-    import matplotlib
-
-    with (
-        warnings.catch_warnings(),
-        matplotlib.rc_context(),
-    ):  # nothing of the user's own style, and nothing of ours for others
-        warnings.simplefilter("ignore", UserWarning)  # letters that the font lacks are drawn as boxes
-        matplotlib.rcdefaults()
-        settings: Any = matplotlib.rcParams
-        settings.update(STYLE)
-        yield
-
-
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
-    """A figure and its axes; without pyplot, which would choose a window system and keep every figure."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height))
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def _look(report: Report, method: str) -> dict[str, Any]:
@@ -111,13 +47,8 @@ def _look(report: Report, method: str) -> dict[str, Any]:
     return {"color": LIGHT.methods[number_of(place)], "marker": MARKERS[shape_of(place)]}
 
 
-def _plain(text: str) -> str:
-    """A name in which matplotlib reads no formula."""
-    return text.replace("$", r"\$")
-
-
 def _label(report: Report, method: str, most: int = 72) -> str:
-    return _plain(shortened(report.shown(method).label, most))
+    return plain(shortened(report.shown(method).label, most))
 
 
 def _key(figure: Any, axes: Any) -> None:
@@ -129,11 +60,11 @@ def _key(figure: Any, axes: Any) -> None:
 
 def _estimates(report: Report, shown: Sequence[Estimate], unit: str, what: str) -> Any:
     groups = [group for group in report.groups if any(one.set == group for one in shown)]
-    figure, grid = _figure(6.8, 1.6 + 0.24 * (len(shown) + len(groups)))
+    figure, grid = new_figure(6.8, 1.6 + 0.24 * (len(shown) + len(groups)))
     axes, at, told, places = grid[0][0], 0.0, set[str](), list[tuple[float, str]]()
     for group in groups:
         at -= 1
-        axes.text(0, at, _plain(group), transform=axes.get_yaxis_transform(), weight="bold", ha="right", va="center")
+        axes.text(0, at, plain(group), transform=axes.get_yaxis_transform(), weight="bold", ha="right", va="center")
         for one in (each for each in shown if each.set == group):
             at -= 1
             interval, look = one.interval, _look(report, one.method)
@@ -167,7 +98,7 @@ def _mat(report: Report) -> Any:
 
 
 def _depths(report: Report) -> Any:
-    figure, grid = _figure(6.8, 3.4)
+    figure, grid = new_figure(6.8, 3.4)
     axes = grid[0][0]
     for method, rows in report.depths.items():
         known = [(row.depth, 100 * row.share, row.tested) for row in rows[:DEEPEST] if row.share is not None]
@@ -194,7 +125,7 @@ def _heat() -> Any:
 
 def _ranks(report: Report) -> Any:
     most = max(len(row) for found in report.ranks.values() for row in found.tested)
-    figure, grid = _figure(6.8, 0.8 + len(report.ranks) * (0.9 + 0.24 * most), len(report.ranks))
+    figure, grid = new_figure(6.8, 0.8 + len(report.ranks) * (0.9 + 0.24 * most), len(report.ranks))
     for axes, (method, found) in zip(grid[:, 0], report.ranks.items(), strict=True):
         deepest = min(DEEPEST, len(found.tested))
         cells = [[float("nan")] * deepest for _ in range(most)]
@@ -218,7 +149,7 @@ def _shapes(report: Report) -> Any:
     groups, rows = report.groups, rows_of(report.shapes)
     deepest = min(DEEPEST, max(len(shape.widths) for shape in report.shapes))
     size = (2.2 + 1.5 * len(groups), 0.8 + len(methods) * (1.1 + 0.13 * len(rows)))
-    figure, grid = _figure(*size, len(methods), len(groups), sharex=True, sharey=True)
+    figure, grid = new_figure(*size, len(methods), len(groups), sharex=True, sharey=True)
     for line, method in zip(grid, methods, strict=True):
         for axes, group in zip(line, groups, strict=True):
             shape = next((one for one in report.shapes if (one.method, one.set) == (method, group)), None)
@@ -232,14 +163,14 @@ def _shapes(report: Report) -> Any:
             axes.set_xticks(range(0, deepest, 2), [str(depth + 1) for depth in range(0, deepest, 2)])
             axes.set_yticks(range(len(rows)), [str(low) for low, _ in rows])
             axes.grid(visible=False)
-            axes.set_title(_plain(group), fontsize=8)
+            axes.set_title(plain(group), fontsize=8)
         line[0].set_ylabel(f"{_label(report, method, 24)}\nwidth", fontsize=8)
     figure.supxlabel("depth", fontsize=9)
     return figure
 
 
 def _bars(report: Report, methods: Sequence[str], height: float) -> tuple[Any, Any]:
-    figure, grid = _figure(6.8, height)
+    figure, grid = new_figure(6.8, height)
     axes = grid[0][0]
     axes.set_yticks([-number for number in range(len(methods))], [_label(report, method, 32) for method in methods])
     axes.grid(axis="y", visible=False)
@@ -247,18 +178,12 @@ def _bars(report: Report, methods: Sequence[str], height: float) -> tuple[Any, A
     return figure, axes
 
 
-def _bar(axes: Any, at: float, start: float, end: float, part: str, label: str | None) -> None:
-    colour, hatch = PARTS[part]
-    edge = LIGHT.drafter if part == "policy" else LIGHT.faint
-    axes.barh(at, end - start, 0.62, start, color=colour, hatch=hatch, edgecolor=edge, linewidth=0.5, label=label)
-
-
 def _time(report: Report) -> Any:
     figure, axes = _bars(report, [one.method for one in report.time], 1.6 + 0.36 * len(report.time))
     for number, one in enumerate(report.time):
         at = 0.0
         for part, milliseconds in one.milliseconds.items():
-            _bar(axes, -number, at, at + milliseconds, part, None if number else part)
+            bar(axes, -number, at, at + milliseconds, part, None if number else part)
             at += milliseconds
         axes.text(at, -number, f"  {one.total:.1f}", va="center")
     axes.set_xlabel("milliseconds for a token")
@@ -272,16 +197,31 @@ def _timeline(report: Report) -> Any:
     for number, one in enumerate(report.timeline):
         for stretch in one.typical:
             label = None if stretch.part in told else stretch.part
-            _bar(axes, -number, stretch.start, stretch.end, stretch.part, label)
+            bar(axes, -number, stretch.start, stretch.end, stretch.part, label)
             told.add(stretch.part)
     axes.set_xlabel("milliseconds after the round began")
     figure.legend(loc="outside lower left", ncols=7, frameon=False, fontsize=8)
     return figure
 
 
+def _lanes(report: Report) -> Any:
+    rows = [(method, timeline, band) for method, timeline in report.lanes.items() for band in timeline.bands()]
+    height = sum(0.62 + 0.17 * len(timeline.lanes) for _, timeline, _ in rows)
+    figure, grid = new_figure(7.2, 0.9 + height, len(rows))
+    named, told = set[str](), set[str]()
+    for axes, (method, timeline, band) in zip(grid[:, 0], rows, strict=True):
+        draw_band(axes, timeline, band, told)
+        if method not in named:
+            axes.set_title(_label(report, method), loc="left", fontsize=8, weight="bold")
+        named.add(method)
+    grid[-1][0].set_xlabel("milliseconds after the first round of a row began")
+    figure.legend(loc="outside lower left", ncols=7, frameon=False, fontsize=8)
+    return figure
+
+
 def _efficiency(report: Report) -> Any:
     assert report.efficiency is not None
-    figure, grid = _figure(6.8, 4.4)
+    figure, grid = new_figure(6.8, 4.4)
     axes = grid[0][0]
     for point in report.efficiency.points:
         look = _look(report, point.method)
@@ -290,7 +230,7 @@ def _efficiency(report: Report) -> Any:
         else:
             axes.plot(point.delta, point.tau, linestyle="", markersize=5, markerfacecolor=LIGHT.page, **look)
     if report.oracle is not None:
-        label = _plain(f"oracle, {report.oracle.drafter}")
+        label = plain(f"oracle, {report.oracle.drafter}")
         axes.plot(*_across(report.oracle.line), color=LIGHT.ink, label=label)
     axes.set(xlabel="delta: draft passes for a target pass", ylabel="tau: tokens for a target pass")
     axes.set_xlim(left=-0.2)
@@ -314,7 +254,7 @@ def _speeds(axes: Any, cost: float) -> None:
 
 def _oracle(report: Report) -> Any:
     assert report.oracle is not None
-    figure, grid = _figure(6.8, 3.8)
+    figure, grid = new_figure(6.8, 3.8)
     axes, oracle = grid[0][0], report.oracle
     nodes = [each.nodes for each in oracle.budgets]
     axes.plot(nodes, [each.in_hindsight for each in oracle.budgets], color=LIGHT.ink, label="in hindsight")
@@ -340,6 +280,7 @@ DRAWN: Mapping[str, Callable[[Report], Any]] = {
     of.SHAPES: _shapes,
     of.TIME: _time,
     of.TIMELINE: _timeline,
+    of.LANES: _lanes,
     of.EFFICIENCY: _efficiency,
     of.ORACLE: _oracle,
 }

@@ -7,9 +7,10 @@ import attrs
 from talon_core.bench.bootstrap import Interval
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.sheets import Sheet
-from talon_core.report import drawings
+from talon_core.report import drawings, lane_drawing
 from talon_core.report import figures as of
 from talon_core.report.figures import ALL, Estimate, Report, Shown
+from talon_core.report.lanes import CAPTION, HEADS, LANED
 from talon_core.report.timing import OF_TEXTS
 from talon_core.rounds import PARTS
 
@@ -66,6 +67,7 @@ def sections(report: Report) -> Iterator[Section]:
         of.SHAPES: ("Tree shapes", "How deep and how wide each policy drafts.", _shapes),
         of.TIME: ("Where the time goes", "What a token costs, and which part of the work takes it.", _time),
         of.TIMELINE: ("A round, to scale", "What happens one after the other in a typical round.", _timeline),
+        of.LANES: ("Who works when", "Some rounds after each other, from the middle of a text.", _lanes),
         of.EFFICIENCY: ("Tokens against draft passes", "What the draft passes bring.", _efficiency),
         of.ORACLE: ("What is left to win", "How far the policies are from the best trees of this drafter.", _oracle),
     }
@@ -228,6 +230,23 @@ def _timeline(report: Report, section: Section) -> Section:
         drawings=[Drawing(drawings.timeline(report))],
         tables=[Sheet("Medians over rounds, milliseconds", ["method", *PARTS, "round", "rounds"], rows)],
         parts=PARTS,
+    )
+
+
+def _lanes(report: Report, section: Section) -> Section:
+    found = []
+    for method, timeline in report.lanes.items():
+        shown = report.shown(method)
+        label = f"Timeline of {len(timeline.turns)} rounds of {shown.label}, in lanes: {', '.join(timeline.lanes)}"
+        found.append((timeline, Drawing(lane_drawing.bands(timeline, label), shown.label, shown)))
+    rows = [[report.shown(method).label, *row] for method, timeline in report.lanes.items() for row in timeline.rows()]
+    parts = {part for timeline, _ in found for part in timeline.parts}
+    return attrs.evolve(
+        section,
+        caption=CAPTION,
+        drawings=[drawing for _, drawing in found],
+        tables=[Sheet("Rounds, in milliseconds", ["method", *HEADS], rows)],
+        parts=[part for part in LANED if part in parts],
     )
 
 

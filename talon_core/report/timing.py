@@ -1,13 +1,14 @@
 """Where time goes: of whole texts by part, and of a typical round stretch by stretch."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from talon_core.bench.measurement import Measurement
-from talon_core.report.figures import RoundTime, Stretch, TimePerToken
+from talon_core.report.figures import RoundTime, TimePerToken
+from talon_core.report.lanes import Timeline, middle, stretches, timeline_of
 from talon_core.rounds import PARTS, Round, Span
 
 OF_TEXTS = ("prefill", *PARTS, "other")
@@ -38,17 +39,26 @@ class _Timed:
 
 
 class RoundTimes:
-    """The times of one method's rounds."""
+    """The times of one method's rounds.
+
+    Attributes:
+        lanes: rounds from the middle of the first text, of those that took time that is known; None without one.
+    """
 
     def __init__(self) -> None:
         self._rounds: list[_Timed] = []
+        self.lanes: Timeline | None = None
 
-    def add(self, rounds: Iterable[Round]) -> None:
+    def add(self, rounds: Sequence[Round]) -> None:
         """Note the rounds of one text; those without spans took no time that is known."""
-        for one in rounds:
-            if one.spans:
+        known = [one for one in rounds if one.spans]
+        if known and self.lanes is None:
+            self.lanes = timeline_of(middle(known))
+        for one in known:
+            spans = tuple(span for span in one.spans if span.part in PARTS)  # what is beside them is no part of a round
+            if spans:
                 parts = tuple(getattr(one, f"{part}_seconds") for part in PARTS)
-                self._rounds.append(_Timed(one.spans, parts, len(one.tree), len(one.tokens)))
+                self._rounds.append(_Timed(spans, parts, len(one.tree), len(one.tokens)))
 
     def summary(self, method: str) -> RoundTime | None:
         """Medians, and the round that is nearest to them; None if there is no round."""
@@ -63,27 +73,5 @@ class RoundTimes:
 
         typical = min(self._rounds, key=distance)
         milliseconds = {part: 1000 * median for part, median in zip(PARTS, medians, strict=True)}
-        stretches = _stretches(typical.spans)
-        return RoundTime(
-            method, len(self._rounds), milliseconds, 1000 * total, stretches, typical.nodes, typical.tokens
-        )
-
-
-def _stretches(spans: Sequence[Span]) -> list[Stretch]:
-    begin = min(span.start for span in spans)
-    verified = next((span.start for span in spans if span.part == "verify"), float("inf"))
-    # a policy looks at every layer; what a drafter does between its last look and the pass is an inquiry
-    shaped = max((span.start for span in spans if span.part == "policy"), default=float("inf"))
-    layers = 0
-    found = []
-    for span in spans:
-        name = span.part
-        if span.part == "draft" and shaped < span.start < verified:
-            name = "the drafter asks beside the tree"
-        elif span.part == "draft" and span.start < verified:
-            layers += 1
-            name = f"draft layer {layers}"
-        elif span.part == "draft":
-            name = "the drafter reads what was accepted"
-        found.append(Stretch(span.part, 1000 * (span.start - begin), 1000 * (span.end - begin), name))
-    return found
+        found = stretches(typical.spans, min(span.start for span in typical.spans))
+        return RoundTime(method, len(self._rounds), milliseconds, 1000 * total, found, typical.nodes, typical.tokens)

@@ -21,6 +21,9 @@ class TraceDrafter(Drafter):
     Args:
         text: recorded with rows.
         max_depth: the drafter's own.
+
+    Attributes:
+        unanswered: nodes of the text's trees that it was asked at and knows nothing of, or less than was asked for.
     """
 
     def __init__(self, text: TextTrace, max_depth: int | None) -> None:
@@ -30,6 +33,7 @@ class TraceDrafter(Drafter):
         self._position = 0
         self._looked_at: list[int] = []
         self._widest = 0  # of what was offered
+        self.unanswered = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -39,7 +43,7 @@ class TraceDrafter(Drafter):
         self._cut: set[int] = set()  # nodes whose rows hold less than was asked for, and than the drafter knew
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._position, self._looked_at, self._widest = 0, [], 0
+        self._position, self._looked_at, self._widest, self.unanswered = 0, [], 0, 0
         self._begin()
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
@@ -60,9 +64,12 @@ class TraceDrafter(Drafter):
             missing = np.array(asked) == NO_ROW
             tokens[missing], logp[missing] = -1, -np.inf
             self._missing += asked.count(NO_ROW)
+            self.unanswered += asked.count(NO_ROW)
         if frontier.width > width:
             pairs = zip(nodes.tolist(), asked, rows.whole[asked].tolist(), strict=True)
-            self._cut.update(node for node, row, whole in pairs if row != NO_ROW and not whole)
+            cut = {node for node, row, whole in pairs if row != NO_ROW and not whole}
+            self._cut |= cut
+            self.unanswered += len(cut)
         path_logp = tree.path_logp.take(nodes)[:, None] + logp
         layer = tree.depths.item(nodes.item(0))
         passes = rows.passes.item(position, layer) if layer < rows.passes.shape[1] else 0

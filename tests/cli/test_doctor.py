@@ -214,6 +214,18 @@ def test_any_drafter_can_be_looked_at(talon, model):
     found = check(talon, model, "ngram:min_match=2").answer["drafter"]
     assert (found["name"], found["recognised"]) == ("ngram", {})
     assert found["acceptance"]["mean_accepted_tokens"] >= 1
+    overlap = found["overlap"]
+    assert overlap["pays"] is (overlap["at_best"] > 1)
+    assert overlap["verify_seconds"] > 0
+    assert "can gain" in overlap["said"] or "at best" in overlap["said"]
+
+
+def test_a_drafter_that_runs_the_targets_layers_cannot_go_ahead(talon, model):
+    overlap = check(talon, model, "draft-model:skip=1").answer["drafter"]["overlap"]
+    assert overlap == {
+        "pays": False,
+        "said": "no schedule but sync can be used: the drafter runs layers of the target, which are busy",
+    }
 
 
 def test_medusa_heads_are_recognised(talon, model, tmp_path):

@@ -370,3 +370,37 @@ def test_a_bad_schedule_or_place_is_refused_in_a_sentence(talon, model, options,
     ran = talon("generate", SENTENCE, "--model", model, *options, "--json")
     assert ran.status == 2
     assert says in ran.answer["error"]
+
+
+@pytest.mark.parametrize(("ending", "begins"), [("html", b"<!doctype"), ("PNG", b"\x89PNG"), ("svg", b"<?xml")])
+def test_a_timeline_is_saved_in_the_form_of_its_ending(talon, model, tmp_path, ending, begins):
+    file = tmp_path / f"rounds.{ending}"
+    schedule = ("--schedule", "cached:budget=5") if ending == "html" else ()
+    ran = talon(
+        "generate", SENTENCE, "--model", model, *schedule, "--max-new-tokens", "9", "--timeline", str(file), "--json"
+    )
+    assert ran.status == 0
+    assert file.read_bytes().startswith(begins)
+    assert [*tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("rounds.pdf", "rounds.pdf'; it must end in .html, .png or .svg"),
+        ("rounds", "rounds'; it must end in .html, .png or .svg"),
+        ("nowhere/rounds.png", "rounds.png'; it must be a file in a folder that exists"),
+        ("folder.html", "folder.html'; it must be a file in a folder that exists"),
+    ],
+)
+def test_a_timeline_that_cannot_be_saved_is_refused_before_anything_is_decoded(talon, tmp_path, file, says):
+    (tmp_path / "folder.html").mkdir()
+    ran = talon("generate", SENTENCE, "--model", "no/model", "--timeline", str(tmp_path / file), "--json")
+    assert says in ran.refusal
+
+
+def test_a_timeline_is_of_one_prompt(talon, model, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "ab"}\n')
+    prompts = ("--prompt-file", str(tmp_path / "prompts.jsonl"))
+    ran = talon("generate", *prompts, "--model", model, "--timeline", str(tmp_path / "rounds.html"), "--json")
+    assert "--timeline shows the rounds of one prompt" in ran.refusal

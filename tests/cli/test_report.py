@@ -105,7 +105,8 @@ def test_figures_are_files_of_the_forms_that_are_asked_for(bench, talon, tmp_pat
     assert {*ran.answer["figures"]} == {str(file) for file in figures.iterdir()}
     names = {file.name for file in figures.iterdir()}
     assert names == {
-        f"{name}.svg" for name in ("speed", "mat", "depths", "ranks", "shapes", "time", "timeline", "efficiency")
+        f"{name}.svg"
+        for name in ("speed", "mat", "depths", "ranks", "shapes", "time", "timeline", "lanes", "efficiency")
     }
 
 

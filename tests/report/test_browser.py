@@ -6,6 +6,9 @@ from pathlib import Path
 import attrs
 import pytest
 
+from talon_core.bench.rounds import read_rounds
+from talon_core.report.lane_page import page_of_lanes
+from talon_core.report.lanes import timeline_of
 from talon_core.report.page import page_of
 from talon_tests.chromium import chromium, find_chromium
 
@@ -35,6 +38,38 @@ def opened(tab, page_file):
     tab.errors.clear()
     tab.open(page_file)
     return tab
+
+
+@pytest.fixture(scope="module")
+def lane_page(results, tmp_path_factory):
+    """A timeline of rounds of that run, as if some had been prepared."""
+    kept = next(one for one in read_rounds(results.folder) if one.rounds[0].spans)
+    rounds = [attrs.evolve(one, hit=number % 3 == 1 if number % 4 else None) for number, one in enumerate(kept.rounds)]
+    file = tmp_path_factory.mktemp("lanes") / "timeline.html"
+    file.write_text(page_of_lanes(timeline_of(rounds), "a tiny model", "ngram/talon"), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1000, False), (1000, True), (390, False)])
+def test_a_timeline_suits_every_scheme_and_width_and_is_read_with_keys(tab, lane_page, width, dark):
+    tab.requests.clear()
+    tab.errors.clear()
+    tab.open(lane_page, width=width, dark=dark)
+    assert (tab.requests, tab.errors) == ([lane_page.as_uri()], [])
+    assert tab.value("document.documentElement.scrollWidth") == width
+    tab.press("Tab", "Enter")
+    assert focused(tab) == "main"
+    tab_to(tab, "scroll", 9)
+    assert tab.value("document.activeElement.getAttribute('aria-label')") == "Who did what when: figure"
+    tab_to(tab, "SUMMARY", 9)
+    tab.press("Enter")
+    assert tab.value("document.querySelector('details').open")
+    assert tab.value("document.querySelectorAll('tbody tr').length") > 3
+    fills = tab.value("[...document.querySelectorAll('.lane-hit')].map((one) => getComputedStyle(one).fill)")
+    hollow = tab.value("[...document.querySelectorAll('.lane-miss')].map((one) => getComputedStyle(one).fill)")
+    assert len({*fills}) == len({*hollow}) == 1
+    assert fills[0] != hollow[0] == tab.value("getComputedStyle(document.documentElement).backgroundColor")
+    tab.screenshot(SCREENSHOTS / f"timeline-{width}-{'dark' if dark else 'light'}.png")
 
 
 def text(tab, name):

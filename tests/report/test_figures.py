@@ -15,10 +15,10 @@ from talon_core.report import figures as of
 from talon_core.report.efficiency import PRICES, Offers, cheapest, oracle_of
 from talon_core.report.figures import ALL, FIGURES
 from talon_core.report.gather import Besides, report_of
+from talon_core.report.lanes import stretches
 from talon_core.report.shapes import MOST_RANKS
 from talon_core.report.steps import MOST_NODES, read_questions
 from talon_core.report.texts import Texts
-from talon_core.report.timing import _stretches
 from talon_core.rounds import PARTS, Span
 from talon_core.trace.oracle import Along
 
@@ -102,7 +102,7 @@ def test_a_typical_round_is_one_of_the_run_and_medians_are_of_all(report, result
 def test_what_a_drafter_asks_beside_the_tree_is_no_layer_of_it():
     parts = ["draft", "policy", "policy", "draft", "policy", "policy", "draft", "verify", "draft", "commit", "draft"]
     spans = [Span(part, float(start), start + 1.0) for start, part in enumerate(parts)]
-    named = [one.name for one in _stretches(spans) if one.part == "draft"]
+    named = [one.name for one in stretches(spans, 0.0) if one.part == "draft"]
     reads = "the drafter reads what was accepted"
     assert named == ["draft layer 1", "draft layer 2", "the drafter asks beside the tree", reads, reads]
 
@@ -205,8 +205,8 @@ def test_without_rounds_the_rest_is_there_and_a_command_is_told(results, tmp_pat
     assert found.depths
     assert found.time
     assert found.efficiency is not None
-    assert {*found.missing} == {of.RANKS, of.SHAPES, of.TIMELINE, of.STEPS, of.ORACLE}
-    for name in (of.RANKS, of.SHAPES, of.TIMELINE, of.STEPS):
+    assert {*found.missing} == {of.RANKS, of.SHAPES, of.TIMELINE, of.LANES, of.STEPS, of.ORACLE}
+    for name in (of.RANKS, of.SHAPES, of.TIMELINE, of.LANES, of.STEPS):
         assert " talon bench run " in found.missing[name]
         assert found.missing[name].endswith("--rounds --out FOLDER")
     assert all(not each.walks for each in found.walks.prompts)
@@ -214,7 +214,7 @@ def test_without_rounds_the_rest_is_there_and_a_command_is_told(results, tmp_pat
 
 def test_a_run_that_drafts_nothing_says_so(decoded):
     found = report_of(decoded((PLAIN,), max_new_tokens=8))
-    assert {*FIGURES} - {*found.missing} == {of.TIME, of.TIMELINE}
+    assert {*FIGURES} - {*found.missing} == {of.TIME, of.TIMELINE, of.LANES}
     assert found.headline.startswith("Plain decoding wrote ")
 
 

@@ -1,0 +1,152 @@
+"""Time that passes by costs: a drafter whose calls take it, and who prepares with one while a target works."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from talon_core.costs import Costs
+from talon_core.drafter import Committed, Drafter, Frontier, Proposed
+from talon_core.engine.ahead.preparing import Job, Preparing
+from talon_core.engine.ahead.worker import Stopped, Worker
+from talon_core.rounds import Span
+from talon_core.schedule import Schedule
+from talon_core.trace.machines import Machines
+from talon_core.tree import IntArray
+
+
+class Clock:
+    """Seconds that pass where somebody says so.
+
+    Attributes:
+        seconds: that have passed.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        """The time."""
+        return self.seconds
+
+    def spend(self, seconds: float | None) -> None:
+        """So many pass; what nobody knows takes none."""
+        self.seconds += seconds or 0.0
+
+    def reach(self, seconds: float) -> None:
+        """It is at least so late."""
+        self.seconds = max(self.seconds, seconds)
+
+
+class Clocked(Drafter):
+    """A drafter whose calls take what they cost.
+
+    Args:
+        drafter: answers.
+        costs: what it takes.
+        clock: whose time passes.
+        transfer: seconds of a message to it, and of one back.
+        max_depth: the deepest token that it is asked for, where that is less than its own; None for its own.
+        unanswered: how many questions it could not answer so far.
+
+    Attributes:
+        outside: how many of those that it was asked here.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        costs: Costs,
+        clock: Clock,
+        transfer: float = 0.0,
+        max_depth: int | None = None,
+        unanswered: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.outside = 0
+        self._unanswered = unanswered
+        depths = [depth for depth in (drafter.max_depth, max_depth) if depth is not None]
+        self.max_depth = min(depths) if depths else None
+        self._drafter, self._costs, self._clock, self._transfer = drafter, costs, clock, transfer
+
+    def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._drafter.open(slot, prompt, room)
+
+    def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        before = self._unanswered()
+        proposed = self._drafter.propose(frontiers)
+        self.outside += self._unanswered() - before
+        rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
+        self._clock.spend(self._costs.draft(rows, width))
+        self._clock.spend(2 * self._transfer)
+        return proposed
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        self._drafter.commit(committed)
+        self._clock.spend(self._costs.tell(max(len(one.tokens) for one in committed.values())))
+        self._clock.spend(self._transfer)
+
+    def close(self, slot: int) -> None:
+        self._drafter.close(slot)
+
+
+class Beside(Worker):
+    """Prepares while a target works, by the same rules as a thread or a process: calls are never broken off.
+
+    Nothing is prepared before somebody asks how late it is, so that the target can be told how long the drafter works
+    beside it.
+
+    Args:
+        drafter: is asked where something was not prepared.
+        behind: is asked for what is prepared; its calls take the time of `busy`.
+        busy: the clock of these calls.
+        clock: of the target.
+        machines: says how both slow each other down, and how far they are apart.
+    """
+
+    def __init__(self, drafter: Drafter, behind: Drafter, busy: Clock, clock: Clock, machines: Machines) -> None:
+        self.drafter = drafter
+        self._behind, self._busy, self._clock, self._machines = behind, busy, clock, machines
+        self._preparing: Preparing | None = None
+        self._free = 0.0  # when its next call can begin
+        self._spans: list[Span] = []
+
+    def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
+        self._preparing = Preparing(self._behind, schedule, jobs, self._clock.now)
+        self._free = self._clock.seconds + self._machines.way
+        self._spans = []
+
+    def _call(self) -> bool:
+        """Let it make its next call, which begins when it is free; False where nothing is left to ask."""
+        before = self._busy.seconds
+        if self._preparing is None or not self._preparing.step():
+            return False
+        took = self._busy.seconds - before
+        self._spans.append(Span("prepare", self._free, self._free + took))
+        self._free += took
+        return True
+
+    def during(self, seconds: float) -> None:
+        """The target works for what takes it so long alone; its clock goes on until it is done."""
+        clock, slower, left = self._clock, self._machines.shared, seconds
+        now = clock.seconds
+        while left > 0 and self._preparing is not None:
+            if now < self._free:  # its message is on the way
+                alone = min(left, self._free - now)
+                now, left = now + alone, left - alone
+            elif not self._call():
+                break
+            elif (self._free - now) >= left * slower:
+                now, left = now + left * slower, 0.0
+            else:
+                left -= (self._free - now) / slower
+                now = self._free
+        clock.reach(now + left)
+
+    def stop(self) -> Stopped:
+        preparing, clock, transfer = self._preparing, self._clock, self._machines.way
+        if preparing is None:
+            return Stopped()
+        started = clock.seconds
+        while self._free < started + transfer and self._call():
+            pass
+        self._preparing = None
+        clock.reach(max(started + transfer, self._free if self._spans else 0.0) + transfer)
+        spans = [*self._spans, Span("wait", started, clock.seconds)]
+        return Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)

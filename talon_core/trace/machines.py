@@ -1,0 +1,69 @@
+"""What a simulated schedule runs on: a machine for the target, one for the drafter, and what is between them."""
+
+import attrs
+from attrs.validators import ge
+
+from talon_core.costs import Costs
+
+
+@attrs.frozen
+class Machines:
+    """What parts take, and where the drafter is.
+
+    Attributes:
+        target: what passes of the target take, and the rest of a round that is no drafting.
+        drafter: what the drafter takes where it is; None where that is beside the target, by the same costs.
+        transfer: seconds that a message between the two takes.
+        shared: how many times as long the target takes while the drafter works.
+    """
+
+    target: Costs
+    drafter: Costs | None = None
+    transfer: float = attrs.field(default=0.0, validator=ge(0))
+    shared: float = attrs.field(default=1.0, validator=ge(1))
+
+    @property
+    def drafting(self) -> Costs:
+        """What the drafter takes."""
+        return self.target if self.drafter is None else self.drafter
+
+    @property
+    def way(self) -> float:
+        """Seconds of a message between the two; none where they are one."""
+        return 0.0 if self.drafter is None else self.transfer
+
+    @property
+    def costs(self) -> Costs:
+        """What policies are told: of the target by one, of the drafter by the other."""
+        return self.target if self.drafter is None else Apart(self.target, self.drafter)
+
+
+@attrs.frozen(eq=False)
+class Apart(Costs):
+    """Costs of a target here and of a drafter there.
+
+    Attributes:
+        here: of the target.
+        there: of the drafter.
+    """
+
+    here: Costs
+    there: Costs
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
+        return self.here.verify(nodes, context, batch)
+
+    def draft(self, rows: int, width: int) -> float | None:
+        return self.there.draft(rows, width)
+
+    def accept(self, nodes: int) -> float | None:
+        return self.here.accept(nodes)
+
+    def commit(self, tokens: int) -> float | None:
+        return self.here.commit(tokens)
+
+    def tell(self, tokens: int) -> float | None:
+        return self.there.tell(tokens)
+
+    def read(self, tokens: int) -> float | None:
+        return self.here.read(tokens)

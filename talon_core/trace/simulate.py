@@ -1,0 +1,168 @@
+"""What schedules would take: the engine's own rounds over a trace, on machines on which time passes by costs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+
+from talon_core.choices import SeededChoices
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.checked_drafter import opened
+from talon_core.engine.engine import Engine
+from talon_core.engine.plain import NoDrafter
+from talon_core.errors import is_whole
+from talon_core.request import Request
+from talon_core.rounds import Round, Stats
+from talon_core.sampling import temperature_sampling
+from talon_core.schedule import Schedule
+from talon_core.target import Target
+from talon_core.trace.clocked import Beside, Clock, Clocked
+from talon_core.trace.columns import TextTrace
+from talon_core.trace.drafter import TraceDrafter
+from talon_core.trace.folder import Trace
+from talon_core.trace.machines import Machines
+from talon_core.trace.replay import Method, Replay
+from talon_core.trace.texts import TextTarget
+from talon_core.trace.written import Copies, Written
+from talon_core.tree import read_only
+
+
+class Unanswered(NamedTuple):
+    """Nodes that the trace knows nothing of, or less than was asked for.
+
+    Attributes:
+        drafted: of trees that the target waited for: figures are not quite decoding's then.
+        prepared: below outcomes, which cost their time, and below which nothing more was asked. What lies along the
+            text is recorded, so that outcomes that come are not among them.
+    """
+
+    drafted: int = 0
+    prepared: int = 0
+
+
+@attrs.frozen(eq=False)
+class Simulated:
+    """One text, as it would be decoded.
+
+    Attributes:
+        rounds: with the spans of all parts, by the costs.
+        stats: their totals; seconds are by the costs.
+        unanswered: what the trace does not tell.
+    """
+
+    rounds: Sequence[Round]
+    stats: Stats
+    unanswered: Unanswered
+
+
+def check_schedule(replay: Replay, method: Method) -> None:
+    """Refuse a method that cannot be simulated with this trace.
+
+    Args:
+        replay: of the trace.
+        method: likewise.
+
+    Raises:
+        ValueError: if it cannot be replayed either (`Replay.check`), or its rule does more than to follow the text.
+    """
+    replay.check(method)
+    if not replay.follows(method.rule):
+        raise ValueError(
+            f"method '{method.name}': rule '{method.rule.name}' tests the target's probabilities, and what is "
+            "simulated follows the text; take the rule match"
+        )
+
+
+def simulated(
+    trace: Trace, method: Method, text: TextTrace, schedule: Schedule | None, machines: Machines
+) -> Simulated:
+    """Decode a text of a trace with a schedule, on machines on which time passes by costs.
+
+    The engine, its schedules and what they prepare with are the real ones: the target is replaced by one that knows the
+    text, the drafter by what it said when the text was recorded, and the worker by one that counts. So a round begins
+    with what was prepared if its outcome is among those that the schedule names and the drafter was done with it in
+    time. Nothing is drawn, and the same question has the same answer.
+
+    Args:
+        trace: the trace.
+        method: has passed `check_schedule`.
+        text: of the trace.
+        schedule: what is prepared; None drafts and verifies in turn.
+        machines: what everything takes.
+
+    Raises:
+        ValueError: if the schedule can prepare nothing with this drafter.
+        PluginError: if a plugin breaks its contract; the message names it.
+    """
+    clock, busy = Clock(), Clock()
+    vocab_size, settings = int(trace["target"]["vocab_size"]), trace["settings"]
+    bits = trace.manifest["environment"].get("weight_bits")
+    weight_bits = bits if is_whole(bits) else None  # traces of earlier versions do not tell
+    drafter = _drafter(trace, method, text)
+    recorded = drafter if isinstance(drafter, TraceDrafter) else None
+
+    def unanswered() -> int:
+        return recorded.unanswered if recorded is not None else 0
+
+    deepest = int(settings["depth"]) if recorded is not None else None
+    drafting = Clocked(drafter, machines.drafting, clock, machines.way, unanswered=unanswered)
+    behind = Clocked(drafter, machines.drafting, busy, max_depth=deepest, unanswered=unanswered)
+    beside = Beside(drafting, behind, busy, clock, machines)
+    writer = Written(text, vocab_size, weight_bits, machines.target, clock, beside.during)
+    spec = method.drafter if method.drafter is not None else Recorded(trace["drafter"]["name"])
+    drafts = method.policy is not None
+    engine = Engine(
+        writer,
+        Copies(writer),
+        method.policy,
+        drafting if drafts else None,
+        spec if drafts else None,
+        costs=machines.costs,
+        allocator=None,
+        keep=False,
+        schedule=schedule,
+        worker=lambda _: beside,
+        now=clock.now,
+    )
+    # a text that is over for its length was as long as it could be, which the context may have decided
+    limit = text.positions if text.finish_reason == "length" else int(settings["max_new_tokens"])
+    request = Request(
+        read_only(text.ids[: text.prompt_tokens]),
+        limit,
+        temperature_sampling(float(settings["temperature"])),
+        frozenset(trace["target"]["eos"]),
+        (lambda ids: ids.shape[1] >= len(text.ids),),
+    )
+    with engine.session():
+        sequence = engine.submit(request, SeededChoices(int(settings["seed"]) + text.prompt))
+        while not sequence.finished:
+            engine.step()
+    if sequence.error is not None:
+        raise sequence.error
+    if recorded is not None:
+        recorded.check(vocab_size)
+    stats = Stats.of(sequence.rounds, sequence.seconds, sequence.prefill_seconds)
+    return Simulated(sequence.rounds, stats, Unanswered(drafting.outside, behind.outside))
+
+
+def _drafter(trace: Trace, method: Method, text: TextTrace) -> Drafter:
+    """What drafts for a text: what was recorded, or a drafter of texts, opened."""
+    if method.policy is None:
+        return NoDrafter()
+    if method.drafter is not None:
+        return opened(method.drafter, TextTarget(int(trace["target"]["vocab_size"])))
+    return TraceDrafter(text, trace["drafter"]["max_depth"])
+
+
+@attrs.frozen
+class Recorded(DrafterSpec):
+    """Stands for the drafter that was recorded, by its name.
+
+    Attributes:
+        name: the drafter's.
+    """
+
+    name: str  # type: ignore[misc]  # of this one the name is known when the trace is
+
+    def open(self, target: Target) -> Drafter:
+        raise RuntimeError("a recorded drafter is not opened: its trace answers")
