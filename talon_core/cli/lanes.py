@@ -36,7 +36,7 @@ def _form(file: Path) -> str:
     return file.suffix.removeprefix(".").lower()
 
 
-def write_timeline(file: Path, rounds: Sequence["Round"], title: str, method: str) -> None:
+def write_timeline(file: Path, rounds: Sequence["Round"], title: str, method: str, middle: int | None = None) -> None:
     """Write the rounds of one text; say so where there are more than are drawn.
 
     Args:
@@ -44,12 +44,15 @@ def write_timeline(file: Path, rounds: Sequence["Round"], title: str, method: st
         rounds: in order.
         title: what stands above.
         method: what made them, in a few words.
+        middle: how many from the middle of the text are written; None for all.
     """
     from talon_core.paths import write_whole_bytes
     from talon_core.report.lane_page import timeline_file
     from talon_core.report.lanes import MOST_ROUNDS, timeline_of
 
     timeline = timeline_of(rounds)
+    if middle is not None:
+        timeline = timeline.middle(middle)
     write_whole_bytes(file, timeline_file(timeline, _form(file), title, method))
     if len(timeline.turns) > MOST_ROUNDS:
         note(f"'{file}' shows the first {MOST_ROUNDS} of {len(timeline.turns)} rounds")

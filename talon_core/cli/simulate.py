@@ -94,11 +94,9 @@ def simulate(
     if answer.best.unanswered.drafted:
         note("the trace does not answer all that was asked; record with more --nodes, --depth or --width")
     if picture is not None:
-        from talon_core.report.lanes import middle
-
         case = answer.best.case
         title = f"{case.method.name}, schedule {case.name}, simulated"
-        write_timeline(picture, middle(answer.shown, PICTURED), str(trace["target"].get("name", folder.name)), title)
+        write_timeline(picture, answer.shown, folder.resolve().name, title, PICTURED)
     if as_json:
         print_json(answer.as_dict())
     else:

@@ -171,6 +171,11 @@ class Timeline:
         """The first rounds alone."""
         return Timeline(self.turns[:most])
 
+    def middle(self, most: int = IN_A_BAND) -> "Timeline":
+        """Some rounds from the middle, where the text is neither begun nor over."""
+        first = max(0, (len(self.turns) - most) // 2)
+        return Timeline(self.turns[first : first + most])
+
     def bands(self) -> list[list[Turn]]:
         """Rounds that are drawn beside each other, all to one scale: a round is never cut in two."""
         width = self.width
@@ -206,12 +211,6 @@ def timeline_of(rounds: Iterable[Round]) -> Timeline:
         Turn(number, stretches(one.spans, begin), one.hit, len(one.tree), len(one.tokens)) for number, one in known
     ]
     return Timeline(turns)
-
-
-def middle(rounds: Sequence[Round], most: int = IN_A_BAND) -> Sequence[Round]:
-    """Some rounds from the middle of a text, where it is neither begun nor over."""
-    first = max(0, (len(rounds) - most) // 2)
-    return rounds[first : first + most]
 
 
 def stretches(spans: Sequence[Span], begin: float) -> list[Stretch]:

@@ -8,7 +8,7 @@ import attrs
 
 from talon_core.bench.measurement import Measurement
 from talon_core.report.figures import RoundTime, TimePerToken
-from talon_core.report.lanes import Timeline, middle, stretches, timeline_of
+from talon_core.report.lanes import Timeline, stretches, timeline_of
 from talon_core.rounds import PARTS, Round, Span
 
 OF_TEXTS = ("prefill", *PARTS, "other")
@@ -53,7 +53,7 @@ class RoundTimes:
         """Note the rounds of one text; those without spans took no time that is known."""
         known = [one for one in rounds if one.spans]
         if known and self.lanes is None:
-            self.lanes = timeline_of(middle(known))
+            self.lanes = timeline_of(known).middle()
         for one in known:
             spans = tuple(span for span in one.spans if span.part in PARTS)  # what is beside them is no part of a round
             if spans:

@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.defaults import NONE
 from talon_core.rounds import Round, Stats
 from talon_core.schedule import Schedule
 from talon_core.trace.folder import Trace
@@ -120,16 +121,25 @@ class Promises:
         name = f"{best.case.method.name} with the schedule {best.case.name}"
         waited = f"{turn.target_waits:.0%}"
         if best.speedup > 1:
-            return (
+            said = (
                 f"{name} would be {best.speedup:.2f} times as fast as in turn: the target waits for the drafter in "
                 f"{best.target_waits:.0%} of the time in the place of {waited}, and {stats.hits} of "
                 f"{stats.hits + stats.misses} rounds begin with what was prepared."
             )
+            return f"{said}{self._plain_is_faster()}"
         slower = best.case.machines.shared
         why = f", and beside a drafter that works it takes {slower:.2f} times as long for a pass" if slower > 1 else ""
         return (
             f"No schedule pays: the best, {name}, would be {best.speedup:.2f} times as fast as in turn. In turn the "
             f"target waits for the drafter in {waited} of the time{why}."
+        )
+
+    def _plain_is_faster(self) -> str:
+        """A sentence behind another one, where nothing should be drafted at all."""
+        plain = [one for one in self.found if one.case.method.policy is None]
+        ratios = [self.best.stats.seconds / one.stats.seconds for one in plain if one.stats.seconds]
+        return (
+            f" Plain decoding would be {max(ratios):.2f} times as fast as that." if max(ratios, default=0) > 1 else ""
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -139,6 +149,8 @@ class Promises:
 
 def cases(methods: Sequence[Method], schedules: Mapping[str, Schedule | None], machines: Machines) -> list[Case]:
     """What is simulated: each method in turn, beside the target as far as it is known what that takes, and schedules.
+
+    Plain decoding is among them: a schedule that verifies the root alone after a miss gains where trees cost too much.
 
     Args:
         methods: at least one.
@@ -159,7 +171,8 @@ def cases(methods: Sequence[Method], schedules: Mapping[str, Schedule | None], m
     both = machines.drafter is not None and machines.target.draft(1, 1) is not None
     named = {IN_TURN: None, **schedules}
     found = []
-    for method in methods:
+    plain = [] if len(drafting) < len(methods) else [Method(NONE, None, methods[0].rule)]
+    for method in (*methods, *plain):
         if both or method.policy is None:
             found.append(Case(method, IN_TURN, None, here))
         if method.policy is not None:

@@ -67,7 +67,8 @@ def test_a_drafter_on_a_machine_of_its_own_has_costs_of_its_own(talon: Any, fold
     here, there = profile("here", draft=None), profile("there", verify=9.0, draft=0.125)
     arguments = ("trace", "simulate", folder, METHOD, "--profile", here, "--drafter-profile", there, "--other-machine")
     near, far = (talon(*arguments, "--transfer", transfer, "--json").answer["cases"] for transfer in ("0", "0.5"))
-    assert [(one["schedule"], one["drafter"]) for one in near] == [("sync", "there"), ("cached", "there")]
+    told = [(one["method"], one["schedule"], one["drafter"]) for one in near]
+    assert told == [(METHOD, "sync", "there"), (METHOD, "cached", "there"), ("none", "sync", "here")]
     assert far[0]["stats"]["seconds"] > near[0]["stats"]["seconds"]
     assert near[0]["stats"]["verify_seconds"] == near[0]["stats"]["rounds"]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from talon_core.report.lane_drawing import bands
 from talon_core.report.lane_page import FORMS, page_of_lanes, timeline_file
-from talon_core.report.lanes import HEADS, LANED, LANES, middle, timeline_of
+from talon_core.report.lanes import HEADS, LANED, LANES, timeline_of
 from talon_core.rounds import BESIDE, PARTS, Round, Span
 from talon_core.tree import TokenTree
 
@@ -132,6 +132,7 @@ def test_rounds_without_times_are_refused_and_others_left_out():
     assert [turn.number for turn in timeline_of([one_round(), *two_rounds()]).turns] == [2, 3]
 
 
-def test_the_middle_is_what_it_says():
-    assert middle("abcdefg", 3) == "cde"
-    assert middle("ab", 3) == "ab"
+def test_rounds_of_the_middle_keep_their_numbers():
+    timeline = timeline_of([one_round(("verify", at, at + 1)) for at in range(7)])
+    assert [turn.number for turn in timeline.middle(3).turns] == [3, 4, 5]
+    assert timeline.middle(9) == timeline

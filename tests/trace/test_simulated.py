@@ -1,6 +1,7 @@
 """Schedules on a trace: the engine's own rounds, and time by costs alone."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -146,6 +147,22 @@ def test_where_nothing_is_gained_that_is_said(tiny: Any, recorded: Callable[...,
     assert said.endswith("beside a drafter that works it takes 1.60 times as long for a pass.")
 
 
+def test_where_nothing_should_be_drafted_that_is_said(tiny: Any, recorded: Callable[..., Any]) -> None:
+    trace = recorded(tiny)
+
+    class Dear(Priced):
+        """Each node takes as long as all else of a pass."""
+
+        def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+            return 1e6 * nodes
+
+    methods = parse_methods(["talon:budget=8,top_k=8,mu=0.001"], trace, load_registry())
+    answer = promises(trace, cases(methods, {"pearl": Pearl()}, Machines(Dear(draft=10**4))), limit=1)
+    assert [one.case.method.name for one in answer.found] == [*["talon:budget=8,top_k=8,mu=0.001"] * 2, "none"]
+    assert "with the schedule pearl would be " in answer.said
+    assert answer.said.endswith(" times as fast as that.")
+
+
 def test_costs_that_are_not_known_are_asked_for() -> None:
     method = Method("a method", Chain(length=1), Match())
     with pytest.raises(ValueError, match="does not tell what passes of the target take"):
@@ -159,3 +176,14 @@ def test_a_rule_that_tests_probabilities_is_refused(small: Any, recorded: Callab
     (method,) = parse_methods(["sampled-chain:length=2/block"], trace, load_registry())
     with pytest.raises(ValueError, match="tests the target's probabilities, and what is simulated follows the text"):
         check_schedule(Replay(trace), method)
+
+
+def test_what_the_trace_does_not_tell_is_counted(tiny: Any, recorded: Callable[..., Any]) -> None:
+    trace = recorded(tiny, depth=2)
+    (method,) = parse_methods(["chain:length=4"], trace, load_registry())
+    for text in trace:
+        expected = Replay(trace, Priced()).text(method, text)
+        assert simulated(trace, method, text, None, Machines(Priced())).unanswered == (expected.outside, 0)
+        ahead = simulated(trace, method, text, Cached(budget=4), Machines(Priced()))
+        deep = [len(before.path) for before, one in pairwise(ahead.rounds) if one.hit]
+        assert {*deep} <= {1}  # below deeper outcomes nothing is known
