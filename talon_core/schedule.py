@@ -81,7 +81,7 @@ class Schedule(ABC):
     verification may end are prepared for: below each of them the drafter goes on, as far as the tree policy would
     probably have it asked. When the target is done, nothing more is prepared. If the outcome is one that was prepared
     for, the next tree is made of the answers that are there, by the tree policy, as always; where it wants to know more
-    than that, the drafter is asked. If it is not, `drafts_on_miss` says what happens.
+    than that, `drafts_beyond` says whether the drafter is asked. If it is not, `drafts_on_miss` says what happens.
 
     What is prepared are the drafter's answers, not trees. They depend on the committed text, the drafter and the tree
     that is verified; whatever is drawn for a tree is drawn once its root is known. So no schedule changes what is
@@ -106,6 +106,15 @@ class Schedule(ABC):
     drafts_on_miss: ClassVar[bool] = True
     """Whether a tree is drafted for an outcome that was not prepared for, while the target waits. False verifies the
     root alone, and drafts meanwhile."""
+
+    @property
+    def drafts_beyond(self) -> bool:
+        """Whether the drafter is asked, while the target waits, where what was prepared for the outcome ends.
+
+        By default it is. It has seen nothing of such a tree, so it is asked at all nodes above as well, layer by layer,
+        which takes as long as drafting the tree anew. False verifies what is there, below the first layer.
+        """
+        return True
 
     @property
     def width(self) -> int:

@@ -29,6 +29,7 @@ class Cached(Schedule):
 
     Attributes:
         budget: outcomes that are prepared for, at least 1.
+        beyond: ask the drafter where what was prepared ends, while the target waits; else what is there is verified.
         allocation: how they are chosen: "likeliest" by the drafter's probabilities, "geometric" as SSD does it; in
             Python also a `Fanout`.
     """
@@ -37,6 +38,7 @@ class Cached(Schedule):
     purpose = "prepare for likely outcomes"
     paper = "arXiv 2603.03251"
     budget: int = attrs.field(default=24, validator=ge(1))
+    beyond: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     allocation: Any = attrs.field(default="likeliest", validator=_is_allocation)
 
     @property
@@ -47,6 +49,10 @@ class Cached(Schedule):
     @property
     def width(self) -> int:
         return self.budget
+
+    @property
+    def drafts_beyond(self) -> bool:
+        return self.beyond
 
     def nodes(self, tree: TokenTree) -> IntArray:
         return self.fanout.nodes(tree, self.budget)

@@ -26,6 +26,9 @@ from talon_core.tree import FloatArray, IntArray, TokenTree
 
 LOG = logging.getLogger(__name__)
 
+NOTHING = Row(np.empty(0, dtype=np.int64), np.empty(0), 0)
+"""The answer at a node for which nothing was prepared, and nobody is asked."""
+
 
 class AheadDrafter(Preparer):
     """Answers from what was prepared while the tree before was verified, and asks the real drafter for the rest.
@@ -192,6 +195,10 @@ class AheadDrafter(Preparer):
             if not text.broken and (text.hit or self.schedule.drafts_on_miss):
                 rows = {node: text.kept(one.tree, node, one.width) for node in one.nodes.tolist()}
                 kept[one.slot] = {node: row for node, row in rows.items() if row is not None}
+        stays = not self.schedule.drafts_beyond  # with what is there, once it has begun
+        for one in frontiers:
+            if stays and self._texts[one.slot].hit and 0 not in one.nodes and one.slot in kept:
+                kept[one.slot] = dict.fromkeys(one.nodes.tolist(), NOTHING) | kept[one.slot]
         asking = [
             attrs.evolve(one, width=min(max(one.width, self._width), self._vocab_size))
             for one in frontiers

@@ -19,8 +19,9 @@ from talon_strategies import Block, Branch, Cached, Chain, Eagle2, Match, Pearl,
 from talon_tests.whole_texts import WholeTexts
 
 VOCAB = 4
-EVERYTHING = Cached(budget=1000)
-SCHEDULES = [EVERYTHING, Cached(budget=2), Cached(budget=3, allocation="geometric"), Branch(budget=3), Pearl()]
+EVERYTHING = Cached(budget=1000, beyond=True)
+GEOMETRIC = Cached(budget=3, beyond=True, allocation="geometric")
+SCHEDULES = [EVERYTHING, Cached(budget=2, beyond=True), GEOMETRIC, Branch(budget=3), Pearl()]
 
 POLICIES = [Talon(budget=6, top_k=2), Chain(length=3), Erratic(3), CoinTosser(), TalonSampled(budget=5)]
 
@@ -93,6 +94,21 @@ def test_what_was_not_prepared_in_time_is_asked_for(calls):
     (plain,) = decoded(None, requests=[request(30)])
     (ahead,) = decoded(EVERYTHING, calls=lambda: calls, requests=[request(30)])
     assert [shape(one) for one in ahead.rounds] == [shape(one) for one in plain.rounds]
+
+
+@pytest.mark.parametrize("calls", [2, 3, 4])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("policy", "rule"), [(Chain(length=4), Match()), (SampledChain(length=4), Block())])
+def test_what_was_prepared_is_verified_as_far_as_it_goes(policy, rule, calls, temperature):
+    given = request(40, temperature)
+    (ahead,) = decoded(Cached(budget=1000), policy, rule, calls=lambda: calls, requests=[given])
+    hits = [one for one in ahead.rounds if one.hit]
+    assert hits
+    assert all(one.draft_passes == 0 for one in hits)
+    assert any(1 < len(one.tree) < 5 for one in hits)
+    if policy.children == "deterministic":  # otherwise what a seed draws follows from the trees
+        (plain,) = decoded(None, policy, rule, requests=[attrs.evolve(given)])
+        assert ahead.token_ids == plain.token_ids
 
 
 @settings(max_examples=60, deadline=None)
