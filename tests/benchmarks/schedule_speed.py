@@ -8,8 +8,8 @@ two cores), the others in each place with one thread fewer for the target, and t
 take turns on each prompt. Prints tokens a second with the ratio to `sync`, hits, and seconds that were waited.
 
 `--layers-more N` makes the target slower and leaves its text as it is: so many further layers, of random weights, add
-nothing to its hidden states, as their last projections are 0. `draft-model:model=FILE` with the file of the same model then
-drafts what the target says. Drafters that need its features have to be left out.
+nothing to its hidden states, as their last projections are 0. `draft-model:model=FILE` with the file of the same model
+then drafts what the target says. Drafters that need its features have to be left out.
 """
 
 import argparse

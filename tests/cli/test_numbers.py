@@ -24,6 +24,7 @@ BASE = {
     ("train",): ["medusa", "--out", "out"],
     ("trace", "record"): ["--prompts", "prompts.txt", "--out", "out"],
     ("trace", "replay"): ["folder", "talon"],
+    ("trace", "simulate"): ["folder", "talon", "--profile", "here"],
     ("trace", "sweep"): ["talon", "--trace", "folder", "--out", "out"],
     ("profile", "measure"): ["here"],
     ("tune",): ["folder", "talon"],
