@@ -123,7 +123,7 @@ def test_policies_that_draw_get_laws_from_there(beside):
 
 def patient(decoder):
     """Wait until a process is there again."""
-    for _ in range(200):
+    for _ in range(1200):
         if not worker(decoder).lost:
             return
         time.sleep(0.1)
