@@ -117,6 +117,13 @@ class Costs(ABC):
         known = [seconds for seconds in (self.accept(1), self.commit(1), self.tell(1)) if seconds is not None]
         return sum(known) if known else None
 
+    def snapshot(self) -> "Costs":
+        """What is known now, for another thread to ask while passes are still being measured.
+
+        By default these costs themselves, as most never change.
+        """
+        return self
+
     def read(self, tokens: int) -> float | None:
         """Reading a prompt, by the target and the drafter; None if nothing is known.
 
@@ -161,6 +168,14 @@ class Line:
         other = Line()
         other._mean, other._noise = self._mean.copy(), self._noise
         other._covariance[1:, 1:] = 0.5 * (self._covariance[1:, 1:] + TOLERANCE)
+        return other
+
+    def copied(self) -> "Line":
+        """A line that knows as much, and learns by itself."""
+        other = Line()
+        other._mean, other._covariance = self._mean, self._covariance.copy()  # the mean is never changed in place
+        other._noise, other._error, other._passes = self._noise, self._error, self._passes
+        other._waiting, other._logs = self._waiting.copy(), self._logs
         return other
 
     def add(self, size: int, seconds: float) -> None:
@@ -232,6 +247,13 @@ class MeasuredCosts(Costs):
         self._verified.clear()
         self._drafted.clear()
         self._overheads.clear()
+
+    def snapshot(self) -> "MeasuredCosts":
+        other = MeasuredCosts()
+        other._verified = {kind: line.copied() for kind, line in self._verified.items()}
+        other._drafted = {kind: line.copied() for kind, line in self._drafted.items()}
+        other._overheads = self._overheads.copied()
+        return other
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         line = _nearest(self._verified, (_power(batch), _power(context)))

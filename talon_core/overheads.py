@@ -45,6 +45,10 @@ class Overheads:
         seconds = self.drafted if drafted else self.plain
         return median(seconds) if seconds else None
 
+    def copied(self) -> "Overheads":
+        """The same, as it is now."""
+        return Overheads(self.plain.copy(), self.drafted.copy())
+
     def clear(self) -> None:
         """Nothing is known any more."""
         self.plain.clear()

@@ -9,8 +9,6 @@ from talon_core.cli.output import note
 if TYPE_CHECKING:
     from talon_core.rounds import Round
 
-FORMS = ("html", "png", "svg")
-
 
 def check_timeline(file: Path, option: str) -> None:
     """Refuse a file that a timeline cannot be written to, before anything else is done.
@@ -20,8 +18,10 @@ def check_timeline(file: Path, option: str) -> None:
         option: the option that names it.
 
     Raises:
-        ValueError: if its ending is none of `FORMS`, it is in no folder that exists, or what draws it is not there.
+        ValueError: if a timeline has no such ending, it is in no folder that exists, or what draws it is not there.
     """
+    from talon_core.report.lane_page import FORMS
+
     if _form(file) not in FORMS:
         raise ValueError(f"{option} is '{file}'; it must end in .html, .png or .svg")
     if file.is_dir() or not file.absolute().parent.is_dir():

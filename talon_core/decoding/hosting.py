@@ -10,7 +10,7 @@ import attrs
 
 from talon_core.defaults import CHECK_POLICY
 from talon_core.drafter import Drafter, DrafterSpec
-from talon_core.engine.ahead.host import Opened, serve, take_cores
+from talon_core.engine.ahead.host import Opened, serve, take_cores, usable_cores
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.place import Place
 from talon_core.engine.ahead.process import ProcessWorker, python
@@ -70,18 +70,47 @@ def process_worker(
         )
     dtype = str(getattr(getattr(target, "model", None), "dtype", "float32")).removeprefix("torch.")
     opening = Opening(spec, target.vocab_size, place, None if spec.reads_texts else source, dtype)
+    if place.device == "cpu" and place.number >= (cores := usable_cores()):
+        raise ValueError(
+            f"draft_on is cpu:{place.number}, and this process may use {cores} core{'s' * (cores != 1)}, of which the "
+            "target needs one at least; " + (f"take cpu:{cores - 1} at most" if cores > 1 else "draft on a thread")
+        )
     command = python("talon_core.decoding.hosting", "host")
     try:
         worker = ProcessWorker(command, opening, target.vocab_size, patience)
-    except (LostError, RuntimeError, ValueError) as error:
+    except (LostError, RuntimeError, ValueError, OSError) as error:
         raise ValueError(f"{naming('drafter', spec)} cannot be opened in another process: {one_line(error)}") from error
     if place.device == "cpu":
+        LENT.lend(place.number)
+        weakref.finalize(worker, LENT.give_back, place.number)
+    return worker
+
+
+class _Lent:
+    """Cores that processes beside have of this one's, whichever of them ends first."""
+
+    def __init__(self) -> None:
+        self._cores = 0
+        self._threads = 0  # without any of them
+
+    def lend(self, cores: int) -> None:
+        """Compute with so many threads less."""
         import torch
 
-        threads = torch.get_num_threads()
-        torch.set_num_threads(max(1, threads - place.number))
-        weakref.finalize(worker, torch.set_num_threads, threads)
-    return worker
+        if not self._cores:
+            self._threads = torch.get_num_threads()
+        self._cores += cores
+        torch.set_num_threads(max(1, self._threads - self._cores))
+
+    def give_back(self, cores: int) -> None:
+        """A process that had so many is gone."""
+        import torch
+
+        self._cores -= cores
+        torch.set_num_threads(max(1, self._threads - self._cores))
+
+
+LENT = _Lent()
 
 
 def host() -> None:

@@ -116,7 +116,8 @@ def draft_trees(
             continue
         layer = Span("draft", started, now())
         passes += count
-        measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), layer.seconds)
+        if offers.is_a_layer:
+            measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), layer.seconds)
         for one in asked:
             layers[one.slot].append(layer)
         for one, candidates in zip(asked[:alone], offered, strict=False):

@@ -14,7 +14,6 @@ from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
 from talon_core.engine.ahead.opening import goes_ahead
-from talon_core.engine.ahead.preparer import Preparer
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
@@ -28,7 +27,7 @@ from talon_core.engine.processors import remembering, why_not
 from talon_core.engine.sequence import Sequence
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import RoundParts, Stages
-from talon_core.errors import BusyError, PluginError, is_whole, made_of, one_line, written
+from talon_core.errors import BusyError, is_whole, made_of, one_line, written
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
@@ -130,7 +129,6 @@ class Engine:
         self.costs = costs if costs is not None else self._measured
         self.allocator = allocator
         self._machine: dict[str, Any] = {}
-        self._guessed: dict[str, Any] = {}  # what guesses have learnt of the machine
         self._shared: dict[str, Any] = {}  # what the allocator has learnt of the machine
         self._slots = Slots(slots, rows, target.occupied)
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
@@ -161,7 +159,6 @@ class Engine:
             if self._measured is not self._given_costs:
                 self._measured.forget()
             self._machine.clear()
-            self._guessed.clear()
             self._shared.clear()
 
     def submit(self, request: Request, choices: Choices | None = None) -> Sequence:
@@ -310,7 +307,6 @@ class Engine:
             with faults.of([slot]):
                 ready[slot].rounds.append(round_)
                 tell(ready[slot].policy, round_)
-            _tell_guess(ready[slot], round_)
             ready[slot].took(self.now())
         for slot, one in taking.items():
             if slot in faults:
@@ -345,8 +341,6 @@ class Engine:
                 self._close(slot)
             with faults.of([place.slot]):
                 sequence.start(self.policy_for(sequence.request), self.parts.target.device, room, self.now())
-                if isinstance(self.parts.drafter, Preparer):
-                    sequence.guess = self._policy_for(sequence.request, self._guessed)
                 sequence.read = self._open(place.slot, sequence, place.source, place.length)
 
     def policy_for(self, request: Request) -> TreePolicy:
@@ -355,10 +349,6 @@ class Engine:
         Raises:
             PluginError: if the policy fails to make one; the message names it.
         """
-        return self._policy_for(request, self._machine)
-
-    def _policy_for(self, request: Request, machine: dict[str, Any]) -> TreePolicy:
-        """As `policy_for`; what it learns of the machine is kept in `machine`."""
         sampling, limit = request.sampling, request.limit(self.parts.target)
         temperature = sampling.temperature if sampling.do_sample else 0.0
         spec, target = self.parts.spec, self.parts.target
@@ -367,7 +357,7 @@ class Engine:
             max_new_tokens=limit,
             temperature=temperature,
             costs=self.costs,
-            machine=machine,
+            machine=self._machine,
             drafter="" if spec is None else spec.name,
             weight_bits=target.weight_bits,
         )
@@ -441,16 +431,6 @@ class Engine:
                         close(slot)
                 except Exception as error:
                     LOG.warning("a slot was not closed as it should be: %s", one_line(error))
-
-
-def _tell_guess(sequence: Sequence, round_: Round) -> None:
-    """Tell the policy that guesses; one that fails costs what it would have guessed."""
-    if sequence.guess is not None:
-        try:
-            tell(sequence.guess, round_)
-        except PluginError as error:
-            LOG.debug("nothing more is prepared for a sequence: %s", one_line(error))
-            sequence.guess = None
 
 
 def _sequences(given: object) -> set[Sequence]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from talon_core.candidates import Candidates
 from talon_core.drafter import Drafter, Frontier
 from talon_core.drawn import Drawn
+from talon_core.engine.ahead.preparer import Preparer
 from talon_core.engine.checked_candidates import checked_candidates
 from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.errors import blaming
@@ -42,6 +43,11 @@ class Offers:
         with blaming("drafter", self._named, "propose"):
             proposed = self._drafter.propose(shown)
         return checked_proposal(self._named, proposed, len(frontiers))
+
+    @property
+    def is_a_layer(self) -> bool:
+        """Whether the latest `ask` has taken what a layer of the drafter takes: not where answers were there before."""
+        return not isinstance(self._drafter, Preparer) or self._drafter.passed_on
 
     def checked(self, given: Candidates, asked: Frontier, vocab_size: int) -> Candidates:
         """One of the answers, if it keeps the contract.

@@ -42,8 +42,6 @@ class Sequence:
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
-        guess: a policy of its own that says how its next tree might grow, where drafting goes on while the target
-            verifies; None elsewhere, and where it has failed.
     """
 
     policy: TreePolicy
@@ -63,7 +61,6 @@ class Sequence:
         self.has_begun = False
         self.read = 0
         self.shared: dict[str, Any] = {}
-        self.guess: TreePolicy | None = None
         self._begun_at = 0.0
         self._committed: TokenBuffer | None = None
         self._children = children

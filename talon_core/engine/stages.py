@@ -279,9 +279,10 @@ class Stages:
                 ends=limits.ends,
                 vocab_size=limits.vocab_size,
                 children=limits.children,
-                guess=sequence.guess,
+                policy=sequence.policy,
+                costs=self._costs,
             )
-        with parts.blaming("propose"), self._span("draft", trees):
+        with parts.blaming("propose"), self._span("policy", trees):  # of which copies are made
             parts.drafter.verifying(trees)
 
     def _emit(self, drafted: Mapping[int, Drafted], accepted: Mapping[int, Accepted]) -> dict[int, IntArray]:

@@ -188,8 +188,7 @@ class Replay:
 
     def limit(self, text: TextTrace) -> int:
         """The most new tokens that a text could have had."""
-        # one that is over for its length was as long as it could be, which the context may have decided
-        return text.positions if text.finish_reason == "length" else int(self.trace["settings"]["max_new_tokens"])
+        return limit_of(self.trace, text)
 
     def begun(self, method: Method, text: TextTrace) -> TreePolicy:
         """The policy that serves a text.
@@ -197,14 +196,13 @@ class Replay:
         Raises:
             PluginError: if it breaks its contract; the message names it.
         """
-        bits = self.trace.manifest["environment"].get("weight_bits")
         told = SequenceInfo(
             prompt_length=text.prompt_tokens,
             max_new_tokens=self.limit(text),
             temperature=self.temperature,
             costs=self.costs or MeasuredCosts(),
             drafter=self.trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
-            weight_bits=bits if is_whole(bits) else None,  # traces of earlier versions do not tell
+            weight_bits=weight_bits_of(self.trace),
         )
         return begun(method.policy or RootAlone(), told)
 
@@ -218,6 +216,18 @@ class Replay:
     def follows(self, rule: AcceptanceRule) -> bool:
         """Whether a rule accepts what stands in the text, and nothing else decides."""
         return rule.follows_target or (not self.temperature and rule.follows_argmax)
+
+
+def limit_of(trace: Trace, text: TextTrace) -> int:
+    """The most new tokens that a text of a trace could have had."""
+    # one that is over for its length was as long as it could be, which the context may have decided
+    return text.positions if text.finish_reason == "length" else int(trace["settings"]["max_new_tokens"])
+
+
+def weight_bits_of(trace: Trace) -> int | None:
+    """`Target.weight_bits` of the recorded target; None where the trace, of an earlier version, says nothing."""
+    bits = trace.manifest["environment"].get("weight_bits")
+    return bits if is_whole(bits) else None
 
 
 class _Layers(MeasuredCosts):

@@ -10,7 +10,6 @@ from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.plain import NoDrafter
-from talon_core.errors import is_whole
 from talon_core.request import Request
 from talon_core.rounds import Round, Stats
 from talon_core.sampling import temperature_sampling
@@ -21,7 +20,7 @@ from talon_core.trace.columns import TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
-from talon_core.trace.replay import Method, Replay
+from talon_core.trace.replay import Method, Replay, limit_of, weight_bits_of
 from talon_core.trace.texts import TextTarget
 from talon_core.trace.written import Copies, Written
 from talon_core.tree import read_only
@@ -96,8 +95,6 @@ def simulated(
     """
     clock, busy = Clock(), Clock()
     vocab_size, settings = int(trace["target"]["vocab_size"]), trace["settings"]
-    bits = trace.manifest["environment"].get("weight_bits")
-    weight_bits = bits if is_whole(bits) else None  # traces of earlier versions do not tell
     drafter = _drafter(trace, method, text)
     recorded = drafter if isinstance(drafter, TraceDrafter) else None
 
@@ -108,7 +105,7 @@ def simulated(
     drafting = Clocked(drafter, machines.drafting, clock, machines.way, unanswered=unanswered)
     behind = Clocked(drafter, machines.drafting, busy, max_depth=deepest, unanswered=unanswered)
     beside = Beside(drafting, behind, busy, clock, machines)
-    writer = Written(text, vocab_size, weight_bits, machines.target, clock, beside.during)
+    writer = Written(text, vocab_size, weight_bits_of(trace), machines.target, clock, beside.during)
     spec = method.drafter if method.drafter is not None else Recorded(trace["drafter"]["name"])
     drafts = method.policy is not None
     engine = Engine(
@@ -124,11 +121,9 @@ def simulated(
         worker=lambda _: beside,
         now=clock.now,
     )
-    # a text that is over for its length was as long as it could be, which the context may have decided
-    limit = text.positions if text.finish_reason == "length" else int(settings["max_new_tokens"])
     request = Request(
         read_only(text.ids[: text.prompt_tokens]),
-        limit,
+        limit_of(trace, text),
         temperature_sampling(float(settings["temperature"])),
         frozenset(trace["target"]["eos"]),
         (lambda ids: ids.shape[1] >= len(text.ids),),

@@ -44,7 +44,8 @@ class Likeliest(Fanout):
     """The outcomes of the greatest probability, if the drafter's laws were the target's.
 
     The path ends at node `n` and goes on with `t` outside of the tree with the probability of the path to `n` times
-    that of `t` after it. No other choice of as many outcomes contains what comes more often then. Ours: the published
+    that of `t` after it. Among the nodes that were asked about (`nodes`), no other choice of as
+    many outcomes contains what comes more often then. Ours: the published
     allocation is `Geometric`.
     """
 

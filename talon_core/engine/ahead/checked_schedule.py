@@ -27,6 +27,19 @@ def checked_width(schedule: Schedule) -> int:
     return int(width)
 
 
+def checked_flag(schedule: Schedule, which: str) -> bool:
+    """A schedule's `drafts_beyond` or `drafts_on_miss`.
+
+    Raises:
+        PluginError: if it is neither True nor False.
+    """
+    with blaming("schedule", schedule, which):
+        flag: Any = getattr(schedule, which)
+    if not isinstance(flag, bool):
+        raise PluginError(f"{naming('schedule', schedule)} has a {which} of {written(flag)}; it must be True or False")
+    return flag
+
+
 def checked_nodes(schedule: Schedule, tree: TokenTree) -> list[int]:
     """The nodes whose next tokens a schedule wants to know.
 

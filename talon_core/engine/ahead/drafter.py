@@ -8,18 +8,20 @@ import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
+from talon_core.costs import Costs
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.engine.ahead.asking import ask, own_answer
-from talon_core.engine.ahead.checked_schedule import checked_width
+from talon_core.engine.ahead.checked_schedule import checked_flag, checked_width
 from talon_core.engine.ahead.prepared import Prepared, Row, candidates_of
 from talon_core.engine.ahead.preparer import Preparer, Verifying
-from talon_core.engine.ahead.preparing import Job
+from talon_core.engine.ahead.preparing import Job, apart
 from talon_core.engine.ahead.session import AheadSession
 from talon_core.engine.ahead.text import Text
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.checked_policy import checked_kind
 from talon_core.engine.growing import DraftLimits
-from talon_core.errors import LostError, naming, one_line
+from talon_core.engine.memory import is_memoryless
+from talon_core.errors import LostError, PluginError, naming, one_line
 from talon_core.rounds import Span
 from talon_core.schedule import Schedule
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -37,6 +39,10 @@ class AheadDrafter(Preparer):
     sees what it would see anyway: a tree that grows, some of whose nodes are not drafted from by the policy but for an
     outcome, and then what was accepted.
 
+    Where the schedule does not draft beyond what was prepared (`Schedule.drafts_beyond`), a tree that began with it
+    ends where it ends: there are neither candidates nor a law at nodes of which nothing was prepared, the root's aside.
+    Where something has failed so that nothing could be prepared, trees are drafted as always, with any schedule.
+
     What fails in the drafter while it prepares ends its drafting for the sequences that took part: they are decoded
     without. It is said once, and sequences that come later are drafted for again.
 
@@ -52,6 +58,8 @@ class AheadDrafter(Preparer):
         self.max_depth = self.behind.max_depth
         self.schedule = schedule
         self._width = checked_width(schedule)
+        self._drafts_beyond = checked_flag(schedule, "drafts_beyond")
+        self._drafts_on_miss = checked_flag(schedule, "drafts_on_miss")
         self._worker = worker
         self._named = named
         self._vocab_size = vocab_size
@@ -89,19 +97,27 @@ class AheadDrafter(Preparer):
     def _entered(self, slot: int, length: int) -> Text:
         """A new sequence; it is drafted for, unless the drafter cannot be reached."""
         self._openings += 1
-        text = self._texts[slot] = Text(self._openings, length)
-        text.broken = self._worker.lost
+        lost = self._worker.lost  # which may find out just now
+        text = self._texts[slot] = Text(self._openings, length, self._worker.losses)
+        text.broken = lost
+        self._break_lost()
         return text
+
+    def _break_lost(self) -> None:
+        """Where the worker has lost the drafter, nobody knows what that knows of any text, kept ones included."""
+        for text in self._texts.values():
+            text.broken |= text.losses != self._worker.losses
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         self._stop()
         before = self._texts.get(source)
-        broken = before is None or before.broken
         text = self._entered(slot, len(prompt))
         if text.broken:
             return length
         with self._reaching():
-            if broken:  # of that text nobody knows what the drafter knows
+            if (
+                before is None or before.broken or before.losses != text.losses
+            ):  # of that text nobody knows what the drafter knows
                 return Drafter.resume(self.behind, slot, prompt, room, source, length)
             return self.behind.resume(slot, prompt, room, source, length)
         return length
@@ -127,14 +143,19 @@ class AheadDrafter(Preparer):
 
     def verifying(self, trees: Mapping[int, Verifying]) -> None:
         self._stop()
-        jobs = []
+        jobs: list[Job] = []
+        costs: dict[int, Costs] = {}  # as they are now, by which ones they are
         for slot, one in trees.items():
             text = self._texts[slot]
-            if one.guess is not None and not text.broken and one.tree.tokens[0] not in one.ends:
+            text.unprepared = False
+            if not text.broken and one.tree.tokens[0] not in one.ends:
                 places = one.drafted.nodes_of(one.tree)
                 text.parents = frozenset(places[parent] for parent in one.tree.parents[1:].tolist())
                 text.deepest = one.deepest
-                jobs.append(_job(slot, text, one))
+                try:
+                    jobs.append(_job(slot, text, one, costs))
+                except PluginError as error:
+                    self._failed(slot, error)
         if jobs:
             self._preparing = [job.slot for job in jobs]
             self._worker.prepare(self.schedule, jobs)
@@ -142,6 +163,7 @@ class AheadDrafter(Preparer):
     def _stop(self) -> None:
         """End what is being prepared."""
         if not self._preparing:
+            self._break_lost()
             return
         stopped = self._worker.stop()  # where that is interrupted, it is asked again
         slots, self._preparing = self._preparing, []
@@ -150,10 +172,16 @@ class AheadDrafter(Preparer):
             self._texts[slot].spans += stopped.spans
             if stopped.failure is not None:
                 self._texts[slot].broken = True
+        self._break_lost()
         if stopped.failure is not None:
             self._lost(stopped.failure)
-        for error in stopped.faults.values():
-            self._say("what may come next is not prepared", error)
+        for slot, error in stopped.faults.items():
+            self._failed(slot, error)
+
+    def _failed(self, slot: int, error: Exception) -> None:
+        """Nothing can be prepared for a sequence in this round."""
+        self._texts[slot].unprepared = True
+        self._say("what may come next is not prepared", error)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -161,8 +189,7 @@ class AheadDrafter(Preparer):
         try:
             yield
         except LostError as error:
-            for text in self._texts.values():
-                text.broken = True
+            self._break_lost()
             self._lost(error)
 
     def _lost(self, error: Exception) -> None:
@@ -192,10 +219,10 @@ class AheadDrafter(Preparer):
         for one in frontiers:
             text = self._texts[one.slot]
             text.width = max(text.width, self._width, one.width)
-            if not text.broken and (text.hit or self.schedule.drafts_on_miss):
+            if not text.broken and (text.hit or text.unprepared or self._drafts_on_miss):
                 rows = {node: text.kept(one.tree, node, one.width) for node in one.nodes.tolist()}
                 kept[one.slot] = {node: row for node, row in rows.items() if row is not None}
-        stays = not self.schedule.drafts_beyond  # with what is there, once it has begun
+        stays = not self._drafts_beyond  # with what is there, once it has begun
         for one in frontiers:
             if stays and self._texts[one.slot].hit and 0 not in one.nodes and one.slot in kept:
                 kept[one.slot] = dict.fromkeys(one.nodes.tolist(), NOTHING) | kept[one.slot]
@@ -205,6 +232,10 @@ class AheadDrafter(Preparer):
             if one.slot in kept and len(kept[one.slot]) < len(one.nodes)
         ]
         missing = [[node for node in one.nodes.tolist() if node not in kept[one.slot]] for one in asking]
+        self.passed_on = len(asking) == len(frontiers) and all(
+            self._texts[one.slot].unasked(one.tree, own) == {*one.nodes.tolist()}
+            for one, own in zip(asking, missing, strict=True)
+        )
         passes = 0
         with self._reaching():
             passes = ask(self.behind, self._named, self._texts, asking, missing)
@@ -240,6 +271,8 @@ class AheadDrafter(Preparer):
         row = kept.get(node)
         if row is not None and row.law is not None:
             return row.law
+        if row is NOTHING or (text.broken and node not in text.fresh):
+            return kept[node].offered_law(self._vocab_size)
         if node not in text.fresh:
             frontier = Frontier(slot, tree, np.array([node], dtype=np.int64), 1)
             with self._reaching():
@@ -250,10 +283,25 @@ class AheadDrafter(Preparer):
         return answer.candidates(self._named, self._vocab_size).law(place)
 
 
-def _job(slot: int, text: Text, one: Verifying) -> Job:
-    """What is prepared for a sequence starts from here."""
-    assert one.guess is not None
-    draws = checked_kind(one.guess).most != 0
+def _job(slot: int, text: Text, one: Verifying, known: dict[int, Costs]) -> Job:
+    """What is prepared for a sequence starts from here.
+
+    Its policy and costs are copied now, by the thread that decodes: it goes on to change them.
+
+    Args:
+        slot: of the sequence.
+        text: what is known of it.
+        one: its tree.
+        known: copies of costs, by the number of what was copied, which are made once for all sequences.
+
+    Raises:
+        PluginError: if the policy cannot be copied, or does not say what its trees hold.
+    """
+    draws = checked_kind(one.policy).most != 0
+    policy, costs = one.policy, None
+    if not is_memoryless(policy):
+        costs = known[id(one.costs)] = known.get(id(one.costs)) or one.costs.snapshot()
+        policy = apart(policy, one.costs, costs)
     return Job(
         slot=slot,
         base=text.base,
@@ -261,7 +309,8 @@ def _job(slot: int, text: Text, one: Verifying) -> Job:
         verified=one.tree,
         asked=frozenset(text.fresh),
         known=text.known(),
-        policy=one.guess,
+        policy=policy,
+        costs=costs,
         limits=DraftLimits(one.vocab_size, one.deepest, one.ends, one.children),
         width=text.width,
         laws=text.laws or draws,

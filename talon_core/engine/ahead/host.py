@@ -4,7 +4,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -69,7 +69,8 @@ def serve(connection: Connection, shelf: Shelf, parent: int, opened: Callable[[A
     except EOFError:
         return
     except Exception as error:
-        _answer(connection, error)
+        with suppress(OSError):  # nobody listens any more, perhaps
+            _answer(connection, error)
 
 
 def _answer(connection: Connection, answer: Any) -> None:
@@ -99,7 +100,7 @@ class _Hosted:
         if what == "prepare":
             self._prepare(*given)
             return
-        if what == "stop":  # all was prepared before, and has been told
+        if what == "stop":  # what was prepared was answered when it ended
             return
         try:
             _answer(self._connection, getattr(self, what)(*given) if what not in TOLD else self._told(what, *given))
@@ -137,8 +138,19 @@ class _Hosted:
         """The law of an answer."""
         return self._answers[answer].law(row)
 
-    def _prepare(self, schedule: Any, jobs: Any) -> None:
-        """Prepare until something comes in, which is to stop."""
+    def _prepare(self, slots: list[int], told: bytes) -> None:
+        """Prepare until all is there or something comes in, which is to stop; and answer at once.
+
+        Args:
+            slots: of the sequences.
+            told: the schedule and the jobs, pickled: they hold what others have written, which may not be known here.
+        """
+        try:
+            schedule, jobs = pickle.loads(told)
+        except Exception as error:
+            fault = RuntimeError(f"what the policy or the schedule holds cannot be read there: {one_line(error)}")
+            _answer(self._connection, Stopped(faults=dict.fromkeys(slots, fault)))
+            return
         spans = Spans(perf_counter)
         stopped: Stopped
         try:
@@ -150,10 +162,14 @@ class _Hosted:
             stopped = Stopped(preparing.prepared(), None, preparing.faults, spans.found, preparing.passes)
         except Exception as error:
             stopped = Stopped(failure=error, spans=spans.found)
-        self._connection.recv_bytes()  # stop
         faults = {slot: RuntimeError(one_line(error)) for slot, error in stopped.faults.items()}
         failure = None if stopped.failure is None else RuntimeError(one_line(stopped.failure))
         _answer(self._connection, attrs.evolve(stopped, faults=faults, failure=failure))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def take_cores(count: int) -> None:

@@ -51,8 +51,13 @@ class Row:
     def offered_law(self, vocab_size: int) -> FloatArray:
         """What was offered as a law, where the drafter's own cannot be had: any is right to draw from that is told.
 
-        Shape `(vocab,)`, float64; the row must not be empty.
+        Shape `(vocab,)`, float64.
+
+        Raises:
+            ValueError: if nothing was offered: there is no law then.
         """
+        if not len(self.tokens):
+            raise ValueError("nothing is known after this node, so that there is no law to draw from")
         law: FloatArray = np.zeros(vocab_size)
         law[self.tokens] = np.exp(self.logp - self.logp.max())
         law /= law.sum()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from talon_core.costs import Costs
 from talon_core.drafter import Drafter
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
@@ -21,9 +22,9 @@ class Verifying:
         deepest: the deepest token that can still be emitted, counted from the root at 0.
         ends: tokens that end the text.
         vocab_size: token ids are 0 to `vocab_size - 1`.
+        policy: the sequence's own, which has drafted the tree; how the next one might grow is asked of a copy.
+        costs: what it was told that passes take; they are shared with the copy, as they are now.
         children: the kind of trees that the rule is exact for; None for what the policy says of itself.
-        guess: says how the next tree might grow: a policy begun as the sequence's own, and nobody else's; None if
-            there is none.
     """
 
     drafted: TokenTree
@@ -31,8 +32,9 @@ class Verifying:
     deepest: int
     ends: frozenset[int]
     vocab_size: int
+    policy: TreePolicy
+    costs: Costs
     children: str | None = None
-    guess: TreePolicy | None = None
 
 
 class Preparer(Drafter):
@@ -42,9 +44,12 @@ class Preparer(Drafter):
 
     Attributes:
         behind: the drafter that is asked, whom errors name.
+        passed_on: whether that one was asked, in the latest `propose`, just what this one was asked: only then that
+            has taken what a layer of the drafter takes.
     """
 
     behind: Drafter
+    passed_on: bool = True
 
     @abstractmethod
     def verifying(self, trees: Mapping[int, Verifying]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.costs import Costs
 from talon_core.drafter import Drafter, Frontier
 from talon_core.engine.ahead.asking import root_of
 from talon_core.engine.ahead.below import Below
@@ -34,7 +35,9 @@ class Job:
         verified: the tree that is verified.
         asked: nodes of `drafted` that the drafter was asked at in this round.
         known: what is known of nodes of `drafted`.
-        policy: says how far the drafter is asked.
+        policy: says how far the drafter is asked: a copy of the sequence's own, or that one, if it remembers nothing.
+        costs: what `policy` asks about passes; nobody else asks them. None where it asks
+            for nothing.
         limits: what bounds paths in the tree that the drafter sees, its depths counted from the verified root.
         width: the most candidates a node that were wanted so far in this text.
         laws: whether whole laws are kept.
@@ -49,6 +52,7 @@ class Job:
     asked: frozenset[int]
     known: Mapping[int, Row]
     policy: TreePolicy
+    costs: Costs | None
     limits: DraftLimits
     width: int
     laws: bool
@@ -119,7 +123,11 @@ class Preparing:
 
     def prepared(self) -> dict[int, Prepared]:
         """What is there, by slot."""
-        return {slot: one.prepared() for slot, one in self._ahead.items()}
+        found = {slot: one.prepared() for slot, one in self._ahead.items()}
+        for slot, one in self._ahead.items():
+            if one.failed is not None and not found[slot].below:
+                self.faults.setdefault(slot, one.failed)
+        return found
 
 
 class _Ahead:
@@ -142,6 +150,7 @@ class _Ahead:
         self._below: dict[tuple[int, int], Below] | None = None
         self._frontier: Frontier | None = None
         self._parts: list[tuple[Below, int]] = []  # of the frontier: whose, and its first row
+        self.failed: Exception | None = None  # what an outcome was given up for
 
     def frontier(self, schedule: Schedule, now: Callable[[], float]) -> Frontier | None:
         """Where the drafter is asked next; None at the end.
@@ -162,14 +171,18 @@ class _Ahead:
         for one in self._below.values():
             try:
                 own, wanted = one.frontier()
-            except PluginError:  # of a guess: what it guesses for this outcome is not prepared
-                one.end()
+            except PluginError as error:  # what this policy would want for this outcome is not prepared
+                self._end(one, error)
                 continue
             if own and wanted:
                 self._parts.append((one, len(nodes)))
                 nodes += own
                 width = max(width, wanted)
         return self._asking(nodes, width) if nodes else None
+
+    def _end(self, below: Below, error: Exception) -> None:
+        below.end()
+        self.failed = error
 
     def _asking(self, nodes: list[int], width: int) -> Frontier:
         width = min(max(width, 1), self.job.limits.vocab_size)
@@ -206,8 +219,8 @@ class _Ahead:
         for below, first in self._parts:
             try:
                 tokens, parents = below.grow(candidates, first, frontier.width, self.job.laws)
-            except PluginError:
-                below.end()
+            except PluginError as error:
+                self._end(below, error)
                 continue
             start = self._extended(tokens, parents)
             below.joined(start)
@@ -245,10 +258,11 @@ class _Ahead:
         below = {}
         for at, ((place, token), depth) in enumerate(found.items(), start=start):
             limits = attrs.evolve(job.limits, max_depth=self._deepest - depth)
-            policy = job.policy if shared else _apart(job.policy)
+            policy = job.policy if shared else apart(job.policy, job.costs)
             try:
                 below[place, token] = Below(policy, token, at, limits, job.choices, now)
-            except PluginError:  # a policy that cannot say its budget is refused where it serves the sequence
+            except PluginError as error:  # one that cannot say its budget is refused where it serves the sequence
+                self.failed = error
                 return below
         return below
 
@@ -258,10 +272,19 @@ class _Ahead:
         return Prepared(self.job.base, {key: one.rows for key, one in below.items() if one.rows})
 
 
-def _apart(policy: TreePolicy) -> TreePolicy:
-    """The same policy as an object of its own: outcomes are grown side by side, and each by itself."""
+def apart(policy: TreePolicy, costs: Costs | None, now: Costs | None = None) -> TreePolicy:
+    """The same policy as an object of its own, with what it remembers: outcomes are grown each by itself.
+
+    Args:
+        policy: it.
+        costs: what it knows of passes, which is not copied with it.
+        now: what the copy is told in their place; by default the same.
+
+    Raises:
+        PluginError: if it cannot be copied; the message names it.
+    """
     try:
-        return copy.deepcopy(policy)
+        return copy.deepcopy(policy, {id(costs): now if now is not None else costs})
     except Exception as error:
         raise PluginError(
             f"{naming('tree policy', policy)} cannot be copied, so nothing is prepared: {error}"

@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -44,19 +44,27 @@ class _Process:
     """
 
     def __init__(self, command: Sequence[str], opening: bytes) -> None:
-        ours, theirs = socket.socketpair()
         self.shelf = Shelf()
-        numbers = theirs.fileno(), self.shelf.number
-        with theirs:
-            self.popen = subprocess.Popen(
-                [*command, *map(str, numbers), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=numbers,
-                start_new_session=True,  # Ctrl-C is not for it
-            )
-        self.connection = Connection(ours.detach())
-        self.connection.send_bytes(opening)
+        with ExitStack() as failed:
+            failed.callback(self.shelf.close)
+            ours, theirs = socket.socketpair()
+            numbers = theirs.fileno(), self.shelf.number
+            with theirs:
+                self.connection = Connection(ours.detach())
+                failed.callback(self.connection.close)
+                self.popen = subprocess.Popen(
+                    [*command, *map(str, numbers), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=numbers,
+                    start_new_session=True,  # Ctrl-C is not for it
+                )
+            failed.pop_all()
         self.end = weakref.finalize(self, _end, self.popen, self.connection, self.shelf)
+        try:
+            self.connection.send_bytes(opening)
+        except BaseException:
+            self.end()
+            raise
 
     def ask(self, seconds: float, what: str, *given: Any) -> Any:
         """Let it do something, and wait for the answer; raises as `answer` does."""
@@ -126,6 +134,7 @@ class ProcessWorker(Worker):
     Raises:
         ValueError: if the drafter cannot be opened there.
         LostError: if the process ends before it is.
+        OSError: if none can be started.
     """
 
     def __init__(self, command: Sequence[str], opening: Any, vocab_size: int, patience: Patience | None = None) -> None:
@@ -136,7 +145,11 @@ class ProcessWorker(Worker):
         self._starting: _Process | None = None
         self._stopping = False
         self._unsent: dict[int, Exception] = {}  # what could not be sent, by slot
-        about: About = self._process.answer(self._patience.first)
+        try:
+            about: About = self._process.answer(self._patience.first)
+        except BaseException:
+            self._process.end()
+            raise
         self.drafter = _Remote(self, about, vocab_size)
 
     @property
@@ -160,6 +173,7 @@ class ProcessWorker(Worker):
                 return True
             self._starting.answer(self._patience.least)
         except (LostError, RuntimeError, ValueError, MemoryError, OSError):
+            self._starting.end()
             self._starting = None  # and again at the next sequence
             return True
         self._process, self._starting = self._starting, None
@@ -167,8 +181,9 @@ class ProcessWorker(Worker):
 
     def _give_up(self) -> None:
         if self._process is not None:
-            self._process.end()
-            self._process = None
+            process, self._process = self._process, None
+            self.losses += 1
+            process.end()
 
     def ask(self, what: str, *given: Any) -> Any:
         """Let the drafter do something.
@@ -177,15 +192,25 @@ class ProcessWorker(Worker):
             LostError: if there is no process any more.
             RuntimeError: if the drafter has raised something.
         """
+        return self.ask_for(what, what, *given)
+
+    def ask_for(self, kind: Hashable, what: str, *given: Any) -> Any:
+        """As `ask`, of calls some of which take longer than others.
+
+        Args:
+            kind: calls of one kind take about as long.
+            what: likewise.
+            given: likewise.
+        """
         if self._process is None:
             raise LostError("its process has ended")
         started = perf_counter()
         try:
-            answer = self._process.ask(self._patience.seconds, what, *given)
+            answer = self._process.ask(self._patience.seconds(kind), what, *given)
         except (LostError, KeyboardInterrupt):  # an answer that nobody waits for would be the next one's
             self._give_up()
             raise
-        self._patience.saw([perf_counter() - started])
+        self._patience.saw(kind, [perf_counter() - started])
         return answer
 
     def place(self, features: Any) -> Placed | None:
@@ -201,7 +226,8 @@ class ProcessWorker(Worker):
         self._stopping = False
         if self._process is not None:
             try:
-                self._process.tell("prepare", schedule, jobs)
+                slots = [job.slot for job in jobs]
+                self._process.tell("prepare", slots, pickle.dumps((schedule, jobs)))
                 self._stopping = True
             except LostError:  # seen again when it is stopped
                 return
@@ -214,16 +240,17 @@ class ProcessWorker(Worker):
             unsent, self._unsent = self._unsent, {}
             return Stopped(faults=unsent)
         if not self._stopping or self._process is None:
+            self._give_up()
             return Stopped(failure=LostError("its process has ended"))
         try:
-            found: Stopped = self._process.ask(self._patience.seconds, "stop")
+            found: Stopped = self._process.ask(self._patience.seconds("prepare"), "stop")
         except BaseException as error:
             self._give_up()
             if not isinstance(error, Exception):
                 raise
             return Stopped(failure=error)
         self._stopping = False
-        self._patience.saw([span.seconds for span in found.spans])
+        self._patience.saw("prepare", [span.seconds for span in found.spans])
         return attrs.evolve(found, spans=[*found.spans, Span("wait", started, perf_counter())])
 
     def close(self) -> None:
@@ -258,7 +285,8 @@ class _Remote(Drafter):
 
     def read(self, parts: Mapping[int, Part]) -> None:
         own = {slot: (one.start, one.count, self._worker.place(one.features)) for slot, one in parts.items()}
-        self._worker.ask("read", own)
+        most = max(one.count for one in parts.values())
+        self._worker.ask_for(("read", most.bit_length()), "read", own)
         self._worker.clear()
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
@@ -276,12 +304,15 @@ class _Remote(Drafter):
         return Proposed(answers, passes)
 
     def _law(self, answer: int, offered: Candidates) -> Callable[[int], FloatArray]:
+        known: dict[int, FloatArray] = {}  # the process may be lost between two calls, which have one answer
+
         def law(row: int) -> FloatArray:
-            try:
-                found: FloatArray = self._worker.ask("law", answer, row)
-            except LostError:
-                found = Row.of(offered, row, offered.width).offered_law(self._vocab_size)
-            return found
+            if row not in known:
+                try:
+                    known[row] = self._worker.ask("law", answer, row)
+                except LostError:
+                    known[row] = Row.of(offered, row, offered.width).offered_law(self._vocab_size)
+            return known[row].copy()
 
         return law
 

@@ -22,10 +22,13 @@ class Text:
     Args:
         opening: how often slots had been opened before; it tells this sequence from others.
         length: tokens of its prompt.
+        losses: the worker's when the sequence was opened.
 
     Attributes:
         base: its text.
+        losses: likewise.
         broken: nobody knows what the drafter knows of it: nothing more is drafted.
+        unprepared: something has failed, so that nothing could be prepared for the next round.
         fresh: what the drafter itself has answered at nodes of the current tree, and which row of it.
         kept_rows: what was prepared for nodes of the current tree, and was their answer.
         parents: nodes of the current tree that have children in what is verified of it.
@@ -38,9 +41,11 @@ class Text:
         spans: what was prepared for it, and waited for, in this round.
     """
 
-    def __init__(self, opening: int, length: int) -> None:
+    def __init__(self, opening: int, length: int, losses: int) -> None:
         self.base = Base(opening, length)
+        self.losses = losses
         self.broken = False
+        self.unprepared = False
         self.laws = False
         self.width = 0
         self.hit: bool | None = None

@@ -82,6 +82,7 @@ class ThreadWorker(Worker):
         """Whether a call of the drafter has not come back."""
         if self._stuck is not None and self._stuck.done.is_set():
             self._stuck = None
+            self._beside.close()
         return self._stuck is not None
 
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
@@ -110,17 +111,19 @@ class ThreadWorker(Worker):
             return Stopped()
         task.stopping.set()
         started = self._now()
-        came_back = task.done.wait(self._patience.seconds)
+        patience = self._patience.seconds("prepare")
+        came_back = task.done.wait(patience)
         self._task = None
-        self._beside.close()
         if not came_back:
             self._stuck, self._thread = task, None  # a new one is made where it is wanted
+            self.losses += 1
             self._tasks.put(None)
-            return Stopped(failure=TimeoutError(f"a call has not come back in {self._patience.seconds:.3g} s"))
+            return Stopped(failure=TimeoutError(f"a call has not come back in {patience:.3g} s"))
+        self._beside.close()
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         spans: list[Span] = task.spans.found
-        self._patience.saw([span.seconds for span in spans])
+        self._patience.saw("prepare", [span.seconds for span in spans])
         spans = [*spans, Span("wait", started, self._now())]
         if task.failure is not None:
             return Stopped(failure=task.failure, spans=spans)

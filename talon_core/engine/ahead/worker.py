@@ -42,10 +42,12 @@ class Worker(ABC):
         drafter: who is asked where something is needed that was not prepared, and who is told of the texts: the real
             drafter, or what stands for it where that is elsewhere. It is asked only while nothing is prepared.
         lost: whether the drafter cannot be reached any more; it may come back.
+        losses: how often it was lost: what it knew of any text before is not known any more.
     """
 
     drafter: Drafter
     lost: bool = False
+    losses: int = 0
 
     @abstractmethod
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:

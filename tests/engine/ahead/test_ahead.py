@@ -1,5 +1,6 @@
 """Drafting ahead: what was prepared is what the drafter would say, and what was not prepared is asked for."""
 
+import threading
 from functools import partial
 
 import attrs
@@ -8,14 +9,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core import Engine, PluginError, Request, TableTarget
+import talon_strategies
+from talon_core import Engine, Frontier, PluginError, Request, TableTarget, TokenTree, TreePolicy
+from talon_core.costs import MeasuredCosts
+from talon_core.engine.ahead.drafter import NOTHING, AheadDrafter
 from talon_core.engine.ahead.worker import InLine
 from talon_core.sampling import temperature_sampling
 from talon_core.schedule import Outcome, Schedule
 from talon_core.testing import TableDrafter
 from talon_core.testing.odd_policies import CoinTosser, Erratic
 from talon_drafters import Lookahead, Ngram
-from talon_strategies import Block, Branch, Cached, Chain, Eagle2, Match, Pearl, SampledChain, Sync, Talon, TalonSampled
+from talon_strategies import (
+    Block,
+    Branch,
+    Cached,
+    Chain,
+    Eagle2,
+    Match,
+    Pearl,
+    SampledChain,
+    Sync,
+    Talon,
+    TalonCost,
+    TalonSampled,
+)
 from talon_tests.whole_texts import WholeTexts
 
 VOCAB = 4
@@ -301,3 +318,153 @@ def test_rounds_and_totals_tell_of_hits_and_of_time():
     assert result.stats.prepare_seconds > 0
     one = sequence.rounds[1]
     assert type(one).from_dict(one.as_dict()).hit is one.hit
+
+
+class Told(InLine):
+    """Keeps what it is told."""
+
+    def __init__(self, drafter):
+        super().__init__(drafter)
+        self.jobs = []
+
+    def prepare(self, schedule, jobs):
+        self.jobs += jobs
+        super().prepare(schedule, jobs)
+
+
+def told_of(policy, rule=Match(), schedule=EVERYTHING, length=30, **how):  # noqa: B008 - frozen
+    """A text, and what the worker was told while it was decoded."""
+    made = Engine(target(), rule, policy, WholeTexts(laws()), schedule=schedule, worker=Told, allocator=None, **how)
+    sequence = made.submit(request(length))
+    while not sequence.finished:
+        made.step()
+    assert sequence.error is None
+    return sequence, made.parts.drafter._worker.jobs, made
+
+
+OBSERVING = [
+    cls for cls in vars(talon_strategies).values()
+    if isinstance(cls, type) and issubclass(cls, TreePolicy) and cls.observe is not TreePolicy.observe
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", OBSERVING, ids=lambda cls: cls.__name__)
+def test_policies_that_learn_are_prepared_for_until_the_end(policy, caplog):
+    rule = Block() if policy.children != "deterministic" else Match()
+    sequence, jobs, _ = told_of(policy(), rule, length=10)
+    assert not [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(jobs) == len(sequence.rounds)
+    if rule == Match():
+        (plain,) = decoded(None, policy(), rule, requests=[request(10)])
+        assert sequence.token_ids == plain.token_ids
+
+
+def test_preparing_knows_what_the_policy_has_learnt_and_shares_nothing_with_it():
+    _, jobs, made = told_of(TalonCost())
+    assert [job.policy.learnt.drafted for job in jobs] == sorted(job.policy.learnt.drafted for job in jobs)
+    assert jobs[-1].policy.learnt.drafted > 0
+    assert len({id(job.policy.learnt) for job in jobs}) == len(jobs)
+    for job in jobs:
+        assert job.policy.known.costs is job.costs
+        assert job.costs is not made.costs
+    assert jobs[-1].costs.verify(1, 8) is not None
+
+
+def test_sequences_are_told_of_one_copy_of_the_costs():
+    made = Engine(target(), Match(), TalonCost(), WholeTexts(laws()), schedule=EVERYTHING, worker=Told)
+    for seed in (1, 2):
+        made.submit(request(10, seed=seed))
+    made.step()
+    first, second = made.parts.drafter._worker.jobs
+    assert first.costs is second.costs
+
+
+def test_costs_may_be_asked_beside_while_passes_are_measured():
+    costs = MeasuredCosts()
+    for size in (1, 4, 9):
+        costs.verified(size, 10, 1, 1e-3 * size)
+        costs.drafted(size, 3, 1e-4)
+    then = costs.snapshot()
+    expected = costs.snapshot()
+    for _ in range(50):
+        costs.verified(4, 10, 1, 1.0)
+    assert then.verify(4, 10) == expected.verify(4, 10) == pytest.approx(4e-3, rel=0.5)
+    assert costs.verify(4, 10) > 10 * then.verify(4, 10)
+
+
+@attrs.define(eq=False)
+class Held(Chain):
+    """Cannot be copied."""
+
+    name = "held"
+    kept: object = attrs.field(factory=threading.Lock)
+
+
+@pytest.mark.parametrize("policy", [Held(length=3), Chain(length=3)])
+def test_pearl_drafts_as_usual_where_a_fault_kept_it_from_preparing(policy, caplog):
+    schedule = Pearl() if isinstance(policy, Held) else Mistaken()
+    sequence, _, _ = told_of(policy, schedule=schedule)
+    assert all(len(one.tree) > 1 for one in sequence.rounds[1:-1])
+    assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
+
+
+@attrs.frozen
+class Mistaken(Pearl):
+    def outcomes(self, outlook):
+        return 1 / 0
+
+
+@attrs.frozen
+class Undecided(Cached):
+    name = "undecided"
+    drafts_on_miss = None
+
+
+def test_what_a_schedule_says_of_itself_is_checked_once():
+    with pytest.raises(PluginError, match=r"'undecided' .*has a drafts_on_miss of None; it must be True or False"):
+        decoded(Undecided())
+
+
+def test_layers_that_were_there_before_are_not_measured():
+    class Counted(MeasuredCosts):
+        layers = 0
+
+        def drafted(self, rows, width, seconds):
+            Counted.layers += 1
+
+    sequence, _, _ = told_of(Chain(length=3), costs=Counted())
+    assert all(one.hit for one in sequence.rounds[1:-1])
+    assert Counted.layers == 3  # of the first round
+
+
+def test_rounds_that_draft_nothing_are_told_from_others_while_it_goes_ahead():
+    costs = MeasuredCosts()
+    told_of(Plain(), costs=costs)
+    assert costs.besides(False) is not None
+    assert costs.besides(True) is None
+
+
+@attrs.frozen
+class Plain(Chain):
+    """Drafts nothing."""
+
+    name = "plain"
+
+    def width(self, tree):
+        return 0
+
+
+def test_where_nothing_was_prepared_there_is_no_law():
+    with pytest.raises(ValueError, match="there is no law"):
+        NOTHING.offered_law(VOCAB)
+
+
+def test_the_drafter_is_not_asked_for_a_law_where_nothing_was_prepared():
+    given = Frontier(0, TokenTree.root(1), np.array([0]), 1)
+    wrapped = AheadDrafter(Cached(), InLine(WholeTexts(laws())), "it", VOCAB)
+    wrapped.open(0, np.array([1]), 9)
+    answer = wrapped._answer(given, {0: NOTHING})
+    for _ in range(2):
+        with pytest.raises(ValueError, match="there is no law"):
+            answer.law(0)
+    assert not wrapped.behind.calls

@@ -172,6 +172,61 @@ def test_a_call_that_does_not_come_back_is_given_up(caplog):
         assert any(one.hit for one in third.rounds)
 
 
+def test_while_a_call_is_away_the_drafter_is_told_nothing_of_any_text():
+    """Two texts; what is prepared for the second one does not come back while the first one goes on."""
+    sticks, back = threading.Event(), threading.Event()
+
+    class Stuck(Sleepy):
+        away = False
+
+        def propose(self, frontiers):
+            assert not self.away
+            if sticks.is_set() and threading.current_thread() is not threading.main_thread():
+                self.away = True
+                back.wait(60)
+                self.away = False
+            return super().propose(frontiers)
+
+        def commit(self, committed):
+            assert not self.away, "it is told something while it is asked"
+            super().commit(committed)
+
+        def close(self, slot):
+            assert not self.away, "it is told something while it is asked"
+            super().close(slot)
+
+    drafter = Stuck()
+    watched = Watched(Patience(first=60.0, least=60.0))
+
+    def until_it_is_away():
+        while sticks.is_set() and not drafter.away and not watched.worker.lost:
+            time.sleep(0.001)
+        return 0.0
+
+    made = engine(Cached(budget=100), Slow(until_it_is_away), drafter, worker=watched, keep=False)
+    with made.session():
+        first, second = made.submit(request(20)), made.submit(request(20, prompt=(1, 2)))
+        made.step([first])
+        sticks.set()
+        watched.patience.first = watched.patience.least = 0.05
+        made.step([second])
+        assert watched.worker.lost
+        for _ in range(3):
+            made.step([first])
+        assert len(first.rounds[-1].tree) == 1
+        made.cancel(first)
+        made.step()
+        assert first.error is None
+        assert second.error is None
+        sticks.clear()
+        back.set()
+        assert watched.worker._stuck.done.wait(60)
+        while not second.finished:
+            made.step()
+        (plain,) = finished(engine(None), request(20, prompt=(1, 2)))
+        assert second.token_ids == plain.token_ids
+
+
 def test_ctrl_c_in_the_target_leaves_nothing_running():
     class Interrupted(Slow):
         passes = 0
@@ -208,10 +263,12 @@ def test_a_cancelled_sequence_leaves_nothing_running():
         assert not drafter.texts
 
 
-def test_patience_grows_with_what_calls_take():
+def test_patience_grows_with_what_calls_of_a_kind_take():
     patience = Patience(times=3, least=1.0, first=9.0)
-    assert patience.seconds == 9.0
-    patience.saw([0.1])
-    assert patience.seconds == 1.0
-    patience.saw([2.0, 1.0])
-    assert patience.seconds == 6.0
+    assert patience.seconds("propose") == 9.0
+    patience.saw("propose", [0.1])
+    patience.saw("read", [])
+    assert patience.seconds("propose") == 1.0
+    assert patience.seconds("read") == 9.0
+    patience.saw("propose", [2.0, 1.0])
+    assert patience.seconds("propose") == 6.0
