@@ -7,11 +7,10 @@ from torch import Tensor
 
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.best_tokens.reference import best_tokens_reference
-from talon_kernels.native import load, unavailable
+from talon_kernels.native import chosen
 
 __all__ = ["best_tokens"]
 
-BACKENDS = ("native", "reference")
 
 MOST_TOKENS = 2**24
 """Whole numbers below this are exact in float32."""
@@ -41,11 +40,7 @@ def best_tokens(scores: Tensor, width: int, *, backend: str | None = None) -> Te
         raise ValueError(f"best_tokens takes float32 on the CPU, got {scores.dtype} on {scores.device}")
     if width < 1:
         raise ValueError(f"the width is {width}; at least 1 token must be wanted")
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of best_tokens; there are: {', '.join(BACKENDS)}")
-    library = load() if backend != "reference" else None
+    library = chosen("best_tokens", backend)
     if library is None:
-        if backend == "native":
-            raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
         return best_tokens_reference(scores, width)
     return best_tokens_native(library, scores.contiguous(), width)

@@ -8,11 +8,9 @@ from torch import Tensor
 from talon_kernels.gated_mlp.native import gated_mlp_native
 from talon_kernels.gated_mlp.reference import gated_mlp_reference
 from talon_kernels.gated_unit.native import KINDS
-from talon_kernels.native import load, unavailable
+from talon_kernels.native import chosen
 
 __all__ = ["gated_mlp"]
-
-BACKENDS = ("native", "reference")
 
 
 def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, kind: str, *, backend: str | None = None) -> Tensor:
@@ -48,12 +46,8 @@ def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, kind: str, *, b
             raise ValueError(f"gated_mlp takes float32 on the CPU, got {tensor.dtype} on {tensor.device}")
     if kind not in KINDS:
         raise ValueError(f"no activation '{kind}'; there are: {', '.join(KINDS)}")
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of gated_mlp; there are: {', '.join(BACKENDS)}")
-    library = load() if backend != "reference" else None
+    library = chosen("gated_mlp", backend)
     if library is None:
-        if backend == "native":
-            raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
         return gated_mlp_reference(x, gate, up, down, kind)
     x, gate, up, down = (t.contiguous() for t in tensors)
     return gated_mlp_native(library, x, (gate, None), (up, None), (down, None), kind)

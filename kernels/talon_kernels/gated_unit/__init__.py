@@ -7,11 +7,9 @@ from torch import Tensor
 
 from talon_kernels.gated_unit.native import KINDS, gated_unit_native
 from talon_kernels.gated_unit.reference import gated_unit_reference
-from talon_kernels.native import load, unavailable
+from talon_kernels.native import chosen
 
 __all__ = ["gated_unit"]
-
-BACKENDS = ("native", "reference")
 
 
 def gated_unit(gate: Tensor, up: Tensor, kind: str, *, backend: str | None = None) -> Tensor:
@@ -38,11 +36,7 @@ def gated_unit(gate: Tensor, up: Tensor, kind: str, *, backend: str | None = Non
             raise ValueError(f"gated_unit takes float32 on the CPU, got {tensor.dtype} on {tensor.device}")
     if kind not in KINDS:
         raise ValueError(f"no activation '{kind}'; there are: {', '.join(KINDS)}")
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of gated_unit; there are: {', '.join(BACKENDS)}")
-    library = load() if backend != "reference" else None
+    library = chosen("gated_unit", backend)
     if library is None:
-        if backend == "native":
-            raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
         return gated_unit_reference(gate, up, kind)
     return gated_unit_native(library, gate.contiguous(), up.contiguous(), kind)

@@ -14,12 +14,15 @@ from typing import Any
 
 from talon_kernels.native.build import BuildError, build_library
 
-__all__ = ["Library", "load", "switch_off", "unavailable"]
+__all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
 ABI = 7
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")
+
+BACKENDS = ("native", "reference")
+"""What runs an operation that has C kernels beside its plain definition."""
 
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int64
@@ -145,6 +148,24 @@ def unavailable() -> str | None:
     """Why `load()` gives None, as the end of a sentence; None if it gives the kernels."""
     outcome = _LOADER.outcome()
     return outcome if isinstance(outcome, str) else None
+
+
+def chosen(operation: str, backend: str | None) -> Library | None:
+    """What an operation takes that has a native implementation beside its reference; None for the reference.
+
+    Args:
+        operation: its name, for errors.
+        backend: a key of `BACKENDS`; None takes native if the kernels can be had.
+
+    Raises:
+        ValueError: for another backend, or one that was asked for and cannot run.
+    """
+    if backend not in (None, *BACKENDS):
+        raise ValueError(f"no backend '{backend}' of {operation}; there are: {', '.join(BACKENDS)}")
+    library = load() if backend != "reference" else None
+    if library is None and backend == "native":
+        raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
+    return library
 
 
 class switch_off:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from talon_kernels.native import load, unavailable
+from talon_kernels.native import chosen
 from talon_kernels.rms_norm.native import rms_norm_native
 from talon_kernels.rms_norm.reference import rms_norm_reference
 
 __all__ = ["rms_norm"]
-
-BACKENDS = ("native", "reference")
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0, *, backend: str | None = None) -> Tensor:
@@ -37,11 +35,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0, *, back
     for tensor in (x, weight):
         if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
             raise ValueError(f"rms_norm takes float32 on the CPU, got {tensor.dtype} on {tensor.device}")
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of rms_norm; there are: {', '.join(BACKENDS)}")
-    library = load() if backend != "reference" else None
+    library = chosen("rms_norm", backend)
     if library is None:
-        if backend == "native":
-            raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
         return rms_norm_reference(x, weight, eps, offset)
     return rms_norm_native(library, x.contiguous(), weight.contiguous(), eps, offset)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from talon_kernels.native import load, unavailable
+from talon_kernels.native import chosen
 from talon_kernels.same_numbers.native import same_numbers_native
 from talon_kernels.same_numbers.reference import same_numbers_reference
 
 __all__ = ["same_numbers"]
-
-BACKENDS = ("native", "reference")
 
 
 def same_numbers(narrow: Tensor, wide: Tensor, *, backend: str | None = None) -> bool:
@@ -34,11 +32,7 @@ def same_numbers(narrow: Tensor, wide: Tensor, *, backend: str | None = None) ->
             raise ValueError(
                 f"same_numbers takes bfloat16 and float32 on the CPU, got {tensor.dtype} on {tensor.device} for {dtype}"
             )
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of same_numbers; there are: {', '.join(BACKENDS)}")
-    library = load() if backend != "reference" else None
+    library = chosen("same_numbers", backend)
     if library is None:
-        if backend == "native":
-            raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
         return same_numbers_reference(narrow, wide)
     return same_numbers_native(library, narrow.contiguous(), wide.contiguous())

@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from talon_core.runtime.blocks import Blocks
-from talon_kernels.native import load, unavailable
+from talon_kernels.native import chosen
 from talon_kernels.skinny_linear.native import skinny_linear_native
 from talon_kernels.skinny_linear.reference import skinny_linear_reference
 from talon_kernels.stored import Stored, shape_of
 
 __all__ = ["skinny_linear"]
-
-BACKENDS = ("native", "reference")
 
 
 def skinny_linear(x: Tensor, weight: Stored, bias: Tensor | None = None, *, backend: str | None = None) -> Tensor:
@@ -52,12 +50,8 @@ def skinny_linear(x: Tensor, weight: Stored, bias: Tensor | None = None, *, back
                 "skinny_linear takes float32 on the CPU, and weights in bfloat16 or blocks too, "
                 f"got {tensor.dtype} on {tensor.device}"
             )
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of skinny_linear; there are: {', '.join(BACKENDS)}")
-    library = load() if backend != "reference" else None
+    library = chosen("skinny_linear", backend)
     if library is None:
-        if backend == "native":
-            raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
         return skinny_linear_reference(x, weight, bias)
     whole = weight if isinstance(weight, Blocks) else weight.contiguous()
     return skinny_linear_native(library, x.contiguous(), whole, bias.contiguous() if bias is not None else None)

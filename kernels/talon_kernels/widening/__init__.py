@@ -5,13 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from talon_core.runtime.blocks import Blocks
-from talon_kernels.native import load, unavailable
+from talon_kernels.native import chosen
 from talon_kernels.widening.native import widen_native
 from talon_kernels.widening.reference import widen_reference
 
 __all__ = ["widen"]
-
-BACKENDS = ("native", "reference")
 
 
 def widen(blocks: Blocks, rows: Tensor, *, backend: str | None = None) -> Tensor:
@@ -31,11 +29,7 @@ def widen(blocks: Blocks, rows: Tensor, *, backend: str | None = None) -> Tensor
     """
     if not blocks.data.is_cpu or not rows.is_cpu:
         raise ValueError(f"widen takes blocks and rows on the CPU, got {blocks.data.device} and {rows.device}")
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"no backend '{backend}' of widen; there are: {', '.join(BACKENDS)}")
-    library = load() if backend != "reference" else None
+    library = chosen("widen", backend)
     if library is None:
-        if backend == "native":
-            raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
         return widen_reference(blocks, rows)
     return widen_native(library, blocks, rows)
