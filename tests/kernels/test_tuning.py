@@ -4,10 +4,13 @@ import json
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 
+from talon_core.runtime.blocks import Blocks
 from talon_kernels.native import tuning
-from talon_kernels.native.tuning import PANEL, WIDE, Plan, apply_plans, best_plans
+from talon_kernels.native.tuning import BY_PANELS, DIRECT, PANEL, WIDE, Plan, apply_plans, best_plans
 from talon_kernels.skinny_linear import skinny_linear
+from talon_tests.tiny_gguf import random_blocks
 
 
 class Machine:
@@ -20,7 +23,7 @@ class Machine:
         self.plans = {}
 
     def plan(self, source, rows, columns, distance, floats):
-        if rows > 4 and columns > 4:
+        if (rows > 4 and columns > 4) or (source == DIRECT and (rows > 2 or columns not in (0, 1, 2, 4))):
             return 0  # no such tile
         self.plans[source, rows] = Plan(columns, distance, floats)
         return 1
@@ -55,6 +58,17 @@ def test_the_quickest_plan_is_found_and_followed(timed):
     for rows in range(1, 9):
         assert plans[WIDE, rows].columns == 1
         assert plans[WIDE, rows].distance == 0
+
+
+@pytest.mark.parametrize("panels", [0.5, 2.0])
+def test_blocks_are_read_directly_where_that_is_quicker_than_by_panels(timed, panels):
+    machine = Machine(
+        lambda source, rows, plan: panels if source == PANEL else 1 + (plan.columns != 2) + (plan.distance != 128)
+    )
+    plans = best_plans(machine)
+    for rows in (1, 2):
+        assert plans[DIRECT, rows] == machine.plans[DIRECT, rows] == (BY_PANELS if panels < 1 else Plan(2, 128))
+    assert not any(source == DIRECT and rows > 2 for source, rows in plans)  # of which this machine has no tiles
 
 
 def test_a_plan_that_is_hardly_quicker_is_not_taken(timed):
@@ -98,6 +112,25 @@ def test_no_plan_changes_a_bit(library):
                 library.plan(WIDE, rows, columns, 1, 4096)
                 assert torch.equal(skinny_linear(x[:rows], weight, backend="native"), followed[rows])
     finally:
+        for (source, rows), plan in plans.items():
+            library.plan(source, rows, plan.columns, plan.distance, plan.floats)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_no_way_to_read_blocks_changes_a_bit(library, kind):
+    blocks = Blocks(torch.from_numpy(random_blocks(kind, 50, 224, 1)), int(GGMLQuantizationType[kind]), 224)
+    x = torch.randn((5, 224), generator=torch.Generator().manual_seed(0))
+    plans = apply_plans(library)
+    try:
+        for rows in range(1, 6):
+            expected = skinny_linear(x[:rows], blocks.widened(), backend="native")
+            for columns in (0, 1, 2, 4):
+                known = library.plan(DIRECT, rows, columns, 64, 0)
+                assert known or rows > 2  # some processors have tiles of fewer rows
+                assert torch.equal(skinny_linear(x[:rows], blocks, backend="native"), expected)
+    finally:
+        for rows in range(1, 6):
+            library.plan(DIRECT, rows, 4, 64, 0) or library.plan(DIRECT, rows, 2, 64, 0)
         for (source, rows), plan in plans.items():
             library.plan(source, rows, plan.columns, plan.distance, plan.floats)
 

@@ -3,26 +3,29 @@
 // A tile is MR rows of x times NR rows of W; its MR * NR accumulators stay in registers along the whole of K, each a
 // vector of partial sums. So an element of y is always the same sum in the same order, whatever the tile it falls in.
 // W is float32, or bfloat16 that is widened as it is loaded: half the bytes, the same sums, and so the same bits as with
-// the same values in float32. W in GGUF's blocks is widened a panel of rows at a time, into memory of the thread's own
-// that stays in its cache, and the tiles read the panel: again the same bits.
+// the same values in float32. W in GGUF's blocks of 32 weights is widened in registers where x has few rows: again the
+// same bits. Where it has more, and of other blocks, a panel of rows is widened into memory of the thread's own that
+// stays in its cache, and the tiles read the panel.
 // How many columns a tile has, and how far ahead W is fetched, is a plan for each number of rows. What is best differs by
 // processor: `tuning.py` tries plans and sets them.
 
 #include <stdlib.h>
 
+#include "blocks.h"
 #include "parts.h"
 
 #if REGISTERS == 32
-enum { MAX_ROWS = 8 };
+enum { MAX_ROWS = 8, MAX_DIRECT = 5 };
 #else
-enum { MAX_ROWS = 4 };
+enum { MAX_ROWS = 4, MAX_DIRECT = 2 };
 #endif
 
 // Where a tile reads W.
-enum { WIDE, NARROW, PANEL, SOURCES };
+enum { WIDE, NARROW, PANEL, DIRECT, SOURCES };
 
-// By the rows of a tile: its columns; how many tiles, or panels, ahead W is fetched (0: that is left to the processor);
-// and of a panel about how many floats it has.
+// By the rows of a tile: its columns; how many tiles, or panels, ahead W is fetched, or lines of 64 bytes of blocks that
+// are read directly (0: that is left to the processor); and of a panel about how many floats it has. Blocks are read
+// directly where there is a plan with columns for that.
 typedef struct {
     int columns, distance, floats;
 } Plan;
@@ -32,12 +35,14 @@ static Plan plans[SOURCES][MAX_ROWS + 1] = {
     [WIDE] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
+    [DIRECT] = {{0, 0}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {4, 64}},
 };
 #else
 static Plan plans[SOURCES][MAX_ROWS + 1] = {
     [WIDE] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}},
+    [DIRECT] = {{0, 0}, {4, 64}, {2, 64}},
 };
 #endif
 
@@ -76,6 +81,23 @@ typedef struct {
 
 typedef void tile_fn(const Task *t);
 
+// The sums of a tile's accumulators, to y.
+INLINE void finish(const int MR, const int NR, const Task *t, const vf *acc) {
+    float total[24], *restrict y = t->y;
+    UNROLL for (int i = 0; i < MR * NR; i += 4) {
+        const int end = MR * NR - 1;
+        *(v4 *)(total + i) = sum4(acc[i], acc[i + 1 < end ? i + 1 : end], acc[i + 2 < end ? i + 2 : end],
+                                  acc[i + 3 < end ? i + 3 : end]);
+    }
+    if (t->bias) {
+        UNROLL for (int i = 0; i < MR; i++)
+            UNROLL for (int j = 0; j < NR; j++) y[i * t->N + j] = total[i * NR + j] + t->bias[j];
+    } else {
+        UNROLL for (int i = 0; i < MR; i++)
+            UNROLL for (int j = 0; j < NR; j++) y[i * t->N + j] = total[i * NR + j];
+    }
+}
+
 INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
     const float *restrict x = t->x;
     const void *restrict w = t->w;
@@ -110,19 +132,7 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
         UNROLL for (int i = 0; i < MR * NR; i++) t->carry[i] = acc[i];
         return;
     }
-    float total[24], *restrict y = t->y;
-    UNROLL for (int i = 0; i < MR * NR; i += 4) {
-        const int end = MR * NR - 1;
-        *(v4 *)(total + i) = sum4(acc[i], acc[i + 1 < end ? i + 1 : end], acc[i + 2 < end ? i + 2 : end],
-                                  acc[i + 3 < end ? i + 3 : end]);
-    }
-    if (t->bias) {
-        UNROLL for (int i = 0; i < MR; i++)
-            UNROLL for (int j = 0; j < NR; j++) y[i * t->N + j] = total[i * NR + j] + t->bias[j];
-    } else {
-        UNROLL for (int i = 0; i < MR; i++)
-            UNROLL for (int j = 0; j < NR; j++) y[i * t->N + j] = total[i * NR + j];
-    }
+    finish(MR, NR, t, acc);
 }
 
 #define TILE_OF(NAME, HALF, MR, NR)                                                                                   \
@@ -154,13 +164,67 @@ TILE(7, 2) TILE(7, 3) TILE(8, 1) TILE(8, 2) TILE(8, 3)
     }
 #endif
 
+// The same with W in blocks of a kind, which are widened in registers. The rows of a tile lie one behind the other, so
+// that what is read next is what lies behind them: as much of it is fetched in each step as the step reads.
+INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *t) {
+    const float *restrict x = t->x;
+    const uint8_t *restrict w = t->w, *next = w + t->ahead;
+    const int64_t x_step = t->x_step, w_step = t->w_step, size = block_bytes(kind);
+    vf acc[24];
+    UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
+    for (int64_t k = 0; k < t->n; k += BLOCK, w += size, next += NR * size) {
+        if (t->ahead) UNROLL for (int at = 0; at < NR * block_bytes(kind); at += 64) __builtin_prefetch(next + at, 0, 3);
+        UNROLL for (int j = 0; j < NR; j++) {
+            vf b[BLOCK / V];
+            block_of(kind, w + j * w_step, b);
+            UNROLL for (int i = 0; i < MR; i++)
+                UNROLL for (int part = 0; part < BLOCK / V; part++)
+                    acc[i * NR + j] = fma_of(load(x + i * x_step + k + part * V), b[part], acc[i * NR + j]);
+        }
+    }
+    finish(MR, NR, t, acc);
+}
+
+#define DIRECT_TILE(KIND, MR, NR)                                                                                     \
+    static void direct_##KIND##_##MR##_##NR(const Task *t) { direct_tile(MR, NR, KIND, t); }
+#define DIRECT_ROW(KIND, MR) DIRECT_TILE(KIND, MR, 1) DIRECT_TILE(KIND, MR, 2) DIRECT_TILE(KIND, MR, 4)
+#define DIRECT_ROW_OF(KIND, MR)                                                                                       \
+    [MR] = {[1] = direct_##KIND##_##MR##_1, [2] = direct_##KIND##_##MR##_2, [4] = direct_##KIND##_##MR##_4}
+#if REGISTERS == 32
+#define DIRECT_ROWS(KIND)                                                                                             \
+    DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2) DIRECT_ROW(KIND, 3) DIRECT_ROW(KIND, 4) DIRECT_ROW(KIND, 5)
+#define DIRECT_ROWS_OF(KIND)                                                                                          \
+    [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2), DIRECT_ROW_OF(KIND, 3), DIRECT_ROW_OF(KIND, 4),         \
+              DIRECT_ROW_OF(KIND, 5)}
+#else
+#define DIRECT_ROWS(KIND) DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2)
+#define DIRECT_ROWS_OF(KIND) [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2)}
+#endif
+DIRECT_ROWS(Q4_0) DIRECT_ROWS(Q4_1) DIRECT_ROWS(Q5_0) DIRECT_ROWS(Q5_1) DIRECT_ROWS(Q8_0)
+
+enum { DIRECT_COLUMNS = 4 };
+static tile_fn *const direct_tiles[Q8_0 + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1] = {
+    DIRECT_ROWS_OF(Q4_0), DIRECT_ROWS_OF(Q4_1), DIRECT_ROWS_OF(Q5_0), DIRECT_ROWS_OF(Q5_1), DIRECT_ROWS_OF(Q8_0),
+};
+
+// Whether W is read directly.
+static int is_direct(int kind, int64_t rows) {
+    return rows <= MAX_DIRECT && kind <= Q8_0 && direct_tiles[kind][rows][1] && plans[DIRECT][rows].columns;
+}
+
 enum { MAX_COLUMNS = 8 };
 static tile_fn *const tiles[2][MAX_ROWS + 1][MAX_COLUMNS + 1] = {TILES_OF(tile), TILES_OF(half)};
 
-// Sets a plan; returns 0 where there is no such tile.
+// Sets a plan; returns 0 where there is no such tile. Of width 0 is the plan not to read blocks directly.
 EXPORT int64_t talon_plan(int64_t source, int64_t rows, int64_t width, int64_t distance, int64_t floats) {
-    if (source < 0 || source >= SOURCES || rows < 1 || rows > MAX_ROWS || width < 1 || width > MAX_COLUMNS) return 0;
-    if (!tiles[0][rows][width]) return 0;
+    if (source < 0 || source >= SOURCES || rows < 1 || rows > MAX_ROWS || width < 0 || width > MAX_COLUMNS) return 0;
+    if (width == 0 && source == DIRECT && rows <= MAX_DIRECT) {
+        plans[DIRECT][rows] = (Plan){0};
+        return 1;
+    }
+    if (source == DIRECT ? rows > MAX_DIRECT || width > DIRECT_COLUMNS || !direct_tiles[Q4_1][rows][width]
+                         : !tiles[0][rows][width])
+        return 0;
     plans[source][rows] = (Plan){(int)width, (int)distance, (int)floats};
     return 1;
 }
@@ -240,6 +304,7 @@ static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
     const Shape shape = panel_shape(plan.floats, p->K, granule);
     const int in_parts = shape.columns < p->K;
     widen_fn *widen = widen_of(p->kind);
+    const int64_t ahead = plan.distance * shape.rows * size;  // to the same place in a later panel
     // Vectors first: they are aligned.
     vf *carry = (vf *)thread_scratch((size_t)(shape.rows * (shape.columns + (in_parts ? rows * V : 0))));
     if (!carry) return 1;
@@ -251,17 +316,29 @@ static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
             const uint8_t *w = (const uint8_t *)p->w + n0 * size + k0 / granule * block;
             const Part part = {panel, n, k0, n, in_parts ? carry : 0};
             if (in_parts)
-                for (int64_t i = 0; i < stop - n0; i++) widen(w + i * size, panel + i * n, n);
+                for (int64_t i = 0; i < stop - n0; i++) widen(w + i * size, panel + i * n, n, ahead);
             else
-                widen(w, panel, (stop - n0) * n);
-            // The rows of the next panels, each part of a panel its share of them.
-            const uint8_t *next = (const uint8_t *)p->w + (n0 + plan.distance * shape.rows) * size;
-            const int64_t from = k0 * shape.rows / granule * block, bytes = n * shape.rows / granule * block;
-            for (int64_t at = from; plan.distance && at < from + bytes; at += 64) __builtin_prefetch(next + at);
+                widen(w, panel, (stop - n0) * n, ahead);
             stripe(p, &part, PANEL, m0, rows, n0, stop);
         }
     }
     return 0;
+}
+
+// Columns [begin, end) of few rows of y, where W is in blocks that are read directly.
+static void direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
+    tile_fn *const *of = direct_tiles[p->kind][rows];
+    const Plan plan = plans[DIRECT][rows];
+    const int64_t size = row_bytes(p->kind, p->K);
+    Task t = {.x = p->x + m0 * p->K, .x_step = p->K, .w_step = size, .n = p->K, .first = 1, .last = 1, .N = p->N,
+              .ahead = plan.distance * 64};
+    for (int64_t n = begin, step; n < end; n += step) {
+        for (step = end - n < plan.columns ? end - n : plan.columns; !of[step];) step--;
+        t.w = (const uint8_t *)p->w + n * size;
+        t.bias = p->bias ? p->bias + n : 0;
+        t.y = p->y + m0 * p->N + n;
+        of[step](&t);
+    }
 }
 
 int columns(const Product *p, int64_t begin, int64_t end) {
@@ -270,6 +347,10 @@ int columns(const Product *p, int64_t begin, int64_t end) {
     if (block < 4 * MAX_ROWS) block = 4 * MAX_ROWS;
     for (int64_t m0 = 0; m0 < p->M; m0 += block) {
         int64_t rows = p->M - m0 < block ? p->M - m0 : block;
+        if (is_direct(p->kind, rows)) {
+            direct_columns(p, m0, rows, begin, end);
+            continue;
+        }
         if (p->kind != FLOAT32 && p->kind != BFLOAT16) {
             if (widened_columns(p, m0, rows, begin, end)) return 1;
             continue;

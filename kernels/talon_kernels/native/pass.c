@@ -137,7 +137,7 @@ static int gather_rows(const Step *s, void *const *memory, int64_t first, int64_
         if (index[i] < 0 || index[i] >= s->numbers[2]) return NO_SUCH_ROW;
         const char *row = (const char *)at(s, memory, 1) + index[i] * size;
         float *to = at(s, memory, 0) + i * s->strides[0][0];
-        if (widen) widen((const uint8_t *)row, to, n);
+        if (widen) widen((const uint8_t *)row, to, n, 0);
         else memcpy(to, row, (size_t)size);
     }
     return DONE;

@@ -228,8 +228,8 @@ void gated_row(const float *gate, const float *up, float *out, int64_t n, int ki
 // How a weight is stored: GGUF's numbers of the types.
 enum { FLOAT32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BFLOAT16 = 30, KINDS };
 
-// Widens n weights of whole blocks.
-typedef void widen_fn(const uint8_t *blocks, float *out, int64_t n);
+// Widens n weights of whole blocks, and fetches what is so many bytes behind them; 0: nothing.
+typedef void widen_fn(const uint8_t *blocks, float *out, int64_t n, int64_t ahead);
 
 // Of a kind that is not float32; null for that.
 widen_fn *widen_of(int kind);

@@ -1,6 +1,7 @@
 """Which plan the products follow on this processor: tried once, kept beside the compiled library.
 
-A plan says how many columns a tile has, how far ahead weights are fetched, and how large a panel of widened weights is.
+A plan says how many columns a tile has, how far ahead weights are fetched, how large a panel of widened weights is, and
+whether blocks are read without one.
 None changes a bit of a result. What is best differs by processor by a factor of up to 1.6.
 """
 
@@ -28,23 +29,32 @@ if TYPE_CHECKING:
 SECONDS = 2.0
 """Trials end after so long, whatever is left to be tried."""
 
-WIDE, NARROW, PANEL = 0, 1, 2
-"""Where tiles read weights: float32, bfloat16, and a panel that was widened from blocks."""
+WIDE, NARROW, PANEL, DIRECT = 0, 1, 2, 3
+"""Where tiles read weights: float32, bfloat16, a panel that was widened from blocks, and the blocks themselves."""
 
-KINDS = {WIDE: 0, NARROW: 30, PANEL: 3}
+KINDS = {WIDE: 0, NARROW: 30, PANEL: 3, DIRECT: 3}
 """The type of weights that each is tried on, as GGUF numbers them; blocks are Q4_1."""
 
-BITS = {WIDE: 32, NARROW: 16, PANEL: 5}
+BITS = {WIDE: 32, NARROW: 16, PANEL: 5, DIRECT: 5}
 
 WIDTHS = (1, 2, 3, 4, 6, 8)
-DISTANCES = (0, 1, 2, 4)
+DISTANCES: Mapping[int, tuple[int, ...]] = {
+    WIDE: (0, 1, 2, 4),
+    NARROW: (0, 1, 2, 4),
+    PANEL: (0, 1, 2, 4),
+    DIRECT: (0, 32, 64, 128),
+}
+"""In tiles, in panels, and of blocks that are read directly in lines of 64 bytes."""
+
 PANELS = (4096, 8192)
 
-ROWS = (1, 8, 2, 4, 3, 5, 6, 7)
-"""In this order, should the time be short: plain decoding and full tiles first."""
-
-ROWS_OF_PANELS = (1, 4, 2, 3)
-"""Tiles over a panel have no more: it may be read again."""
+TRIALS = (
+    *((DIRECT, 1), (WIDE, 1), (NARROW, 1), (PANEL, 4), (DIRECT, 4), (DIRECT, 2), (DIRECT, 3), (WIDE, 8), (NARROW, 8)),
+    *((WIDE, 4), (DIRECT, 5), (PANEL, 3), (PANEL, 2), (PANEL, 1)),
+    *((source, rows) for rows in (2, 4, 3, 5, 6, 7) for source in (WIDE, NARROW) if (source, rows) != (WIDE, 4)),
+)
+"""Where tiles read weights, and their rows, in this order, should the time be short: plain decoding and full tiles
+first. Tiles over a panel have no more rows than four: it may be read again."""
 
 INPUTS, OUTPUTS = 1024, 1536
 """Columns and rows of the weights that are tried, of which there are so many that no cache holds them."""
@@ -62,7 +72,8 @@ class Plan:
 
     Attributes:
         columns: of a tile.
-        distance: how many tiles, or panels, ahead weights are fetched; 0 leaves that to the processor.
+        distance: how many tiles, or panels, ahead weights are fetched, or lines of blocks that are read directly; 0
+            leaves that to the processor.
         floats: about so many numbers has a panel.
     """
 
@@ -70,6 +81,9 @@ class Plan:
     distance: int = attrs.field(validator=instance_of(int))
     floats: int = attrs.field(default=4096, validator=instance_of(int))
 
+
+BY_PANELS = Plan(0, 0, 0)
+"""Of blocks that could be read directly: they are not."""
 
 Plans = Mapping[tuple[int, int], Plan]
 """By where tiles read weights, and by rows."""
@@ -129,16 +143,26 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
     """Try plans for as long as there is time; what was not compared with anything is left out."""
     ends = time.perf_counter() + seconds
     found: dict[tuple[int, int], Plan] = {}
+    least: dict[tuple[int, int], float] = {}
+    weights: dict[int, Tensor] = {}
+    before = {WIDE: Plan(8, 2), NARROW: Plan(8, 2), PANEL: Plan(8, 2), DIRECT: Plan(4, 64)}
     threads = torch.get_num_threads()
-    for source in (PANEL, WIDE, NARROW):
-        weights = _weights(source)
-        before = Plan(8, 2)
-        for rows in ROWS if source != PANEL else ROWS_OF_PANELS:
-            if time.perf_counter() > ends:
-                return found
-            took = partial(_plan_took, library, source, rows, weights, threads)
-            before = found[source, rows] = _better(before, took, source == PANEL, ends)
-            took(before)  # the last that was tried may be another
+    for source, rows in TRIALS:
+        if time.perf_counter() > ends:
+            break
+        weights = weights if source in weights else {source: _weights(source)}  # of one kind at a time
+        if source == PANEL:
+            library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
+        took = partial(_plan_took, library, source, rows, weights[source], threads)
+        plan, least[source, rows] = _better(before[source], took, source, ends)
+        if least[source, rows] < math.inf:
+            before[source] = found[source, rows] = plan
+            took(plan)  # the last that was tried may be another
+        direct = found.get((DIRECT, rows))
+        if source == PANEL and direct is not None:
+            if least[source, rows] * GAIN < least[DIRECT, rows]:
+                direct = found[DIRECT, rows] = BY_PANELS
+            library.plan(DIRECT, rows, direct.columns, direct.distance, direct.floats)
     return found
 
 
@@ -150,21 +174,21 @@ def _plan_took(library: Library, source: int, rows: int, weights: Tensor, thread
     return _took(lambda: _multiply(library, x, weights, y, KINDS[source], threads))
 
 
-def _better(first: Plan, took: Callable[[Plan], float], panels: bool, ends: float) -> Plan:
-    """The best plan, with one setting changed at a time, or the best so far when the time is over."""
-    settings: list[tuple[str, tuple[int, ...]]] = [("columns", WIDTHS[::-1]), ("distance", DISTANCES)]
-    if panels:
+def _better(first: Plan, took: Callable[[Plan], float], source: int, ends: float) -> tuple[Plan, float]:
+    """The best plan and its seconds, with one setting changed at a time, or the best so far when the time is over."""
+    settings: list[tuple[str, tuple[int, ...]]] = [("columns", WIDTHS[::-1]), ("distance", DISTANCES[source])]
+    if source == PANEL:
         settings.append(("floats", PANELS))
     best, least = first, took(first)
     for name, values in settings:
         for value in values:
             if time.perf_counter() > ends and least < math.inf:
-                return best
+                return best, least
             plan = attrs.evolve(best, **{name: value})
             seconds = took(plan)
             if seconds * GAIN < least:
                 best, least = plan, seconds
-    return best
+    return best, least
 
 
 def _weights(source: int) -> Tensor:
@@ -210,7 +234,7 @@ def plan_speed(library: Library, source: int, rows: int) -> tuple[float, float]:
     return weights.nbytes / seconds, rows * len(weights) * INPUTS * OUTPUTS / seconds
 
 
-NAMES = {WIDE: "float32 weights", NARROW: "bfloat16 weights", PANEL: "weights in blocks (Q4_1)"}
+NAMES = {WIDE: "float32 weights", NARROW: "bfloat16 weights", DIRECT: "weights in blocks (Q4_1)"}
 
 
 def told_speeds(library: Library) -> Mapping[str, str]:

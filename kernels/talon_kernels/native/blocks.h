@@ -1,0 +1,131 @@
+// GGUF's blocks of 32 weights, widened in registers to the very float32 numbers that dequantising gives.
+
+#ifndef TALON_BLOCKS_H
+#define TALON_BLOCKS_H
+
+#include <string.h>
+
+#include "talon.h"
+
+// V bytes as integers. Compilers widen bytes to integers one by one when they are left to it.
+#if V == 16
+INLINE vi bytes(const uint8_t *p) { return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+INLINE vi signed_bytes(const uint8_t *p) { return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+#elif V == 8 && defined(__AVX2__)
+INLINE vi bytes(const uint8_t *p) { return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+INLINE vi signed_bytes(const uint8_t *p) { return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+#elif defined(__aarch64__)
+INLINE uint8x8_t four(const uint8_t *p) {
+    uint32_t word;
+    memcpy(&word, p, 4);
+    return vreinterpret_u8_u32(vdup_n_u32(word));
+}
+INLINE vi bytes(const uint8_t *p) {
+    return (vi)vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(four(p)))));
+}
+INLINE vi signed_bytes(const uint8_t *p) {
+    return (vi)vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(four(p)))));
+}
+#else
+typedef uint8_t vb __attribute__((vector_size(V), aligned(1), may_alias));
+typedef int8_t vs __attribute__((vector_size(V), aligned(1), may_alias));
+INLINE vi bytes(const uint8_t *p) { return __builtin_convertvector(*(const vb *)p, vi); }
+INLINE vi signed_bytes(const uint8_t *p) { return __builtin_convertvector(*(const vs *)p, vi); }
+#endif
+
+INLINE vf floats(vi a) { return __builtin_convertvector(a, vf); }
+INLINE vi splat_int(int32_t a) { return a - (vi){0}; }
+
+// The lower or the upper halves of bytes.
+INLINE vi nibbles(const uint8_t *p, const int upper) {
+    vi a = bytes(p);
+    if (upper) return a >> 4;
+    return a & 15;
+}
+
+// A number of 16 bits, as IEEE 754 has them.
+INLINE float half(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#else
+    union {
+        uint32_t bits;
+        float number;
+    } wide = {(uint32_t)(h & 0x7fff) << 13}, scale = {(254u - 15u) << 23}, sign = {(uint32_t)(h & 0x8000) << 16};
+    wide.number *= scale.number;                              // subnormal numbers come out right as well
+    if ((h & 0x7c00) == 0x7c00) wide.bits |= 0xffu << 23;  // infinite, or no number
+    wide.bits |= sign.bits;
+    return wide.number;
+#endif
+}
+
+// Two of them side by side, each in all lanes.
+INLINE void two_halves(const uint8_t *p, vf *first, vf *second) {
+#if V == 16 && defined(__F16C__)
+    int32_t both;
+    memcpy(&both, p, 4);
+    __m512 wide = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128(both)));
+    *first = (vf)_mm512_broadcastss_ps(_mm512_castps512_ps128(wide));
+    *second = (vf)_mm512_permutexvar_ps(_mm512_set1_epi32(1), wide);
+#else
+    *first = splat(half(p));
+    *second = splat(half(p + 2));
+#endif
+}
+
+// The lanes' fifth bits, moved to where they count 16.
+INLINE vi fifth_bits(uint32_t bits, int at) {
+    vi lane;
+    UNROLL for (int i = 0; i < V; i++) lane[i] = i;
+    typedef uint32_t vu __attribute__((vector_size(4 * V), aligned(4), may_alias));
+    vu moved = (vu)splat_int((int32_t)bits) >> (vu)(lane + at);
+    return (vi)(moved & 1) << 4;
+}
+
+INLINE uint32_t word(const uint8_t *p) {
+    uint32_t bits;
+    memcpy(&bits, p, 4);
+    return bits;
+}
+
+// Weights and bytes of a block of these kinds.
+enum { BLOCK = 32 };
+INLINE int64_t block_bytes(const int kind) {
+    return kind == Q4_0 ? 18 : kind == Q4_1 ? 20 : kind == Q5_0 ? 22 : kind == Q5_1 ? 24 : 34;
+}
+
+// A block's weights, in their order. `kind` is a constant: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0.
+INLINE void block_of(const int kind, const uint8_t *b, vf *w) {
+    const int minimum = kind == Q4_1 || kind == Q5_1, fifth = kind == Q5_0 || kind == Q5_1;
+    vf by, from = splat(-0.0f);  // which changes no sign
+    if (minimum) two_halves(b, &by, &from);
+    else by = splat(half(b));
+    const uint8_t *q = b + 2 + 2 * minimum;
+    if (kind == Q8_0) {
+        UNROLL for (int i = 0; i < BLOCK / V; i++) w[i] = by * floats(signed_bytes(q + i * V));
+        return;
+    }
+    const int zero = minimum ? 0 : fifth ? 16 : 8;
+    if (fifth) {
+        const uint32_t high = word(q);
+        UNROLL for (int i = 0; i < BLOCK / V; i++) {
+            const vi low = nibbles(q + 4 + i * V % 16, i * V / 16);
+            w[i] = fma_of(by, floats((low | fifth_bits(high, i * V)) - zero), from);
+        }
+        return;
+    }
+#if V == 16  // a register holds all that four bits can stand for, and a look-up reads four bits
+    const vf numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    __m512 table = (__m512)fma_of(by, numbers - splat((float)zero), from);
+    __m512i all = (__m512i)bytes(q);
+    w[0] = (vf)_mm512_permutexvar_ps(all, table);
+    w[1] = (vf)_mm512_permutexvar_ps(_mm512_srli_epi32(all, 4), table);
+#else
+    UNROLL for (int i = 0; i < BLOCK / V; i++)
+        w[i] = fma_of(by, floats(nibbles(q + i * V % 16, i * V / 16) - zero), from);
+#endif
+}
+
+#endif
