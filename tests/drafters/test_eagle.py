@@ -233,6 +233,7 @@ def test_a_head_says_what_was_recognised(shared, tmp_path):
         "num_layers": 1,
         "fc_bias": False,
         "own_embedding": True,
+        "weights": "stored",
     }
 
 

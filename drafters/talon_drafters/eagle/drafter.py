@@ -17,4 +17,4 @@ def open_eagle(spec: Eagle, target: Target) -> Drafter:
     output_shape(target.model)  # raises where it cannot be read
     head = files.head(target.model.get_output_embeddings(), target.vocab_size)
     embed = embedding_of(head, head.num_features, target, files.checkpoint)
-    return feature_drafter(head, embed, target, files.describe(head))
+    return feature_drafter(head, embed, target, files.describe(head), weights=spec.weights)

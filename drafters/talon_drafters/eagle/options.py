@@ -4,6 +4,7 @@ import attrs
 
 from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec
 from talon_core.target import Target
+from talon_drafters.heads.options import weights_option
 
 
 @attrs.frozen
@@ -15,12 +16,16 @@ class Eagle(DrafterSpec):
 
     Attributes:
         path: a folder or Hugging Face id.
+        weights: in which form the head's matrices are kept: "stored" as the file has them, "q8_0" in blocks of eight
+            bits, which halves what a pass reads, or "auto": in blocks where the target's own are, on a CPU. What the
+            target emits is the same; drafts differ a little.
     """
 
     name = "eagle"
     purpose = "trained heads"
     paper = "arXiv 2401.15077"
     path: str
+    weights: str = weights_option()
 
     @classmethod
     def of_files(cls, path: str) -> "Eagle | None":

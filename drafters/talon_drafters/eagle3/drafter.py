@@ -57,7 +57,7 @@ def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
         described["agreement_by_norm_output"] = {("yes" if norm else "no"): share for norm, share in by_norm.items()}
     _with(head, norms[0])
     described = {**files.describe(head), **described, "layer_ids_are": meaning, "states": readings[meaning]}
-    return feature_drafter(head, embed, target, described, selects[meaning])
+    return feature_drafter(head, embed, target, described, selects[meaning], spec.weights)
 
 
 def _with(head: Eagle3Head, norm_output: bool) -> Eagle3Head:

@@ -7,6 +7,7 @@ from attrs.validators import in_
 
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
+from talon_drafters.heads.options import weights_option
 
 CONVENTIONS = ("auto", "boundary", "block")
 NORM_OUTPUT = ("auto", "yes", "no")
@@ -39,6 +40,9 @@ class Eagle3(DrafterSpec):
         norm_output: whether the next step is fed what has gone through the last norm (EAGLE-3.1): "yes", "no", or
             "auto" for what the file says; where it says `norm_output` in the authors' layout, by which SpecForge
             means something else, a little text is drafted both ways.
+        weights: in which form the head's matrices are kept: "stored" as the file has them, "q8_0" in blocks of eight
+            bits, which halves what a pass reads, or "auto": in blocks where the target's own are, on a CPU. What the
+            target emits is the same; drafts differ a little.
     """
 
     name = "eagle3"
@@ -48,6 +52,7 @@ class Eagle3(DrafterSpec):
     layers: tuple[int, ...] = attrs.field(default=(), converter=_layers)
     layer_ids_are: str = attrs.field(default="auto", validator=in_(CONVENTIONS))
     norm_output: str = attrs.field(default="auto", validator=in_(NORM_OUTPUT))
+    weights: str = weights_option()
 
     @classmethod
     def rank_for(cls, model: Any) -> int | None:

@@ -12,6 +12,7 @@ from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shippe
 from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_drafters.heads.layers import FeatureHead
+from talon_drafters.heads.weights import keep_weights
 
 Select = Callable[[Tensor], Tensor]
 """From the features that the target was asked for to those that a head reads."""
@@ -77,6 +78,11 @@ def feature_drafter(
     target: NetworkTarget,
     described: Mapping[str, object],
     select: Select = lambda features: features,
+    weights: str = "auto",
 ) -> FeatureDrafter:
-    """What drafts with an autoregressive head, accelerated if the target is; arguments as `FeatureDrafter` has them."""
+    """What drafts with an autoregressive head, accelerated if the target is.
+
+    Arguments are as `FeatureDrafter` and `keep_weights` have them.
+    """
+    described = {**described, "weights": keep_weights(head, weights, target)}
     return FeatureDrafter(head, embed, target.vocab_size, target.executor(), target.faster(head), select, described)
