@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import which
 
 import torch
@@ -32,9 +34,18 @@ def triton_cannot(device: torch.device, dtype: torch.dtype | None = None) -> str
         return f"it runs on GPUs, not on {device}; on the CPU only if TRITON_INTERPRET=1 is set before it is first used"
     if not interpreted and not any(map(which, [os.environ.get("CC") or "cc", "gcc", "clang"])):
         return "triton needs a C compiler for its launches, and there is none"
+    headers = _python_headers()
+    if not interpreted and not (headers / "Python.h").exists():
+        return f"triton needs Python.h for its launches, and {headers} has none; install python3-dev, or python3-devel"
     if dtype is not None and dtype not in TYPES:
         return f"it computes in float32, bfloat16 and float16, not in {dtype}"
     return None
+
+
+def _python_headers() -> Path:
+    """Where triton looks for Python.h."""
+    scheme = sysconfig.get_default_scheme()
+    return Path(sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"])
 
 
 def takes_triton(operation: str, backend: str | None, device: torch.device, others: tuple[str, ...] = ()) -> bool:

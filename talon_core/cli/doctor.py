@@ -257,6 +257,8 @@ def _session(name: str, trust_remote_code: bool, problems: list[str]) -> "Sessio
 
 def _model(session: "Session", registry: Registry, problems: list[str]) -> dict[str, Any] | None:
     """What would run a model."""
+    from talon_core.hf.checks import devices_of
+
     try:
         decoder = session.decoder(resolve(Parts(policy=None), registry))
         target = decoder.target
@@ -268,25 +270,32 @@ def _model(session: "Session", registry: Registry, problems: list[str]) -> dict[
     return {
         "name": session.name,
         "class": type(session.model).__name__,
-        "device": str(target.device),
+        "device": ", ".join(map(str, devices_of(session.model))),
         "dtype": str(session.model.dtype).removeprefix("torch."),
         "weight_bits": target.weight_bits,
         "context_length": target.context_length,
         "vocab_size": target.vocab_size,
         "attention": getattr(getattr(target, "attention", None), "name", None),
         "accelerator": accelerator.name if accelerator is not None else None,
-        "passes": _passes(target),
+        "passes": _passes(target, session.model),
     }
 
 
-def _passes(target: Any) -> str | None:
+def _passes(target: Any, model: Any) -> str | None:
     """Whether passes over trees are repeated without Python, or why not; None where nobody knows."""
+    from talon_core.decoding.loading import without_graphs
+    from talon_core.hf.checks import devices_of
     from talon_core.runtime.network import NetworkTarget
 
     executor = target.own_executor() if isinstance(target, NetworkTarget) else None
-    if executor is None or not (executor.failure or executor.recorded):
+    if executor is None:
         return None
-    return f"not repeated: {executor.failure}" if executor.failure else "recorded, and repeated without Python"
+    why = executor.failure
+    if why is None and target.device.type == "cuda":
+        why = without_graphs(True, devices_of(model), executor.attention)
+    if why is None and not executor.recorded:
+        return None
+    return f"not repeated: {why}" if why else "recorded, and repeated without Python"
 
 
 def _drafter(given: str, session: "Session | None", registry: Registry, problems: list[str]) -> dict[str, Any] | None:

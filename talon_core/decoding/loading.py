@@ -20,6 +20,7 @@ from talon_core.defaults import (
 )
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_features
+from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import one_line
 from talon_core.models.loading import load_model
 from talon_core.peer import Peer
@@ -167,6 +168,8 @@ def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, 
     A backend that nobody has asked for is replaced if it fails at this model, and such an accelerator is left out, both
     with a warning.
     """
+    from talon_core.hf.checks import devices_of
+    from talon_core.hf.experts import about_experts
     from talon_core.hf.runner import AcceleratorError
     from talon_core.hf.target import BackendError, HFTarget
     from talon_core.runtime.recording import CudaGraphs
@@ -176,11 +179,13 @@ def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, 
     attention = next(backends)
     accelerator = choose_accelerator(registry, parts.accelerate, model.device, model.dtype)
     features = checked_features(resolved.drafter, layers) if resolved.drafter is not None else ()
+    nodes = checked_budget(resolved.policy) if resolved.policy is not None else 1
     failed: list[tuple[str, BackendError]] = []
     while True:
-        why = without_graphs(parts.graphs, {each.device for each in model.parameters()}, attention)
+        why = without_graphs(parts.graphs, devices_of(model), attention)
+        graphs = CudaGraphs if why is None else None
         try:
-            target = HFTarget(model, attention, accelerator, features, tokenizer, CudaGraphs if why is None else None)
+            target = HFTarget(model, attention, accelerator, features, tokenizer, graphs, nodes=nodes)
             break
         except AcceleratorError as error:
             if parts.accelerate is not True:
@@ -196,7 +201,10 @@ def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, 
     for name, fault in failed:
         why_not = one_line(fault.__cause__ or fault)  # its advice, another backend, is what happened here
         LOGGER.warning("attention backend '%s' takes the place of '%s': %s", attention.name, name, why_not)
-    return target, why or target.runner.executor.failure
+    failure = target.runner.executor.failure
+    if failure is not None and about_experts(model):
+        LOGGER.warning("passes run without CUDA graphs%s", about_experts(model))
+    return target, why or failure
 
 
 def without_graphs(asked: bool, devices: "Collection[device]", attention: AttentionBackend) -> str | None:

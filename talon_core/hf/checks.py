@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.runtime.blocks import layers_in_blocks
 from talon_core.runtime.modules import is_wrapper
 from talon_core.runtime.sharing import vocabulary_size
@@ -43,6 +44,33 @@ def checked_model(model: Any) -> Any:
                 "load them with AutoModelForCausalLM.from_pretrained"
             )
     return model
+
+
+def devices_of(model: Any) -> list[torch.device]:
+    """Where the parameters of a transformers causal LM are: each device once, that of the first parameter first."""
+    blocks = (one.data for _, one in layers_in_blocks(model))
+    return list(dict.fromkeys(each.device for each in chain(model.parameters(), blocks)))
+
+
+def why_not_together(model: Any, attention: AttentionBackend) -> str | None:
+    """Why an attention backend cannot serve a model whose layers are on several devices, as a sentence; None if it can.
+
+    Args:
+        model: a transformers causal LM.
+        attention: computes its attention; on one device it can.
+    """
+    devices = devices_of(model)
+    if len(devices) < 2:
+        return None
+    where = f"{type(model).__name__} is on {len(devices)} devices ({', '.join(map(str, devices))})"
+    if isinstance(attention, DeviceBackend):
+        one = f"attention backend '{attention.name}' keeps what a pass reads on one"
+        return f"{where}, and {one}; take 'sdpa', or load the model on one device"
+    for device in devices:
+        why = attention.unavailable(device, model.dtype)
+        if why is not None:
+            return f"{where}, and attention backend '{attention.name}' cannot be used on {device}: {why}"
+    return None
 
 
 class AsLoaded:

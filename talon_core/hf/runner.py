@@ -155,7 +155,8 @@ class ModelRunner:
     def _kept(self) -> Tensor | None:
         if not self.features:
             return None
-        return torch.cat([self._captured[layer] for layer in self.features], dim=-1)  # (rows, queries, features)
+        # layers may be on different devices
+        return torch.cat([self._captured[layer].to(self.device) for layer in self.features], dim=-1)  # (.., features)
 
     def open(self, slot: int, room: int) -> None:
         """Let a sequence have a slot with so many rows of the cache."""
@@ -249,7 +250,7 @@ class ModelRunner:
                 **{PASS_KEYWORD: this_pass},
             ).logits
         self.windows = this_pass.windows
-        return logits
+        return logits.to(self.device)
 
 
 def _ran(inputs: PassInputs, made: tuple[Tensor, Tensor | None]) -> Ran:

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.errors import one_line
 from talon_core.hf.bits import weight_bits
-from talon_core.hf.checks import check_autocast, checked_model
+from talon_core.hf.checks import check_autocast, checked_model, why_not_together
 from talon_core.hf.model import check_free
-from talon_core.hf.probe import PlainModel, difference
+from talon_core.hf.probe import PlainModel
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.rule import Accepted
 from talon_core.runtime.blocks import forget_widened, layers_in_blocks
@@ -30,6 +30,9 @@ from talon_core.target import ALL_WALKED, NOT_GREEDY, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
+
+MOST_PROBED = 128
+"""Nodes of the largest tree that is probed: kernels cut larger ones into tiles, which have no more rows than that."""
 
 
 class BackendError(ValueError):
@@ -52,9 +55,12 @@ class HFTarget(NetworkTarget):
         graphs: makes what records passes over trees, so that they are repeated without Python, the drafters' too; None
             runs them as they are.
         probe: check on a few tokens that a tree's logits are those of the plain model, before anything is decoded.
+        nodes: of the largest tree that will be verified. On a device the probe verifies one of as many, up to
+            `MOST_PROBED`: kernels cut large trees otherwise than small ones.
 
     Raises:
         ValueError: if the model cannot verify trees exactly; the sentence says why.
+        BackendError: if that is the attention backend's fault.
         RuntimeError: if the model is being decoded at the moment.
     """
 
@@ -67,6 +73,7 @@ class HFTarget(NetworkTarget):
         tokenizer: Any = None,
         graphs: Callable[[], Recorder] | None = None,
         probe: bool = True,
+        nodes: int = 1,
     ) -> None:
         model = checked_model(model)
         config = model.config.get_text_config()
@@ -75,6 +82,9 @@ class HFTarget(NetworkTarget):
         _check_layer_kinds(model, config)
         check_free(model)
         check_autocast(model.device)
+        apart = why_not_together(model, attention)
+        if apart is not None:
+            raise BackendError(apart)
         self.model = model
         self.vocab_size = vocabulary_size(model)
         self.context_length, self.context_reason = _context(config)
@@ -89,7 +99,7 @@ class HFTarget(NetworkTarget):
         self.runner = ModelRunner(model, self.executor(), accelerator, features, self._forget)
         self.runner.others = self._executors
         if probe:
-            self._probe(config)
+            self._probe(config, nodes)
         forget_widened(model)  # passes in a session may need no weights but the blocks
 
     def executor(self) -> Executor:
@@ -159,7 +169,7 @@ class HFTarget(NetworkTarget):
         layers = [layer for _, layer in layers_in_blocks(self.model)]
         return self.accelerator.prepare(nn.ModuleList(layers)) if self.accelerator and layers else nullcontext()
 
-    def _probe(self, config: Any) -> None:
+    def _probe(self, config: Any, nodes: int) -> None:
         """Compare a small tree's logits with those of the plain model: path by path, and as `generate` feeds it."""
         rng = np.random.default_rng(0)
         prefix = rng.integers(0, self.vocab_size, 6)
@@ -169,29 +179,41 @@ class HFTarget(NetworkTarget):
         with self._reading_blocks():
             expected = plain.along_paths(prefix, tree)
         with self.session():
-            try:
-                self.open(0, len(prefix) + len(tree))
-                self.read({0: prefix})
-                outputs = self.verify({0: tree}).outputs[0]
-                self.close(0)
-            except torch.OutOfMemoryError:
-                raise  # nothing is wrong with the model
-            except Exception as error:  # Triton has errors of its own, for a kernel that a GPU has no room for
-                raise BackendError(
-                    f"{type(self.model).__name__} cannot verify a tree with attention backend '{self.attention.name}' "
-                    f"({one_line(error)}); choose another target, or another backend"
-                ) from error
+            given = self._verified(prefix, tree)
+            nodes = min(nodes, MOST_PROBED) if isinstance(self.attention, DeviceBackend) else 0
+            larger = self._verified(prefix, _grown(tree, nodes)) if nodes > len(tree) else None
         _check_windows(self.model, config, self.runner.windows)
-        for node, logits in expected.items():
-            off, allowed = difference(outputs.logits[node], logits)
-            if not off <= allowed:
-                raise ValueError(
-                    f"{type(self.model).__name__} does not give a tree's nodes the logits of plain decoding "
-                    f"(off by {off:.2g} at a node of depth {tree.depths[node]}, at most {allowed:.2g} is rounding), "
-                    "so it would be decoded wrongly; choose another target"
-                )
+        plain.check_paths(tree, expected, given)
+        if larger is not None:
+            plain.check_paths(tree, expected, larger)
         with self._reading_blocks():
-            plain.check_steps(prefix, tree, outputs.logits)
+            plain.check_steps(prefix, tree, given)
+
+    def _verified(self, prefix: IntArray, tree: TokenTree) -> Tensor:
+        """The logits of a tree behind a prompt, shape `(nodes, vocab)`, in memory of their own; in a session."""
+        try:
+            self.open(0, len(prefix) + len(tree))
+            self.read({0: prefix})
+            logits = self.verify({0: tree}).outputs[0].logits.clone()
+            self.close(0)
+        except torch.OutOfMemoryError:
+            raise  # nothing is wrong with the model
+        except Exception as error:  # Triton has errors of its own, for a kernel that a GPU has no room for
+            raise BackendError(
+                f"{type(self.model).__name__} cannot verify a tree of {len(tree)} nodes with attention backend "
+                f"'{self.attention.name}' ({one_line(error)}); choose another target, or another backend"
+            ) from error
+        return logits
+
+
+def _grown(tree: TokenTree, nodes: int) -> TokenTree:
+    """A tree with further children of the root, up to so many nodes: the laws at its own nodes are the same."""
+    more = nodes - len(tree)
+    return TokenTree(
+        np.concatenate([tree.tokens, np.resize(tree.tokens, more)]),
+        np.concatenate([tree.parents, np.zeros(more, dtype=np.int64)]),
+        np.zeros(nodes),
+    )
 
 
 def _split(ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.errors import PluginError, blaming, is_whole, naming, of_the_machine, written
 from talon_core.plugins.registry import Registry
 
@@ -44,8 +44,12 @@ def attention_backends(
         if made is not None and made[1] is None:
             found = True
             yield made[0]
-        else:
-            reasons.append(f"{name}: {'it failed' if made is None else made[1]}")
+            continue
+        why = "it failed" if made is None else made[1]
+        reasons.append(f"{name}: {why}")
+        if issubclass(cls, DeviceBackend) and device.type == "cuda":
+            slower = "passes over trees may be slower, and not recorded as CUDA graphs"
+            LOGGER.warning("attention backend '%s' cannot be used on %s, so %s: %s", name, device, slower, why)
     if not found:
         raise LookupError(
             f"no attention backend can run in {dtype} on {device} ({'; '.join(reasons) or 'none is registered'})"

@@ -340,7 +340,7 @@ class _Block:
             own = buffer.narrow(0, self._slots[0], 1)
             own.narrow(2, start, self._count).copy_(new)
             return own.narrow(2, 0, end)
-        if self._at is None:  # once for all layers
+        if self._at is None or self._at.device != buffer.device:  # once for all layers of a device
             self._at = torch.tensor(self._slots, device=buffer.device)
         buffer[self._at, :, start:end] = new
         return buffer[self._at, :, :end] if start else new
@@ -354,7 +354,7 @@ class _Scattered:
         self._rows = rows
 
     def __call__(self, buffer: Tensor, new: Tensor) -> Tensor:
-        if self._rows.device != buffer.device:  # once for all layers
+        if self._rows.device != buffer.device:  # once for all layers of a device
             self._slots, self._rows = self._slots.to(buffer.device), self._rows.to(buffer.device)
         buffer[self._slots, :, self._rows] = new[0].transpose(0, 1)  # (rows, kv_heads, head_dim)
         return buffer

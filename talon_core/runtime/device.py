@@ -14,7 +14,8 @@ from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
-from talon_core.runtime.recording import Recorder, Recording, Walks
+from talon_core.runtime.recording import Recorder, Walks
+from talon_core.runtime.recordings import Recordings
 from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
@@ -98,13 +99,6 @@ class _Memory:
             self._sent.synchronize()
 
 
-@attrs.frozen(eq=False)
-class _Recorded:
-    memory: _Memory
-    out: Any
-    repeat: Callable[[], None] | None
-
-
 class DeviceExecutor(Executor):
     """Runs passes whose every input is in device memory.
 
@@ -119,20 +113,18 @@ class DeviceExecutor(Executor):
     def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
         super().__init__(attention, device, TreeCache(GRANULE))
         self._backend = attention
-        self._recording = Recording(recorder)
-        self._recorded: dict[Hashable, _Recorded] = {}
+        self._recordings = Recordings(recorder)
         self._reallocations = self.cache.reallocations
-        self._called: dict[Hashable, tuple[tuple[Tensor, ...], Any, Callable[[], None]] | None] = {}
         self._ends: dict[frozenset[int], Tensor] = {}
         self._mover: tuple[int, Callable[[Tensor, Tensor], None]] | None = None
 
     @property
     def failure(self) -> str | None:
-        return self._recording.failure
+        return self._recordings.failure
 
     @property
     def recorded(self) -> int:
-        return sum(one.repeat is not None for one in self._recorded.values())
+        return self._recordings.passes
 
     @torch.inference_mode()
     def run(
@@ -206,30 +198,27 @@ class DeviceExecutor(Executor):
         self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
     def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
-        if not self._recording.active:
+        if not self._recordings.active:
             return function(*inputs)
         rows = len(inputs[0])
-        key = (kind, bucket(rows))
-        if key not in self._called:
-            own = tuple(tensor.new_zeros((bucket(rows), *tensor.shape[1:])) for tensor in inputs)
-            made = self._recording.record(lambda: function(*own))
-            self._called[key] = None if made is None else (own, *made)
-        recorded = self._called[key]
+        key = ("call", kind, bucket(rows))
+        recorded = self._recordings.find(key)
         if recorded is None:
+            own = tuple(tensor.new_zeros((bucket(rows), *tensor.shape[1:])) for tensor in inputs)
+            recorded = self._recordings.record(key, own, lambda: function(*own), on_cache=False)
+        if recorded.repeat is None:
             return function(*inputs)
-        own, out, repeat = recorded
-        for room, tensor in zip(own, inputs, strict=True):
+        for room, tensor in zip(recorded.inputs, inputs, strict=True):
             room[:rows].copy_(tensor)
-        repeat()
-        found: T = out
+        recorded.repeat()
+        found: T = recorded.out
         return found
 
     def lasting(self, found: Tensor) -> Tensor:
-        return found.clone() if self._recording.active else found
+        return found.clone() if self._recordings.active else found
 
     def forget(self) -> None:
-        self._recorded.clear()
-        self._called.clear()
+        self._recordings.forget()
 
     def _view(self, sent: _DevicePass) -> TreeView:
         this_pass = TreePass(sent.layout, self._backend.attend_packed)
@@ -244,24 +233,27 @@ class DeviceExecutor(Executor):
         ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
         self.cache.make_room(max(ends) + 1)  # one row for what is padding
         if self._reallocations != self.cache.reallocations:
-            self._recorded.clear()
+            self._recordings.forget_passes()
             self._reallocations = self.cache.reallocations
         nodes = max(FEWEST_NODES, bucket(int(inputs.layout.nodes.max())))
         shape = PackedShape(len(starts), nodes, bucket(inputs.layout.queries))
-        key = (kind, shape)
-        found = self._recorded.get(key)
+        key = ("pass", kind, shape)
+        found = self._recordings.find(key)
         if found is None:
             # what is padding is written behind all sequences' rows
             fill = {"rows": self.cache.capacity - 1, **{name: numbers.padding for name, numbers in more.items()}}
-            found = self._recorded[key] = self._made(_Memory(shape, fill, self.device), work)
+            memory = _Memory(shape, fill, self.device)
+            memory.clear()
+            memory.send()
+            found = self._recordings.record(key, memory, lambda: self._work(memory, work), on_cache=True)
         slots = np.repeat(np.arange(len(inputs.counts)), inputs.counts)
         rows = np.concatenate([np.arange(*of) for of in zip(starts, ends, strict=True)])
-        found.memory.wait()
-        sent = {name: numbers.values for name, numbers in more.items()}
-        found.memory.write(inputs, {"slots": slots, "rows": rows, **sent})
-        found.memory.send()
-        if found.repeat is None or self.failure is not None:
-            out: T = self._work(found.memory, work)
+        memory = found.inputs
+        memory.wait()
+        memory.write(inputs, {"slots": slots, "rows": rows, **{name: one.values for name, one in more.items()}})
+        memory.send()
+        if found.repeat is None:
+            out: T = self._work(memory, work)
         else:
             found.repeat()
             out = found.out
@@ -271,14 +263,6 @@ class DeviceExecutor(Executor):
     def _work(self, memory: _Memory, work: Callable[[_DevicePass], T]) -> T:
         self.cache.stage_at(memory.slots.long(), memory.rows.long())
         return work(memory.on_device)
-
-    def _made(self, memory: _Memory, work: Callable[[_DevicePass], Any]) -> _Recorded:
-        memory.clear()
-        memory.send()
-        recorded = self._recording.record(lambda: self._work(memory, work))
-        if recorded is None:
-            return _Recorded(memory, None, None)
-        return _Recorded(memory, *recorded)
 
     def _move(self, sequences: Tensor, walks: Tensor) -> None:
         """Commit to the cache, with a mover that is made once for its buffers."""

@@ -86,7 +86,7 @@ class PromptPass(Pass):
         self._start = start
         self._count = count
         self._chain = TreeLayout.chain(start, count)
-        self._masks: dict[int | None, Tensor] = {}
+        self._masks: dict[tuple[int | None, torch.device], Tensor] = {}
         self._backend = backend
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
@@ -111,8 +111,9 @@ class PromptPass(Pass):
         return out[:, :, unread:]
 
     def _mask(self, end: int, window: int | None, device: torch.device) -> Tensor:
-        """Which of the positions up to `end` each query sees, made once for all layers."""
-        if window not in self._masks:
+        """Which of the positions up to `end` each query sees, made once for all layers of a device."""
+        at = window, device
+        if at not in self._masks:
             behind = torch.arange(self._start, end, device=device)[:, None] - torch.arange(end, device=device)
-            self._masks[window] = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
-        return self._masks[window]
+            self._masks[at] = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
+        return self._masks[at]

@@ -120,58 +120,78 @@ class PassRecorder(ABC):
         """As `talon_core.runtime.scores.best_numbers`, but for rounding: in recorded passes and in others alike."""
 
 
-class _Beside:
-    """How many threads use the device beside the one that decodes."""
+class _Captures:
+    """What captures of this process share.
+
+    Attributes:
+        beside: how many threads use the device beside the one that decodes.
+        failure: why a capture broke off; None while none has.
+    """
 
     def __init__(self) -> None:
-        self.threads = 0
+        self.beside = 0
+        self.failure: str | None = None
 
 
-_BESIDE = _Beside()
+_CAPTURES = _Captures()
 
 
 @contextmanager
 def used_beside() -> Iterator[None]:
-    """While entered, another thread uses the device as well: what is recorded leaves its work alone.
+    """While entered, another thread uses the device as well, and is not forbidden to wait for it.
 
-    Neither its calls that allocate memory break a capture off then, nor is it forbidden to wait for the device, which
-    can only be forbidden to a whole process. So it is not looked for beforehand whether a pass asks the device for
+    That can only be forbidden to a whole process. So it is not looked for beforehand whether a pass asks the device for
     something: one that does is found when its capture breaks off.
     """
-    _BESIDE.threads += 1
+    _CAPTURES.beside += 1
     try:
         yield
     finally:
-        _BESIDE.threads -= 1
+        _CAPTURES.beside -= 1
 
 
 class CudaGraphs(Recorder):
-    """CUDA graphs, which share one pool of memory: what one of them returns may be lost when another is repeated."""
+    """CUDA graphs, which share one pool of memory: what one of them returns may be lost when another is repeated.
+
+    Once a capture has broken off, nothing is captured any more in this process: the allocators of some versions of
+    PyTorch take it for one that goes on, and then give no memory back, or fail.
+    """
 
     def __init__(self) -> None:
         self._stream: Any = None  # one for warming up and for capturing, so that libraries have their memory by then
         self._last: Any = None  # keeps the pool alive where all other graphs are given up
 
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        if _CAPTURES.failure is not None:
+            raise RuntimeError(f"nothing is captured after a capture of this process broke off ({_CAPTURES.failure})")
         if self._stream is None:
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
         before = torch.cuda.current_stream()
-        self._stream.wait_stream(before)
-        with torch.cuda.stream(self._stream):
-            function()  # kernels are compiled and buffers made
-            with nullcontext() if _BESIDE.threads else _asking_raises():
-                function()  # found here, a question does no harm; a capture that breaks off may
-        before.wait_stream(self._stream)
+        self._warm_up(function, before)
         graph = torch.cuda.CUDAGraph()
         pool = self._last.pool() if self._last is not None else None
         try:
-            mode = "thread_local" if _BESIDE.threads else "global"
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode=mode):
+            # in the mode "global", what other threads allocate would break the capture off
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
                 out = function()
+        except BaseException as error:
+            _CAPTURES.failure = one_line(error)
+            raise
         finally:
             torch.cuda.set_stream(before)  # a capture that breaks off leaves its own
         self._last = graph
         return out, graph.replay
+
+    def _warm_up(self, function: Callable[[], object], before: Any) -> None:
+        """Call it on the stream that captures; what comes on the one before waits for it, even if it fails."""
+        self._stream.wait_stream(before)
+        try:
+            with torch.cuda.stream(self._stream):
+                function()  # kernels are compiled and buffers made
+                with nullcontext() if _CAPTURES.beside else _asking_raises():
+                    function()  # found here, a question does no harm; a capture that breaks off does
+        finally:
+            before.wait_stream(self._stream)
 
 
 @contextmanager

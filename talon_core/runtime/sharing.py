@@ -96,13 +96,24 @@ def _readable_weight(module: Any, what: str) -> Tensor:
 def shared_embedding(model: Any) -> Callable[[Tensor], Tensor]:
     """A causal LM's token embedding as a table look-up, without the scale that some models apply after it.
 
-    From token ids, int64 of any shape, to `(.., width)`; raises as `output_weight` does.
+    From token ids, int64 of any shape, to `(.., width)`; raises as `output_weight` does, and if the table is on another
+    device than the model's first layer.
     """
     table = model.get_input_embeddings()
     if isinstance(table, BlockEmbedding):
         return lambda ids: table.look_up(ids)
     weight = embedding_weight(model)
+    _check_place(model, weight.device, "token embedding")
     return lambda ids: torch.nn.functional.embedding(ids, weight)
+
+
+def _check_place(model: Any, device: torch.device, what: str) -> None:
+    """Make sure that a part of a model can be run where the model's states are."""
+    if device != model.device:
+        raise ValueError(
+            f"the model's {what} is on {device}, and its first layer on {model.device}; a drafter that shares it needs "
+            "both on one device. Load the model on one, or choose a drafter that reads tokens alone"
+        )
 
 
 def shared_output(model: Any, vocabulary: Tensor | None = None) -> nn.Module:
@@ -113,10 +124,13 @@ def shared_output(model: Any, vocabulary: Tensor | None = None) -> nn.Module:
         vocabulary: shape `(draft vocab,)`, int64; None for all tokens, which copies nothing.
 
     Raises:
-        ValueError: if these are no different tokens of the model, or the rows of its LM head cannot be read.
+        ValueError: if these are no different tokens of the model, or the rows of its LM head cannot be read; or if all
+            of it is shared, and on another device than the model's first layer.
     """
     lm_head: Any = model.get_output_embeddings()
     if vocabulary is None:
+        for weight in lm_head.parameters():
+            _check_place(model, weight.device, "output layer")
         whole: nn.Module = lm_head
         return whole
     check_tokens("the tokens of the smaller vocabulary", vocabulary.cpu(), output_shape(model)[0])
@@ -132,4 +146,4 @@ def shared_output(model: Any, vocabulary: Tensor | None = None) -> nn.Module:
     part.weight = nn.Parameter(weight.detach()[rows], requires_grad=False)
     if bias is not None:
         part.bias = nn.Parameter(bias.detach()[rows], requires_grad=False)
-    return part
+    return part.to(model.device)

@@ -2,16 +2,21 @@
 
 A tape holds the operations of one call with the tensors they read and wrote, as a graph holds kernels and addresses.
 Repeating it runs no Python of the recorded function: numbers that were taken from the host stay what they were, and a
-request to the host is refused.
+request to the host is refused. So is memory that nobody keeps, such as a tensor that was made of numbers of the host
+meanwhile: a graph would read whatever comes to stand there.
 """
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
+from weakref import WeakSet, ref
 
+import attrs
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_map_only
 
 from talon_core.attention import DeviceBackend, PackedLayout
 from talon_core.runtime.recording import Recorder
@@ -25,6 +30,21 @@ ASKS_THE_HOST = {"aten::item", "aten::_local_scalar_dense", "aten::nonzero", "at
 # mypy: disable-error-code="no-untyped-call"
 
 
+@attrs.frozen(eq=False)
+class _Given:
+    """A tensor that was not made by a tape's steps.
+
+    Attributes:
+        one: the tensor, for as long as somebody keeps it.
+        same: another one of its memory.
+        step: what read it first.
+    """
+
+    one: "ref[Tensor]"
+    same: Tensor
+    step: object
+
+
 class Tape(TorchDispatchMode):
     """Writes down what is done while it is entered."""
 
@@ -33,6 +53,9 @@ class Tape(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._steps: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]] = []
+        self._made: dict[int, Tensor] = {}  # by the steps; by identity
+        self._given: dict[int, _Given] = {}  # from outside; likewise
+        self._every: list[_Given] = []
 
     def __enter__(self) -> "Tape":
         Tape.current = self
@@ -52,8 +75,41 @@ class Tape(TorchDispatchMode):
         """Do one step, and write it down as one, whatever it does inside."""
         with _disable_current_modes():
             out = function(*args, **kwargs)
-        self._steps.append((function, args, kwargs, out))
+            args, kwargs = tree_map_only(Tensor, partial(self._kept, function), (tuple(args), kwargs))
+            self._made |= {id(one): one for one in _tensors(out) if not self._known(one)}
+            self._steps.append((function, args, kwargs, tree_map_only(Tensor, partial(self._kept, function), out)))
         return out
+
+    def _known(self, tensor: Tensor) -> bool:
+        """Whether it came from outside."""
+        known = self._given.get(id(tensor))
+        return known is not None and known.one() is tensor
+
+    def _kept(self, step: object, tensor: Tensor) -> Tensor:
+        """A tensor as the tape keeps it: what comes from outside it does not keep alive."""
+        if id(tensor) in self._made:
+            return tensor
+        if not self._known(tensor):
+            self._given[id(tensor)] = _Given(ref(tensor), tensor.detach(), step)
+            self._every.append(self._given[id(tensor)])
+        return self._given[id(tensor)].same
+
+    def check_kept(self) -> None:
+        """Make sure that somebody keeps the memory that the steps read and have not made.
+
+        A tensor of no dimension need not be kept: a graph holds the number.
+
+        Raises:
+            RuntimeError: if nobody does.
+        """
+        if any(given.one() is None for given in self._every):
+            gc.collect()
+        for given in self._every:
+            if given.one() is None and given.same.ndim:
+                raise RuntimeError(
+                    f"{given.step} reads a tensor of shape {tuple(given.same.shape)} that came from outside of the "
+                    "pass and that nobody keeps; numbers of the host are sent with a pass"
+                )
 
     def repeat(self) -> None:
         """Do all steps again, in the same memory."""
@@ -64,37 +120,61 @@ class Tape(TorchDispatchMode):
                     old.copy_(new)
 
 
+class _Recorded:
+    """A tape, and what it gives.
+
+    Attributes:
+        results: these tensors.
+    """
+
+    def __init__(self, recorder: "TapeRecorder", tape: Tape, results: list[Tensor]) -> None:
+        self._recorder = recorder
+        self._tape = tape
+        self.results = results
+
+    def repeat(self) -> None:
+        self._recorder.repeated += 1
+        for other in self._recorder.alive:  # graphs share their memory
+            if other is not self:
+                _poison(other.results)
+        self._tape.repeat()
+
+
 class TapeRecorder(Recorder):
     """Records tapes.
 
     Attributes:
         recorded: how many.
         repeated: how often any of them was repeated.
+        alive: those that somebody keeps.
     """
 
     def __init__(self) -> None:
         self.recorded = 0
         self.repeated = 0
-        self._results: list[list[Tensor]] = []
+        self.alive: WeakSet[_Recorded] = WeakSet()
+
+    @property
+    def retained(self) -> int:
+        """Bytes that stay because tapes are kept which return them; of a graph, what it makes besides is shared."""
+        storages = (one.untyped_storage() for each in self.alive for one in each.results)
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
         for _ in range(2):
             function()
         with Tape() as tape:
             out = function()
+        tape.check_kept()
         self.recorded += 1
-        own = [one for one in tree_iter(out) if isinstance(one, Tensor)]
-        _poison(own)  # a graph has computed nothing when it is recorded
-        self._results.append(own)
+        made = _Recorded(self, tape, [*_tensors(out)])
+        _poison(made.results)  # a graph has computed nothing when it is recorded
+        self.alive.add(made)
+        return out, made.repeat
 
-        def repeat() -> None:
-            self.repeated += 1
-            for others in self._results:  # graphs share their memory
-                if others is not own:
-                    _poison(others)
-            tape.repeat()
 
-        return out, repeat
+def _tensors(of: Any) -> Iterator[Tensor]:
+    return (one for one in tree_iter(of) if isinstance(one, Tensor))
 
 
 def _poison(results: list[Tensor]) -> None:

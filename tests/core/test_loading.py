@@ -459,7 +459,7 @@ def test_a_backend_that_cannot_serve_a_model_is_named_with_the_model_and_a_way_o
             raise ValueError("key and value differ in their last axis")
 
     sentence = (
-        "LlamaForCausalLM cannot verify a tree with attention backend 'narrow' "
+        "LlamaForCausalLM cannot verify a tree of 7 nodes with attention backend 'narrow' "
         "(key and value differ in their last axis); choose another target, or another backend"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
@@ -563,8 +563,56 @@ def test_a_backend_that_takes_the_place_of_another_is_told_with_the_reason(caplo
 def test_a_backend_that_fails_is_an_error_where_it_was_asked_for_or_is_the_last(
     attention: str | None, classes: list[type[AttentionBackend]]
 ) -> None:
-    with pytest.raises(ValueError, match="cannot verify a tree with attention backend 'fails'"):
+    with pytest.raises(ValueError, match="cannot verify a tree of 7 nodes with attention backend 'fails'"):
         decoder_for_model(tiny_model("llama"), None, resolved_with(attention, *classes))
+
+
+TOO_LARGE = "out of resource: shared memory, Required: 294912, Hardware limit: 101376"
+
+
+class HasNoRoom(BeforeAllOthers, PlainDevice):
+    """A backend whose kernel for large trees needs more shared memory than there is."""
+
+    name = "has-no-room"
+
+    def attend_packed(self, query: Any, *rest: Any, **options: Any) -> Any:
+        if query.shape[1] > 8:
+            raise RuntimeError(TOO_LARGE)
+        return super().attend_packed(query, *rest, **options)
+
+
+@pytest.mark.parametrize(
+    ("policy", "taken"),
+    [("talon:budget=24", "plain-device"), ("talon:budget=8", "has-no-room"), (None, "has-no-room")],
+)
+def test_the_largest_tree_of_the_policy_is_tried_when_a_model_is_loaded(
+    caplog: pytest.LogCaptureFixture, policy: str | None, taken: str
+) -> None:
+    parts = attrs.evolve(resolved_with(None, HasNoRoom, PlainDevice).parts, policy=policy, drafter="ngram")
+    registry = resolved_with(None, HasNoRoom, PlainDevice).registry
+    decoder = decoder_for_model(tiny_model("llama"), None, resolve(parts, registry))
+    assert decoder.target.attention.name == taken  # type: ignore[attr-defined]
+    told = (
+        [] if taken == "has-no-room" else ["out of resource: shared memory, Required: 294912, Hardware limit: 101376"]
+    )
+    found = [said.partition("takes the place of 'has-no-room': ")[2] for said in caplog.messages]
+    assert [why for why in found if why] == told
+
+
+def test_why_a_backend_for_devices_cannot_be_used_on_a_gpu_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class WithoutCompiler(BeforeAllOthers, PlainDevice):
+        name = "without-compiler"
+
+        def unavailable(self, device: Any, dtype: Any) -> str | None:
+            return "there is no compiler"
+
+    registry = resolved_with(None, WithoutCompiler, SdpaAttention).registry
+    for device in ("cpu", "cuda:0"):
+        assert choose_attention(registry, None, torch.device(device), torch.float32).name == "sdpa"
+    assert caplog.messages == [
+        "attention backend 'without-compiler' cannot be used on cuda:0, so passes over trees may be slower, and not "
+        "recorded as CUDA graphs: there is no compiler"
+    ]
 
 
 class FailsOnTheHost(BeforeAllOthers, SdpaAttention):

@@ -1,6 +1,7 @@
 """Models whose passes are not what trees need are refused when they are loaded, in a sentence that says why."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,12 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import talon_core
-from talon_core.hf.probe import STEPS, PlainModel
+from talon_core.decoding import loading
+from talon_core.hf.experts import experts
+from talon_core.hf.probe import STEPS, PlainModel, unlike
+from talon_core.runtime import recording
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_core.tree import TokenTree
 from talon_tests.tiny_models import ARCHITECTURES, SMALL, tiny_model
 
@@ -146,3 +152,72 @@ def test_a_model_whose_generate_fails_is_decoded_all_the_same(monkeypatch: pytes
     monkeypatch.setattr(type(model), "_sample", failing)
     assert PlainModel(model)._generated(np.array([5, 9, 33]), np.array([7])) == ()
     assert len(talon_core.load(model, drafter="ngram").generate(PROMPT, max_new_tokens=5).token_ids) == 5
+
+
+def of_noise(nodes: slice, share: float) -> Callable[..., dict[int, Tensor]]:
+    """`along_paths` with the worst token of some nodes made better, by a share of the largest logit."""
+    own = PlainModel.along_paths
+
+    def noisy(self: PlainModel, *args: Any) -> dict[int, Tensor]:
+        found = own(self, *args)
+        for node in sorted(found)[nodes]:
+            found[node] = found[node].clone()
+            found[node][found[node].argmin()] += share * float(found[node].abs().max())
+        return found
+
+    return noisy
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "nodes", "share", "sound"),
+    [
+        ("qwen3-moe", torch.bfloat16, slice(2), 0.1, True),  # a token went to another expert
+        ("qwen3-moe", torch.bfloat16, slice(1), 9.0, False),  # and chooses another token
+        ("qwen3-moe", torch.bfloat16, slice(None), 0.1, False),  # every token is off
+        ("qwen3-moe", torch.float32, slice(2), 0.1, False),
+        ("llama", torch.bfloat16, slice(2), 0.1, False),
+    ],
+)
+def test_of_a_mixture_of_experts_the_choices_are_compared(
+    monkeypatch: pytest.MonkeyPatch, architecture: str, dtype: torch.dtype, nodes: slice, share: float, sound: bool
+) -> None:
+    monkeypatch.setattr(PlainModel, "along_paths", of_noise(nodes, share))
+    model = tiny_model(architecture).to(dtype)
+    if sound:
+        assert len(talon_core.load(model, drafter="ngram").generate(PROMPT, max_new_tokens=3).token_ids) == 3
+    else:
+        with pytest.raises(ValueError, match=r"does not give a tree's nodes the logits of plain decoding \(off by"):
+            talon_core.load(model, drafter="ngram")
+
+
+def test_rows_that_nearly_tie_are_alike_where_experts_choose() -> None:
+    plain = torch.tensor([4.0, 3.9, 0.0, -4.0], dtype=torch.bfloat16)
+    other = torch.tensor([3.9, 4.0, 1.0, -4.0], dtype=torch.bfloat16)  # off by a quarter, and chooses another token
+    last = torch.tensor([3.0, 0.0, 4.0, -4.0], dtype=torch.bfloat16)
+    assert unlike([plain, other], [plain, plain], routed=True) is None
+    assert unlike([plain, other], [plain, plain], routed=False) == (1, 1.0, pytest.approx(0.2))
+    assert unlike([plain, last], [plain, plain], routed=True) == (1, 4.0, pytest.approx(0.2))
+    assert unlike([plain, other, other], [plain] * 3, routed=True) == (1, 1.0, pytest.approx(0.2))
+    assert unlike([plain, plain, torch.nan * plain], [plain] * 3, routed=True) is not None
+
+
+@pytest.mark.parametrize(("architecture", "count"), [("llama", None), ("mixtral", 4), ("qwen3-moe", 4), ("gpt-oss", 4)])
+def test_mixtures_of_experts_are_known(architecture: str, count: int | None) -> None:
+    assert experts(tiny_model(architecture)) == count
+
+
+@pytest.mark.parametrize(("implementation", "asks"), [("eager", True), ("batched_mm", False)])
+def test_experts_that_ask_the_device_are_named_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, implementation: str, asks: bool
+) -> None:
+    monkeypatch.setattr(loading, "without_graphs", lambda *_: None)
+    monkeypatch.setattr(recording, "CudaGraphs", TapeRecorder)
+    model = tiny_model("qwen3-moe")
+    model.set_experts_implementation(implementation)
+    with pytest.warns(RuntimeWarning, match="asks the device") if asks else nullcontext():
+        decoder = talon_core.load(model, attention=TapedBackend(PlainDevice()), policy=None, accelerate=False)
+    executor = decoder.target.runner.executor  # type: ignore[attr-defined]
+    assert (executor.failure is not None) == asks
+    assert [said for said in caplog.messages if "set_experts_implementation('batched_mm') never asks" in said] == (
+        caplog.messages if asks else []
+    )

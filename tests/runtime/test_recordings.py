@@ -1,0 +1,116 @@
+"""What an executor keeps of what it has recorded: few, and one memory for what all of them return."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from talon_core import TokenTree
+from talon_core.runtime import recordings
+from talon_core.runtime.device import DeviceExecutor, bucket
+from talon_core.runtime.executor import TreeView
+from talon_core.runtime.results import FEWEST_ROWS, SharedResults
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
+
+CPU = torch.device("cpu")
+VOCAB, WIDTH, LARGEST = 50, 6, 90
+TABLE = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(0))
+STATES = torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def outputs(view: TreeView) -> tuple[Tensor, Tensor]:
+    """Logits and features of a model that looks at nothing but a token."""
+    return TABLE[view.ids], STATES[view.ids]
+
+
+def recorded() -> tuple[DeviceExecutor, TapeRecorder]:
+    recorder = TapeRecorder()
+    return DeviceExecutor(TapedBackend(PlainDevice()), CPU, recorder), recorder
+
+
+def mixed_requests(count: int) -> Iterator[tuple[bool, dict[int, TokenTree]]]:
+    """Whether each is walked, and its trees: of one to four sequences, and of all sizes."""
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        sizes = rng.integers(1, LARGEST, int(rng.integers(1, 5)))
+        trees = {
+            slot: TokenTree(rng.integers(0, VOCAB, size), np.arange(-1, size - 1), np.zeros(size))
+            for slot, size in enumerate(sizes.tolist())
+        }
+        yield bool(rng.integers(2)), trees
+
+
+def run(executor: DeviceExecutor, walked: bool, trees: dict[int, TokenTree]) -> list[Tensor]:
+    """The logits and features of a pass, in memory of their own."""
+    for slot in range(4):
+        executor.cache.open(slot, 2 * LARGEST)
+    inputs = executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
+    if walked:
+        made, walks = executor.walk(inputs, outputs, "outputs", [*trees], frozenset())
+        for slot, (path, token) in walks.items():
+            assert token == int(TABLE[trees[slot].tokens[path[-1]]].argmax())
+    else:
+        made = executor.run(inputs, outputs, "outputs")
+        executor.commit({slot: np.array([0]) for slot in trees})
+    return [one[: inputs.layout.queries].clone() for one in made]
+
+
+def test_a_hundred_mixed_requests_keep_few_recordings_and_one_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "MOST_RECORDED", 10)
+    executor, recorder = recorded()
+    most = 0
+    for walked, trees in mixed_requests(100):
+        most = max(most, sum(map(len, trees.values())))
+        ids = torch.from_numpy(np.concatenate([tree.tokens for tree in trees.values()]))
+        for found, expected in zip(run(executor, walked, trees), (TABLE[ids], STATES[ids]), strict=True):
+            assert torch.equal(found, expected)
+        assert len(recorder.alive) <= 10
+        rows = max(FEWEST_ROWS, 1 << (bucket(most) - 1).bit_length())
+        walks = sum(FEWEST_ROWS * (2 + nodes) * 4 for nodes in (32, 48, 64, 96))  # for the longest paths of each
+        assert recorder.retained <= rows * (VOCAB + WIDTH) * 4 + walks
+    assert executor.recorded == len(recorder.alive) == 10
+    assert recorder.recorded > 20  # there were more than are kept
+
+
+def test_what_came_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "MOST_RECORDED", 2)
+    executor, recorder = recorded()
+    rows = {size: torch.zeros(size, 3) for size in (1, 2, 4)}
+    for size, count in ((1, 1), (2, 2), (1, 2), (4, 3), (1, 3), (2, 4)):
+        executor.call("sign", torch.neg, rows[size])
+        assert recorder.recorded == count
+
+
+def test_results_of_one_kind_share_their_rows() -> None:
+    results = SharedResults()
+    one, (two, none) = results.copied((torch.ones(3, 2), (torch.ones(2), None)))
+    (other,) = results.copied((2 * torch.ones(5, 2),))
+    assert none is None
+    assert one.data_ptr() == other.data_ptr() != two.data_ptr()
+    assert other.tolist() == [[2, 2]] * 5
+    first, second = results.copied((torch.zeros(1, 2), torch.ones(1, 2)))
+    assert (first.tolist(), second.tolist()) == ([[0, 0]], [[1, 1]])  # of one pass they do not
+    assert results.moves == 0
+    large = results.copied(torch.ones(FEWEST_ROWS + 1, 2))
+    assert results.moves == 1
+    assert results.copied(torch.zeros(2, 2)).data_ptr() == large.data_ptr()
+
+
+def test_recordings_that_write_to_memory_of_before_are_dropped() -> None:
+    executor, recorder = recorded()
+    for size in (3, 2 * FEWEST_ROWS):
+        executor.call("sign", torch.neg, torch.zeros(size, 3))
+    assert len(recorder.alive) == 1
+    assert recorder.retained == 2 * FEWEST_ROWS * 3 * 4
+
+
+def test_what_was_recorded_before_a_failure_is_given_up() -> None:
+    executor, recorder = recorded()
+    executor.call("sign", torch.neg, torch.ones(3, 2))
+    with pytest.warns(RuntimeWarning, match="without CUDA graphs"):
+        executor.call("asks", lambda own: own * float(own.max()), torch.ones(3, 2))
+    assert (len(recorder.alive), recorder.retained) == (0, 0)
+    assert executor.call("sign", torch.neg, torch.ones(3, 2)).tolist() == [[-1, -1]] * 3

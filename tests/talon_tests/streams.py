@@ -1,0 +1,160 @@
+"""A device that is told apart from a GPU by nothing that `CudaGraphs` calls: streams in order, graphs, and faults.
+
+Nothing is computed. Each stream has a vector clock, which says what has surely been done before its next operation. Two
+operations on the same memory, one of which writes, are a `Race` unless one has surely been done before the other.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+Clock = dict[int, int]
+
+
+class Race(AssertionError):
+    """An operation may be done at the same time as another on the same memory."""
+
+
+class Stream:
+    """What is done in order."""
+
+    def __init__(self, device: "StreamDevice") -> None:
+        self.device = device
+        self.number = len(device.streams)
+        self.clock: Clock = {}
+        device.streams.append(self)
+
+    def wait_stream(self, other: "Stream") -> None:
+        _join(self.clock, other.clock)
+
+
+class Graph:
+    """What was captured: calls that are done again by `replay`."""
+
+    def __init__(self, device: "StreamDevice") -> None:
+        self._device = device
+        self.stream: Stream | None = None
+        self.nodes: list[Callable[[], None]] = []
+
+    def pool(self) -> object:
+        return self._device
+
+    def capture_begin(self, *_pool: object, capture_error_mode: str, **_: object) -> None:
+        self._device.modes.append(capture_error_mode)
+        self._device.operate("capture_begin")
+        self._device.capturing, self.stream = self, self._device.current
+
+    def capture_end(self) -> None:
+        broken, self._device.broken = self._device.broken, False
+        self._device.operate("capture_end")
+        self._device.capturing = None
+        if broken:
+            raise RuntimeError("the capture was invalidated")
+
+    def replay(self) -> None:
+        for node in self.nodes:
+            node()
+
+
+class StreamDevice:
+    """The device.
+
+    Args:
+        fails_at: the index of the operation that fails, counted from the last time that this was set; None for none.
+
+    Attributes:
+        done: what operations were tried, by name.
+        modes: the error mode of each capture that was tried.
+    """
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.fails_at = fails_at
+        self.done: list[str] = []
+        self.modes: list[str] = []
+        self.streams: list[Stream] = []
+        self.current = self.main = Stream(self)
+        self.capturing: Graph | None = None
+        self.broken = False  # the capture that goes on
+        self.sync_mode = 0
+        self._host: Clock = {}
+        self._touched: dict[str, list[tuple[bool, int, int]]] = {}  # whether it was written, by whom and when
+
+    def operate(self, name: str) -> None:
+        """Count an operation, and fail if it is the one that does."""
+        self.done.append(name)
+        if self.fails_at == len(self.done) - 1:
+            self.broken = self.capturing is not None
+            raise RuntimeError(f"injected at operation {self.fails_at}, {name}")
+
+    def launch(self, name: str, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()) -> None:
+        """A kernel on the current stream, or one that is captured."""
+        self.operate(name)
+        if self.capturing is not None and self.capturing.stream is self.current:
+            self.capturing.nodes.append(lambda: self._touch(reads, writes))
+        else:
+            self._touch(reads, writes)
+
+    def synchronize(self) -> None:
+        self.operate("synchronize")
+        for stream in self.streams:
+            _join(self._host, stream.clock)
+
+    def _touch(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
+        stream, clock = self.current.number, self.current.clock
+        _join(clock, self._host)
+        clock[stream] = clock.get(stream, 0) + 1
+        for memory in {*reads, *writes}:
+            write = memory in writes
+            for wrote, other, at in self._touched.setdefault(memory, []):
+                if (write or wrote) and clock.get(other, 0) < at:
+                    raise Race(f"{memory} is used on stream {stream}, and may still be used on stream {other}")
+            self._touched[memory].append((write, stream, clock[stream]))
+
+    def _set_sync_mode(self, mode: Any) -> None:
+        if mode == "error":
+            self.operate("set_sync_debug_mode")
+        self.sync_mode = 2 if mode == "error" else mode
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Let `torch.cuda` be this device; the context manager `torch.cuda.graph` stays PyTorch's own."""
+
+        def set_stream(stream: Stream) -> None:
+            self.current = stream
+
+        stands_for = {
+            "Stream": lambda: Stream(self),
+            "CUDAGraph": lambda: Graph(self),
+            "current_stream": lambda *_: self.current,
+            "set_stream": set_stream,
+            "stream": lambda stream: On(self, stream),
+            "synchronize": self.synchronize,
+            "empty_cache": lambda: self.operate("empty_cache"),
+            "get_sync_debug_mode": lambda: self.sync_mode,
+            "set_sync_debug_mode": self._set_sync_mode,
+        }
+        for name, stand_in in stands_for.items():
+            patch.setattr(torch.cuda, name, stand_in)
+        patch.setattr(torch._C, "_host_emptyCache", lambda: None, raising=False)
+
+
+class On:
+    """While entered, a stream is the current one. What does not leave it does not give it back."""
+
+    def __init__(self, device: StreamDevice, stream: Stream) -> None:
+        self._device = device
+        self._stream = stream
+        self._before = device.current
+
+    def __enter__(self) -> None:
+        self._device.operate("stream")
+        self._before, self._device.current = self._device.current, self._stream
+
+    def __exit__(self, *_: object) -> None:
+        self._device.current = self._before
+
+
+def _join(clock: Clock, other: Clock) -> None:
+    for stream, at in other.items():
+        clock[stream] = max(clock.get(stream, 0), at)
