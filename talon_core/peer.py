@@ -45,11 +45,14 @@ class PeerAnswer:
         token_ids: the new tokens. What comes after a token that ends the text, or after the limit, is cut off.
         target_passes: forward passes of the target, the prompt's among them; None if it does not know.
         draft_passes: forward passes of a draft model; None if it does not know.
+        prefill_seconds: in which it read the prompt, by its own clock; None if it does not say. The time of the whole
+            call is measured, whatever it says.
     """
 
     token_ids: Sequence[int]
     target_passes: int | None = None
     draft_passes: int | None = None
+    prefill_seconds: float | None = None
 
 
 def _nothing() -> None:

@@ -28,8 +28,10 @@ IMPORTED_BY = {
     "talon_drafters": {CONTRACTS, "runtime", "models", "retrieval"},
 }
 """The rooms that plugins of ours import."""
-IMPORTED_BY_PEERS = {"peers", CONTRACTS, "models", "runtime", "hf"}
-"""The rooms that our peers import: a plugin in the core's folder, and the last room, so that nobody imports them."""
+IMPORTED_BY_PEERS = {"peers", CONTRACTS, "models", "runtime", "plugins", "hf"}
+"""The rooms that our peers import: a plugin in the core's folder, and the last room, so that nobody imports them.
+
+One that is given a drafter's head finds the drafter by its name."""
 IMPORTED_BESIDES = {
     "talon_drafters.conflayers.drafter": {"hf"},
     "talon_drafters.draft_model.drafter": {"hf"},

@@ -35,7 +35,8 @@ def program(method: Mapping[str, Any]) -> str:
     if "peer" in method:
         peer, _, options = name.partition(":")
         tree = ", TALON's head as a tree" if peer == "openvino" and "depth=" in options else ""
-        return PROGRAMS[peer] + tree
+        draft = re.search(r"draft=([\w-]+)", options)
+        return PROGRAMS[peer] + tree + (f", `{draft[1]}`" if draft is not None else "")
     return {"none": "TALON, plain", "generate": "transformers, `generate`"}.get(name, f"TALON, `{name}`")
 
 

@@ -55,6 +55,8 @@ class Summary:
         measurements: how many there are.
         tokens_per_second: median over prompts, of each prompt's median over repetitions.
         speed: the same with its interval.
+        after_prompt: likewise without the seconds in which prompts were read; a peer's are by its own clock. None where
+            that is not known.
         ratio: to the baseline, in tokens per second, prompt by prompt; None if there is no prompt that both decoded.
         to_plain: the same to plain decoding, whatever the baseline is.
         more_prompts: how many more prompts would decide on which side of 1 `ratio` is, an estimate; 0 where that is
@@ -79,6 +81,7 @@ class Summary:
     measurements: int
     tokens_per_second: float
     speed: Interval
+    after_prompt: Interval | None
     ratio: Interval | None
     to_plain: Interval | None
     more_prompts: int | None
@@ -190,6 +193,7 @@ def _summary(
         measurements=len(of),
         tokens_per_second=speed.median,
         speed=speed,
+        after_prompt=_after_prompt(of),
         ratio=ratio,
         to_plain=ratio if reference is plain else speed_ratio(of, plain),
         more_prompts=more_prompts(ratio),
@@ -208,17 +212,30 @@ def _summary(
     )
 
 
-def speeds(measurements: Iterable[Measurement]) -> dict[Key, float]:
-    """Tokens per second of each prompt: all turns of a repetition together, then the median over repetitions."""
+def speeds(measurements: Iterable[Measurement], without: str | None = None) -> dict[Key, float]:
+    """Tokens per second of each prompt: all turns of a repetition together, then the median over repetitions.
+
+    Args:
+        measurements: of one method.
+        without: a part of the seconds that does not count, by its name in `Stats`.
+    """
     totals: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
     for each in measurements:
         total = totals[each.set, each.prompt][each.repetition]
         total[0] += each.stats["new_tokens"]
-        total[1] += each.stats["seconds"]
+        total[1] += each.stats["seconds"] - (each.stats[without] if without is not None else 0.0)
     return {
         key: statistics.median(tokens / seconds for tokens, seconds in repetitions.values())
         for key, repetitions in totals.items()
     }
+
+
+def _after_prompt(of: Sequence[Measurement]) -> Interval | None:
+    """Tokens per second once the prompt was read; None where that is not known, or took no less than all."""
+    read = [each.stats.get("prefill_seconds") for each in of]
+    if any(seconds is None or seconds >= each.stats["seconds"] for seconds, each in zip(read, of, strict=True)):
+        return None
+    return median_with_interval([*speeds(of, "prefill_seconds").values()])
 
 
 def speed_ratio(of: Sequence[Measurement], reference: Sequence[Measurement]) -> Interval | None:

@@ -75,6 +75,7 @@ def engine_from_outside(answer: Timed, plain: Decoder) -> Engine:
             "tokens_per_second": len(tokens) / seconds,
             "target_passes": found.target_passes,
             "draft_passes": found.draft_passes,
+            "prefill_seconds": found.prefill_seconds,
         }
         stats = {field.name: known.get(field.name) for field in attrs.fields(Stats)}
         return Decoded(tokens, "eos" if tokens[-1] in request.eos else "length", stats, None, None)

@@ -18,7 +18,7 @@ from talon_core.records import as_plain
 ENDINGS: Mapping[str, str] = {".json": "json", ".md": "markdown", ".tex": "latex", ".csv": "csv"}
 """How a file's name ends, and what is written into it."""
 
-INTERVALS = ("speed", "ratio", "to_plain", "mat", "mat_ratio", "accepted_ratio", "mat_of_sets")
+INTERVALS = ("speed", "after_prompt", "ratio", "to_plain", "mat", "mat_ratio", "accepted_ratio", "mat_of_sets")
 NUMBERS = ("draft_passes_per_round", "outside_target", "identical", "compared", "more_prompts")
 
 

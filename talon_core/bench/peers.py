@@ -1,9 +1,10 @@
 """Peers of a run: refused before anything is loaded, opened with the model, asked one prompt at a time, and checked."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, written
+from talon_core.errors import PluginError, blaming, blaming_bugs, is_number, is_whole, naming, written
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ def _checked(peer: Peer, answer: Any, vocab_size: int) -> PeerAnswer:
         passes = getattr(answer, field)
         if passes is not None and not (is_whole(passes) and passes >= 0):
             raise PluginError(f"{naming('peer', peer)} tells of {written(passes)} {field}; they are a number, or None")
+    reading = answer.prefill_seconds
+    if reading is not None and not (is_number(reading) and 0 <= reading < math.inf):
+        raise PluginError(
+            f"{naming('peer', peer)} tells of {written(reading)} prefill_seconds; they are a number from 0 on, or None"
+        )
     with blaming("peer", peer, "decode"):
         tokens = [*answer.token_ids]
     if not tokens:
@@ -112,7 +118,12 @@ def _checked(peer: Peer, answer: Any, vocab_size: int) -> PeerAnswer:
         raise PluginError(
             f"{naming('peer', peer)} decoded token {written(wrong)}; the vocabulary has ids 0 to {vocab_size - 1}"
         )
-    return PeerAnswer([int(token) for token in tokens], _number(answer.target_passes), _number(answer.draft_passes))
+    return PeerAnswer(
+        [int(token) for token in tokens],
+        _number(answer.target_passes),
+        _number(answer.draft_passes),
+        None if reading is None else float(reading),
+    )
 
 
 def _number(passes: int | None) -> int | None:

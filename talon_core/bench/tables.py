@@ -68,6 +68,8 @@ def sentences(compared: Comparison | SideBySide) -> Iterator[tuple[str, str]]:
 def _of_run(comparison: Comparison) -> Iterator[Sheet]:
     """Over all prompts, by set where there are several, by depth where something was drafted."""
     yield _overall(comparison)
+    if any(one.lossless == MEASURED and one.after_prompt is not None for one in comparison.all.values()):
+        yield _after_prompts(comparison)
     if comparison.baseline != PLAIN and comparison.all[comparison.baseline].mat_ratio is not None:
         yield _mat_ratios(comparison)
     if len(comparison.sets) > 1:
@@ -100,6 +102,20 @@ def _overall(comparison: Comparison) -> Sheet:
         ],
         dim=frozenset(number for number, method in enumerate(comparison.all) if method == comparison.baseline),
         caption=f"{BELOW}; {RATIO}; outside target: of the time; equal: outputs that are the same as with {PLAIN}",
+    )
+
+
+def _after_prompts(comparison: Comparison) -> Sheet:
+    """Speed with and without the reading of prompts, of the methods that say how long it took."""
+    return Sheet(
+        "without the prompts",
+        ["method", "tokens/s", "after the prompt"],
+        [
+            [named(method, one), _figure(one.speed, ".1f"), _figure(one.after_prompt, ".1f")]
+            for method, one in comparison.all.items()
+            if one.after_prompt is not None
+        ],
+        caption=f"{BELOW}; after the prompt: all new tokens over the rest of the time; of peers, as they say",
     )
 
 

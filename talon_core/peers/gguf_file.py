@@ -1,25 +1,29 @@
 """A loaded model as a GGUF file, with its own weights, number for number."""
 
-import contextlib
-import hashlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from talon_core.paths import cache_folder, put_in_place
 from talon_core.peer import PeerSetting
+from talon_core.peers.gguf_writing import (
+    digest_of,
+    head_dim_of,
+    made_once,
+    pairs_beside,
+    rope_factors,
+    write_settings,
+    write_vocabulary,
+    write_weight,
+    written_at,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FORM = 1
 """Of the files that are written here; another form is another file."""
-
-END_KEYS = ("eos", "eot", "eom")
-"""What GGUF calls the tokens that end a text, of which it knows three."""
 
 
 @attrs.frozen
@@ -61,27 +65,7 @@ def gguf_of(setting: PeerSetting) -> Path:
         OSError: if it cannot be written; nothing is left of it then.
     """
     family = _family(setting.model)
-    folder = cache_folder() / "gguf"
-    path = folder / f"{_name(setting)}.gguf"
-    if path.is_file():
-        return path
-    folder.mkdir(parents=True, exist_ok=True)
-    from filelock import FileLock
-
-    with FileLock(folder / ".lock"):
-        if not path.is_file():
-            with tempfile.NamedTemporaryFile(dir=folder, suffix=".partial", delete=False) as unfinished:
-                pass
-            try:
-                _write(setting, family, Path(unfinished.name))
-                put_in_place(Path(unfinished.name), path)
-            except BaseException as error:
-                with contextlib.suppress(OSError):
-                    Path(unfinished.name).unlink()
-                if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
-                    raise OSError(error.errno, error.strerror, str(path)) from error
-                raise
-    return path
+    return made_once(_name(setting), lambda path: _write(setting, family, path))
 
 
 def _family(model: Any) -> Family:
@@ -112,14 +96,8 @@ def _ropes(rope: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _name(setting: PeerSetting) -> str:
     """Of the file: the same for the same numbers and end tokens alone."""
-    import torch
-
-    digest = hashlib.sha256(f"{FORM} {sorted(setting.eos)} {setting.model.config.to_json_string()}".encode())
-    with torch.no_grad():
-        for name, weight in _weights(setting.model):
-            digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-            digest.update(weight.contiguous().view(torch.uint8).numpy().data)
-    return f"{setting.model.config.model_type}-{digest.hexdigest()[:24]}"
+    said = f"{FORM} {sorted(setting.eos)} {setting.model.config.to_json_string()}"
+    return f"{setting.model.config.model_type}-{digest_of(said, _weights(setting.model))}"
 
 
 def _weights(model: Any) -> "Iterator[tuple[str, Tensor]]":
@@ -134,25 +112,21 @@ def _write(setting: PeerSetting, family: Family, path: Path) -> None:
     import gguf
 
     config = setting.model.config
-    writer = gguf.GGUFWriter(path, family.arch)
-    try:
-        _write_settings(writer, config, family)
-        _write_vocabulary(writer, config.vocab_size, setting)
+    with written_at(path, family.arch) as writer:
+        write_settings(writer, config, config.vocab_size)
+        if family.window:
+            _check_gemma(config)
+            writer.add_sliding_window(config.sliding_window)
+        write_vocabulary(writer, config.vocab_size, setting.eos)
         names = gguf.get_tensor_name_map(_arch(family), config.num_hidden_layers)
         for name, weight in _weights(setting.model):
             written = names.get_name(name, try_suffixes=(".weight", ".bias"))
             if written is None:
                 raise ValueError(f"GGUF has no name for the model's weight '{name}'; give a file with file=")
-            numbers, kind = _numbers(_arranged(name, weight, config, family))
-            writer.add_tensor(written, numbers, raw_dtype=kind)
+            write_weight(writer, written, _arranged(name, weight, config, family))
         factors = _factors(setting.model)
         if factors is not None:
             writer.add_tensor("rope_freqs.weight", factors)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-    finally:
-        writer.close()
 
 
 def _arch(family: Family) -> Any:
@@ -161,62 +135,26 @@ def _arch(family: Family) -> Any:
     return next(arch for arch in MODEL_ARCH if MODEL_ARCH_NAMES[arch] == family.arch)
 
 
-def _write_settings(writer: Any, config: Any, family: Family) -> None:
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    ropes = getattr(config, "rope_parameters", None) or {}
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_rope_freq_base(ropes.get("full_attention", ropes)["rope_theta"])
-    if family.window:
-        _check_gemma(config, head_dim)
-        writer.add_sliding_window(config.sliding_window)
-
-
 def _factors(model: Any) -> Any:
     """By what the frequencies of positions are divided, shape `(head_dim / 2,)`; None if by nothing."""
-    import torch
-
     rope = getattr(model.config, "rope_parameters", None) or {}
     if "rope_type" not in rope or rope["rope_type"] == "default":
         return None
-    found = next(each for each in map(_frequencies, model.modules()) if each is not None).float().cpu()
-    exponents = torch.arange(len(found), dtype=torch.float64) / len(found)
-    return (rope["rope_theta"] ** -exponents / found).float().numpy()
+    return rope_factors(rope, next(each for each in map(_frequencies, model.modules()) if each is not None))
 
 
 def _frequencies(module: Any) -> "Tensor | None":
     return getattr(module, "inv_freq", None)
 
 
-def _check_gemma(config: Any, head_dim: int) -> None:
+def _check_gemma(config: Any) -> None:
     """What llama.cpp takes for granted of this family and reads nowhere."""
     pattern = [
         "full_attention" if (layer + 1) % 6 == 0 else "sliding_attention" for layer in range(len(config.layer_types))
     ]
     local = config.rope_parameters["sliding_attention"]["rope_theta"]
-    if [*config.layer_types] != pattern or local != 10_000 or config.query_pre_attn_scalar != head_dim:
+    if [*config.layer_types] != pattern or local != 10_000 or config.query_pre_attn_scalar != head_dim_of(config):
         raise ValueError("the model is no Gemma 3 as llama.cpp has it; give a GGUF file with file=")
-
-
-def _write_vocabulary(writer: Any, size: int, setting: PeerSetting) -> None:
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list([f"<{token}>" for token in range(size)])
-    writer.add_token_types([1] * size)
-    writer.add_token_merges(["< >"])
-    writer.add_add_bos_token(False)
-    for key, token in zip(END_KEYS, sorted(setting.eos), strict=False):
-        add: Callable[[int], None] = getattr(writer, f"add_{key}_token_id")
-        add(token)
 
 
 def _arranged(name: str, weight: "Tensor", config: Any, family: Family) -> "Tensor":
@@ -226,20 +164,7 @@ def _arranged(name: str, weight: "Tensor", config: Any, family: Family) -> "Tens
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2], 0)
     if not (family.rotated and heads):
         return weight
-    rest = weight.shape[1:]
-    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, *rest).transpose(1, 2).reshape(weight.shape)
-
-
-def _numbers(weight: "Tensor") -> tuple[Any, Any]:
-    """A weight's bytes or numbers, and GGUF's type: matrices in the model's own, the rest in float32."""
-    import torch
-    from gguf import GGMLQuantizationType as Types
-
-    if weight.ndim < 2 or weight.dtype not in (torch.bfloat16, torch.float16):
-        return weight.float().contiguous().numpy(), Types.F32
-    if weight.dtype == torch.float16:
-        return weight.contiguous().numpy(), Types.F16
-    return weight.contiguous().view(torch.uint8).numpy(), Types.BF16
+    return pairs_beside(weight, heads)
 
 
 def main_type(path: Path) -> str:

@@ -27,13 +27,14 @@ def split_parts(of: str, what: str, example: str) -> list[str]:
     return found
 
 
-def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any]) -> tuple[Any, ...]:
+def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any], option: str = "of") -> tuple[Any, ...]:
     """What the parts describe, in order, by what is installed.
 
     Args:
         kind: a key of `talon_core.plugins.registry.KINDS`.
         written: as `split_parts` gives them.
         besides: what words stand for that are no specs.
+        option: in which they are written, for the error.
 
     Raises:
         ValueError: for an unknown name or a bad option; the sentence says what there is.
@@ -45,4 +46,4 @@ def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any]) ->
             besides[part] if part in besides else built(registry, kind, nested.part_spec(part)) for part in written
         )
     except LookupError as error:
-        raise ValueError(f"of: {error.args[0]}") from None
+        raise ValueError(f"{option}: {error.args[0]}") from None

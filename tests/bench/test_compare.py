@@ -220,6 +220,22 @@ def test_what_is_not_known_of_generate_is_left_open(folder_of, measurement):
     assert "0.50x" in shown(found)
 
 
+def test_what_a_peer_says_of_its_prompts_is_shown_without_them(folder_of, measurement):
+    """Ten tokens in two seconds, half a second of which went into the prompt."""
+    own = {"prefill_seconds": 0.5}
+    lines = [measurement("none", 0, 2.0, stats=own), measurement("ngram", 0, 2.0, stats={"prefill_seconds": None})]
+    folder = folder_of(lines)
+    found = compare(read_results(folder))
+    assert found.all["none"].after_prompt.median == 10 / 1.5
+    assert found.all["ngram"].after_prompt is None
+    assert "without the prompts" not in shown(found)
+    folder = folder_of([lines[0], measurement("ngram", 0, 2.0, stats=own, lossless="measured")], "peers")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["settings"]["methods"][1] |= {"lossless": "measured", "peer": "ngram"}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert "without the prompts" in shown(compare(read_results(folder)))
+
+
 def test_nothing_measured_is_nothing_to_compare(folder_of):
     with pytest.raises(ValueError, match="nothing is measured in"):
         compare(read_results(folder_of([])))

@@ -16,5 +16,5 @@ def open_eagle(spec: Eagle, target: Target) -> Drafter:
     files = EagleFiles.of(read_checkpoint(spec.path))
     output_shape(target.model)  # raises where it cannot be read
     head = files.head(target.model.get_output_embeddings(), target.vocab_size)
-    embed = embedding_of(head, head.num_features, target, files.checkpoint)
+    embed = embedding_of(head, head.num_features, target.model, files.checkpoint)
     return feature_drafter(head, embed, target, files.describe(head), weights=spec.weights)

@@ -1,6 +1,6 @@
 """Opening an EAGLE-3 head for a target, and finding out what its layers' numbers mean."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import attrs
@@ -28,17 +28,12 @@ def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
     """Open an EAGLE-3 head; raises as `DrafterSpec.open` does."""
     target = network_target(target, spec.name)
     text = target.model.config.get_text_config()
-    files = Eagle3Files.of(checkpoint_for(target, spec.path, spec.name, ""))
+    files = Eagle3Files.of(checkpoint_for(target.model, spec.path, spec.name, ""))
     head = files.head(text.hidden_size, target.vocab_size, like_output(target.model))
     readings = spec.readings(text.num_hidden_layers)
-    found = head.config.num_fused
     for states in readings.values():
-        if len(states) != found:
-            raise files.checkpoint.error(
-                f"fuses {found} states of width {text.hidden_size}, but {len(states)} layers are named; "
-                f"give them as layers=..., {found} numbers joined by +"
-            )
-    embed = embedding_of(head, head.fc.out_features, target, files.checkpoint)
+        check_fused(files, head, states)
+    embed = embedding_of(head, head.fc.out_features, target.model, files.checkpoint)
     selects = {name: _columns(states, target, text.hidden_size) for name, states in readings.items()}
     norms = [spec.norm_output == "yes"]
     if spec.norm_output == "auto":
@@ -58,6 +53,22 @@ def open_eagle3(spec: Eagle3, target: Target) -> Drafter:
     _with(head, norms[0])
     described = {**files.describe(head), **described, "layer_ids_are": meaning, "states": readings[meaning]}
     return feature_drafter(head, embed, target, described, selects[meaning], spec.weights)
+
+
+def check_fused(files: Eagle3Files, head: Eagle3Head, states: Sequence[int]) -> None:
+    """Refuse another number of states than a head fuses.
+
+    Args:
+        files: what the head was made of, for the message.
+        head: whose `fc` reads them.
+        states: the target's hidden states.
+    """
+    found = head.config.num_fused
+    if len(states) != found:
+        raise files.checkpoint.error(
+            f"fuses {found} states of width {head.config.target_hidden_size}, but {len(states)} layers are named; "
+            f"give them as layers=..., {found} numbers joined by +"
+        )
 
 
 def _with(head: Eagle3Head, norm_output: bool) -> Eagle3Head:

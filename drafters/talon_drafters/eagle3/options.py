@@ -6,6 +6,7 @@ import attrs
 from attrs.validators import in_
 
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.heads import GivesHead, HeadWeights
 from talon_core.target import Target
 from talon_drafters.heads.options import weights_option
 
@@ -24,7 +25,7 @@ def _layers(given: Any) -> tuple[int, ...]:
 
 
 @attrs.frozen
-class Eagle3(DrafterSpec):
+class Eagle3(DrafterSpec, GivesHead):
     """One decoder layer that fuses three of the target's hidden states and drafts step by step from its own.
 
     It has a cache and an LM head of its own over a smaller vocabulary, and draws on the whole text: each layer of the
@@ -105,6 +106,11 @@ class Eagle3(DrafterSpec):
         from talon_drafters.eagle3.drafter import open_eagle3
 
         return open_eagle3(self, target)
+
+    def head_weights(self, model: Any) -> HeadWeights:
+        from talon_drafters.eagle3.giving import eagle3_weights
+
+        return eagle3_weights(self, model)
 
 
 def default_states(num_layers: int) -> tuple[int, int, int]:

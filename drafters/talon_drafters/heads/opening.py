@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 from torch import Tensor, nn
 
 from talon_core.runtime.best import Vocabulary
 from talon_core.runtime.network import NetworkTarget
-from talon_core.runtime.sharing import embedding_shape, shared_embedding, shared_output
+from talon_core.runtime.sharing import embedding_shape, output_shape, shared_embedding, shared_output
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
-from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_drafters.heads.layers import FeatureHead
 from talon_drafters.heads.weights import keep_weights
@@ -18,18 +18,18 @@ Select = Callable[[Tensor], Tensor]
 """From the features that the target was asked for to those that a head reads."""
 
 
-def checkpoint_for(target: NetworkTarget, path: str, kind: str, stem: str) -> Checkpoint:
-    """The files that were asked for, or those that are shipped for the target.
+def checkpoint_for(model: Any, path: str, kind: str, stem: str) -> Checkpoint:
+    """The files that were asked for, or those that are shipped for the target, a transformers causal LM.
 
     Raises:
         ValueError: if none are shipped, or they cannot be read.
     """
-    source = path or shipped_for(target.model, kind)
+    source = path or shipped_for(model, kind)
     if source is None:
-        sizes = Sizes.of(target)
+        vocab, hidden = output_shape(model)
         raise ValueError(
             f"drafter '{kind}' needs path=FOLDER_OR_ID; none is shipped for this target "
-            f"(hidden size {sizes.hidden}, {sizes.vocab} tokens)"
+            f"(hidden size {hidden}, {vocab} tokens)"
         )
     return read_checkpoint(source, stem)
 
@@ -53,10 +53,8 @@ def output_of(
     return output, Vocabulary(target.vocab_size, None if vocabulary is None else vocabulary.numpy()), faster
 
 
-def embedding_of(
-    head: nn.Module, width: int, target: NetworkTarget, checkpoint: Checkpoint
-) -> Callable[[Tensor], Tensor]:
-    """From token ids to embeddings: the head's own table, or else the target's.
+def embedding_of(head: nn.Module, width: int, model: Any, checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
+    """From token ids to embeddings: the head's own table, or else that of the target, a transformers causal LM.
 
     Raises:
         ValueError: if the head has none, and the target's has not the width that it reads.
@@ -64,12 +62,12 @@ def embedding_of(
     own: nn.Module | None = getattr(head, "embed_tokens", None)
     if own is not None:
         return own
-    found = embedding_shape(target.model)[1]
+    found = embedding_shape(model)[1]
     if found != width:
         raise checkpoint.error(
             f"has no embed_tokens.weight and reads embeddings of width {width}; this target's have width {found}"
         )
-    return shared_embedding(target.model)
+    return shared_embedding(model)
 
 
 def feature_drafter(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
     """Read the heads that `spec` describes; raises as `DrafterSpec.open` does."""
     target = network_target(target, spec.name)
-    checkpoint = checkpoint_for(target, spec.path, spec.name, STEM)
+    checkpoint = checkpoint_for(target.model, spec.path, spec.name, STEM)
     sizes = Sizes.of(target)
     read = hydra_of(
         checkpoint,

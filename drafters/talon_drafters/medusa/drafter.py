@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def open_medusa(spec: "Medusa", target: Target) -> "MedusaDrafter":
     """Read the heads that `spec` describes; raises as `DrafterSpec.open` does."""
     target = network_target(target, spec.name)
-    checkpoint = checkpoint_for(target, spec.path, spec.name, STEM)
+    checkpoint = checkpoint_for(target.model, spec.path, spec.name, STEM)
     return MedusaDrafter(
         medusa_of(checkpoint, Sizes.of(target), like_output(target.model)),
         target,
