@@ -73,7 +73,7 @@ class AheadDrafter(Preparer):
         return self.behind.describe()
 
     def session(self) -> AbstractContextManager[object]:
-        return AheadSession(self.behind.session, self._rest)
+        return AheadSession(self.behind.session, self._worker.wake, self._rest)
 
     def _rest(self) -> None:
         self._stop()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -130,6 +130,7 @@ class ProcessWorker(Worker):
         opening: what it is sent first, pickled.
         vocab_size: the target's.
         patience: how long an answer may take.
+        lends: gives what is entered in each session, as the process needs the cores that it has only then.
 
     Raises:
         ValueError: if the drafter cannot be opened there.
@@ -137,12 +138,20 @@ class ProcessWorker(Worker):
         OSError: if none can be started.
     """
 
-    def __init__(self, command: Sequence[str], opening: Any, vocab_size: int, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        opening: Any,
+        vocab_size: int,
+        patience: Patience | None = None,
+        lends: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._command, self._opening = command, pickle.dumps(opening)
         self._patience = patience if patience is not None else Patience()
         self._vocab_size = vocab_size
         self._process: _Process | None = _Process(command, self._opening)
         self._starting: _Process | None = None
+        self._lends, self._loans = lends, ExitStack()
         self._stopping = False
         self._unsent: dict[int, Exception] = {}  # what could not be sent, by slot
         try:
@@ -252,6 +261,12 @@ class ProcessWorker(Worker):
         self._stopping = False
         self._patience.saw("prepare", [span.seconds for span in found.spans])
         return attrs.evolve(found, spans=[*found.spans, Span("wait", started, perf_counter())])
+
+    def wake(self) -> None:
+        self._loans.enter_context(self._lends())
+
+    def rest(self) -> None:
+        self._loans.close()
 
     def close(self) -> None:
         """End the process."""
