@@ -7,6 +7,7 @@ from typing import ClassVar
 import attrs
 import numpy as np
 
+from talon_core.drafter import DrafterSpec
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
@@ -106,6 +107,17 @@ class Schedule(ABC):
     drafts_on_miss: ClassVar[bool] = True
     """Whether a tree is drafted for an outcome that was not prepared for, while the target waits. False verifies the
     root alone, and drafts meanwhile."""
+
+    @property
+    def instant(self) -> DrafterSpec | None:
+        """Options of a drafter that drafts, in the place of the real one, where nothing was prepared for what has come;
+        None for none.
+
+        The target waits for it, so it should take no time, as a look-up does. It must read texts alone
+        (`DrafterSpec.reads_texts`). Where it knows nothing the root alone is verified, and the real drafter goes on
+        meanwhile; `drafts_on_miss` is not asked. What was drafted at once is verified like any other tree.
+        """
+        return None
 
     @property
     def drafts_beyond(self) -> bool:

@@ -41,11 +41,12 @@ IMPORTED_BESIDES = {
     "talon_strategies.bandit": {"plugins"},
     "talon_strategies.fitting.__main__": {"trace"},
     "talon_strategies.fitting.examples": {"trace"},
+    "talon_strategies.schedules.cached": {"plugins"},
     "talon_strategies.taps": {"plugins"},
 }
 """What single modules import besides: a draft model, the target's own layers and the prefix layer of Hydra are of
 transformers; a drafter of several drafters finds them by name, and checks what they answer; policies of other policies
-find them by name, and what is predicted with is fitted on traces."""
+and a schedule with a drafter of its own find them by name, and what is predicted with is fitted on traces."""
 LOADS_TRANSFORMERS = {f"talon_core.models.{module}" for module in ("loading", "convert", "gguf_model", "gguf_weights")}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 

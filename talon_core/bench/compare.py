@@ -69,6 +69,8 @@ class Summary:
         mean_of_sets: mean over the prompt sets of each set's `mean_accepted_tokens`.
         mat_of_sets: the same with its interval.
         draft_passes_per_round: all draft passes over all rounds.
+        hits: of the rounds for which something was being prepared, the share that began with it; None where nothing
+            was.
         outside_target: share of the seconds that were spent neither in the prefill nor in the target's passes.
         identical: how many outputs are plain decoding's; None where tokens are drawn.
         compared: how many outputs were compared with plain decoding's.
@@ -92,6 +94,7 @@ class Summary:
     mean_of_sets: float | None
     mat_of_sets: Interval | None
     draft_passes_per_round: float | None
+    hits: float | None
     outside_target: float | None
     identical: int | None
     compared: int
@@ -204,6 +207,7 @@ def _summary(
         mean_of_sets=None if mat_of_sets is None else mat_of_sets.median,
         mat_of_sets=mat_of_sets,
         draft_passes_per_round=_quotient(of, "draft_passes", "rounds"),
+        hits=_hits(of),
         outside_target=_outside(of),
         identical=len(compared) - len(differences) if greedy else None,
         compared=len(compared),
@@ -314,6 +318,11 @@ def _total(of: Sequence[Measurement], name: str) -> float | None:
 def _quotient(of: Sequence[Measurement], above: str, below: str) -> float | None:
     numerator, denominator = _total(of, above), _total(of, below)
     return None if numerator is None or not denominator else numerator / denominator
+
+
+def _hits(of: Sequence[Measurement]) -> float | None:
+    hits, misses = (sum(each.stats.get(name) or 0 for each in of) for name in ("hits", "misses"))
+    return hits / (hits + misses) if hits + misses else None
 
 
 def _outside(of: Sequence[Measurement]) -> float | None:

@@ -15,6 +15,7 @@ from torch import nn
 
 import talon_core
 from talon_core.runtime.blocks import InBlocks, named_weights
+from talon_core.runtime.machine import describe_machine
 
 FIRST = 64
 """Numbers of each weight that tell checkpoints apart."""
@@ -51,11 +52,6 @@ def describe_environment(model: Any, tokenizer: Any, target: Any) -> dict[str, A
     }
 
 
-def describe_machine() -> dict[str, Any]:
-    """What computes: names of processors, CUDA's version, and on how many threads."""
-    return {"cpu": _cpu(), "gpu": _gpus(), "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
-
-
 def describe_session() -> dict[str, Any]:
     """When this is, and the commit of the checkout that runs, with a plus sign if files in it were changed."""
     return {"started": datetime.now().astimezone().isoformat(timespec="seconds"), "commit": _commit()}
@@ -89,28 +85,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
-
-def _gpus() -> list[str]:
-    """Name, driver and highest clock of each GPU, as far as there are tools to ask."""
-    if not torch.cuda.is_available():
-        return []
-    fields = "--query-gpu=name,driver_version,clocks.max.sm"
-    tool = shutil.which("nvidia-smi")
-    if tool is not None:
-        done = subprocess.run([tool, fields, "--format=csv,noheader"], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return [line.strip() for line in done.stdout.splitlines()]
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def _commit() -> str | None:

@@ -19,7 +19,7 @@ ENDINGS: Mapping[str, str] = {".json": "json", ".md": "markdown", ".tex": "latex
 """How a file's name ends, and what is written into it."""
 
 INTERVALS = ("speed", "after_prompt", "ratio", "to_plain", "mat", "mat_ratio", "accepted_ratio", "mat_of_sets")
-NUMBERS = ("draft_passes_per_round", "outside_target", "identical", "compared", "more_prompts")
+NUMBERS = ("draft_passes_per_round", "hits", "outside_target", "identical", "compared", "more_prompts")
 
 
 def answer(compared: SideBySide, results: Sequence[Results]) -> dict[str, Any]:

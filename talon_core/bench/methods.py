@@ -1,4 +1,4 @@
-"""Methods: what is compared, written `drafter/policy/rule`, and peers, written as any spec."""
+"""Methods: what is compared, written `drafter/policy/rule@schedule@place`, and peers, written as any spec."""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +6,17 @@ from collections.abc import Sequence
 import attrs
 
 from talon_core.certificates.standing import standing
-from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, NONE
+from talon_core.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_PLACE,
+    DEFAULT_POLICY,
+    DEFAULT_RULE,
+    DEFAULT_SCHEDULE,
+    NONE,
+)
+from talon_core.engine.ahead.place import parse_place
 from talon_core.peer import Peer
-from talon_core.plugins.parts import Parts, Resolved, built, resolve
+from talon_core.plugins.parts import Parts, Resolved, built, made_schedule, resolve
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.rule import MEASURED, Lossless
@@ -20,6 +28,8 @@ GENERATE = "generate"
 
 SPACED = re.compile(r"\s+/(?:\s+|$)")
 """The separator between parts where an option's value may hold a slash of its own."""
+BEHIND = re.compile(r"\s+@\s+")
+"""Likewise between a method, its schedule and the place where that drafts, where an option's value may hold an @."""
 
 
 @attrs.frozen
@@ -38,6 +48,13 @@ class Method:
     lossless: Lossless = True
     peer: Peer | None = None
 
+    @property
+    def schedule(self) -> tuple[str, str] | None:
+        """Its schedule and where that drafts; None where it drafts and verifies in turn, or drafts nothing."""
+        if self.resolved is None or self.resolved.schedule is None:
+            return None
+        return str(self.resolved.parts.schedule), self.resolved.parts.draft_on
+
     def as_dict(self) -> dict[str, str | bool | None]:
         """Its name and its parts with the defaults filled in, as the manifest has them."""
         parts = self.resolved.parts if self.resolved is not None else None
@@ -48,38 +65,76 @@ class Method:
             "policy": str(parts.policy) if parts is not None else None,
             "rule": str(parts.rule) if parts is not None else None,
             "lossless": self.lossless,
+            **({} if self.schedule is None else {"schedule": self.schedule[0], "draft_on": self.schedule[1]}),
             **({} if self.peer is None else {"peer": spelled(self.peer)}),
         }
 
 
 def parse_method(
-    spec: str, attention: str | None = None, registry: Registry | None = None, lossy: bool = False
+    spec: str,
+    attention: str | None = None,
+    registry: Registry | None = None,
+    lossy: bool = False,
+    draft_on: str = DEFAULT_PLACE,
 ) -> Method:
     """Read a method, and make its parts.
 
     Parts are separated by `/`, or by ` / ` with space around it: where that occurs, other slashes belong to the
-    options, as in `draft-model:model=./some/folder / talon:budget=8`. Parts left out take the defaults.
+    options, as in `draft-model:model=./some/folder / talon:budget=8`. Parts left out take the defaults. Behind them may
+    stand a schedule, and behind that where it drafts, each after an `@`, or an ` @ ` in the same way.
 
     Args:
-        spec: for example `ngram/talon:budget=12,mu=0.1`, `none` or `generate`.
+        spec: for example `ngram/talon:budget=12,mu=0.1`, `eagle3/talon@cached:budget=24@cpu:1`, `none` or `generate`.
         attention: an attention backend's name; None takes the first that can run.
         registry: where to look names up; everything that is installed by default.
         lossy: allow a rule that changes the law of the output.
+        draft_on: where a schedule drafts that says no place itself, as `talon_core.load` takes it.
 
     Raises:
         ValueError: if a part is unknown or has a bad option, or the rule does not fit the policy or is lossy where that
-            is not allowed; the sentence names the method.
+            is not allowed, or a place is named and nothing is drafted there; the sentence names the method.
     """
     registry = registry if registry is not None else load_registry()
     name = spec.strip()
+    head, schedule, place, at_hint = _behind(name)
     if not name:
-        raise ValueError(f"a method is empty; it is written drafter/policy/rule, or it is {PLAIN} or {GENERATE}")
-    if name == GENERATE:
-        return Method(name, None)
-    if name == PLAIN:
-        return Method(name, resolve(Parts(policy=PLAIN, attention=attention, lossy=lossy), registry))
-    spaced = SPACED.search(name) is not None
-    pieces = [piece.strip() for piece in (SPACED.split(name) if spaced else name.split("/"))]
+        raise ValueError(
+            "a method is empty; it is written drafter/policy/rule, with a schedule drafter/policy/rule@schedule, or it "
+            f"is {PLAIN} or {GENERATE}"
+        )
+    if head in (PLAIN, GENERATE):
+        if head != name:
+            raise ValueError(f"method '{name}' has a schedule, and '{head}' drafts nothing; write '{head}' alone")
+        parts = Parts(policy=PLAIN, attention=attention, lossy=lossy)
+        return Method(name, None if head == GENERATE else resolve(parts, registry))
+    drafter, policy, rule, slash_hint = _parts(name, head)
+    hint = slash_hint + at_hint
+    chosen = (drafter or DEFAULT_DRAFTER, policy or DEFAULT_POLICY, rule or DEFAULT_RULE)
+    try:
+        if not place:
+            place = draft_on if made_schedule(registry, schedule) is not None else DEFAULT_PLACE
+        parts = Parts(*chosen, attention, lossy=lossy, schedule=schedule, draft_on=place)
+        resolved = resolve(parts, registry)
+    except (LookupError, ValueError) as error:
+        raise ValueError(f"method '{name}': {error}{hint}") from error
+    return Method(name, resolved, standing(resolved.rule, resolved.policy))
+
+
+def _behind(name: str) -> tuple[str, str, str, str]:
+    """A method's parts, its schedule, the place, empty where none is named, and a hint for errors."""
+    spaced = BEHIND.search(name) is not None
+    head, *behind = (piece.strip() for piece in (BEHIND.split(name) if spaced else name.split("@")))
+    if len(behind) > 2 or (behind and not all(behind)):
+        raise ValueError(f"method '{name}' is written drafter/policy/rule@schedule@place, with at most two @")
+    schedule, place = (*behind, "", "")[:2]
+    hint = f"; where an option holds an @, write ' @ ' with spaces before the schedule, or ' @ {DEFAULT_SCHEDULE}'"
+    return head, schedule or DEFAULT_SCHEDULE, place, hint if "=" in head and behind and not spaced else ""
+
+
+def _parts(name: str, head: str) -> tuple[str, str, str, str]:
+    """A method's drafter, policy and rule, empty where they are left out, and a hint for errors."""
+    spaced = SPACED.search(head) is not None
+    pieces = [piece.strip() for piece in (SPACED.split(head) if spaced else head.split("/"))]
     slash_in_option = not spaced and any("=" in piece for piece in pieces[:-1])
     hint = "; where an option holds a slash, write ' / ' with spaces between the parts" if slash_in_option else ""
     if len(pieces) > 3:
@@ -89,12 +144,7 @@ def parse_method(
     drafter, policy, rule = (*pieces, "", "")[:3]
     if policy == PLAIN:
         raise ValueError(f"method '{name}' has the policy {PLAIN}; decoding without drafting is the method '{PLAIN}'")
-    chosen = (drafter or DEFAULT_DRAFTER, policy or DEFAULT_POLICY, rule or DEFAULT_RULE)
-    try:
-        resolved = resolve(Parts(*chosen, attention, lossy=lossy), registry)
-    except (LookupError, ValueError) as error:
-        raise ValueError(f"method '{name}': {error}{hint}") from error
-    return Method(name, resolved, standing(resolved.rule, resolved.policy))
+    return drafter, policy, rule, hint
 
 
 def parse_peer(spec: str, registry: Registry | None = None) -> Method:
@@ -116,7 +166,11 @@ def parse_peer(spec: str, registry: Registry | None = None) -> Method:
 
 
 def parse_methods(
-    specs: Sequence[str], attention: str | None = None, lossy: bool = False, peers: Sequence[str] = ()
+    specs: Sequence[str],
+    attention: str | None = None,
+    lossy: bool = False,
+    peers: Sequence[str] = (),
+    draft_on: str = DEFAULT_PLACE,
 ) -> list[Method]:
     """Read the methods of a run; plain decoding is put first where it was not given.
 
@@ -125,13 +179,21 @@ def parse_methods(
         attention: likewise.
         lossy: likewise.
         peers: as for `parse_peer`; they come last.
+        draft_on: as for `parse_method`.
 
     Raises:
         LookupError: if there is no such peer.
-        ValueError: for a bad method or peer, or two that are the same or have one name.
+        ValueError: for a bad method or peer, or two that are the same or have one name, or a place where no method
+            drafts.
     """
     registry = load_registry()
-    methods = [parse_method(spec, attention, registry, lossy) for spec in specs]
+    methods = [parse_method(spec, attention, registry, lossy, draft_on) for spec in specs]
+    if draft_on != DEFAULT_PLACE and all(method.schedule is None for method in methods):
+        parse_place(draft_on)
+        raise ValueError(
+            f"draft_on is '{draft_on}', and every method drafts and verifies in turn; write a schedule behind one, as "
+            "in eagle3/talon@cached"
+        )
     if all(method.name != PLAIN for method in methods):
         methods.insert(0, parse_method(PLAIN, attention, registry, lossy))
     methods += [parse_peer(spec, registry) for spec in peers]

@@ -80,6 +80,7 @@ class Bench:
                 self.ids(unit)
         check_peers(plan.peers, plan.temperature)
         self._peers: dict[str, PeerProcess] = {}
+        self._engines: dict[str, Engine] = {}
         try:
             self._engines = {method.name: self._engine(method) for method in plan.methods}
         except BaseException:
@@ -87,7 +88,7 @@ class Bench:
             raise
 
     def _decoder(self, resolved: Resolved) -> Decoder:
-        return decoder_for_model(self.model, self.tokenizer, resolved)
+        return decoder_for_model(self.model, self.tokenizer, resolved, source=self.plan.model)
 
     def _engine(self, method: Method) -> Engine:
         if method.peer is not None:
@@ -129,7 +130,8 @@ class Bench:
         return prompt.turns if self.plan.all_turns else prompt.turns[:1]
 
     def close(self) -> None:
-        """Close the peers, and end their processes."""
+        """Close the peers, and end their processes, and those that draft."""
+        self._engines = {}
         with ExitStack() as closing:  # each, whatever goes wrong with the others
             for opened in reversed(self._peers.values()):
                 closing.callback(opened.close)

@@ -85,23 +85,32 @@ def _of_run(comparison: Comparison) -> Iterator[Sheet]:
 
 def _overall(comparison: Comparison) -> Sheet:
     prompts = max(summary.speed.prompts for summary in comparison.all.values())
-    return Sheet(
-        f"{_counted(prompts, 'prompt')} of {_counted(len(comparison.sets), 'set')}; ratios to {comparison.baseline}",
-        ["method", "tokens/s", "ratio", "MAT", "drafts per round", "outside target", "equal"],
-        [
+    ahead = any(summary.hits is not None for summary in comparison.all.values())
+    rows = []
+    for method, summary in comparison.all.items():
+        hits = [_percent(summary.hits, ".0f")] if ahead else []
+        same = "drawn" if summary.identical is None else f"{summary.identical}/{summary.compared}"
+        rows.append(
             [
                 named(method, summary),
                 _figure(summary.speed, ".1f"),
                 _figure(summary.ratio, ".2f", "x"),
                 _figure(summary.mat),
                 _number(summary.draft_passes_per_round),
-                "-" if summary.outside_target is None else f"{100 * summary.outside_target:.1f}%",
-                "drawn" if summary.identical is None else f"{summary.identical}/{summary.compared}",
+                *hits,
+                _percent(summary.outside_target, ".1f"),
+                same,
             ]
-            for method, summary in comparison.all.items()
-        ],
+        )
+    heads = ["drafts per round", *(["hits"] if ahead else []), "outside target", "equal"]
+    told = "; hits: rounds that began with what was prepared" if ahead else ""
+    equal = f"equal: outputs that are the same as with {PLAIN}"
+    return Sheet(
+        f"{_counted(prompts, 'prompt')} of {_counted(len(comparison.sets), 'set')}; ratios to {comparison.baseline}",
+        ["method", "tokens/s", "ratio", "MAT", *heads],
+        rows,
         dim=frozenset(number for number, method in enumerate(comparison.all) if method == comparison.baseline),
-        caption=f"{BELOW}; {RATIO}; outside target: of the time; equal: outputs that are the same as with {PLAIN}",
+        caption=f"{BELOW}; {RATIO}{told}; outside target: of the time; {equal}",
     )
 
 
@@ -274,6 +283,10 @@ def _figure(of: Interval | None, form: str = ".2f", unit: str = "") -> str:
 
 def _share(rate: float | None, accepted: int, of: int | None) -> str:
     return "-" if rate is None else f"{100 * rate:.0f}%\n{accepted}/{of}"
+
+
+def _percent(share: float | None, form: str) -> str:
+    return "-" if share is None else f"{100 * share:{form}}%"
 
 
 def _number(value: Any) -> str:

@@ -45,8 +45,9 @@ def run(
         list[str],
         typer.Argument(
             metavar="SPEC",
-            help="Methods as drafter/policy/rule (' / ' where an option holds a slash); parts left out take the "
-            "defaults. none is plain decoding, which is always among them; generate is transformers' own loop.",
+            help="Methods as drafter/policy/rule (' / ' where an option holds a slash), with a schedule "
+            "drafter/policy/rule@schedule, and behind that @place; parts left out take the defaults. none is plain "
+            "decoding, which is always among them; generate is transformers' own loop.",
         ),
     ],
     prompts: Annotated[
@@ -61,6 +62,7 @@ def run(
     model: opts.Model = opts.DEFAULT_MODEL,
     trust_remote_code: opts.TrustRemoteCode = False,
     lossy: opts.Lossy = False,
+    draft_on: opts.DraftOn = opts.DEFAULT_PLACE,
     attention: opts.Attention = None,
     limit: opts.Limit = None,
     max_new_tokens: Annotated[
@@ -99,7 +101,7 @@ def run(
         raise ValueError(f"--turns is '{turns}'; it must be first or all")
     plan = Plan(
         model=model,
-        methods=tuple(parse_methods(specs, attention, lossy, peers or ())),
+        methods=tuple(parse_methods(specs, attention, lossy, peers or (), draft_on)),
         sets=tuple(read_sets(prompts, limit)),
         max_new_tokens=max_new_tokens,
         temperature=temperature,

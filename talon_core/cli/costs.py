@@ -35,6 +35,6 @@ def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "
 
 def _machine() -> dict[str, Any]:
     """This machine; torch is loaded to ask it for its threads."""
-    from talon_core.bench.environment import describe_machine
+    from talon_core.runtime.machine import describe_machine
 
     return describe_machine()

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import attrs
 import numpy as np
 import typer
 from rich.console import Console
@@ -21,9 +22,10 @@ from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import drafter_rows, measured_drafter, named_drafter
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import print_json, stdout
-from talon_core.defaults import DEFAULT_MODEL
+from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_SCHEDULE
 from talon_core.errors import PluginError
 from talon_core.plugins.backends import choose_attention, made_and_why_not
+from talon_core.plugins.chosen import chosen_schedule
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import Registry, load_registry
 
@@ -89,6 +91,7 @@ def examine(model: str | None = None, drafter: str | None = None, trust_remote_c
         "measured": _measured(registry, devices, problems),
         "plugins": sorted(registry.plugins),
         "failures": dict(registry.failures),
+        "schedule": _schedule(registry, problems),
         "cache": _cache(DEFAULT_MODEL if wanted is None else None, problems),
         "models": [{key: each[key] for key in ("name", "state", "path")} for each in list_models()],
         "stdout_is_terminal": sys.__stdout__ is not None and sys.__stdout__.isatty(),
@@ -212,6 +215,17 @@ def _measured(registry: Registry, devices: list[dict[str, Any]], problems: list[
 
         _attempt(problems, f"accelerator '{name}' cannot be measured", measure)
     return found
+
+
+def _schedule(registry: Registry, problems: list[str]) -> dict[str, Any]:
+    """The schedule that the default policy is decoded with where none is named, and why."""
+    found: dict[str, Any] = {}
+
+    def choose() -> None:
+        found.update(attrs.asdict(chosen_schedule(DEFAULT_POLICY, DEFAULT_DRAFTER, registry)))
+
+    _attempt(problems, "no schedule can be chosen", choose)
+    return {key: found.get(key) for key in ("schedule", "draft_on", "why")}
 
 
 def _cache(needed: str | None, problems: list[str]) -> dict[str, Any]:
@@ -344,6 +358,10 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     cache = report["cache"]
     how = "" if cache["writable"] else ", read only"
     rows.append(("cache", f"{cache['path']}, {cache['free_bytes'] / 1e9:.1f} GB free{how}"))
+    schedule = report["schedule"]
+    if schedule["schedule"] is not None:
+        where = "" if schedule["schedule"] == DEFAULT_SCHEDULE else f" on {schedule['draft_on']}"
+        rows.append(("schedule", f"{schedule['schedule']}{where}: {schedule['why']}"))
     rows += [(f"model {each['name']}", each["state"]) for each in report["models"]]
     rows.append(("stdout", "a terminal" if report["stdout_is_terminal"] else "no terminal"))
     if report["model"] is not None:

@@ -8,6 +8,7 @@ from talon_core.cli.helps import first_sentence
 from talon_core.cli.streams import JSON, current
 from talon_core.decoding.loading import load
 from talon_core.defaults import (
+    AUTO,
     DEFAULT_DRAFTER,
     DEFAULT_MODEL,
     DEFAULT_PLACE,
@@ -114,6 +115,7 @@ Temperature = Annotated[
 Raw = Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")]
 
 __all__ = [
+    "AUTO",
     "DEFAULT_DRAFTER",
     "DEFAULT_MODEL",
     "DEFAULT_PLACE",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from talon_core.profiles.profile import Profile
     from talon_core.trace.folder import Trace
     from talon_core.tune.run import Tuned, TunePlan
+    from talon_core.tune.schedules import Scheduled, SchedulePlan
 
 MUCH = 0.05
 """Share of the time that a policy may take itself before somebody is told."""
@@ -52,6 +53,28 @@ def tune(
     seed: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="S", help="Of the folds and the searches.")
     ] = 0,
+    schedules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--schedule",
+            metavar="SPEC",
+            help="Simulate what is found with this schedule (talon list schedules), too, and keep what is fastest; "
+            "several times.",
+        ),
+    ] = None,
+    draft_on: opts.DraftOn = opts.DEFAULT_PLACE,
+    drafter_profile: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="What the drafter takes where the schedules draft.")
+    ] = None,
+    transfer: Annotated[
+        float, typer.Option(parser=opts.number, metavar="SECONDS", help="What a message to it takes, and one back.")
+    ] = 0.0,
+    shared: Annotated[
+        Any,
+        typer.Option(
+            parser=opts.number, metavar="F", help="How many times as long the target takes while the drafter works."
+        ),
+    ] = None,
     against: Annotated[str | None, typer.Option(metavar="POLICY", help="Compare with this policy as well.")] = None,
     save: Annotated[
         str | None,
@@ -89,9 +112,18 @@ def tune(
         check_picture(picture)
     traces = _traces(folders)
     costs = _costs(profile, traces, other_machine)
+    tried = _schedules(schedules or (), draft_on, drafter_profile, transfer, shared)
+    if tried is not None:
+        tried.check(costs, registry)
     try:
         with progress("searching", "trials") as report:
             found = tuned(traces, space, costs, registry, plan, report)
+        ahead = None
+        if tried is not None:
+            from talon_core.tune.schedules import scheduled
+
+            with progress("simulating schedules", "traces") as report:
+                ahead = scheduled(traces, found.best.spec, rule, costs, tried, registry, report)
     except KeyboardInterrupt:
         note("interrupted; nothing is saved")
         raise
@@ -99,8 +131,10 @@ def tune(
     file = None
     try:
         if save is not None and name is not None:
-            command = _command(folders, policy, str(profile), other_machine, plan, search or (), save)
-            file = _saved(save, name, found, traces, costs, plan, command, registry)
+            command = _command(
+                folders, policy, str(profile), other_machine, plan, search or (), save, tried, drafter_profile
+            )
+            file = _saved(save, name, found, traces, costs, plan, command, registry, ahead)
         if picture is not None:
             draw(found, picture)
     except OSError:
@@ -108,9 +142,12 @@ def tune(
         raise
     if as_json:
         kept = {"name": name, "file": None if file is None else str(file)}
-        print_json({**found.as_dict(), **kept, "picture": None if picture is None else str(picture)})
+        told = {"schedule": None if ahead is None else ahead.as_dict()}
+        print_json({**found.as_dict(), **told, **kept, "picture": None if picture is None else str(picture)})
         return
     _show(found)
+    if ahead is not None:
+        typer.echo(f"{ahead.said}.")
     typer.echo(found.best.spec if file is None else str(file))
 
 
@@ -161,6 +198,34 @@ def _costs(profile: str | None, traces: Sequence["Trace"], other_machine: bool) 
     return costs
 
 
+def _schedules(
+    specs: Sequence[str], draft_on: str, drafter_profile: str | None, transfer: float, shared: float | None
+) -> "SchedulePlan | None":
+    """What is simulated; None where no schedule is named.
+
+    Raises:
+        LookupError: if there is no such profile.
+        ValueError: if something is said of schedules, and none is named, or one twice; or that is no profile.
+    """
+    from talon_core.profiles.store import find_profile
+
+    written = [spec.strip() for spec in specs]
+    for spec in written:
+        if written.count(spec) > 1:
+            raise ValueError(f"the schedule '{spec}' is given twice; give each one once")
+    about = {"draft-on": draft_on != opts.DEFAULT_PLACE, "drafter-profile": drafter_profile is not None}
+    about |= {"transfer": bool(transfer), "shared": shared is not None}
+    for option, given in about.items():
+        if given and not written:
+            raise ValueError(f"--{option} is about schedules, and none is named; name one with --schedule")
+    if not written:
+        return None
+    from talon_core.tune.schedules import SchedulePlan  # which loads torch
+
+    drafter = None if drafter_profile is None else find_profile(drafter_profile)
+    return SchedulePlan(tuple(written), draft_on, drafter, transfer, shared)
+
+
 def _command(
     folders: Sequence[str],
     policy: str,
@@ -169,6 +234,8 @@ def _command(
     plan: "TunePlan",
     searches: Sequence[str],
     save: str,
+    tried: "SchedulePlan | None",
+    drafter_profile: str | None,
 ) -> str:
     """The command that finds this again."""
     words = ["talon", "tune", *folders, policy, "--profile", profile]
@@ -177,6 +244,12 @@ def _command(
     words += [word for one in searches for word in ("--search", one)]
     words += ["--trials", str(plan.trials), "--folds", str(plan.folds), "--seed", str(plan.seed)]
     words += ["--against", plan.against] if plan.against is not None else []
+    if tried is not None:
+        words += [word for spec in tried.schedules for word in ("--schedule", spec)]
+        words += ["--draft-on", tried.draft_on] if tried.draft_on != opts.DEFAULT_PLACE else []
+        words += ["--drafter-profile", drafter_profile] if drafter_profile is not None else []
+        words += ["--transfer", f"{tried.transfer:g}"] if tried.transfer else []
+        words += ["--shared", f"{tried.shared:g}"] if tried.shared is not None else []
     return shlex.join([*words, "--save", save])
 
 
@@ -189,12 +262,13 @@ def _saved(
     plan: "TunePlan",
     command: str,
     registry: Registry,
+    ahead: "Scheduled | None",
 ) -> Path:
     from talon_core.paths import write_whole
     from talon_core.trace.processes import apart
     from talon_core.tune.preset import preset_of
 
-    preset = preset_of(name, found, traces, costs, plan, {"command": command, **apart(_session)})
+    preset = preset_of(name, found, traces, costs, plan, {"command": command, **apart(_session)}, ahead)
     if not is_file(save):
         return save_preset(preset, registry)
     write_whole(Path(save), as_text(preset))

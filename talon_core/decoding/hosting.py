@@ -2,8 +2,10 @@
 
 import os
 import sys
-import weakref
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from multiprocessing.connection import Connection
+from threading import local
 from typing import TYPE_CHECKING
 
 import attrs
@@ -54,7 +56,7 @@ def process_worker(
         patience: how long an answer may take.
 
     Returns:
-        The worker. The cores that it has are taken from this process's threads, for as long as it is there.
+        The worker. Where something is decoded with it, the cores that it has are taken from the threads of that.
 
     Raises:
         ValueError: if the drafter cannot be opened there.
@@ -76,18 +78,15 @@ def process_worker(
             "target needs one at least; " + (f"take cpu:{cores - 1} at most" if cores > 1 else "draft on a thread")
         )
     command = python("talon_core.decoding.hosting", "host")
+    lends = partial(Loan, place.number) if place.device == "cpu" else nullcontext
     try:
-        worker = ProcessWorker(command, opening, target.vocab_size, patience)
+        return ProcessWorker(command, opening, target.vocab_size, patience, lends)
     except (LostError, RuntimeError, ValueError, OSError) as error:
         raise ValueError(f"{naming('drafter', spec)} cannot be opened in another process: {one_line(error)}") from error
-    if place.device == "cpu":
-        LENT.lend(place.number)
-        weakref.finalize(worker, LENT.give_back, place.number)
-    return worker
 
 
-class _Lent:
-    """Cores that processes beside have of this one's, whichever of them ends first."""
+class _Lent(local):
+    """Cores that processes beside have of one thread's, whichever of them gives its own back first."""
 
     def __init__(self) -> None:
         self._cores = 0
@@ -103,7 +102,7 @@ class _Lent:
         torch.set_num_threads(max(1, self._threads - self._cores))
 
     def give_back(self, cores: int) -> None:
-        """A process that had so many is gone."""
+        """One that had so many needs them no more."""
         import torch
 
         self._cores -= cores
@@ -111,6 +110,23 @@ class _Lent:
 
 
 LENT = _Lent()
+
+
+class Loan(AbstractContextManager[None]):
+    """While it is entered, passes of this thread compute with so many threads less.
+
+    Args:
+        cores: how many.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+
+    def __enter__(self) -> None:
+        LENT.lend(self._cores)
+
+    def __exit__(self, *error: object) -> None:
+        LENT.give_back(self._cores)
 
 
 def host() -> None:

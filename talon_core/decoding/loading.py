@@ -11,14 +11,15 @@ from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce
 from talon_core.defaults import (
+    AUTO,
     DEFAULT_DRAFTER,
     DEFAULT_MODEL,
     DEFAULT_PLACE,
     DEFAULT_POLICY,
     DEFAULT_RULE,
-    DEFAULT_SCHEDULE,
 )
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.ahead.place import parse_place
 from talon_core.engine.checked_drafter import checked_features
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import one_line
@@ -55,7 +56,7 @@ def load(
     accelerate: bool | str = True,
     graphs: bool = True,
     lossy: bool = False,
-    schedule: str | Schedule | None = DEFAULT_SCHEDULE,
+    schedule: str | Schedule | None = AUTO,
     draft_on: str = DEFAULT_PLACE,
     tokenizer: Any = None,
     costs: Costs | None = None,
@@ -79,7 +80,8 @@ def load(
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it. The output is
             the same without.
         lossy: allow a rule that changes what the model says. Every `Result` says then that it is not `lossless`.
-        schedule: what is prepared while the target verifies; "sync" drafts and verifies in turn. A spec such as
+        schedule: what is prepared while the target verifies; "auto" is what `talon tune` has kept with the policy's
+            preset for this machine, and otherwise "sync", which drafts and verifies in turn. A spec such as
             `cached:budget=24`, or a `Schedule`.
         draft_on: where what is prepared is drafted: "thread" is a thread of this process. "cpu:1" is a process that has
             so many cores, and "cuda:1" one on this GPU; it opens the drafter anew.
@@ -146,6 +148,8 @@ def decoder_for_model(
 
     model = checked_model(model)
     resolved = (parts if isinstance(parts, Resolved) else resolve(parts, load_registry())).for_model(model)
+    if resolved.chosen is not None and not _goes_ahead_here(resolved, source):
+        resolved = resolved.in_turn()
     target, why = _target(model, tokenizer, resolved)
     announce(target, resolved.drafter, resolved.policy, resolved.rule, without_graphs=why)
     return Decoder(
@@ -160,6 +164,17 @@ def decoder_for_model(
         source=source,
         costs=costs,
     )
+
+
+def _goes_ahead_here(resolved: Resolved, source: str | None) -> bool:
+    """Whether a schedule that nobody has named can be used, with this drafter and where it drafts."""
+    place = parse_place(resolved.parts.draft_on)
+    if place is None or resolved.drafter is None:
+        return True
+    from talon_core.engine.ahead.host import usable_cores  # which loads torch
+
+    fits = source is not None or resolved.drafter.reads_texts
+    return fits and (place.device != "cpu" or place.number < usable_cores())
 
 
 def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, str | None]":

@@ -116,7 +116,7 @@ class Engine:
             if bound is not None and (not is_whole(bound) or bound < 1):
                 raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
         if schedule is not None and drafter is not None and policy is not None:
-            drafter = goes_ahead(drafter, spec, schedule, worker, target.vocab_size)
+            drafter = goes_ahead(drafter, spec, schedule, worker, target)
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
         self._given = policy

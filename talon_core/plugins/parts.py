@@ -21,6 +21,7 @@ from talon_core.engine.checked_drafter import checked_for_model, checked_rank
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, made_of, naming, written
 from talon_core.plugins import specs
+from talon_core.plugins.chosen import Chosen, chosen_schedule
 from talon_core.plugins.fitting import check_rule, rule_for
 from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import KINDS, Registry
@@ -60,6 +61,7 @@ class Resolved:
         rule: the acceptance rule.
         drafter: the drafter's options; None without a policy, and as long as "auto" waits for a model.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
+        chosen: what "auto" stands for as the schedule; None where that was not asked for.
     """
 
     parts: Parts
@@ -68,6 +70,7 @@ class Resolved:
     rule: AcceptanceRule = attrs.field(eq=False)
     drafter: DrafterSpec | None = attrs.field(eq=False)
     schedule: Schedule | None = attrs.field(default=None, eq=False)
+    chosen: Chosen | None = attrs.field(default=None, eq=False)
 
     @property
     def waits(self) -> bool:
@@ -87,13 +90,18 @@ class Resolved:
         """
         if self.waits:
             name = choose_drafter(self.registry, model)
-            return attrs.evolve(
-                self, parts=attrs.evolve(self.parts, drafter=name), drafter=built(self.registry, "drafter", name)
-            ).for_model(model)
+            own = self if self.chosen is None or self.chosen.drafter in (None, name) else self.in_turn()
+            drafter = built(self.registry, "drafter", name)
+            return attrs.evolve(own, parts=attrs.evolve(own.parts, drafter=name), drafter=drafter).for_model(model)
         if self.drafter is None:
             return self
         drafter = checked_for_model(self.drafter, model)
         return self if drafter is self.drafter else attrs.evolve(self, drafter=drafter)
+
+    def in_turn(self) -> "Resolved":
+        """The same without a schedule."""
+        parts = attrs.evolve(self.parts, schedule=DEFAULT_SCHEDULE, draft_on=DEFAULT_PLACE)
+        return attrs.evolve(self, parts=parts, schedule=None, chosen=None)
 
 
 def resolve(parts: Parts, registry: Registry) -> Resolved:
@@ -113,6 +121,11 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
             raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
                 f"{option} is {written(getattr(parts, option))}; it must be {what}"
             )
+    chosen = None
+    if parts.schedule == AUTO:
+        chosen = chosen_schedule(parts.policy, parts.drafter, registry)
+        place = chosen.draft_on if parts.draft_on == DEFAULT_PLACE else parts.draft_on
+        parts = attrs.evolve(parts, schedule=chosen.schedule, draft_on=place)
     if isinstance(parts.policy, str) and parts.policy != NONE:
         parts = attrs.evolve(parts, policy=spelled_out(registry, parts.policy))
     policy = None if parts.policy in (NONE, None) else cast(TreePolicy, _made(registry, "tree policy", parts.policy))
@@ -128,7 +141,7 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
         registry.get("accelerator", parts.accelerate)
     schedule = made_schedule(registry, parts.schedule)
     check_place(parts.draft_on, schedule)
-    return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule)
+    return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen)
 
 
 def made_schedule(registry: Registry, asked: str | Schedule | None) -> Schedule | None:

@@ -43,6 +43,8 @@ class Preset:
         made: when, and with which command and settings; for readers.
         traces: on which: the `fingerprint`, target, drafter and prompts of each.
         profile: under which: its `name`, `origin`, machine, model and drafter; None where none was used.
+        schedule: with which it is to be decoded on that machine: `schedule`, a spec, `draft_on`, `said`, why that is
+            so, and in `tried`, by spec, how many times as fast as in turn each would be; None where none was tried.
         gains: by what it is compared with, how many times as fast it is on prompts left out of the search: `median`,
             `low`, `high` and `prompts`.
     """
@@ -54,6 +56,7 @@ class Preset:
     traces: list[dict[str, Any]] = attrs.field(factory=list)
     profile: Mapping[str, Any] | None = None
     gains: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    schedule: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, for JSON; `from_dict` reads it."""
@@ -91,6 +94,18 @@ def _gains(value: Any) -> dict[str, Any]:
     return found
 
 
+def _schedule(value: Any) -> dict[str, Any]:
+    found = records.dictionary(value)
+    for name in ("schedule", "draft_on", "said"):
+        try:
+            records.words(found[name])
+        except KeyError:
+            raise ValueError(f"has no '{name}'") from None
+        except ValueError as error:
+            raise ValueError(f"has a '{name}' that {error}") from None
+    return found
+
+
 READERS: Mapping[str, records.Reader] = {
     "name": records.words,
     "policy": records.words,
@@ -99,6 +114,7 @@ READERS: Mapping[str, records.Reader] = {
     "traces": records.dictionaries,
     "profile": records.maybe(records.dictionary),
     "gains": _gains,
+    "schedule": records.maybe(_schedule),
 }
 
 KEPT = Kept("preset", "talon tune", Path(__file__).parent / "shipped", Preset.from_dict)

@@ -29,15 +29,22 @@ SETTINGS = ("max_new_tokens", "temperature", "raw")
 def efficiency_of(measured: Mapping[str, Sequence[Measurement]], sets: Sequence[str]) -> Efficiency | None:
     """Where each method stands; None where nothing was drafted.
 
+    Methods that have prepared something are left out: the passes that it took are beside the target's, and not counted.
+
     Args:
         measured: by method.
         sets: names of the prompt sets.
     """
+    measured = {method: of for method, of in measured.items() if not _prepared(of)}
     points = []
     for method, of in measured.items():
         groups = {ALL: of, **{name: [each for each in of if each.set == name] for name in sets if len(sets) > 1}}
         points += [point for name, part in groups.items() if (point := _point(method, name, part)) is not None]
     return Efficiency(points, _cost(measured)) if any(point.method != PLAIN for point in points) else None
+
+
+def _prepared(of: Sequence[Measurement]) -> bool:
+    return any(each.stats.get(name) for each in of for name in ("hits", "misses"))
 
 
 def _point(method: str, group: str, of: Sequence[Measurement]) -> Point | None:

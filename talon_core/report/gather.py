@@ -284,6 +284,11 @@ def _missing(report: Report, results: Results) -> dict[str, str]:
             "No trace was given: talon trace record keeps what a drafter proposes on the same prompts, and talon bench "
             "report --trace shows here what the best trees would have got."
         )
+    if report.efficiency is None and drafting:
+        found[of.EFFICIENCY] = (
+            "Every method that drafts does so while the target verifies, too, and the passes that it takes are not "
+            "counted."
+        )
     for name in (of.SPEED, of.DEPTHS, of.RANKS, of.SHAPES, of.TIME, of.TIMELINE, of.LANES, of.EFFICIENCY):
         if not getattr(report, name):
             found.setdefault(name, "The run measured nothing that this is about.")

@@ -11,7 +11,7 @@ from talon_core import records
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.bench.schedule import Plan
-from talon_core.defaults import DEFAULT_MODEL
+from talon_core.defaults import DEFAULT_MODEL, DEFAULT_PLACE
 from talon_core.report.figures import Progress
 
 PROMPTS = "PROMPTS"
@@ -59,6 +59,8 @@ def command_of(settings: Mapping[str, Any], folder: Path | str, rounds: bool = F
         command += ["--model", str(settings["model"])]
     if settings.get("attention") is not None:
         command += ["--attention", str(settings["attention"])]
+    beside = {each["draft_on"] for each in settings["methods"] if _named_by_the_run(each)} - {DEFAULT_PLACE}
+    command += [f"--draft-on={place}" for place in beside]
     limited = [each["prompts"] for each in settings["sets"] if each.get("prompts") != each.get("total")]
     if limited:
         command += ["--limit", str(max(limited))]
@@ -69,6 +71,11 @@ def command_of(settings: Mapping[str, Any], folder: Path | str, rounds: bool = F
         "--rounds": rounds or settings.get("rounds"),
     }
     return shlex.join([*command, *(flag for flag, given in flags.items() if given), "--out", str(folder)])
+
+
+def _named_by_the_run(method: Mapping[str, Any]) -> bool:
+    """Whether a method drafts where the run says, as it names no place itself."""
+    return "draft_on" in method and not method["name"].endswith(method["draft_on"])
 
 
 def check_finished(progress: Progress, folder: Path) -> None:

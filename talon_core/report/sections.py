@@ -281,7 +281,8 @@ def _efficiency(report: Report, section: Section) -> Section:
         tables.append(Sheet(f"The oracle's line ({report.oracle.drafter})", ["delta", "tau"], line))
     return attrs.evolve(
         section,
-        caption="Filled marks are of all prompts, hollow ones of single sets. Up and to the left is better."
+        caption="Filled marks are of all prompts, hollow ones of single sets. Up and to the left is better. Methods "
+        "that draft while the target verifies are left out: what they prepare takes passes that are not counted."
         + contours
         + over,
         drawings=[Drawing(drawings.efficiency(report, found, report.oracle))],

@@ -45,6 +45,7 @@ class Clocked(Drafter):
         transfer: seconds of a message to it, and of one back.
         max_depth: the deepest token that it is asked for, where that is less than its own; None for its own.
         unanswered: how many questions it could not answer so far.
+        apart: it is in a process beside, which is told of what was accepted with the next message.
 
     Attributes:
         outside: how many of those that it was asked here.
@@ -58,8 +59,10 @@ class Clocked(Drafter):
         transfer: float = 0.0,
         max_depth: int | None = None,
         unanswered: Callable[[], int] = lambda: 0,
+        apart: bool = False,
     ) -> None:
         self.outside = 0
+        self._apart, self._untold = apart, 0.0
         self._unanswered = unanswered
         depths = [depth for depth in (drafter.max_depth, max_depth) if depth is not None]
         self.max_depth = min(depths) if depths else None
@@ -73,14 +76,23 @@ class Clocked(Drafter):
         proposed = self._drafter.propose(frontiers)
         self.outside += self._unanswered() - before
         rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
+        self._clock.spend(self.untold())
         self._clock.spend(self._costs.draft(rows, width))
         self._clock.spend(2 * self._transfer)
         return proposed
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._drafter.commit(committed)
-        self._clock.spend(self._costs.tell(max(len(one.tokens) for one in committed.values())))
-        self._clock.spend(self._transfer)
+        seconds = self._costs.tell(max(len(one.tokens) for one in committed.values())) or 0.0
+        if self._apart:
+            self._untold += seconds
+        else:
+            self._clock.spend(seconds)
+
+    def untold(self) -> float:
+        """Seconds that it takes to hear what it is told with the present message."""
+        seconds, self._untold = self._untold, 0.0
+        return seconds
 
     def close(self, slot: int) -> None:
         self._drafter.close(slot)
@@ -92,6 +104,9 @@ class Beside(Worker):
     Nothing is prepared before somebody asks how late it is, so that the target can be told how long the drafter works
     beside it.
 
+    A process is sent one message, with what was accepted and what is to be prepared, and sends one back when all is
+    prepared, or when it sees that it is to end, which takes no message.
+
     Args:
         drafter: is asked where something was not prepared.
         behind: is asked for what is prepared; its calls take the time of `busy`.
@@ -100,8 +115,10 @@ class Beside(Worker):
         machines: says how both slow each other down, and how far they are apart.
     """
 
-    def __init__(self, drafter: Drafter, behind: Drafter, busy: Clock, clock: Clock, machines: Machines) -> None:
-        self.drafter = drafter
+    def __init__(self, drafter: Clocked, behind: Drafter, busy: Clock, clock: Clock, machines: Machines) -> None:
+        self.drafter: Drafter = drafter
+        self._asked = drafter
+        self._untold = 0.0
         self._behind, self._busy, self._clock, self._machines = behind, busy, clock, machines
         self._preparing: Preparing | None = None
         self._free = 0.0  # when its next call can begin
@@ -110,14 +127,18 @@ class Beside(Worker):
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         self._preparing = Preparing(self._behind, schedule, jobs, self._clock.now)
         self._free = self._clock.seconds + self._machines.way
+        self._untold = self._asked.untold()
         self._spans = []
 
     def _call(self) -> bool:
         """Let it make its next call, which begins when it is free; False where nothing is left to ask."""
-        before = self._busy.seconds
-        if self._preparing is None or not self._preparing.step():
-            return False
-        took = self._busy.seconds - before
+        if self._untold:
+            took, self._untold = self._untold, 0.0
+        else:
+            before = self._busy.seconds
+            if self._preparing is None or not self._preparing.step():
+                return False
+            took = self._busy.seconds - before
         self._spans.append(Span("prepare", self._free, self._free + took))
         self._free += took
         return True
@@ -140,13 +161,13 @@ class Beside(Worker):
         clock.reach(now + left)
 
     def stop(self) -> Stopped:
-        preparing, clock, transfer = self._preparing, self._clock, self._machines.way
+        preparing, clock = self._preparing, self._clock
         if preparing is None:
             return Stopped()
         started = clock.seconds
-        while self._free < started + transfer and self._call():
+        while (self._untold or self._free < started) and self._call():
             pass
         self._preparing = None
-        clock.reach(max(started + transfer, self._free if self._spans else 0.0) + transfer)
+        clock.reach(max(started, self._free + self._machines.way))
         spans = [*self._spans, Span("wait", started, clock.seconds)]
         return Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)

@@ -1,7 +1,7 @@
 """The preset that a tuning comes to: what was found, and all that is needed to find it again."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -10,11 +10,20 @@ from talon_core.profiles.profile import MACHINE, Profile
 from talon_core.trace.folder import Trace
 from talon_core.tune.run import Tuned, TunePlan
 
+if TYPE_CHECKING:
+    from talon_core.tune.schedules import Scheduled
+
 SAID_OF_SETS = ("name", "sha256", "prompts")
 
 
 def preset_of(
-    name: str, tuned: Tuned, traces: Sequence[Trace], profile: Profile, plan: TunePlan, made: Mapping[str, Any]
+    name: str,
+    tuned: Tuned,
+    traces: Sequence[Trace],
+    profile: Profile,
+    plan: TunePlan,
+    made: Mapping[str, Any],
+    schedule: "Scheduled | None" = None,
 ) -> Preset:
     """Put together what was found.
 
@@ -25,6 +34,7 @@ def preset_of(
         profile: under which.
         plan: how.
         made: when, and with which command.
+        schedule: with which it is decoded; None where none was tried.
     """
     searched = {one.option: str(one.values) for one in tuned.dimensions}
     settings = {"trials": plan.trials, "folds": plan.folds, "seed": plan.seed, "rule": plan.rule}
@@ -38,6 +48,7 @@ def preset_of(
             **{"name": profile.name, "origin": profile.origin, "drafter": profile.drafter},
             **{"model": dict(profile.model), "machine": {key: profile.machine[key] for key in MACHINE}},
         },
+        schedule=None if schedule is None else schedule.as_dict(),
         gains={other: attrs.asdict(gain.left_out) for other, gain in tuned.gains.items()},
     )
 

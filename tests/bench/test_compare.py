@@ -52,6 +52,18 @@ def test_ratios_are_paired_prompt_by_prompt(folder_of, measurement):
     assert found.all["none"].ratio.median == found.all["none"].ratio.low == 1
 
 
+def test_hits_are_shares_of_the_rounds_for_which_something_was_prepared(folder_of, measurement):
+    told = [{"hits": 3, "misses": 1}, {"hits": 0, "misses": 4}]
+    lines = [measurement("none", prompt) for prompt in range(2)]
+    lines += [measurement("ngram@cached", prompt, stats=own) for prompt, own in enumerate(told)]
+    found = compare(read_results(folder_of(lines, specs=["ngram@cached"])))
+    assert (found.all["ngram@cached"].hits, found.all["none"].hits) == (3 / 8, None)
+    assert "hits: rounds that began with what was prepared" in shown(found)
+    assert "38%" in shown(found)
+    plain = compare(read_results(folder_of(lines[:2], "alone", specs=[])))
+    assert "hits" not in shown(plain)
+
+
 def test_tokens_per_pass_are_compared_as_totals_of_the_prompts_that_both_decoded(folder_of, measurement):
     """Ten tokens each; plain decoding takes ten passes, the others fewer."""
     passes = {"ngram": (2, 4, 4), "ngram/chain": (4, 4, 8)}

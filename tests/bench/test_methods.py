@@ -33,6 +33,35 @@ def test_parts_are_separated_by_slashes_and_those_left_out_take_the_defaults(spe
     assert parse_method(spec) == Method(spec.strip(), resolve(Parts(drafter, policy, rule), load_registry()))
 
 
+@pytest.mark.parametrize(
+    ("spec", "parts"),
+    [
+        ("ngram/chain@cached", Parts("ngram", "chain", "match", schedule="cached")),
+        ("ngram@cached:budget=8@cpu:1", Parts("ngram", schedule="cached:budget=8", draft_on="cpu:1")),
+        ("ngram/chain/match @ pearl @ cuda:0", Parts("ngram", "chain", "match", schedule="pearl", draft_on="cuda:0")),
+        ("@branch", Parts(schedule="branch")),
+        ("draft-model:model=./a@b / chain @ pearl", Parts("draft-model:model=./a@b", "chain", schedule="pearl")),
+        ("draft-model:model=./a@b / @ sync", Parts("draft-model:model=./a@b")),
+    ],
+)
+def test_a_schedule_stands_behind_an_at_and_a_place_behind_another(spec, parts):
+    assert parse_method(spec) == Method(spec, resolve(parts, load_registry()))
+
+
+def test_methods_that_name_no_place_draft_where_the_run_says():
+    methods = parse_methods(["ngram", "ngram@cached", "ngram@pearl@thread"], draft_on="cpu:1")
+    assert [method.schedule for method in methods] == [None, None, ("cached", "cpu:1"), ("pearl", "thread")]
+    told = [{key: value for key, value in one.as_dict().items() if key in ("schedule", "draft_on")} for one in methods]
+    assert told == [{}, {}, {"schedule": "cached", "draft_on": "cpu:1"}, {"schedule": "pearl", "draft_on": "thread"}]
+
+
+def test_a_place_where_no_method_drafts_is_refused():
+    with pytest.raises(ValueError, match=r"draft_on is 'cpu:1', and every method drafts and verifies in turn"):
+        parse_methods(["ngram", "generate"], draft_on="cpu:1")
+    with pytest.raises(ValueError, match=r"it must be thread, cpu:1"):
+        parse_methods(["ngram"], draft_on="beside")
+
+
 def test_plain_decoding_is_always_among_the_methods():
     assert [method.name for method in parse_methods(["ngram", "generate"])] == ["none", "ngram", "generate"]
     assert [method.name for method in parse_methods(["ngram", "none"])] == ["ngram", "none"]
@@ -83,6 +112,14 @@ def test_a_method_with_a_plugins_rule_is_lossless_by_its_own_word(liar):
         (FOLDER, "write ' / ' with spaces between the parts"),
         (f"{FOLDER}/chain", "write ' / ' with spaces between the parts"),
         (f"{FOLDER} / chain / match / more", "has 4 parts"),
+        ("none@cached", "'none' drafts nothing; write 'none' alone"),
+        ("generate@pearl", "'generate' drafts nothing"),
+        ("ngram@cashed", "did you mean 'cached'?"),
+        ("ngram@cached@cpu:1@more", "with at most two @"),
+        ("ngram@", "is written drafter/policy/rule@schedule@place"),
+        ("ngram@cached@beside", "draft_on is 'beside'; it must be thread"),
+        ("ngram@sync@cpu:1", "the schedule drafts and verifies in turn"),
+        ("draft-model:model=./a@b/chain", "write ' @ ' with spaces before the schedule"),
     ],
 )
 def test_what_is_no_method_gets_a_sentence(spec, sentence):
@@ -94,5 +131,7 @@ def test_what_is_no_method_gets_a_sentence(spec, sentence):
 def test_two_names_of_one_method_are_refused():
     with pytest.raises(ValueError, match="'ngram' and 'ngram//match' are the same method"):
         parse_methods(["ngram", "ngram//match"])
+    with pytest.raises(ValueError, match="'ngram' and 'ngram@sync' are the same method"):
+        parse_methods(["ngram", "ngram@sync"])
     with pytest.raises(ValueError, match="'/sampled-chain' and '/sampled-chain/block' are the same method"):
         parse_methods(["/sampled-chain", "/sampled-chain/block"])

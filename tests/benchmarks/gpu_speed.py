@@ -3,8 +3,10 @@
 Attention: the time of 64 tree nodes over long prefixes, as a share of the bandwidth that a copy reaches on the same
 card, beside PyTorch's attention with a mask and, where it is installed, FlashInfer's. Model: a Llama of the shape of
 Llama-3-8B with random weights; verifying 64 nodes and a pass of an EAGLE-3 head, over one autoregressive step, and how
-much of a round the GPU waits for the host. Batches: tokens per second of 1 to 64 sequences, drafting and not, from one
-interleaved run. With --prompts also `talon bench run` over prompt sets. Prints tables and writes JSON.
+much of a round the GPU waits for the host. Schedules: drafting while the target verifies over both in turn, in a stream
+of its own on the same GPU and, where there is a second one, in a process on that. Batches: tokens per second of 1 to 64
+sequences, drafting and not, from one interleaved run. With --prompts also `talon bench run` over prompt sets. Prints
+tables and writes JSON.
 
 `--smoke` goes through all of it in miniature, on the CPU where there is no GPU: it shows that the script works and says
 nothing about speed.
@@ -32,6 +34,7 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
+from schedule_ways import measured, ways_of
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core.attention import TreeLayout
@@ -65,6 +68,7 @@ class Sizes:
         batches: sequences at a time.
         new: tokens of each sequence.
         repetitions: how often everything is timed.
+        schedules: what is prepared, besides nothing.
     """
 
     contexts: tuple[int, ...] = (8192, 32768)
@@ -86,6 +90,7 @@ class Sizes:
     batches: tuple[int, ...] = (1, 4, 16, 64)
     new: int = 128
     repetitions: int = 15
+    schedules: tuple[str, ...] = ("cached:budget=8", "pearl")
 
 
 SMOKE = Sizes(
@@ -113,6 +118,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m", help="for the batches and the prompt sets")
     parser.add_argument("--drafter", default="eagle3")
     parser.add_argument("--policy", default="talon:budget=24,top_k=6,mu=0.05")
+    parser.add_argument("--ahead", default="chain:length=4", help="the policy with which schedules are compared")
     parser.add_argument("--prompts", type=Path, default=None, help="a folder of prompt sets, for talon bench run")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
@@ -132,6 +138,7 @@ def main() -> None:
         },
         "attention": [bench.attention(context) for context in bench.sizes.contexts],
         "model": bench.model(),
+        "schedules": bench.schedules(model, tokenizer, options.model, options.drafter, options.ahead),
         "batches": bench.batches(plain, fast),
         "waiting": {"plain": bench.waiting(plain), "fast": bench.waiting(fast)},
     }
@@ -139,9 +146,11 @@ def main() -> None:
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     if options.prompts is not None:
-        methods = ["--method", f"fast={options.drafter} {options.policy}"]
-        command = [str(Path(sys.executable).parent / "talon"), "bench", "run", "--model", options.model]
-        subprocess.run([*command, "--prompts", str(options.prompts), *methods], check=True)
+        ahead = f"{options.drafter} / {options.ahead}"
+        methods = [f"{options.drafter} / {options.policy}", ahead]
+        methods += [f"{ahead} @ {spec} @ {place}" for spec in bench.sizes.schedules for place in places()]
+        command = [str(Path(sys.executable).parent / "talon"), "bench", "run", *methods, "--model", options.model]
+        subprocess.run([*command, "--prompts", str(options.prompts)], check=True)
 
 
 def random_tree(rng: np.random.Generator, nodes: int, vocab: int) -> TokenTree:
@@ -271,6 +280,12 @@ class Bench:
             "draft_over_step": times["draft"] / times["step"],
         }
 
+    def schedules(self, model: Any, tokenizer: Any, source: str, drafter: str, policy: str) -> dict[str, Any]:
+        """Schedules in each place over drafting and verifying in turn, all ways in turns on each prompt."""
+        ways = ways_of(model, tokenizer, source, drafter, policy, self.sizes.schedules, places())
+        texts = [f"{PROMPT} Its number is {number}." for number in range(3)]
+        return measured("schedules", ways, texts, self.sizes.new, max(1, self.sizes.repetitions // 5))
+
     def batches(self, plain: Decoder, fast: Decoder) -> list[dict[str, float]]:
         """Tokens per second of all sequences together, prefill included, methods in turn."""
         found = []
@@ -300,6 +315,11 @@ class Bench:
         return 1 - busy / result.stats.seconds
 
 
+def places() -> list[str]:
+    """Where what is prepared is drafted: in a stream of its own, and in a process on a second GPU."""
+    return ["thread", *(["cuda:1"] if torch.cuda.device_count() > 1 else [])]
+
+
 def show(figures: dict[str, Any]) -> None:
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
@@ -308,6 +328,15 @@ def show(figures: dict[str, Any]) -> None:
         for row in figures[part]:
             table.add_row(*(f"{value:.4g}" for value in row.values()))
         console.print(table)
+    table = Table("schedule", "tokens/s", "over sync", "hits", "waited, s", title="schedules")
+    for name, one in figures["schedules"]["ways"].items():
+        begun = one["hits"] + one["misses"]
+        hits = f"{one['hits'] / begun:.0%}" if begun else ""
+        over = f"{one['over_sync']['median']:.2f}"
+        table.add_row(name, f"{one['tokens_per_second']:.1f}", over, hits, f"{one['waited']:.2f}")
+    for where in figures["schedules"]["texts_differ"]:
+        console.print(f"another text than sync's: {where}")
+    console.print(table)
     for part in ("model", "waiting"):
         table = Table(*figures[part], title=part)
         table.add_row(*("" if value is None else f"{value:.4g}" for value in figures[part].values()))

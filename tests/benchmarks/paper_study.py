@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from talon_core.bench.bootstrap import Interval, mean_with_interval, with_interval
-from talon_core.bench.environment import describe_machine, describe_session
+from talon_core.bench.environment import describe_session
 from talon_core.bench.prompts import read_sets
 from talon_core.cli.progress import progress
 from talon_core.defaults import DEFAULT_MODEL, DEFAULT_POLICY
@@ -30,6 +30,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
 from talon_core.profiles.store import find_profile, save_profile
+from talon_core.runtime.machine import describe_machine
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
 from talon_core.trace.processes import one_by_one

@@ -18,6 +18,7 @@ SCRIPT = Path(__file__).with_name("gpu_speed.py")
 @pytest.mark.models
 def test_the_script_goes_through_all_its_measurements(smollm, tmp_path, monkeypatch):
     pytest.importorskip("triton")
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     out = tmp_path / "figures.json"
     arguments = [str(SCRIPT), "--smoke", "--out", str(out)]
     if os.environ.get("TRITON_INTERPRET"):  # here, where its imports and the interpreter take less time
@@ -32,4 +33,6 @@ def test_the_script_goes_through_all_its_measurements(smollm, tmp_path, monkeypa
     assert attention["triton_microseconds"] > 0
     assert figures["model"]["verify_over_step"] > 0
     assert figures["model"]["draft_over_step"] > 0
+    assert [*figures["schedules"]["ways"]][:3] == ["sync", "cached:budget=8 on thread", "pearl on thread"]
+    assert not figures["schedules"]["texts_differ"]
     assert [row["batch"] for row in figures["batches"]] == [1, 2]

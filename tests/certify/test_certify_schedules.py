@@ -18,10 +18,12 @@ from talon_core.engine.ahead.drafter import AheadDrafter
 from talon_core.engine.ahead.text import Text
 from talon_core.engine.ahead.worker import InLine
 from talon_core.engine.sequence import Sequence
+from talon_core.plugins.specs import spelled
 from talon_core.rule import descend
 from talon_core.sampling import temperature_sampling
 from talon_core.testing import TableDrafter, certify
 from talon_core.testing.odd_policies import CoinTosser
+from talon_drafters import Ngram
 from talon_strategies import (
     Bandit,
     Block,
@@ -38,6 +40,7 @@ from talon_strategies import (
 )
 
 SCHEDULES = [Cached(budget=4), Cached(budget=3, allocation="geometric"), Branch(budget=3), Pearl()]
+SCHEDULES += [Cached(budget=2, instant=Ngram(least=0.0))]
 POLICIES = [
     Talon(budget=4, top_k=2),
     Chain(length=2),
@@ -51,7 +54,7 @@ POLICIES = [
 """Fixed and drawn children, chains and trees, with a memory and without."""
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: one.name + str(getattr(one, "allocation", "")))
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=spelled)
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.name)
 def test_the_law_does_not_move_whatever_is_delayed_reordered_or_dropped(policy, schedule):
     worlds = 30 if schedule == Pearl() else 12  # it verifies fewer trees

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import attrs
 import pytest
+import torch
 
 from talon_core.bench.measurement import acceptance_by_depth
 from talon_core.bench.results import MANIFEST, RESULTS
 from talon_core.bench.rounds import ROUNDS, read_rounds
 from talon_core.bench.schedule import Unit
 from talon_core.decoding.decoder import Decoder
+from talon_core.engine.ahead.host import usable_cores
+from talon_core.engine.ahead.preparer import Preparer
 from talon_core.engine.generation import Generation
 from talon_core.engine.sequence import Sequence
+from talon_core.engine.stages import Stages
 from talon_core.request import Result
 from talon_core.rounds import Stats
 
@@ -122,6 +126,48 @@ def test_the_manifest_says_what_was_measured_and_where(bench, tmp_path, model):
     assert (environment["dtype"], environment["architecture"]) == ("float32", "LlamaForCausalLM")
     assert len(environment["weights_sha256"]) == 64
     assert len(manifest["sessions"]) == 1
+
+
+AHEAD = "ngram/chain:length=3@cached:budget=8"
+
+
+def test_a_schedule_is_a_method_of_its_own_that_says_the_same(bench, talon, tmp_path):
+    ran, lines = bench("--json", specs=["ngram/chain:length=3", AHEAD])
+    assert ran.status == 0, ran.err
+    assert ran.answer["differing"] == {"none": 0, "ngram/chain:length=3": 0, AHEAD: 0}
+    begun = {line["method"]: line["stats"]["hits"] + line["stats"]["misses"] for line in lines}
+    assert begun[AHEAD] > 0 == begun["ngram/chain:length=3"]
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    (method,) = [method for method in manifest["settings"]["methods"] if method["name"] == AHEAD]
+    assert (method["schedule"], method["draft_on"]) == ("cached:budget=8", "thread")
+    told = talon("bench", "compare", str(tmp_path / "out"), "--json").answer["all"]
+    assert (told["none"]["hits"], 0 <= told[AHEAD]["hits"] <= 1) == (None, True)
+    (row,) = [row for row in talon("bench", "compare", str(tmp_path / "out"), "--format", "csv").out.split("\n")[1:]
+              if row.startswith(f"out,,{AHEAD}")]  # fmt: skip
+    assert str(told[AHEAD]["hits"]) in row.split(",")
+    other = bench("--draft-on", "cpu:1", specs=["ngram/chain:length=3", AHEAD])[0]
+    assert "was made with other settings" in other.refusal
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(usable_cores() < 2, reason="a process beside needs a core of its own")
+def test_a_method_that_drafts_in_a_process_takes_its_core_from_nobody_else(bench, monkeypatch):
+    run, before, threads = Stages.run, torch.get_num_threads(), {True: set(), False: set()}
+
+    def noted(self):
+        threads[isinstance(self._parts.drafter, Preparer)].add(torch.get_num_threads())
+        return run(self)
+
+    monkeypatch.setattr(Stages, "run", noted)
+    torch.set_num_threads(2)
+    try:
+        ran, lines = bench("--limit", "1", "--draft-on", "cpu:1", specs=["ngram/chain:length=3", AHEAD])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert threads == {True: {1}, False: {2}}
+    assert ran.status == 0, ran.err
+    assert all(line["identical"] for line in lines)
 
 
 def test_later_turns_follow_plain_decodings_answers(bench):

@@ -37,6 +37,13 @@ def test_a_working_machine_is_reported_as_one(talon):
     assert all("cpu" in each["unavailable"] for each in ran.answer["attention"])
 
 
+def test_it_says_which_schedule_the_default_has_and_why(talon):
+    answer = talon("doctor", "--json").answer["schedule"]
+    assert (answer["schedule"], answer["draft_on"]) == ("sync", "thread")
+    assert answer["why"].startswith("preset 'default'")
+    assert f"sync: {answer['why']}" in " ".join(talon("doctor").out.split())
+
+
 def test_people_get_a_table(talon):
     ran = talon("doctor")
     assert ran.status == 0

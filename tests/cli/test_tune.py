@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from talon_core.plugins.presets import find_preset
@@ -72,6 +73,55 @@ def test_what_is_found_is_kept_and_taken(tune: Any, talon: Any, own_data: Path) 
     shown = talon("list", "presets").out
     assert "mine  tuned" in shown
     assert re.search(r"times as fast as none \(", " ".join(shown.split()))
+
+
+def test_schedules_are_simulated_and_the_fastest_is_kept(tune: Any, talon: Any) -> None:
+    schedules = ("--schedule", "cached:budget=8", "--schedule", "pearl", "--shared", "1.0")
+    ran = tune(*PROFILE, *SMALL, *schedules, "--save", "ahead", "--json")
+    assert ran.status == 0, ran.err
+    told, preset = ran.answer["schedule"], find_preset("ahead")
+    assert preset.schedule == told
+    assert {*told["tried"]} == {"cached:budget=8", "pearl"}
+    best = max(told["tried"], key=told["tried"].get)
+    assert told["schedule"] == (best if told["tried"][best] > 1 else "sync")
+    assert f"{best} on thread would be" in told["said"] or "no schedule pays" in told["said"]
+    assert preset.made["command"].endswith("--schedule cached:budget=8 --schedule pearl --shared 1 --save ahead")
+    simulated = talon("trace", "simulate", str(SHIPPED), preset.policy, *PROFILE, "--schedule", best, "--json")
+    (case,) = [one for one in simulated.answer["cases"] if one["schedule"] == best]
+    assert case["speedup"] == pytest.approx(told["tried"][best], abs=1e-3)
+
+
+def test_where_no_schedule_pays_the_preset_has_none_and_says_why(tune: Any) -> None:
+    slow = ("--schedule", "pearl", "--shared", "50")
+    told = tune(*PROFILE, *SMALL, *slow, "--save", "off", "--json").answer["schedule"]
+    assert (told["schedule"], told["draft_on"]) == ("sync", "thread")
+    assert told["said"].startswith("no schedule pays: the best, pearl, would be 0.")
+    assert "beside a drafter that works a pass takes 50.00 times as long" in told["said"]
+    assert find_preset("off").schedule == told
+    assert told["said"] in tune(*PROFILE, *SMALL, *slow).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--shared", "1.5"), "--shared is about schedules, and none is named; name one with --schedule"),
+        (("--draft-on", "cpu:1"), "--draft-on is about schedules"),
+        (("--schedule", "cashed"), "did you mean 'cached'?"),
+        (("--schedule", "pearl", "--schedule", "pearl"), "the schedule 'pearl' is given twice"),
+        (("--schedule", "pearl", "--shared", "0.5"), "--shared is 0.5; it must be at least 1"),
+        (("--schedule", "sync", "--draft-on", "cpu:1"), "the schedule drafts and verifies in turn"),
+    ],
+)
+def test_what_is_no_schedule_to_try_gets_a_sentence(tune: Any, arguments: tuple[str, ...], sentence: str) -> None:
+    assert sentence in tune(*PROFILE, *SMALL, *arguments).refusal
+
+
+def test_on_a_processor_it_must_be_said_what_both_cost_each_other(tune: Any, tmp_path: Path) -> None:
+    made = find_profile("h200-llama-3.1-8b")
+    here = attrs.evolve(made, name="here", machine={**made.machine, "device": "cpu", "gpu": []})
+    save_profile(here)
+    said = tune("--profile", "here", "--other-machine", *SMALL, "--schedule", "pearl").refusal
+    assert "say with --shared how many times as long a pass takes then (talon doctor --drafter" in said
 
 
 def test_people_get_tables_and_the_preset_or_its_file_at_the_end(tune: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from talon_core import Engine, Request
 from talon_core.engine.ahead.thread import ThreadWorker
+from talon_core.engine.ahead.worker import InLine
 from talon_core.plugins.parts import Parts
 from talon_strategies import Branch, Cached, Chain, Match, Pearl, SampledChain, Talon
 
@@ -35,9 +36,9 @@ def sleeping(seed):
     return Sleeping
 
 
-def engine(decoder, policy, schedule, seed=0):
-    parts = decoder.engine.parts
-    return Engine(parts.target, Match(), policy, decoder.drafter, parts.spec, schedule=schedule, worker=sleeping(seed))
+def engine(decoder, policy, schedule, seed=0, worker=None):
+    parts, worker = decoder.engine.parts, worker if worker is not None else sleeping(seed)
+    return Engine(parts.target, Match(), policy, decoder.drafter, parts.spec, schedule=schedule, worker=worker)
 
 
 def text(engine, request):
@@ -68,32 +69,41 @@ def test_greedy_texts_are_those_of_plain_decoding(smollm, shared_target, answers
 
 
 def test_a_draft_model_goes_ahead(smollm, shared_target):
-    """The target's own model drafts: it is always right, so that every round but the first hits."""
+    """The target's own model drafts, and pearl goes on behind the end: it is always right, so that everything is
+    accepted and, where there is time, every round but the first hits."""
     model, tokenizer = smollm
     decoder = shared_target(model, tokenizer, Parts("draft-model:model=smollm2-135m", "chain:length=2"))
     ids = decoder.frontend.request(PROMPT, {}).ids
-    sequence = text(engine(decoder, Chain(length=2), Cached(budget=2)), Request(ids, 12))
+    sequence = text(engine(decoder, Chain(length=2), Pearl(), worker=InLine), Request(ids, 12))
     assert sequence.token_ids == text(Engine(decoder.target, Match()), Request(ids, 12)).token_ids
     assert all(one.accepted == len(one.tree) - 1 for one in sequence.rounds)
+    assert [one.hit for one in sequence.rounds] == [None] + [True] * (len(sequence.rounds) - 1)
+    assert [len(one.tree) for one in sequence.rounds[:-1]] == [1] + [3] * (len(sequence.rounds) - 2)
 
 
 def test_drawn_texts_are_the_same_whatever_is_prepared(smollm, shared_target):
-    """Sample-and-match draws each token of a text from the target's law by the same numbers, whatever was drafted."""
+    """Sample-and-match draws each token of a text from the target's law by the same numbers, whatever was drafted: with
+    what was prepared, with what was not, and in time or late."""
     model, tokenizer = smollm
     decoder = shared_target(model, tokenizer, Parts("eagle3", "chain:length=3"))
     request = decoder.frontend.request(PROMPT, {"temperature": 1.0, "seed": 3, "max_new_tokens": 16})
     (plain,) = [one.token_ids for one in decoder.run_all([request])]
+    hits = set()
     for schedule in (Cached(budget=6), Pearl()):
-        again = Request(np.array(request.ids), 16, request.sampling, request.eos, seed=3)
-        assert text(engine(decoder, Chain(length=3), schedule), again).token_ids == plain
+        for worker in (InLine, sleeping(0)):
+            again = Request(np.array(request.ids), 16, request.sampling, request.eos, seed=3)
+            sequence = text(engine(decoder, Chain(length=3), schedule, worker=worker), again)
+            assert sequence.token_ids == plain
+            hits |= {one.hit for one in sequence.rounds}
+    assert {True, False} <= hits
 
 
 def test_a_policy_that_draws_gets_laws_of_what_was_prepared(smollm, shared_target):
+    """The trees of hits are drawn, too, each from the law of its own node."""
     model, tokenizer = smollm
     decoder = shared_target(model, tokenizer, Parts("eagle3", "chain:length=3"))
     request = decoder.frontend.request(PROMPT, {"temperature": 1.0, "seed": 3, "max_new_tokens": 16})
-    made = engine(decoder, SampledChain(length=2), Cached(budget=24))
-    sequence = text(made, request)
+    sequence = text(engine(decoder, SampledChain(length=2), Cached(budget=24), worker=InLine), request)
     assert sequence.finish_reason in ("length", "eos")
-    assert any(one.hit for one in sequence.rounds)
+    assert any(one.tree.drawn for one in sequence.rounds if one.hit)
     assert all(one.tree.drawn for one in sequence.rounds if len(one.tree) > 1)

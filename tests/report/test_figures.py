@@ -118,6 +118,19 @@ def test_points_are_totals_of_passes(report, results):
     assert (of_all[PLAIN].delta, of_all[PLAIN].tau) == (0, 1)
 
 
+def test_methods_that_go_ahead_have_lanes_and_no_place_among_draft_passes(decoded):
+    """What they prepare takes passes beside the target's, which nobody counts."""
+    spec = "ngram/chain:length=3"
+    found = report_of(decoded((spec, f"{spec}@cached:budget=8")))
+    timeline = found.lanes[f"{spec}@cached:budget=8"]
+    assert any(turn.hit is not None for turn in timeline.turns)
+    assert {"prepare", "wait"} <= {*timeline.parts}
+    assert {point.method for point in found.efficiency.points} == {PLAIN, spec}
+    alone = report_of(decoded((f"{spec}@cached:budget=8",)))
+    assert alone.efficiency is None
+    assert "while the target verifies" in alone.missing[of.EFFICIENCY]
+
+
 def test_no_method_with_the_traces_drafter_is_above_the_oracles_line(report):
     deltas, taus = zip(*report.oracle.line, strict=True)
     own = [point for point in report.efficiency.points if point.method in report.oracle.methods and point.set == ALL]

@@ -15,6 +15,7 @@ from talon_core.trace.methods import parse_methods
 from talon_core.trace.replay import Method, Replay
 from talon_core.trace.schedules import cases, promises
 from talon_core.trace.simulate import check_schedule, simulated
+from talon_drafters import Ngram
 from talon_strategies import Branch, Cached, Chain, Match, Pearl
 
 DRAFTER = "draft-model:skip=2"
@@ -105,6 +106,25 @@ def test_hits_are_those_of_the_models_that_were_recorded(
         assert told == [(one.tokens.tolist(), one.hit) for one in sequence.rounds]
         hits += found.stats.hits
     assert hits
+
+
+def test_an_instant_source_drafts_where_nothing_was_prepared(tiny: Any, recorded: Callable[..., Any]) -> None:
+    """It takes no time by the costs: the target waits for no layer of the drafter."""
+    trace = recorded(tiny)
+    (method,) = parse_methods(["chain:length=3"], trace, load_registry())
+    schedule = Cached(budget=1, instant=Ngram(least=0.0))
+    for text in trace:
+        found = simulated(trace, method, text, schedule, Machines(Priced()))
+        emitted = [token for one in found.rounds for token in one.tokens.tolist()]
+        assert emitted == text.ids[text.prompt_tokens :].tolist()
+        missed = [one for one in found.rounds if one.hit is not True]
+        assert any(len(one.tree) > 1 for one in missed)
+        layers = [span for one in missed for span in one.spans if span.part == "draft" and span.start < _verified(one)]
+        assert sum(span.seconds for span in layers) == 0
+
+
+def _verified(one: Any) -> float:
+    return next(span.start for span in one.spans if span.part == "verify")
 
 
 @pytest.mark.parametrize("schedule", [Cached(budget=6), Branch(budget=3), Pearl()])

@@ -165,7 +165,18 @@ def test_what_lies_between_two_machines_is_waited_for():
     near = simulation(policy, None, Machines(Whole(of_verify=10), there))
     far = simulation(policy, None, Machines(Whole(of_verify=10), there, transfer=5.0))
     layers = len(of(near, "draft")) - (len(near.rounds) - 1)  # one of each round but the last is its commit
-    assert far.stats.seconds - near.stats.seconds == 10.0 * layers + 5.0 * (len(near.rounds) - 1)
+    assert far.stats.seconds - near.stats.seconds == 10.0 * layers  # what was accepted goes with the next layer
+
+
+def test_what_is_prepared_apart_takes_one_message_each_way_beside_the_pass():
+    everything, policy = SCHEDULES[0], Chain(length=1)
+    for transfer, expected in ((5.0, 0.0), (12.0, 4.0)):
+        found = simulation(policy, everything, Machines(Whole(of_verify=20), Whole(), transfer=transfer))
+        assert all(one.hit for one in found.rounds[1:-1])
+        assert {span.seconds for span in of(found, "wait")} == {expected}  # 2 * 12 - 20
+    told = simulation(policy, everything, Machines(Whole(of_verify=20), Whole(of_rest=7)))
+    assert told.stats.draft_seconds == 0  # what was accepted is heard beside the pass, too
+    assert told.stats.prepare_seconds > 0
 
 
 def test_a_target_that_shares_its_memory_is_slower_while_the_drafter_works():

@@ -4,13 +4,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from attrs.validators import ge
+from attrs.validators import ge, instance_of
 
+from talon_core.drafter import DrafterSpec
 from talon_core.schedule import Outcome, Outlook, Schedule
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.schedules.fanout import Fanout, Geometric, Likeliest
 
 ALLOCATIONS: Mapping[str, type[Fanout]] = {cls.name: cls for cls in (Likeliest, Geometric)}
+
+
+def _instant(given: object) -> Any:
+    """The option `instant` as a drafter's options; what else it is is left for a validator to refuse."""
+    if not isinstance(given, str):
+        return given
+    from talon_core.plugins.nested import part_spec
+    from talon_core.plugins.parts import built
+    from talon_core.plugins.registry import load_registry
+
+    try:
+        return built(load_registry(), "drafter", part_spec(given))
+    except LookupError as error:
+        raise ValueError(f"instant: {error.args[0]}") from None
+
+
+def _is_source(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+    if value is not None and not isinstance(value, DrafterSpec):
+        raise ValueError(f"{field.name} is {value!r}; it must be a drafter's options, such as ngram, or None")
 
 
 def _is_allocation(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
@@ -25,21 +45,27 @@ class Cached(Schedule):
     SSD (Saguaro): while `k` of the drafted tokens are accepted and the target says `t` after them, a continuation for
     that very `(k, t)` may be there already. Here an outcome is a node of the tree and a token after it. What is kept
     for it are the drafter's answers, out of which the tree policy makes a tree of any shape. On a miss a tree is
-    drafted as always; with `hybrid` or `ngram` that takes no pass of a model where a look-up is sure.
+    drafted as always; with `hybrid` or `ngram` that takes no pass of a model where a look-up is sure. Or an instant
+    source drafts it, a look-up as a rule, and the target waits for no pass of a model; where that knows nothing, the
+    target verifies the root alone while the drafter catches up.
 
     Attributes:
         budget: outcomes that are prepared for, at least 1.
         beyond: ask the drafter where what was prepared ends, while the target waits; else what is there is verified.
         allocation: how they are chosen: "likeliest" by the drafter's probabilities, "geometric" as SSD does it; in
             Python also a `Fanout`.
+        instant: what drafts where nothing was prepared for what has come, a drafter that reads texts alone, its options
+            in brackets, as in `instant=ngram[min_match=2]`; None for the drafter itself.
     """
 
     name = "cached"
     purpose = "prepare for likely outcomes"
     paper = "arXiv 2603.03251"
     budget: int = attrs.field(default=24, validator=ge(1))
-    beyond: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    beyond: bool = attrs.field(default=False, validator=instance_of(bool))
     allocation: Any = attrs.field(default="likeliest", validator=_is_allocation)
+
+    instant: DrafterSpec | None = attrs.field(default=None, converter=_instant, validator=_is_source)
 
     @property
     def fanout(self) -> Fanout:

@@ -1,6 +1,6 @@
 """Asking the real drafter about nodes of a tree of which it may have seen nothing yet: parents first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,7 +11,7 @@ from talon_core.drafter import Drafter, Frontier
 from talon_core.engine.checked_candidates import checked_candidates
 from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.errors import LostError, blaming
-from talon_core.tree import TokenTree
+from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
     from talon_core.engine.ahead.text import Text
@@ -93,6 +93,19 @@ def ask(
 
 def _is_lost(error: BaseException) -> bool:
     return isinstance(error, LostError)
+
+
+def nodes_told(nodes: IntArray, asked: Container[int]) -> IntArray:
+    """Of the accepted nodes those that a drafter is told of: at which it was asked, and the one after.
+
+    It need not know the others: a path of which it has seen less is one that it could have been told of any tree.
+
+    Args:
+        nodes: along which was accepted, shape `(path,)`, int64.
+        asked: where it was asked.
+    """
+    seen = next((place for place, node in enumerate(nodes.tolist()) if node not in asked), len(nodes) - 1)
+    return nodes[: seen + 1]
 
 
 def root_of(tree: TokenTree) -> TokenTree:

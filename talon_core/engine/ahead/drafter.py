@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import attrs
 import numpy as np
@@ -12,6 +12,7 @@ from talon_core.costs import Costs
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.engine.ahead.asking import ask, own_answer
 from talon_core.engine.ahead.checked_schedule import checked_flag, checked_width
+from talon_core.engine.ahead.instant import NOTHING, Instant
 from talon_core.engine.ahead.prepared import Prepared, Row, candidates_of
 from talon_core.engine.ahead.preparer import Preparer, Verifying
 from talon_core.engine.ahead.preparing import Job, apart
@@ -28,9 +29,6 @@ from talon_core.tree import FloatArray, IntArray, TokenTree
 
 LOG = logging.getLogger(__name__)
 
-NOTHING = Row(np.empty(0, dtype=np.int64), np.empty(0), 0)
-"""The answer at a node for which nothing was prepared, and nobody is asked."""
-
 
 class AheadDrafter(Preparer):
     """Answers from what was prepared while the tree before was verified, and asks the real drafter for the rest.
@@ -43,6 +41,9 @@ class AheadDrafter(Preparer):
     ends where it ends: there are neither candidates nor a law at nodes of which nothing was prepared, the root's aside.
     Where something has failed so that nothing could be prepared, trees are drafted as always, with any schedule.
 
+    With an instant source, that one drafts where nothing was prepared for what has come, and where the drafter was
+    lost: the whole tree. The drafter sees such a tree when it is asked what comes below it.
+
     What fails in the drafter while it prepares ends its drafting for the sequences that took part: they are decoded
     without. It is said once, and sequences that come later are drafted for again.
 
@@ -51,9 +52,12 @@ class AheadDrafter(Preparer):
         worker: prepares.
         named: the drafter or its options, whom errors name.
         vocab_size: the target's.
+        instant: drafts where nothing was prepared; None for the schedule's own way (`Schedule.drafts_on_miss`).
     """
 
-    def __init__(self, schedule: Schedule, worker: Worker, named: object, vocab_size: int) -> None:
+    def __init__(
+        self, schedule: Schedule, worker: Worker, named: object, vocab_size: int, instant: Instant | None = None
+    ) -> None:
         self.behind = worker.drafter
         self.max_depth = self.behind.max_depth
         self.schedule = schedule
@@ -61,6 +65,8 @@ class AheadDrafter(Preparer):
         self._drafts_beyond = checked_flag(schedule, "drafts_beyond")
         self._drafts_on_miss = checked_flag(schedule, "drafts_on_miss")
         self._worker = worker
+        self._instant = instant
+        self._inside = ExitStack()
         self._named = named
         self._vocab_size = vocab_size
         self._texts: dict[int, Text] = {}  # by slot
@@ -73,14 +79,21 @@ class AheadDrafter(Preparer):
         return self.behind.describe()
 
     def session(self) -> AbstractContextManager[object]:
-        return AheadSession(self.behind.session, self._rest)
+        return AheadSession(self.behind.session, self._wake, self._rest)
+
+    def _wake(self) -> None:
+        self._worker.wake()
+        if self._instant is not None:
+            self._inside.enter_context(self._instant.session())
 
     def _rest(self) -> None:
-        self._stop()
-        self._worker.rest()
+        with self._inside.pop_all():
+            self._stop()
+            self._worker.rest()
 
     def hit(self, slot: int) -> bool | None:
-        return self._texts[slot].hit
+        text = self._texts[slot]
+        return None if text.broken else text.hit
 
     def spans(self, slot: int) -> Sequence[Span]:
         text = self._texts[slot]
@@ -93,6 +106,8 @@ class AheadDrafter(Preparer):
         if not text.broken:
             with self._reaching():
                 self.behind.open(slot, prompt, room)
+        if self._instant is not None:
+            self._instant.open(slot, prompt, room)
 
     def _entered(self, slot: int, length: int) -> Text:
         """A new sequence; it is drafted for, unless the drafter cannot be reached."""
@@ -112,6 +127,8 @@ class AheadDrafter(Preparer):
         self._stop()
         before = self._texts.get(source)
         text = self._entered(slot, len(prompt))
+        if self._instant is not None:
+            self._instant.resume(slot, prompt, room, source, length)
         if text.broken:
             return length
         with self._reaching():
@@ -131,6 +148,8 @@ class AheadDrafter(Preparer):
 
     def close(self, slot: int) -> None:
         self._stop()
+        if self._instant is not None:
+            self._instant.close(slot)
         text = self._texts.pop(slot, None)
         if text is not None and not text.broken:
             with self._reaching():
@@ -209,6 +228,8 @@ class AheadDrafter(Preparer):
         told = {slot: self._texts[slot].told(one) for slot, one in whole.items()}
         for slot, one in whole.items():
             self._texts[slot].commit(one, prepared.get(slot))
+        if self._instant is not None:
+            self._instant.commit(committed)
         if told:
             with self._reaching():
                 self.behind.commit(told)
@@ -216,10 +237,15 @@ class AheadDrafter(Preparer):
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         self._stop()
         kept: dict[int, dict[int, Row]] = {}  # what was prepared, by slot and node
+        at_once: list[Frontier] = []
         for one in frontiers:
             text = self._texts[one.slot]
             text.width = max(text.width, self._width, one.width)
-            if not text.broken and (text.hit or text.unprepared or self._drafts_on_miss):
+            if len(one.tree) == 1:
+                text.at_once = self._instant is not None and (text.broken or not (text.hit or text.unprepared))
+            if text.at_once:
+                at_once.append(one)
+            elif not text.broken and (text.hit or text.unprepared or self._drafts_on_miss):
                 rows = {node: text.kept(one.tree, node, one.width) for node in one.nodes.tolist()}
                 kept[one.slot] = {node: row for node, row in rows.items() if row is not None}
         stays = not self._drafts_beyond  # with what is there, once it has begun
@@ -240,10 +266,12 @@ class AheadDrafter(Preparer):
         with self._reaching():
             passes = ask(self.behind, self._named, self._texts, asking, missing)
         kept = {slot: rows for slot, rows in kept.items() if not self._texts[slot].broken}
-        answers = [
-            self._answer(one, kept[one.slot]) if one.slot in kept else Candidates.unknown(one.nodes)
-            for one in frontiers
-        ]
+        answered: dict[int, Candidates] = {}
+        if at_once and self._instant is not None:
+            answered, own = self._instant.propose(at_once)
+            passes += own
+        answered |= {one.slot: self._answer(one, kept[one.slot]) for one in frontiers if one.slot in kept}
+        answers = [answered[one.slot] if one.slot in answered else Candidates.unknown(one.nodes) for one in frontiers]
         return Proposed(answers, passes)
 
     def _answer(self, frontier: Frontier, kept: Mapping[int, Row]) -> Candidates:

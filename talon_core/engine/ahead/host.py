@@ -73,11 +73,11 @@ def serve(connection: Connection, shelf: Shelf, parent: int, opened: Callable[[A
             _answer(connection, error)
 
 
-def _answer(connection: Connection, answer: Any) -> None:
-    """Send an answer, or an error in a form that can be sent."""
+def _answer(connection: Connection, answer: Any, error: str = "raised") -> None:
+    """Send an answer, or an error in a form that can be sent: "raised" by a call, or "lost" where nobody knows more."""
     if isinstance(answer, Exception):
         answer = (type(answer).__name__, one_line(answer))
-        connection.send_bytes(pickle.dumps(("raised", answer)))
+        connection.send_bytes(pickle.dumps((error, answer)))
     else:
         connection.send_bytes(pickle.dumps(("done", answer)))
 
@@ -95,12 +95,27 @@ class _Hosted:
     def about(self) -> About:
         return About(self.drafter.max_depth, self.drafter.uses_target, dict(self.drafter.describe()))
 
-    def serve(self, what: str, *given: Any) -> None:
-        """Do what was asked, and answer."""
+    def serve(self, committed: Any, what: str, *given: Any) -> None:
+        """Do what was asked, and answer.
+
+        Args:
+            committed: what was accepted since, for `commit`; None where nothing was.
+            what: is asked.
+            given: with what.
+        """
+        spans = Spans(perf_counter)
+        if committed is not None:
+            try:
+                with spans.of("prepare"):
+                    self.commit(committed)
+            except Exception as error:
+                _answer(self._connection, error, "lost")
+                return
         if what == "prepare":
-            self._prepare(*given)
+            self._prepare(spans, *given)
             return
-        if what == "stop":  # what was prepared was answered when it ended
+        if what == "hear":
+            _answer(self._connection, None)
             return
         try:
             _answer(self._connection, getattr(self, what)(*given) if what not in TOLD else self._told(what, *given))
@@ -138,10 +153,12 @@ class _Hosted:
         """The law of an answer."""
         return self._answers[answer].law(row)
 
-    def _prepare(self, slots: list[int], told: bytes) -> None:
-        """Prepare until all is there or something comes in, which is to stop; and answer at once.
+    def _prepare(self, spans: Spans, number: int, slots: list[int], told: bytes) -> None:
+        """Prepare until all is there or it is to end, and answer at once.
 
         Args:
+            spans: what the drafter did before, beside the target's pass.
+            number: of this preparing, see `Shelf.ended`.
             slots: of the sequences.
             told: the schedule and the jobs, pickled: they hold what others have written, which may not be known here.
         """
@@ -149,13 +166,12 @@ class _Hosted:
             schedule, jobs = pickle.loads(told)
         except Exception as error:
             fault = RuntimeError(f"what the policy or the schedule holds cannot be read there: {one_line(error)}")
-            _answer(self._connection, Stopped(faults=dict.fromkeys(slots, fault)))
+            _answer(self._connection, Stopped(faults=dict.fromkeys(slots, fault), spans=spans.found))
             return
-        spans = Spans(perf_counter)
         stopped: Stopped
         try:
             preparing = Preparing(self.drafter, schedule, jobs)
-            while not self._connection.poll():
+            while self._shelf.ended < number and not self._connection.poll():  # which also sees that it is closed
                 with spans.of("prepare"):
                     if not preparing.step():
                         break

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.ahead.drafter import AheadDrafter
 from talon_core.engine.ahead.inquirer import AheadInquirer
+from talon_core.engine.ahead.instant import opened_instant
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.checked_drafter import checked_depth
 from talon_core.errors import naming
 from talon_core.inquiry import Inquirer
 from talon_core.schedule import Schedule
+from talon_core.target import Target
 
 
 def goes_ahead(
@@ -17,7 +19,7 @@ def goes_ahead(
     spec: DrafterSpec | None,
     schedule: Schedule,
     worker: Callable[[Drafter], Worker],
-    vocab_size: int,
+    target: Target,
 ) -> Drafter:
     """The drafter that the engine asks: the real one, where the schedule prepares nothing.
 
@@ -26,10 +28,11 @@ def goes_ahead(
         spec: its options; None where it was given opened.
         schedule: says what is prepared.
         worker: makes who prepares, for the drafter.
-        vocab_size: the target's.
+        target: whose text it is.
 
     Raises:
-        ValueError: if the drafter cannot draft before the target is done.
+        ValueError: if the drafter cannot draft before the target is done, or the schedule's instant source reads more
+            than texts.
     """
     if not schedule.prepares:
         return drafter
@@ -46,4 +49,4 @@ def goes_ahead(
             f"verifies; take the schedule sync in the place of {naming('schedule', schedule)}, or another drafter"
         )
     wrapped = AheadInquirer if isinstance(drafter, Inquirer) else AheadDrafter
-    return wrapped(schedule, worker(drafter), named, vocab_size)
+    return wrapped(schedule, worker(drafter), named, target.vocab_size, opened_instant(schedule, target))

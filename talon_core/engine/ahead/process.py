@@ -8,7 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -66,28 +66,28 @@ class _Process:
             self.end()
             raise
 
-    def ask(self, seconds: float, what: str, *given: Any) -> Any:
-        """Let it do something, and wait for the answer; raises as `answer` does."""
-        self.tell(what, *given)
-        return self.answer(seconds)
-
-    def tell(self, what: str, *given: Any) -> None:
+    def tell(self, committed: Any, what: str, *given: Any) -> None:
         """Let it do something.
+
+        Args:
+            committed: what was accepted before; None for nothing.
+            what: it does.
+            given: with what.
 
         Raises:
             LostError: if it has ended.
         """
-        message = pickle.dumps((what, *given))
+        message = pickle.dumps((committed, what, *given))
         try:
             self.connection.send_bytes(message)
         except OSError as error:
             raise self._lost("has ended") from error
 
     def answer(self, seconds: float) -> Any:
-        """What it answers.
+        """What it answers; whatever was placed for it has been taken then.
 
         Raises:
-            LostError: if it has ended, or does not answer in time; it is ended then.
+            LostError: if it has ended, does not answer in time, or has failed at what was accepted; it is ended then.
             RuntimeError: if the drafter has raised something.
         """
         try:
@@ -96,6 +96,9 @@ class _Process:
             how, answer = pickle.loads(self.connection.recv_bytes())
         except (OSError, EOFError) as error:
             raise self._lost("has ended") from error
+        self.shelf.clear()
+        if how == "lost":
+            raise self._lost(f"has failed at what was accepted, {answer[0]}: {answer[1]}")
         if how == "raised":
             kind, said = answer
             raise {"ValueError": ValueError, "MemoryError": MemoryError}.get(kind, RuntimeError)(said)
@@ -125,11 +128,17 @@ class ProcessWorker(Worker):
     It is there as long as this worker is. One that dies, hangs or cannot open the drafter is given up, and another one
     is started when the next sequence begins; until that is ready, sequences are decoded without drafts.
 
+    A round takes one message each way where it begins with what was prepared: what was accepted goes there with what is
+    to be prepared next, and what was prepared comes back. That it is to end is a number in memory that both share, and
+    no message. What was accepted waits for the next message, whatever that is. Where the drafter is asked for a tree
+    there are a message and an answer for each layer, as the policy chooses by one layer what it asks in the next.
+
     Args:
         command: the process's; see `_Process`.
         opening: what it is sent first, pickled.
         vocab_size: the target's.
         patience: how long an answer may take.
+        lends: gives what is entered in each session, as the process needs the cores that it has only then.
 
     Raises:
         ValueError: if the drafter cannot be opened there.
@@ -137,12 +146,22 @@ class ProcessWorker(Worker):
         OSError: if none can be started.
     """
 
-    def __init__(self, command: Sequence[str], opening: Any, vocab_size: int, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        opening: Any,
+        vocab_size: int,
+        patience: Patience | None = None,
+        lends: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._command, self._opening = command, pickle.dumps(opening)
         self._patience = patience if patience is not None else Patience()
         self._vocab_size = vocab_size
         self._process: _Process | None = _Process(command, self._opening)
         self._starting: _Process | None = None
+        self._lends, self._loans = lends, ExitStack()
+        self._committed: Any = None  # is told with the next message
+        self._preparings = 0
         self._stopping = False
         self._unsent: dict[int, Exception] = {}  # what could not be sent, by slot
         try:
@@ -182,6 +201,7 @@ class ProcessWorker(Worker):
     def _give_up(self) -> None:
         if self._process is not None:
             process, self._process = self._process, None
+            self._committed = None
             self.losses += 1
             process.end()
 
@@ -204,30 +224,44 @@ class ProcessWorker(Worker):
         """
         if self._process is None:
             raise LostError("its process has ended")
+        committed, self._committed = self._committed, None
+        kind = kind if committed is None else (kind, "commit")
         started = perf_counter()
         try:
-            answer = self._process.ask(self._patience.seconds(kind), what, *given)
+            self._process.tell(committed, what, *given)
+            answer = self._process.answer(self._patience.seconds(kind))
         except (LostError, KeyboardInterrupt):  # an answer that nobody waits for would be the next one's
             self._give_up()
             raise
         self._patience.saw(kind, [perf_counter() - started])
         return answer
 
-    def place(self, features: Any) -> Placed | None:
-        """Put features where the process finds them."""
-        return None if features is None or self._process is None else self._process.shelf.place(features)
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        """Tell of what was accepted with the next message.
 
-    def clear(self) -> None:
-        """Features that were placed have been taken."""
-        if self._process is not None:
-            self._process.shelf.clear()
+        Raises:
+            LostError: if there is no process any more.
+        """
+        if self._committed is not None:
+            self.ask("hear")
+        if self._process is None:
+            raise LostError("its process has ended")
+        self._committed = {
+            slot: (one.tokens, one.nodes, self.place(one.features), one.answers) for slot, one in committed.items()
+        }
+
+    def place(self, features: Any) -> Placed | None:
+        """Put features where the process finds them, until it has answered the message that tells of them."""
+        return None if features is None or self._process is None else self._process.shelf.place(features)
 
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         self._stopping = False
         if self._process is not None:
             try:
-                slots = [job.slot for job in jobs]
-                self._process.tell("prepare", slots, pickle.dumps((schedule, jobs)))
+                slots, told = [job.slot for job in jobs], pickle.dumps((schedule, jobs))
+                committed, self._committed = self._committed, None
+                self._preparings += 1
+                self._process.tell(committed, "prepare", self._preparings, slots, told)
                 self._stopping = True
             except LostError:  # seen again when it is stopped
                 return
@@ -243,7 +277,8 @@ class ProcessWorker(Worker):
             self._give_up()
             return Stopped(failure=LostError("its process has ended"))
         try:
-            found: Stopped = self._process.ask(self._patience.seconds("prepare"), "stop")
+            self._process.shelf.ended = self._preparings
+            found: Stopped = self._process.answer(self._patience.seconds("prepare"))
         except BaseException as error:
             self._give_up()
             if not isinstance(error, Exception):
@@ -252,6 +287,12 @@ class ProcessWorker(Worker):
         self._stopping = False
         self._patience.saw("prepare", [span.seconds for span in found.spans])
         return attrs.evolve(found, spans=[*found.spans, Span("wait", started, perf_counter())])
+
+    def wake(self) -> None:
+        self._loans.enter_context(self._lends())
+
+    def rest(self) -> None:
+        self._loans.close()
 
     def close(self) -> None:
         """End the process."""
@@ -287,15 +328,9 @@ class _Remote(Drafter):
         own = {slot: (one.start, one.count, self._worker.place(one.features)) for slot, one in parts.items()}
         most = max(one.count for one in parts.values())
         self._worker.ask_for(("read", most.bit_length()), "read", own)
-        self._worker.clear()
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
-        own = {
-            slot: (one.tokens, one.nodes, self._worker.place(one.features), one.answers)
-            for slot, one in committed.items()
-        }
-        self._worker.ask("commit", own)
-        self._worker.clear()
+        self._worker.commit(committed)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         bare = [attrs.evolve(one, tree=one.tree.without_laws()) for one in frontiers]

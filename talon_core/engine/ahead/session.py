@@ -12,17 +12,19 @@ class AheadSession(RepeatableSession):
 
     Args:
         make: gives the real drafter's session.
-        rest: ends what is prepared.
+        wake: is called when it is entered.
+        rest: ends what is prepared, when it is left.
         known: a session of the real drafter that was entered before, where this is to be the same one again.
     """
 
     def __init__(
         self,
         make: Callable[[], AbstractContextManager[object]],
+        wake: Callable[[], None],
         rest: Callable[[], None],
         known: AbstractContextManager[object] | None = None,
     ) -> None:
-        self._make, self._rest, self._known = make, rest, known
+        self._make, self._wake, self._rest, self._known = make, wake, rest, known
         self._inside: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:
@@ -31,6 +33,7 @@ class AheadSession(RepeatableSession):
         if again is None:
             self._known = self._inside
         self._inside.__enter__()
+        self._wake()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -43,4 +46,4 @@ class AheadSession(RepeatableSession):
         return suppressed
 
     def again(self) -> "AheadSession":
-        return AheadSession(self._make, self._rest, self._known)
+        return AheadSession(self._make, self._wake, self._rest, self._known)

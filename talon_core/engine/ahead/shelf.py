@@ -1,4 +1,4 @@
-"""Memory that two processes share for arrays, so that what is sent between them stays small."""
+"""Memory that two processes share for arrays, so that what is sent between them stays small, and for one number."""
 
 import mmap
 import os
@@ -12,6 +12,8 @@ from torch import Tensor
 
 GRANULE = 1 << 20
 """Bytes by which it grows."""
+HEAD = 64
+"""Bytes before the arrays; the number stands in the first eight of them."""
 
 
 @attrs.frozen
@@ -34,6 +36,8 @@ class Placed:
 class Shelf:
     """Memory without a name: it is gone when both processes are, however they end.
 
+    Besides arrays it holds `ended`, a number that one process sets and the other looks at, without a message.
+
     Args:
         number: of the file that it is; None makes one.
 
@@ -44,12 +48,25 @@ class Shelf:
     def __init__(self, number: int | None = None) -> None:
         self.number = _nameless() if number is None else number
         self._memory: Any = None
+        self._numbers: Any = None
         self._size = 0
-        self._used = 0
+        self._used = HEAD
+        if number is None:
+            os.ftruncate(self.number, GRANULE)
+        self._map(os.fstat(self.number).st_size)
+
+    @property
+    def ended(self) -> int:
+        """The number of the last preparing that is to end, 0 before."""
+        return int(self._numbers[0])
+
+    @ended.setter
+    def ended(self, number: int) -> None:
+        self._numbers[0] = number
 
     def clear(self) -> None:
         """What was placed has been taken."""
-        self._used = 0
+        self._used = HEAD
 
     def place(self, tensor: Tensor) -> Placed:
         """Put a tensor there."""
@@ -79,11 +96,12 @@ class Shelf:
 
     def _map(self, size: int) -> None:
         self._memory = mmap.mmap(self.number, size)
+        self._numbers = np.frombuffer(self._memory, dtype=np.int64, count=1)  # one aligned store, never a half of it
         self._size = size
 
     def close(self) -> None:
         """Give it up in this process."""
-        self._memory = None
+        self._memory = self._numbers = None
         os.close(self.number)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from talon_core.choices import Choices, SeededChoices
 from talon_core.drafter import Committed
-from talon_core.engine.ahead.asking import Answer
+from talon_core.engine.ahead.asking import Answer, nodes_told
 from talon_core.engine.ahead.prepared import Base, Continuation, Path, Prepared, Row
 from talon_core.rounds import Span
 from talon_core.tree import IntArray, TokenTree
@@ -29,6 +29,7 @@ class Text:
         losses: likewise.
         broken: nobody knows what the drafter knows of it: nothing more is drafted.
         unprepared: something has failed, so that nothing could be prepared for the next round.
+        at_once: the current tree is drafted by the schedule's instant source.
         fresh: what the drafter itself has answered at nodes of the current tree, and which row of it.
         kept_rows: what was prepared for nodes of the current tree, and was their answer.
         parents: nodes of the current tree that have children in what is verified of it.
@@ -46,6 +47,7 @@ class Text:
         self.losses = losses
         self.broken = False
         self.unprepared = False
+        self.at_once = False
         self.laws = False
         self.width = 0
         self.hit: bool | None = None
@@ -105,13 +107,8 @@ class Text:
         return found
 
     def told(self, committed: Committed) -> Committed:
-        """What the drafter is told of a round: of the accepted nodes those that it was asked at, and the one after.
-
-        It need not know the others: a path of which it has seen less is one that it could have been told of any tree.
-        """
-        nodes = committed.nodes.tolist()
-        seen = next((place for place, node in enumerate(nodes) if node not in self.fresh), len(nodes) - 1)
-        return attrs.evolve(committed, nodes=committed.nodes[: seen + 1])
+        """What the drafter is told of a round; see `nodes_told`."""
+        return attrs.evolve(committed, nodes=nodes_told(committed.nodes, self.fresh))
 
     def commit(self, committed: Committed, prepared: Prepared | None) -> None:
         """The text goes on; what was prepared for another outcome, or for another text, is dropped.

@@ -57,6 +57,10 @@ class Worker(ABC):
     def stop(self) -> Stopped:
         """Prepare no more: what was begun is ended, and no call of the drafter runs any longer."""
 
+    def wake(self) -> None:  # noqa: B027 - most hold nothing
+        """A session is entered, by the thread that decodes: what the worker takes from that thread's passes is taken
+        now, and given back by `rest`, which the same thread calls."""
+
     def rest(self) -> None:  # noqa: B027 - most hold nothing
         """A session is left: nothing may run on behind it. Nothing is being prepared."""
 

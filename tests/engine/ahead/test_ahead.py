@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import talon_strategies
-from talon_core import Engine, Frontier, PluginError, Request, TableTarget, TokenTree, TreePolicy
+from talon_core import Engine, Frontier, PluginError, Request, TableTarget, TokenTree, TreePolicy, build
 from talon_core.costs import MeasuredCosts
 from talon_core.engine.ahead.drafter import NOTHING, AheadDrafter
 from talon_core.engine.ahead.worker import InLine
+from talon_core.plugins.specs import spelled
 from talon_core.sampling import temperature_sampling
 from talon_core.schedule import Outcome, Schedule
 from talon_core.testing import TableDrafter
 from talon_core.testing.odd_policies import CoinTosser, Erratic
-from talon_drafters import Lookahead, Ngram
+from talon_drafters import Lookahead, Ngram, Pld
 from talon_strategies import (
     Block,
     Branch,
@@ -468,3 +469,94 @@ def test_the_drafter_is_not_asked_for_a_law_where_nothing_was_prepared():
         with pytest.raises(ValueError, match="there is no law"):
             answer.law(0)
     assert not wrapped.behind.calls
+
+
+SOURCES = [Ngram(min_match=1, least=0.0), Ngram(min_match=2, max_match=2, least=0.0)]
+
+
+@pytest.mark.parametrize("instant", SOURCES)
+@pytest.mark.parametrize("calls", [None, 0, 2])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_instant_source_drafts_after_a_miss_and_the_target_waits_for_no_pass(instant, calls, temperature):
+    drafter = WholeTexts(laws())
+    requests = [request(40, temperature, seed, prompt) for seed, prompt in enumerate([(1, 2, 3), (0,)])]
+    plain = decoded(None, requests=[attrs.evolve(one) for one in requests])
+    schedule = Cached(budget=2, instant=instant)
+    ahead = decoded(schedule, drafter=drafter, calls=lambda: calls, requests=requests)
+    assert [one.token_ids for one in ahead] == [one.token_ids for one in plain]
+    rounds = [one for sequence in ahead for one in sequence.rounds]
+    assert all(one.draft_passes == 0 for one in rounds)
+    if calls is None:
+        assert any(one.hit for one in rounds)
+    assert any(len(one.tree) > 1 for one in rounds if not one.hit)
+
+
+def test_what_was_looked_up_is_a_tree_of_the_policys_with_laws_that_can_be_drawn_from():
+    schedule = Cached(budget=1, instant=SOURCES[0])
+    (sequence,) = decoded(schedule, SampledChain(length=3), Block(), calls=lambda: 0, requests=[request(40, 1.0)])
+    assert any(len(one.tree) == 4 and one.tree.drawn for one in sequence.rounds)
+
+
+def test_an_instant_source_goes_on_where_the_drafter_has_failed():
+    schedule = Cached(budget=1000, instant=SOURCES[0])
+    (sequence,) = decoded(schedule, drafter=Fails(2), requests=[request(40)])
+    (plain,) = decoded(None, requests=[request(40)])
+    assert sequence.token_ids == plain.token_ids
+    assert any(len(one.tree) > 1 for one in sequence.rounds[-10:])
+
+
+@attrs.frozen
+class Shallow(Pld):
+    """Refuses to be asked about more than it can say."""
+
+    name = "shallow"
+
+    def open(self, target):
+        made = super().open(target)
+        propose = made.propose
+
+        def proposed(frontiers):
+            for one in frontiers:
+                assert one.tree.depths[one.nodes].max() < made.max_depth
+            return propose(frontiers)
+
+        made.propose = proposed
+        return made
+
+
+@pytest.mark.parametrize("policy", [Chain(length=5), Talon(budget=9, top_k=3, mu=1e-3)])
+def test_a_source_of_few_tokens_is_not_asked_below_its_deepest(policy):
+    schedule = Cached(budget=1, instant=Shallow(length=2))
+    (sequence,) = decoded(schedule, policy, calls=lambda: 0, requests=[request(40)])
+    assert max(int(one.tree.depths.max()) for one in sequence.rounds) == 2
+
+
+@attrs.frozen
+class FailsAtOnce(Ngram):
+    name = "fails-at-once"
+
+    def open(self, target):
+        made = super().open(target)
+        made.propose = lambda frontiers: 5
+        return made
+
+
+def test_an_instant_source_that_errs_is_named():
+    with pytest.raises(PluginError, match=r"drafter 'fails-at-once'.* must return a Proposed"):
+        decoded(Cached(instant=FailsAtOnce()))
+
+
+def test_an_instant_source_reads_texts_alone():
+    with pytest.raises(ValueError, match=r"'lookahead'.* needs more than the text; take one .* such as ngram"):
+        decoded(Cached(instant=Lookahead(window=2, ngram=3, guesses=2)))
+
+
+def test_sources_are_written_as_parts_of_a_spec():
+    made = build("schedule", "cached:budget=4,instant=ngram[min_match=2;least=0.0]")
+    assert made == Cached(budget=4, instant=Ngram(min_match=2, least=0.0))
+    assert build("schedule", "cached:instant=none") == build("schedule", "cached") == Cached()
+    assert spelled(made) == "cached:budget=4,instant=ngram[min_match=2;least=0.0]"
+    with pytest.raises(ValueError, match="instant: no drafter 'n-gram'; did you mean 'ngram'"):
+        build("schedule", "cached:instant=n-gram")
+    with pytest.raises(ValueError, match="instant is 5; it must be a drafter"):
+        Cached(instant=5)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from functools import partial
+from itertools import pairwise
 from random import Random
 
 import attrs
@@ -62,7 +63,14 @@ def request(length=30, temperature=0.0, seed=0):
     return Request(np.array([1, 2, 3, 1, 2]), length, temperature_sampling(temperature), seed=seed)
 
 
+def two_cores():
+    """Skip what needs a process with a core of its own, where there is none."""
+    if usable_cores() < 2:
+        pytest.skip("a process beside needs a core of its own, and there is one core")
+
+
 def decoder():
+    two_cores()
     made = Decoder(Patient(), Match(), Chain(length=2), NGRAM, schedule=Cached(budget=12), draft_on="cpu:1")
     made.target.wait = partial(all_prepared, worker(made))
     return made
@@ -209,7 +217,74 @@ def test_one_answer_has_one_law_whatever_becomes_of_the_process():
 def test_the_first_call_of_each_kind_has_time_to_compile(beside):
     patient(beside)
     generation(beside, request())
-    assert {"open", "propose", "commit"} <= {*worker(beside)._patience.longest}
+    assert {"open", ("propose", "commit"), "prepare"} <= {*worker(beside)._patience.longest}
+
+
+class Counted:
+    """A connection that counts messages."""
+
+    def __init__(self, connection):
+        self.connection, self.sent, self.received = connection, 0, 0
+
+    def send_bytes(self, data):
+        self.sent += 1
+        self.connection.send_bytes(data)
+
+    def recv_bytes(self):
+        self.received += 1
+        return self.connection.recv_bytes()
+
+    def __getattr__(self, name):
+        return getattr(self.connection, name)
+
+
+def test_a_round_that_begins_with_what_was_prepared_takes_one_message_each_way(beside):
+    patient(beside)
+    process = worker(beside)._process
+    counted = process.connection = Counted(process.connection)
+    told = []
+    try:
+        made = beside.run(request(60))
+        for one in made:
+            told.append((one.hit, counted.sent, counted.received))
+        made.close()
+    finally:
+        process.connection = counted.connection
+    steps = [(hit, sent - before[1], received - before[2]) for before, (hit, sent, received) in pairwise(told[:-1])]
+    hits = [messages for hit, *messages in steps if hit]
+    assert len(hits) > 5
+    assert all(messages == [1, 1] for messages in hits)
+    assert any(messages > [1, 1] for hit, *messages in steps if not hit)  # a layer of a tree takes one each way
+
+
+class FailsToHear(StrictNgram):
+    """Cannot be told what was accepted more often than so."""
+
+    def open(self, target):
+        made = super().open(target)
+        commit, left = made.commit, iter(range(4))
+
+        def committed(told):
+            if next(left, None) is None:
+                raise MemoryError("no memory is left")
+            commit(told)
+
+        made.commit = committed
+        return made
+
+
+def test_a_drafter_that_fails_at_what_was_accepted_costs_speed_alone(plain, caplog):
+    two_cores()
+    spec = FailsToHear(min_match=1, least=0.0)
+    made = Decoder(Patient(), Match(), Chain(length=2), spec, schedule=Cached(budget=12), draft_on="cpu:1")
+    made.target.wait = partial(all_prepared, worker(made))
+    result = generation(made, request())
+    assert result.token_ids == plain[0.0]
+    assert len(result.rounds[-2].tree) == 1
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 1
+    assert "has failed at what was accepted, MemoryError: no memory is left" in said[0]
+    worker(made).close()
 
 
 def test_a_process_that_cannot_be_started_leaves_nothing():
@@ -318,6 +393,7 @@ time.sleep(60)
 
 
 def test_a_process_ends_with_the_one_that_decodes():
+    two_cores()
     code = LEFT_ALONE.format(path=[os.path.dirname(__file__), *sys.path])
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -368,10 +444,14 @@ def test_what_cannot_be_hosted_is_refused_in_a_sentence():
     asking = Lookahead(window=2, ngram=3, guesses=2)
     with pytest.raises(ValueError, match="reads more than texts"):
         Decoder(Patient(), Match(), Chain(), asking, schedule=Cached(), draft_on="cpu:1")
-    with pytest.raises(ValueError, match="cannot be opened in another process: it asks the target"):
-        Decoder(Patient(), Match(), Chain(), AsksFromTexts(), schedule=Cached(), draft_on="cpu:1")
     with pytest.raises(ValueError, match="was given opened"):
         Decoder(Patient(), Match(), Chain(), NGRAM.open(Patient()), schedule=Cached(), draft_on="cpu:1")
+
+
+def test_a_drafter_that_asks_the_target_is_refused_where_it_is_opened():
+    two_cores()
+    with pytest.raises(ValueError, match="cannot be opened in another process: it asks the target"):
+        Decoder(Patient(), Match(), Chain(), AsksFromTexts(), schedule=Cached(), draft_on="cpu:1")
 
 
 def test_the_shelf_gives_back_what_was_put_there():
@@ -381,6 +461,9 @@ def test_the_shelf_gives_back_what_was_put_there():
         for shape in ((3, 5), (0, 7), (1, 700_001)):
             rows = torch.randn(shape).to(dtype)
             assert torch.equal(there.take(here.place(rows)), rows)
+    assert (here.ended, there.ended) == (0, 0)
+    here.ended = 7
+    assert there.ended == 7
     here.clear()
     rows = torch.randn(2, 2)
     assert torch.equal(there.take(here.place(rows)), rows)
@@ -399,6 +482,7 @@ def folder(tmp_path_factory):
 
 def test_a_model_drafts_in_a_process_and_is_opened_again_where_that_is_gone(folder):
     """The target's own model drafts: it says what the target says."""
+    two_cores()
     plain = talon_core.load(folder)
     parts = {"drafter": f"draft-model:model={folder}", "policy": "chain:length=2"}
     made = talon_core.load(folder, **parts, schedule="cached:budget=33,beyond=true", draft_on="cpu:1")

@@ -1,0 +1,132 @@
+"""Whether a schedule pays for a tuned policy, and which: each is simulated on the traces that it was tuned on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from talon_core.defaults import DEFAULT_PLACE, DEFAULT_SCHEDULE
+from talon_core.plugins.parts import check_place, made_schedule
+from talon_core.plugins.registry import Registry
+from talon_core.profiles.profile import Profile
+from talon_core.trace.folder import Trace
+from talon_core.trace.machines import Machines
+from talon_core.trace.methods import parse_method
+from talon_core.trace.schedules import Case, promises
+
+
+@attrs.frozen
+class SchedulePlan:
+    """Which schedules are tried, and where.
+
+    Attributes:
+        schedules: their specs.
+        draft_on: where they draft, as `talon_core.load` takes it.
+        drafter: what the drafter takes there; None where that is what the profile says.
+        transfer: seconds of a message between the two.
+        shared: how many times as long the target takes while the drafter works; None where nobody has said it.
+    """
+
+    schedules: tuple[str, ...]
+    draft_on: str = DEFAULT_PLACE
+    drafter: Profile | None = None
+    transfer: float = 0.0
+    shared: float | None = None
+
+    def check(self, profile: Profile, registry: Registry) -> None:
+        """Refuse what cannot be, before anything is searched.
+
+        Raises:
+            LookupError: for an unknown schedule.
+            ValueError: if an option is bad, or it is not known what target and drafter cost each other.
+        """
+        for spec in self.schedules:
+            check_place(self.draft_on, made_schedule(registry, spec))
+        if self.shared is None and profile.machine["device"] == "cpu":
+            raise ValueError(
+                f"--schedule is '{self.schedules[0]}', and the profile '{profile.name}' is of a processor, where the "
+                "drafter takes a core and memory from the target; say with --shared how many times as long a pass "
+                "takes then (talon doctor --drafter measures it)"
+            )
+        for option, value, least in (("transfer", self.transfer, 0.0), ("shared", self.shared or 1.0, 1.0)):
+            if value < least:
+                raise ValueError(f"--{option} is {value:g}; it must be at least {least:g}")
+
+
+@attrs.frozen
+class Scheduled:
+    """Which schedule a policy is decoded with.
+
+    Attributes:
+        schedule: the fastest, "sync" where none is faster than drafting and verifying in turn.
+        draft_on: where it drafts.
+        said: why, in a sentence.
+        tried: by spec, how many times as fast as in turn each would be.
+        outside: nodes of trees that the traces know nothing of.
+    """
+
+    schedule: str
+    draft_on: str
+    said: str
+    tried: Mapping[str, float]
+    outside: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as plain data, as a preset has it."""
+        return {
+            "schedule": self.schedule,
+            "draft_on": self.draft_on,
+            "said": self.said,
+            "tried": {spec: round(speedup, 4) for spec, speedup in self.tried.items()},
+        }
+
+
+def scheduled(
+    traces: Sequence[Trace],
+    policy: str,
+    rule: str,
+    costs: Profile,
+    plan: SchedulePlan,
+    registry: Registry,
+    report: Callable[[int, int], None] = lambda done, all_: None,
+) -> Scheduled:
+    """Simulate a policy in turn and with schedules, on all texts of some traces.
+
+    Args:
+        traces: of one target and one drafter.
+        policy: a spec.
+        rule: likewise.
+        costs: what passes take.
+        plan: has passed `check`.
+        registry: where names are looked up.
+        report: called with the number of traces that are done and of all.
+
+    Raises:
+        ValueError: if the policy cannot be simulated, or a schedule can prepare nothing.
+        PluginError: if a plugin breaks its contract; the message names it.
+    """
+    here = Machines(costs)
+    ahead = Machines(costs, plan.drafter, plan.transfer, plan.shared or 1.0)
+    seconds = dict.fromkeys((DEFAULT_SCHEDULE, *plan.schedules), 0.0)
+    waits = outside = 0.0
+    for done, trace in enumerate(traces, start=1):
+        method = parse_method(f"{policy} / {rule}", trace, registry)
+        wanted = [Case(method, DEFAULT_SCHEDULE, None, here)]
+        wanted += [Case(method, spec, made_schedule(registry, spec), ahead) for spec in plan.schedules]
+        for one in promises(trace, wanted).found:
+            seconds[one.case.name] += one.stats.seconds
+            outside += one.unanswered.drafted
+            waits += one.stats.draft_seconds if one.case.schedule is None else 0.0
+        report(done, len(traces))
+    in_turn = seconds[DEFAULT_SCHEDULE]
+    tried = {spec: in_turn / seconds[spec] if seconds[spec] else 1.0 for spec in plan.schedules}
+    best = max(tried, key=lambda spec: tried[spec])
+    share = waits / in_turn if in_turn else 0.0
+    why = f"in turn the target waits for the drafter in {share:.0%} of the time"
+    if ahead.shared > 1:
+        why += f", and beside a drafter that works a pass takes {ahead.shared:.2f} times as long"
+    if tried[best] > 1:
+        said = f"{best} on {plan.draft_on} would be {tried[best]:.2f} times as fast as in turn: {why}"
+        return Scheduled(best, plan.draft_on, said, tried, int(outside))
+    said = f"no schedule pays: the best, {best}, would be {tried[best]:.2f} times as fast as in turn; {why}"
+    return Scheduled(DEFAULT_SCHEDULE, DEFAULT_PLACE, said, tried, int(outside))
