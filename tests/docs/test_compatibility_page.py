@@ -35,11 +35,12 @@ def test_the_formats_on_the_page_are_those_that_are_written():
 
 
 def test_the_versions_on_the_page_are_those_that_are_required_and_pinned():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["testing"]]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, ours = settings["project"], [one for one in settings["dependency-groups"]["dev"] if isinstance(one, str)]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["testing"], *ours]
     least = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(wanted), re.MULTILINE))
     pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     rows = re.findall(r"^\| `(\w+)`[^|]* \| ([\d.]+) \| ([\d.]+) \|$", section("Supported versions"), re.MULTILINE)
-    assert [name for name, _, _ in rows] == ["torch", "transformers", "numpy", "hypothesis"]
+    assert [name for name, _, _ in rows] == ["torch", "transformers", "triton", "numpy", "hypothesis"]
     assert all((low, tested) == (least[name], pinned[name]) for name, low, tested in rows)
     assert f"| Python | {project['requires-python'].removeprefix('>=')} |" in PAGE

@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 from talon_core.decoding import loading
+from talon_core.testing import contract
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
@@ -76,7 +77,22 @@ def loaded_already(request, monkeypatch):
     monkeypatch.setattr(loading, "load_model", load)
 
 
-@pytest.mark.usefixtures("logs_as_before", "loaded_already")
+EXAMPLES = 15
+"""Of a policy on a page: what is tested is that the page's code runs; that the checks find faults, their own tests."""
+
+
+@pytest.fixture
+def fewer_examples(monkeypatch):
+    """`check_tree_policy` tries a hundred random drafters where its caller does not say how many."""
+    check_rounds = contract._check_rounds
+
+    def fewer(make, drafters, count):
+        check_rounds(make, drafters, min(count, EXAMPLES))
+
+    monkeypatch.setattr(contract, "_check_rounds", fewer)
+
+
+@pytest.mark.usefixtures("logs_as_before", "loaded_already", "fewer_examples")
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,7 @@ from talon_drafters.checkpoints.files import shipped
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
-NEW_TOKENS, GEMMAS_TOKENS, MATRIX_TOKENS = 48, 26, 200
+NEW_TOKENS, GEMMAS_TOKENS, MATRIX_TOKENS = 32, 26, 200
 WINDOW = 512
 """Tokens that Gemma's layers with sliding windows see."""
 

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.models, pytest.mark.slow]
 PROMPT = "Repeat this twice: The quick brown fox jumps over the lazy dog."
 SCHEDULES = [Cached(budget=6), Cached(budget=6, allocation="geometric"), Branch(budget=4), Pearl()]
 DRAFTERS = ["ngram", "eagle3", "hybrid"]
+POLICIES = [Chain(length=3), Talon(budget=6, top_k=3)]
 NEW_TOKENS = 24
 
 
@@ -51,6 +52,18 @@ def text(engine, request):
     return sequence
 
 
+def policy_of(drafter, place):
+    """Of the policies in turn: with every drafter and with every schedule, by its place, each policy is tried."""
+    return POLICIES[(DRAFTERS.index(drafter) + place) % len(POLICIES)]
+
+
+def test_every_policy_meets_every_drafter_and_every_schedule():
+    places = range(len(SCHEDULES))
+    for policy in POLICIES:
+        assert all(any(policy_of(drafter, place) == policy for place in places) for drafter in DRAFTERS)
+        assert all(any(policy_of(drafter, place) == policy for drafter in DRAFTERS) for place in places)
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_greedy_texts_are_those_of_plain_decoding(smollm, shared_target, answers, drafter):
     model, tokenizer = smollm
@@ -60,12 +73,12 @@ def test_greedy_texts_are_those_of_plain_decoding(smollm, shared_target, answers
         ("schedules", PROMPT, NEW_TOKENS),
         lambda: text(Engine(decoder.target, Match()), Request(ids, NEW_TOKENS)).token_ids,
     )
-    for seed, schedule in enumerate(SCHEDULES):
-        for policy in (Chain(length=3), Talon(budget=6, top_k=3)):
-            sequence = text(engine(decoder, policy, schedule, seed), Request(ids, NEW_TOKENS))
-            assert sequence.token_ids == plain, (schedule, policy)
-            hits = [one.hit for one in sequence.rounds]
-            assert True in hits or False in hits
+    for place, schedule in enumerate(SCHEDULES):
+        policy = policy_of(drafter, place)
+        sequence = text(engine(decoder, policy, schedule, seed=place), Request(ids, NEW_TOKENS))
+        assert sequence.token_ids == plain, (schedule, policy)
+        hits = [one.hit for one in sequence.rounds]
+        assert True in hits or False in hits
 
 
 def test_a_draft_model_goes_ahead(smollm, shared_target):

@@ -392,10 +392,10 @@ time.sleep(60)
 """
 
 
-def test_a_process_ends_with_the_one_that_decodes():
+def test_a_process_ends_with_the_one_that_decodes(forked_python):
     two_cores()
     code = LEFT_ALONE.format(path=[os.path.dirname(__file__), *sys.path])
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen([forked_python, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         number = int(parent.stdout.readline())
         assert alive(number)
