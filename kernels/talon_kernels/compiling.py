@@ -70,7 +70,7 @@ TARGETS = (
     Target("cuda", 80, "other", 99 * KB, nvidia(2048, 164 * KB), (108,)),
     Target("cuda", 89, "other", 99 * KB, nvidia(1536, 100 * KB), (58, 128), alike=True),
     Target("cuda", 90, "hopper", 227 * KB, nvidia(2048, 228 * KB), (114, 132)),
-    Target("cuda", 100, "hopper", 227 * KB, nvidia(2048, 228 * KB), (148,), alike=True),
+    Target("cuda", 100, "other", 227 * KB, nvidia(2048, 228 * KB), (148,), alike=True),
     Target("cuda", 120, "other", 99 * KB, nvidia(1536, 100 * KB), (84, 170), alike=True),
     Target("hip", "gfx942", "amd", 64 * KB, CDNA3, (228, 304)),
 )

@@ -432,7 +432,7 @@ def _gpu(device: torch.device) -> _Gpu:
     if torch.version.hip:
         return _Gpu("amd", found.multi_processor_count, CDNA3)
     processor = nvidia(found.max_threads_per_multi_processor, found.shared_memory_per_multiprocessor)
-    return _Gpu("hopper" if found.major in (9, 10) else "other", found.multi_processor_count, processor)
+    return _Gpu("hopper" if found.major == 9 else "other", found.multi_processor_count, processor)
 
 
 def _own_constants(head_dim: int, unit: int, capped: bool) -> dict[str, Any]:
