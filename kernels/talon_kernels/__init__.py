@@ -13,6 +13,7 @@ from talon_kernels.backends import (
     NativeAttention,
     ReferenceAttention,
     SdpaAttention,
+    TritonAccelerator,
     TritonAttention,
 )
 
@@ -22,6 +23,7 @@ __all__ = [
     "NativeAttention",
     "ReferenceAttention",
     "SdpaAttention",
+    "TritonAccelerator",
     "TritonAttention",
 ]
 
@@ -33,4 +35,4 @@ def talon_attention() -> list[type[AttentionBackend]]:
 
 @hookimpl
 def talon_accelerators() -> list[type[Accelerator]]:
-    return [NativeAccelerator, CompileAccelerator]
+    return [NativeAccelerator, TritonAccelerator, CompileAccelerator]

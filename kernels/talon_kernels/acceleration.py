@@ -153,7 +153,7 @@ def accelerate(model: nn.Module) -> Acceleration:
     library = load()
     if library is None:
         return Acceleration([], Counter(), unavailable())
-    replaced: list[tuple[str, nn.Module, Forward]] = []
+    found: list[tuple[str, nn.Module, Forward]] = []
     left: Counter[str] = Counter()
     narrow: dict[Tensor, Narrow] = {}
     checked: dict[Tensor, Checked] = {}
@@ -165,7 +165,7 @@ def accelerate(model: nn.Module) -> Acceleration:
         in_blocks = block_forward(library, module)
         if in_blocks is not None:
             assert isinstance(module, InBlocks)
-            replaced.append(("layer in blocks", module, in_blocks))
+            found.append(("layer in blocks", module, in_blocks))
             if module.data not in checked:
                 checked[module.data] = Checked(library, module.data)
             continue
@@ -185,17 +185,17 @@ def accelerate(model: nn.Module) -> Acceleration:
                 for child in module.children()
                 if type(child) is BlockLinear and (own := block_forward(library, child))
             }
-            with _replaced(in_blocks_too):
-                chosen = next((forward for forward in forwards if _same(module, forward, probe)), None)
+            with replaced(in_blocks_too):
+                chosen = next((forward for forward in forwards if same(module, forward, probe)), None)
             if chosen is None:
                 left[kind] += 1
             else:
-                replaced.append((kind, module, chosen))
-    return Acceleration(replaced, left, None, narrow, checked)
+                found.append((kind, module, chosen))
+    return Acceleration(found, left, None, narrow, checked)
 
 
 @contextmanager
-def _replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+def replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
     """While entered, these modules have these forwards."""
     for module, forward in forwards.items():
         module.__dict__["forward"] = forward
@@ -230,8 +230,15 @@ def _patched(own: Mapping[str, Any]) -> bool:
     return bool(children) and any(child is not None and "forward" in child.__dict__ for child in children.values())
 
 
-def _same(module: nn.Module, forward: Forward, probe: Tensor) -> bool:
-    """Whether a replacement gives what the module gives; one that fails on the probe does not."""
+def same(module: nn.Module, forward: Forward, probe: Tensor, error: float = PROBE_ERROR) -> bool:
+    """Whether a replacement gives what the module gives; one that fails on the probe does not.
+
+    Args:
+        module: the module.
+        forward: what may stand in for its own.
+        probe: what both are given.
+        error: largest difference, relative to the largest element of the row.
+    """
     try:
         expected, got = type(module).forward(module, probe), forward(probe)
     except (RuntimeError, TypeError, ValueError, AttributeError):
@@ -242,4 +249,4 @@ def _same(module: nn.Module, forward: Forward, probe: Tensor) -> bool:
     size = expected.abs().amax(dim=-1, keepdim=True) if expected.numel() else torch.zeros(1)
     if not bool((size > 0).all()):
         return False  # zeros would agree with anything
-    return bool(((got - expected).abs() <= PROBE_ERROR * size).all())
+    return bool(((got - expected).abs() <= error * size).all())

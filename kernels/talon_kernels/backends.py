@@ -155,6 +155,26 @@ class NativeAccelerator(Accelerator):
         return _told(self.name, model, accelerate(model))
 
 
+class TritonAccelerator(Accelerator):
+    """Triton's norms, sums and gates in the place of a model's own on a GPU; taken where it is asked for by name.
+
+    TODO: take it automatically once it was measured on a GPU.
+    """
+
+    name = "triton"
+    automatic = False
+
+    def unavailable(self, device: device, dtype: dtype) -> str | None:
+        from talon_kernels.triton_runtime import triton_cannot
+
+        return triton_cannot(device, dtype)
+
+    def prepare(self, model: nn.Module) -> Acceleration:
+        from talon_kernels.fused import fuse
+
+        return _told(self.name, model, fuse(model))
+
+
 class CompileAccelerator(Accelerator):
     """`torch.compile` for norms and MLPs, which fuses their small kernels; compiling takes its time at first use."""
 

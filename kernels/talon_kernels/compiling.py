@@ -2,8 +2,11 @@
 
 `python -m talon_kernels.compiling` prints it. A module of Triton kernels, `<operation>/triton.py`, has a function
 `variants()` that yields what stands for all that is compiled of it: the name, function, signature, constants and
-options of each. An option `target` names the only one of `TARGETS` that a variant is for; an option `between` says that
-it differs from two others in nothing but the size of its tile, which lies between theirs.
+options of each. An option `kind` names the kind of GPU that a variant is for, without which it is for all; an option
+`between` says that it differs from two others in nothing but the size of its tile, which lies between theirs, or in
+what adds nothing to its needs; and an option `hardest` that it needs more than others do.
+
+What tree attention needs also says how many of its programs run at a time, and so how evenly a GPU is occupied by them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ from typing import Any
 
 import attrs
 
-MARKS = ("target", "between")
+from talon_kernels.occupancy import CDNA3, Multiprocessor, nvidia
+from talon_kernels.tree_attention.waves import Occupied, least_even
+
+MARKS = ("kind", "between", "hardest")
 """Options of a variant that Triton has nothing to do with."""
 
 OPERATIONS = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/triton.py")))
@@ -38,25 +44,39 @@ class Target:
     Attributes:
         backend: "cuda" or "hip".
         arch: its architecture, as Triton has it.
-        warp: threads of a warp.
+        kind: whose variants are for it, as in `talon_kernels.tree_attention.cutting.blocks`.
         shared: bytes of shared memory that one program may have.
+        processor: what each multiprocessor has.
+        sizes: how many of them there are in GPUs of this kind.
+        alike: whether it has the variants of another one, so that compiling the hardest may do.
     """
 
     backend: str
     arch: int | str
-    warp: int
+    kind: str
     shared: int
+    processor: Multiprocessor
+    sizes: tuple[int, ...]
+    alike: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.backend}:{self.arch}"
 
 
+KB = 1024
 TARGETS = (
-    Target("cuda", 80, 32, 99 * 1024),  # it has 163, but the same variants are for those that have 99
-    Target("cuda", 90, 32, 227 * 1024),
-    Target("hip", "gfx942", 64, 64 * 1024),
+    # 80 lets a program have 163 kB, but the same variants are for those that have 99
+    Target("cuda", 80, "other", 99 * KB, nvidia(2048, 164 * KB), (108,)),
+    Target("cuda", 89, "other", 99 * KB, nvidia(1536, 100 * KB), (58, 128), alike=True),
+    Target("cuda", 90, "hopper", 227 * KB, nvidia(2048, 228 * KB), (114, 132)),
+    Target("cuda", 100, "other", 227 * KB, nvidia(2048, 228 * KB), (148,), alike=True),
+    Target("cuda", 120, "other", 99 * KB, nvidia(1536, 100 * KB), (84, 170), alike=True),
+    Target("hip", "gfx942", "amd", 64 * KB, CDNA3, (228, 304)),
 )
+
+MOST_OF_IDEAL = 1.15
+"""How much longer than ideal the waves of programs may take."""
 
 
 @attrs.frozen
@@ -71,6 +91,7 @@ class Usage:
         spilled: bytes of memory for what does not fit into them, of a thread.
         moved: scalar registers that were moved to lanes of vector registers, on AMD's GPUs; costs time, not memory.
         shared: bytes of shared memory of a program.
+        held: programs that a multiprocessor holds at a time.
         broken: which bound it breaks, or why it does not compile; None if all is well.
     """
 
@@ -81,6 +102,7 @@ class Usage:
     spilled: int = 0
     moved: int = 0
     shared: int = 0
+    held: int = 0
     broken: str | None = None
 
 
@@ -89,7 +111,7 @@ def compile_all(processes: int = 2, between: bool = True) -> list[Usage]:
 
     Args:
         processes: how many compile at a time.
-        between: False leaves out the variants whose tiles lie between others'.
+        between: False leaves out the variants that lie between others, and what is alike but for the hardest.
 
     Raises:
         RuntimeError: if `TRITON_INTERPRET` is set, for then Triton does not compile.
@@ -101,7 +123,8 @@ def compile_all(processes: int = 2, between: bool = True) -> list[Usage]:
         for operation in OPERATIONS
         for number, variant in enumerate(_variants(operation))
         for target in TARGETS
-        if variant[4].get("target", target.name) == target.name and (between or not variant[4].get("between"))
+        if variant[4].get("kind", target.kind) == target.kind
+        and (between or variant[4].get("hardest", False) or not (target.alike or variant[4].get("between", False)))
     ]
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
         return list(pool.map(_usage, *zip(*jobs, strict=True)))
@@ -121,7 +144,7 @@ def _usage(operation: str, number: int, target: Target) -> Usage:
     name, function, signature, constants, options = _variants(operation)[number]
     usage = Usage(operation, name, target.name)
     source = ASTSource(function, signature, constants, alignment(function, signature))
-    gpu = GPUTarget(target.backend, target.arch, target.warp)
+    gpu = GPUTarget(target.backend, target.arch, target.processor.lanes)
     try:
         options = {option: value for option, value in options.items() if option not in MARKS}
         compiled = triton.compile(source, target=gpu, options=options)
@@ -129,10 +152,14 @@ def _usage(operation: str, number: int, target: Target) -> Usage:
         return attrs.evolve(usage, broken=f"does not compile: {error}")
     read = _read_cubin if target.backend == "cuda" else _read_amdgcn
     usage = read(attrs.evolve(usage, shared=compiled.metadata.shared), compiled.asm)
+    held = target.processor.holds(usage.registers, usage.shared, options["num_warps"])
+    usage = attrs.evolve(usage, held=held)
     if usage.spilled:
         return attrs.evolve(usage, broken=f"spills {usage.spilled} bytes")
     if usage.shared > target.shared:
         return attrs.evolve(usage, broken=f"shares {usage.shared} bytes; there are {target.shared}")
+    if not usage.held:
+        return attrs.evolve(usage, broken=f"{usage.registers} registers of each thread are more than there are")
     return usage
 
 
@@ -165,31 +192,68 @@ def _read_amdgcn(usage: Usage, asm: Any) -> Usage:
     return attrs.evolve(usage, registers=read["vgpr_count"], spilled=spilled, moved=read["sgpr_spill_count"])
 
 
+def uneven(usages: Sequence[Usage]) -> list[Occupied]:
+    """How evenly programs of tree attention occupy each target, over sizes of GPUs, batches, trees and texts.
+
+    Args:
+        usages: of what was compiled; tiles that were not compiled are left out.
+
+    Returns:
+        For each target and each number of its multiprocessors what is furthest from ideal.
+    """
+    held = {(usage.target, usage.variant): usage.held for usage in usages if usage.operation == "tree_attention"}
+    found = []
+    for target in TARGETS:
+        own = {variant: count for (name, variant), count in held.items() if name == target.name}
+        for size in target.sizes:
+            least = least_even(size, target.kind, own)
+            found += [attrs.evolve(least, target=target.name)] if least is not None else []
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what the kernels need, and return 1 if that is more than there is."""
+    """Print what the kernels need, and return 1 if that is more than there is, or leaves GPUs idle."""
     parser = argparse.ArgumentParser(prog="python -m talon_kernels.compiling", description=main.__doc__)
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of tables")
     parser.add_argument("--processes", type=int, default=2, help="how many compile at a time (default: 2)")
-    parser.add_argument("--ends", action="store_true", help="only the smallest and the largest tile of each kind")
+    parser.add_argument(
+        "--ends",
+        action="store_true",
+        help="only the ends of each kind, and the hardest where GPUs are alike",
+    )
     options = parser.parse_args(arguments)
     usages = compile_all(options.processes, between=not options.ends)
+    occupied = uneven(usages)
     if options.json:
-        print(json.dumps([attrs.asdict(usage) for usage in usages], indent=1))
+        found = {"usages": [*map(attrs.asdict, usages)], "occupied": [*map(attrs.asdict, occupied)]}
+        print(json.dumps(found, indent=1))
     else:
         _print(usages)
-    return int(any(usage.broken for usage in usages))
+        _print_occupied(occupied)
+    return int(any(usage.broken for usage in usages) or any(one.of_ideal > MOST_OF_IDEAL for one in occupied))
 
 
 def _print(usages: Sequence[Usage]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("operation", "variant", "target", "registers", "spilled", "moved", "shared", "")
-    for column in table.columns[3:7]:
+    table = Table("operation", "variant", "target", "registers", "spilled", "moved", "shared", "held", "")
+    for column in table.columns[3:8]:
         column.justify = "right"
     for usage in usages:
         cells = [str(cell) for cell in attrs.astuple(usage)[:-1]]
         table.add_row(*cells, usage.broken or "", style="bold red" if usage.broken else None)
+    Console().print(table)
+
+
+def _print_occupied(occupied: Sequence[Occupied]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("target", "multiprocessors", "least even", "of the ideal time")
+    for one in occupied:
+        style = "bold red" if one.of_ideal > MOST_OF_IDEAL else None
+        table.add_row(one.target, str(one.multiprocessors), one.case, f"{one.of_ideal:.3f}", style=style)
     Console().print(table)
 
 

@@ -142,14 +142,19 @@ def _block_look_up(library: Library, module: BlockEmbedding) -> Forward:
     return look_up
 
 
-def norm_candidates(library: Library, module: nn.Module) -> Candidates:
+def eps_name(module: nn.Module) -> str | None:
+    """What a norm calls its eps; None if it is no RMS norm, or has more than a weight, which no replacement reads."""
     weight = module._parameters.get("weight")
     if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.dim() != 1:
         return None
-    if len(module._parameters) > 1 or module._buffers:  # which the replacement would not read
+    if len(module._parameters) > 1 or module._buffers:
         return None
-    name = next((name for name in EPS_NAMES if isinstance(getattr(module, name, None), float)), None)
-    if name is None:
+    return next((name for name in EPS_NAMES if isinstance(getattr(module, name, None), float)), None)
+
+
+def norm_candidates(library: Library, module: nn.Module) -> Candidates:
+    name, weight = eps_name(module), module._parameters.get("weight")
+    if name is None or weight is None:
         return None
     return weight.shape[0], [_norm_forward(library, module, name, offset) for offset in (0.0, 1.0)]
 
@@ -186,19 +191,19 @@ def mlp_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, Nar
         elif type(child) is not BlockLinear:
             return None
     width: int = module.get_submodule("gate_proj").in_features  # type: ignore[assignment]  # of either kind
-    return width, [_mlp_forward(library, module, kind, narrow) for kind in KINDS if _activates(module, kind)]
+    return width, [_mlp_forward(library, module, kind, narrow) for kind in KINDS if activates(module, kind)]
 
 
 def _has_tensors(module: nn.Module, recurse: bool = True) -> bool:
     return any(True for _ in chain(module.parameters(recurse), module.buffers(recurse)))
 
 
-def _listened_to(child: nn.Module | None) -> bool:
+def listened_to(child: nn.Module | None) -> bool:
     """Whether somebody has put a hook on a module, which must be called itself then."""
     return child is not None and bool(child._forward_hooks or child._forward_pre_hooks)
 
 
-def _activates(module: nn.Module, kind: str) -> bool:
+def activates(module: nn.Module, kind: str) -> bool:
     """Whether the MLP's activation is this one. On small numbers gelu and its tanh form agree: look further out."""
     x = torch.linspace(-8, 8, 257, dtype=_float32, device="cpu")
     activation: Any = module.act_fn
@@ -221,7 +226,7 @@ def _mlp_forward(library: Library, module: nn.Module, kind: str, narrow: Mapping
         gate, up, down = (_affine(x, children[name], narrow) for name in MLP_CHILDREN)
         if gate is None or up is None or down is None or holder.get("act_fn") is not activation:
             return own(module, x, *args, **kwargs)
-        if args or kwargs or any(map(_listened_to, children.values())):
+        if args or kwargs or any(map(listened_to, children.values())):
             return own(module, x, *args, **kwargs)
         if x.shape[-1] != shape_of(gate[0])[1]:
             return own(module, x)

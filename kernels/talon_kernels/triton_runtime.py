@@ -11,6 +11,9 @@ from shutil import which
 
 import torch
 
+MOST_WIDE = 16384
+"""Numbers of a row that one program holds in registers."""
+
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -48,7 +51,13 @@ def _python_headers() -> Path:
     return Path(sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"])
 
 
-def takes_triton(operation: str, backend: str | None, device: torch.device, others: tuple[str, ...] = ()) -> bool:
+def takes_triton(
+    operation: str,
+    backend: str | None,
+    device: torch.device,
+    others: tuple[str, ...] = (),
+    dtype: torch.dtype | None = None,
+) -> bool:
     """Whether an operation that has a Triton kernel and a reference is to be done by the kernel.
 
     Args:
@@ -56,6 +65,7 @@ def takes_triton(operation: str, backend: str | None, device: torch.device, othe
         backend: what was asked for; None takes triton for tensors on a GPU, if it can run.
         device: where the tensors are.
         others: further backends that it has, which are chosen elsewhere.
+        dtype: as for `triton_cannot`.
 
     Raises:
         ValueError: if the backend asked for is unknown or cannot run; it is never replaced in silence.
@@ -63,9 +73,19 @@ def takes_triton(operation: str, backend: str | None, device: torch.device, othe
     known = ("triton", *others, "reference")
     if backend not in (None, *known):
         raise ValueError(f"no backend '{backend}' of {operation}; there are: {', '.join(known)}")
-    if backend == "reference" or (backend is None and device.type != "cuda"):
+    if backend in ("reference", *others) or (backend is None and device.type != "cuda"):
         return False
-    why = triton_cannot(device)
+    why = triton_cannot(device, dtype)
     if why is not None and backend == "triton":
         raise ValueError(f"backend 'triton' cannot be used here: {why}")
     return why is None
+
+
+def check_width(operation: str, width: int) -> None:
+    """Make sure that one program can hold a row.
+
+    Raises:
+        ValueError: if it has too many numbers.
+    """
+    if width > MOST_WIDE:
+        raise ValueError(f"{operation} takes rows of up to {MOST_WIDE} numbers in triton, not {width}")

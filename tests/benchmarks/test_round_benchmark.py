@@ -1,12 +1,15 @@
 """Time of a verification by node count, of a whole round, and of drafting a batch, on a tiny model (`make bench`)."""
 
 from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from talon_core.attention import PackedShape
 from talon_core.candidates import Candidates
 from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
@@ -18,6 +21,7 @@ from talon_core.engine.offers import Offers
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.policy import SequenceInfo, TreePolicy
+from talon_core.runtime.inputs import PassInputs, pass_inputs
 from talon_core.tree import TokenTree
 from talon_strategies import Chain, Eagle2, Talon
 from talon_tests.tiny_models import tiny_model
@@ -80,6 +84,62 @@ def test_drafting_of_a_batch(benchmark: Any, policy: TreePolicy, batch: int) -> 
     wanted = [Wanted(slot, policy.begin(told), slot, limits, choices) for slot in range(batch)]
     drafted = benchmark(lambda: draft_trees(wanted, offers, Faults(), MeasuredCosts()))
     assert {len(one.tree) for one in drafted.values()} == {policy.budget}
+
+
+class HostCost:
+    """What the host does for one pass over trees of a batch: drafting them, and writing down what the pass reads.
+
+    Args:
+        policy: makes the trees.
+        batch: sequences, each behind 100 tokens.
+    """
+
+    def __init__(self, policy: TreePolicy, batch: int) -> None:
+        told = SequenceInfo(prompt_length=1, max_new_tokens=64, temperature=0.0)
+        self._limits, self._choices, self._offers = DraftLimits(100, 20), SeededChoices(0), Offers(SameRow())
+        self._policies = [policy.begin(told) for _ in range(batch)]
+        self._prefixes = [100] * batch
+        self._shape = PackedShape(batch, 64, 64 * batch)
+        self._numbers = np.zeros(self._shape.size, dtype=np.int32)
+
+    def draft(self) -> dict[int, TokenTree]:
+        wanted = [Wanted(slot, own, slot, self._limits, self._choices) for slot, own in enumerate(self._policies)]
+        drafted = draft_trees(wanted, self._offers, Faults(), MeasuredCosts())
+        return {slot: one.tree for slot, one in drafted.items()}
+
+    def write(self, trees: dict[int, TokenTree]) -> PassInputs:
+        inputs = pass_inputs({slot: (tree, 0) for slot, tree in trees.items()}, self._prefixes)
+        self._shape.write(inputs.layout, self._numbers)
+        return inputs
+
+
+@pytest.mark.parametrize("policy", [Talon(), Eagle2(), Chain()], ids=["talon", "eagle2", "chain"])
+def test_host_cost_of_a_sequence_in_a_batch_over_one_alone(benchmark: Any, policy: TreePolicy) -> None:
+    """`extra_info` has the ratios, of medians in turn: below 1 where sequences share work, 1 where each is for itself.
+
+    Others are those of writing the inputs over drafting, for each batch.
+    """
+    batches = {batch: HostCost(policy, batch) for batch in (1, 8, 64)}
+    times: dict[tuple[str, int], list[float]] = {}
+
+    def in_turn() -> None:
+        for batch, cost in batches.items():
+            started = perf_counter()
+            trees = cost.draft()
+            drafted = perf_counter()
+            inputs = cost.write(trees)
+            written = perf_counter()
+            assert inputs.counts == [policy.budget] * batch
+            times.setdefault(("draft", batch), []).append(drafted - started)
+            times.setdefault(("inputs", batch), []).append(written - drafted)
+
+    benchmark.pedantic(in_turn, rounds=15, warmup_rounds=2)
+    taken = {of: median(found) for of, found in times.items()}
+    alone = taken["draft", 1] + taken["inputs", 1]
+    for batch in batches:
+        both = taken["draft", batch] + taken["inputs", batch]
+        benchmark.extra_info[f"batch {batch}, a sequence over one alone"] = both / batch / alone
+        benchmark.extra_info[f"batch {batch}, inputs over draft"] = taken["inputs", batch] / taken["draft", batch]
 
 
 @pytest.mark.models

@@ -11,7 +11,7 @@ import torch
 from talon_kernels import native
 from talon_kernels.native import Library, build, load, unavailable
 from talon_tests.emulated import CannotEmulate, Emulated, built_driver
-from talon_tests.interpreter import patch_once
+from talon_tests.interpreter import guard_buffers, patch_once
 
 PROCESSORS = ("here", "haswell", "x86-64", "aarch64")
 """What the kernels are compiled for: the processor here; one with AVX2, one with SSE2 alone, and an Arm, emulated."""
@@ -103,7 +103,7 @@ def emulated() -> Iterator[Library]:
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """Where triton runs: on the CPU by its interpreter, and on a GPU. One process does one or the other."""
+    """Where triton runs: on the CPU by its interpreter, with guards, and on a GPU. A process does one or the other."""
     pytest.importorskip("triton")
     gpu = torch.cuda.is_available()
     if request.param == "cuda":
@@ -116,6 +116,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         patch_once(patch)
+        guard_buffers(patch)
         yield torch.device("cpu")
 
 

@@ -319,20 +319,6 @@ def test_what_is_launched_depends_on_shapes_alone(monkeypatch):
     assert all(launch == launched[0] for launch in launched)
 
 
-@given(
-    sequences=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3000)), min_size=1, max_size=20),
-    programs=st.integers(1, 300),
-)
-def test_the_shares_fit_the_launch_and_the_scratch_memory(sequences, programs):
-    """The arithmetic of `_schedule`, of sequences with so many tiles of rows and of keys."""
-    share = max(1, triton.cdiv(sum(tiles * keys for tiles, keys in sequences), programs))
-    shares = [(tiles, triton.cdiv(keys, share)) for tiles, keys in sequences]
-    several = [(tiles, count) for tiles, count in shares if count > 1]
-    assert sum(tiles * count for tiles, count in shares) <= programs + sum(tiles for tiles, _ in shares)
-    assert sum(tiles * count for tiles, count in several) <= 2 * programs
-    assert sum(tiles for tiles, _ in several) <= programs
-
-
 @triton.jit
 def _tanh_of(numbers, SIZE: tl.constexpr):
     at = tl.arange(0, SIZE)

@@ -1,9 +1,12 @@
-"""Triton's interpreter, which is slow, without what it does again and again to no effect."""
+"""Triton's interpreter, without what it does again and again to no effect, and with guards round what kernels touch."""
 
+import ctypes
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import torch
 
 
 def patch_once(patch: pytest.MonkeyPatch) -> None:
@@ -40,3 +43,100 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(builder, "options", options)
     patch.setattr(interpreter, "_patch_lang", prepare_once)
     patch.setattr(interpreter.GridExecutor, "__call__", launched)
+
+
+GUARD = 4096
+"""Bytes before and behind what a kernel may touch; no row of the tests' buffers is longer."""
+
+PATTERN = 0xFF
+"""Bytes of which any floating-point number is NaN and any whole one -1."""
+
+
+class Guarded:
+    """A copy of some bytes between two guards.
+
+    Args:
+        data: shape `(bytes,)`, uint8.
+    """
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self._room = torch.full((len(data) + 2 * GUARD,), PATTERN, dtype=torch.uint8)
+        self.data = self._room[GUARD:-GUARD]
+        self.data.copy_(data)
+
+    def check(self, what: str) -> None:
+        """Make sure that nobody wrote to the guards.
+
+        Raises:
+            AssertionError: if somebody did.
+        """
+        for where, guard in (("before", self._room[:GUARD]), ("behind", self._room[-GUARD:])):
+            assert (guard == PATTERN).all(), f"{what} was written to {where} its memory"
+
+
+def guarded_copy(tensor: torch.Tensor) -> tuple[torch.Tensor, Guarded]:
+    """A copy of a contiguous tensor on the CPU whose memory stands between guards."""
+    guarded = Guarded(tensor.reshape(-1).view(torch.uint8))
+    return guarded.data.view(tensor.dtype).view(tensor.shape), guarded
+
+
+def guard_buffers(patch: pytest.MonkeyPatch) -> None:
+    """Let every interpreted kernel work on copies of its tensors, each between guards, that are looked at behind it.
+
+    What it reads there is NaN or -1, so that its result is wrong; what it writes there is found. Tensors whose memory
+    overlaps stay together. A kernel that gets addresses as numbers goes where they say.
+
+    Args:
+        patch: undoes it.
+    """
+    executor = pytest.importorskip("triton.runtime.interpreter").GridExecutor
+    rooms: list[tuple[int, int, Guarded]] = []  # by address and end, those of the launch
+
+    def moved(arg: Any) -> Any:
+        if not isinstance(arg, torch.Tensor):
+            return arg
+        at, end = _extent(arg)
+        inside = [(start, guarded) for start, stop, guarded in rooms if start <= at and end <= stop]
+        if not inside:
+            return arg.new_empty(arg.shape)  # it has no numbers
+        start, guarded = inside[0]
+        offset = (guarded.data.storage_offset() + at - start) // arg.element_size()
+        return arg.new_empty(0).set_(guarded.data.untyped_storage(), offset, arg.shape, arg.stride())
+
+    def prepared(_executor: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        rooms.clear()
+        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor) and one.numel()]
+        for start, end in _joined(map(_extent, tensors)):
+            rooms.append((start, end, Guarded(_bytes_at(start, end))))
+        return [*map(moved, args)], {name: moved(one) for name, one in kwargs.items()}
+
+    def restored(own: Any, *_: Any) -> None:
+        for start, end, guarded in rooms:
+            guarded.check(f"a tensor of {own.fn.__name__}")
+            _bytes_at(start, end).copy_(guarded.data)
+        rooms.clear()
+
+    patch.setattr(executor, "_init_args_hst", prepared)
+    patch.setattr(executor, "_restore_args_dev", restored)
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of a tensor's first byte and of the one behind its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size() * bool(tensor.numel())
+
+
+def _joined(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Extents that overlap as one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(extents):
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _bytes_at(start: int, end: int) -> torch.Tensor:
+    """Memory as it stands there, `(bytes,)`, uint8."""
+    return torch.frombuffer((ctypes.c_uint8 * (end - start)).from_address(start), dtype=torch.uint8)

@@ -12,6 +12,9 @@ import threading
 from functools import cached_property
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
@@ -166,6 +169,21 @@ def chosen(operation: str, backend: str | None) -> Library | None:
     if library is None and backend == "native":
         raise ValueError(f"backend 'native' cannot be used here: {unavailable()}")
     return library
+
+
+def on_the_cpu(operation: str, backend: str | None, x: Tensor) -> bool:
+    """Whether the native kernels may be asked about a tensor: all other devices have other backends.
+
+    Raises:
+        ValueError: if they were asked for on another device, or a tensor on the CPU is not float32.
+    """
+    if x.device.type != "cpu":
+        if backend == "native":
+            raise ValueError(f"backend 'native' cannot be used here: it runs on the CPU, not on {x.device}")
+        return False
+    if x.dtype is not torch.float32:
+        raise ValueError(f"{operation} takes float32 on the CPU, got {x.dtype}")
+    return True
 
 
 class switch_off:

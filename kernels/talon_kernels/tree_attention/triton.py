@@ -1,11 +1,13 @@
-"""Tree attention in Triton: the keys are divided by a schedule that every program works out on the device.
+"""Tree attention in Triton: the work is divided evenly, by a schedule that every program works out on the device.
 
 The rows of a key/value head are the queries of its `GROUP` heads: row `m` of a sequence is query `m // GROUP`, head
 `m % GROUP` of them. They are cut into tiles of `ROWS`. The keys of a sequence are cut into tiles of `KEYS`, the prefix
-and the tree apart, so that a tile is of one kind. A program attends from one tile of rows to consecutive tiles of keys.
-If these are all that the sequence has, it writes the result; otherwise they are a share of them, and a second kernel
-merges the shares. How many there are follows from numbers of the layout that the host need not know: launches depend on
-shapes alone, so they can be captured.
+and the tree apart, so that a tile is of one kind. All tiles of keys of all tiles of rows, of all sequences and heads,
+stand one after another in a line, which is cut into pieces of one length, one for each program. There are as many
+programs as the GPU holds at a time, so all begin at once and end at once. A program that has all keys of a tile of rows
+writes its result; where a piece begins or ends among them, they are a share, and a second kernel merges the shares.
+Where pieces begin follows from numbers of the layout that the host need not know: launches depend on shapes alone, so
+they can be captured.
 """
 
 # The body of a kernel is in Triton's language, with types of its own.
@@ -14,7 +16,7 @@ shapes alone, so they can be captured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
 from math import gcd
@@ -27,49 +29,15 @@ import triton.language as tl
 from torch import Tensor
 
 from talon_core.attention import PackedLayout
+from talon_kernels.occupancy import CDNA3, Multiprocessor, nvidia
+from talon_kernels.tree_attention.cutting import Blocks, blocks, merged_rows, width
 
 MOST_DIMS = 256
 """The largest size of a head that there is room for."""
 
+KINDS = ("other", "hopper", "amd")
 LOG2E = tl.constexpr(1.4426950408889634)
-MERGED = {"SOME": 4, "SHARES": 8}
 MERGING = {"num_warps": 4, "enable_fp_fusion": True}
-
-
-@attrs.frozen
-class Blocks:
-    """How the work is cut.
-
-    Attributes:
-        rows: of a tile of queries.
-        keys: of a tile of keys; 16, 32 or 64.
-        warps: of a program.
-        stages: tiles of keys on their way, and one.
-    """
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-
-
-def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype, kind: str) -> Blocks:
-    """How to cut the work if a sequence has about `rows` rows: no register spills, and shared memory suffices.
-
-    Kinds of GPUs are "hopper", whose tensor cores read queries from shared memory; "amd", which has little of it, and
-    most registers in programs of four warps; and "other".
-    """
-    exact, wide = dtype == torch.float32, max(head_dim, value_dim) > 128
-    most = 128 >> 2 * exact + wide
-    tile = max(16, min(_width(rows), most if kind == "hopper" else most // 2))
-    keys = 16 if exact else 32 if wide else 64
-    warps = 8 if 2 * tile >= most and kind != "amd" else 4
-    return Blocks(tile, keys, warps, 2 if kind == "amd" else 3)
-
-
-def _width(dim: int) -> int:
-    """The least block that holds `dim` numbers: a power of two, and 16 at least."""
-    return max(16, 1 << (dim - 1).bit_length())
 
 
 @triton.jit
@@ -107,23 +75,33 @@ def _tiles(prefix, nodes, window, KEYS: tl.constexpr, WINDOWED: tl.constexpr):
 
 
 @triton.jit
-def _schedule(
-    layout, batch, programs, window,
+def _work(
+    layout, batch, window,
     GROUP: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """For each sequence its tiles of rows, and into how many shares its tiles of keys are divided, both `(BATCH,)`.
-
-    A share is what there is to do over `programs`, rounded up. So all shares of all tiles of rows are no more than
-    `programs` and one for each tile; those of sequences that have more than one share, no more than twice `programs`.
-    """
+    """For each sequence its tiles of rows and its tiles of keys, both `(BATCH,)`."""
     sequence = tl.arange(0, BATCH)
     prefix = tl.load(layout + sequence * 4, mask=sequence < batch, other=0)
     nodes = tl.load(layout + sequence * 4 + 1, mask=sequence < batch, other=0)
     first_query = tl.load(layout + sequence * 4 + 2, mask=sequence < batch, other=0)
     first, _, end = _tiles(prefix, nodes, window, KEYS, WINDOWED)
-    tiles = tl.cdiv((nodes - first_query) * GROUP, ROWS)
-    share = tl.maximum(tl.cdiv(tl.sum(tiles * (end - first), 0), programs), 1)
-    return tiles, tl.cdiv(end - first, share)
+    return tl.cdiv((nodes - first_query) * GROUP, ROWS), end - first
+
+
+@triton.jit
+def _starts_at(program, total, programs):
+    """Where the piece of a program begins in a line of `total` tiles; pieces differ by one tile at most."""
+    share = total // programs
+    return program * share + tl.minimum(program, total - share * programs)
+
+
+@triton.jit
+def _who_has(place, total, programs):
+    """The program whose piece has a place of the line."""
+    share = total // programs
+    longer = (total - share * programs) * (share + 1)  # the end of the pieces that have one more
+    behind = (place - longer) // tl.maximum(share, 1) + total - share * programs
+    return tl.where(place < longer, place // (share + 1), behind)
 
 
 @triton.jit
@@ -131,6 +109,12 @@ def _find(counts, item, BATCH: tl.constexpr):
     """Which sequence has the `item`-th of all `counts` things (`BATCH`: none), and which of its own things it is."""
     sequence = tl.sum((tl.cumsum(counts, 0) <= item).to(tl.int32), 0)
     return sequence, item - tl.sum(tl.where(tl.arange(0, BATCH) < sequence, counts, 0), 0)
+
+
+@triton.jit
+def _of(numbers, sequence, BATCH: tl.constexpr):
+    """The number of a sequence."""
+    return tl.sum(tl.where(tl.arange(0, BATCH) == sequence, numbers, 0), 0)
 
 
 @triton.jit
@@ -175,130 +159,158 @@ def _finish(top, total, out, sinks, result, place, head, live, heads, DIM: tl.co
 # What varies from call to call is not specialised: it would be compiled anew.
 @triton.jit(
     do_not_specialize=[
-        *("depths", "bits", "layout", "batch", "programs", "window", "nodes_stride", "words"),
+        *("depths", "bits", "layout", "batch", "kv_heads", "window", "nodes_stride", "words"),
         *("query_head", "query_row", "key_batch", "key_head", "key_row", "value_batch", "value_head", "value_row"),
     ]
 )
 def attend(
     query, key, value, depths, bits, nodes_stride, words,
     query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row, factor, cap,
-    sinks, result, outs, tops, totals, layout, batch, programs, window,
+    sinks, result, outs, tops, totals, layout, batch, kv_heads, window,
     HEAD_DIM: tl.constexpr, HEAD_WIDTH: tl.constexpr, UNIT: tl.constexpr, CAPPED: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr, GROUP: tl.constexpr,
     BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """A share of the keys for a tile of rows; grid `(shares, kv_heads)`. Strides are in units of `UNIT` numbers.
+    """A program's piece of the line; grid `(programs,)`. Strides are in units of `UNIT` numbers.
 
-    If a sequence has several shares, writes `outs`, `(shares, kv_heads, ROWS, VALUE_DIM)`: relative to `tops` and not
-    yet divided by `totals`, both `(shares, kv_heads, ROWS)`.
+    Of the tiles of rows that a piece has, others may have keys of the first and of the last. What it finds for these it
+    writes to `outs`, `(2 * programs, ROWS, VALUE_DIM)`: relative to `tops` and not yet divided by `totals`, both
+    `(2 * programs, ROWS)`. What it begins with is at `2 * program`, what else there is behind that.
     """
-    kv_head, kv_heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
-    tiles, shares = _schedule(layout, batch, programs, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
-    sequence, own = _find(tiles * shares, tl.program_id(0), BATCH)
-    if sequence >= BATCH:
-        return
-    others = tl.arange(0, BATCH)
-    own_shares = tl.sum(tl.where(others == sequence, shares, 0), 0)
-    slot = own + tl.sum(tl.where((others < sequence) & (shares > 1), tiles * shares, 0), 0)
-    first_row = own // own_shares * ROWS
-    prefix = tl.load(layout + sequence * 4)
-    nodes = tl.load(layout + sequence * 4 + 1)
-    first_query = tl.load(layout + sequence * 4 + 2)
-    start = tl.load(layout + sequence * 4 + 3)
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    tiles, counts = _work(layout, batch, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
+    line = tl.sum(tiles * counts, 0)  # of one head
+    begins = _starts_at(program, line * kv_heads, programs)
+    ends = _starts_at(program + 1, line * kv_heads, programs)
+    at = begins
+    while at < ends:
+        kv_head = (at // line).to(tl.int64)
+        sequence, own = _find(tiles * counts, at % line, BATCH)
+        count = _of(counts, sequence, BATCH)
+        first_row, skipped = own // count * ROWS, own % count
+        taken = tl.minimum(count - skipped, ends - at)
+        prefix = tl.load(layout + sequence * 4)
+        nodes = tl.load(layout + sequence * 4 + 1)
+        first_query = tl.load(layout + sequence * 4 + 2)
+        start = tl.load(layout + sequence * 4 + 3)
 
-    m = tl.arange(0, ROWS)
-    index = (first_row + m) // GROUP
-    live = first_query + index < nodes
-    place = (start + index).to(tl.int64)
-    head = kv_head * GROUP + (first_row + m) % GROUP
-    q = _read(query + (head * query_head * UNIT)[:, None], place, live, query_row, UNIT, HEAD_DIM, HEAD_WIDTH)
-    key += (sequence.to(tl.int64) * key_batch + kv_head * key_head) * UNIT
-    value += (sequence.to(tl.int64) * value_batch + kv_head * value_head) * UNIT
-    depths += sequence.to(tl.int64) * nodes_stride
-    oldest = prefix - window + 1  # the first position that a row sees
-    if WINDOWED:
-        oldest += tl.load(depths + first_query + index, mask=live, other=0)
-
-    first, middle, end = _tiles(prefix, nodes, window, KEYS, WINDOWED)
-    count, share = end - first, own % own_shares
-    begin = first + share * count // own_shares
-    end = first + (share + 1) * count // own_shares
-    last = tl.minimum(first_query + (first_row + ROWS - 1) // GROUP, nodes - 1)
-    end = tl.minimum(end, middle + last // KEYS + 1)  # a node's ancestors stand before it
-
-    n = tl.arange(0, KEYS)
-    top = tl.full([ROWS], -float("inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    out = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
-    # What is `seen` is said in terms of `n`, as loads run ahead and what they share with it is kept in registers.
-    for tile in range(begin, tl.minimum(middle, end)):
-        at = tile * KEYS + n
-        k = _read(key, at, at < prefix, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
-        v = _read(value, at, at < prefix, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
-        seen = (n < prefix - tile * KEYS)[None, :]
-        if WINDOWED:
-            seen = seen & (n[None, :] >= (oldest - tile * KEYS)[:, None])
-        top, total, out = _join(q, k, v, seen, top, total, out, factor, cap, CAPPED)
-    for tile in range(tl.maximum(begin, middle) - middle, end - middle):
-        at = tile * KEYS + n
-        k = _read(key, prefix + at, at < nodes, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
-        v = _read(value, prefix + at, at < nodes, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
-        word = tile * KEYS // 32
-        ancestors = tl.load(bits + place * words + word, mask=live, other=0)[:, None] >> tile * KEYS % 32
-        if KEYS == 64:  # two words; where there is no second one, there are no nodes for it either
-            second = tl.load(bits + place * words + tl.minimum(word + 1, words - 1), mask=live, other=0)
-            ancestors = tl.where(n[None, :] < 32, ancestors, second[:, None])
-        seen = ((ancestors >> (n % 32)[None, :]) & 1 == 1) & (n < nodes - tile * KEYS)[None, :]
-        if WINDOWED:
-            depth = tl.load(depths + at, mask=at < nodes, other=0)
-            seen = seen & (depth[None, :] >= (oldest - prefix)[:, None])
-        top, total, out = _join(q, k, v, seen, top, total, out, factor, cap, CAPPED)
-
-    # Rows anew: told apart by a 0, as some thirty registers would keep the others through the loops.
-    index = (first_row + m + tl.minimum(prefix, 0)) // GROUP
-    head = kv_head * GROUP + (first_row + m + tl.minimum(prefix, 0)) % GROUP
-    if own_shares == 1:
+        m = tl.arange(0, ROWS)
+        index = (first_row + m) // GROUP
         live = first_query + index < nodes
-        _finish(top, total, out, sinks, result, start + index, head, live, kv_heads * GROUP, VALUE_DIM, VALUE_WIDTH)
-    else:
-        where = (slot.to(tl.int64) * kv_heads + kv_head) * ROWS + m
-        column = tl.arange(0, VALUE_WIDTH)
-        tl.store(tops + where, top)
-        tl.store(totals + where, total)
-        tl.store(outs + where[:, None] * VALUE_DIM + column[None, :], out, mask=(column < VALUE_DIM)[None, :])
+        place = (start + index).to(tl.int64)
+        head = kv_head * GROUP + (first_row + m) % GROUP
+        q = _read(query + (head * query_head * UNIT)[:, None], place, live, query_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+        its_key = key + (sequence.to(tl.int64) * key_batch + kv_head * key_head) * UNIT
+        its_value = value + (sequence.to(tl.int64) * value_batch + kv_head * value_head) * UNIT
+        its_depths = depths + sequence.to(tl.int64) * nodes_stride
+        oldest = prefix - window + 1  # the first position that a row sees
+        if WINDOWED:
+            oldest += tl.load(its_depths + first_query + index, mask=live, other=0)
+
+        first, middle, _ = _tiles(prefix, nodes, window, KEYS, WINDOWED)
+        begin, end = first + skipped, first + skipped + taken
+        last = tl.minimum(first_query + (first_row + ROWS - 1) // GROUP, nodes - 1)
+        end = tl.minimum(end, middle + last // KEYS + 1)  # a node's ancestors stand before it
+
+        n = tl.arange(0, KEYS)
+        top = tl.full([ROWS], -float("inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        out = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
+        # What is `seen` is said in terms of `n`, as loads run ahead and what they share with it is kept in registers.
+        for tile in range(begin, tl.minimum(middle, end)):
+            keys = tile * KEYS + n
+            k = _read(its_key, keys, keys < prefix, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+            v = _read(its_value, keys, keys < prefix, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
+            seen = (n < prefix - tile * KEYS)[None, :]
+            if WINDOWED:
+                seen = seen & (n[None, :] >= (oldest - tile * KEYS)[:, None])
+            top, total, out = _join(q, k, v, seen, top, total, out, factor, cap, CAPPED)
+        for tile in range(tl.maximum(begin, middle) - middle, end - middle):
+            keys = tile * KEYS + n
+            k = _read(its_key, prefix + keys, keys < nodes, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+            v = _read(its_value, prefix + keys, keys < nodes, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
+            word = tile * KEYS // 32
+            ancestors = tl.load(bits + place * words + word, mask=live, other=0)[:, None] >> tile * KEYS % 32
+            if KEYS == 64:  # two words; where there is no second one, there are no nodes for it either
+                second = tl.load(bits + place * words + tl.minimum(word + 1, words - 1), mask=live, other=0)
+                ancestors = tl.where(n[None, :] < 32, ancestors, second[:, None])
+            seen = ((ancestors >> (n % 32)[None, :]) & 1 == 1) & (n < nodes - tile * KEYS)[None, :]
+            if WINDOWED:
+                depth = tl.load(its_depths + keys, mask=keys < nodes, other=0)
+                seen = seen & (depth[None, :] >= (oldest - prefix)[:, None])
+            top, total, out = _join(q, k, v, seen, top, total, out, factor, cap, CAPPED)
+
+        # Rows anew: told apart by a 0, as some thirty registers would keep the others through the loops.
+        index = (first_row + m + tl.minimum(prefix, 0)) // GROUP
+        head = kv_head * GROUP + (first_row + m + tl.minimum(prefix, 0)) % GROUP
+        if taken == count:
+            live = first_query + index < nodes
+            _finish(top, total, out, sinks, result, start + index, head, live, kv_heads * GROUP, VALUE_DIM, VALUE_WIDTH)
+        else:
+            slot = 2 * program + (at > begins).to(tl.int32)
+            where = slot.to(tl.int64) * ROWS + m
+            column = tl.arange(0, VALUE_WIDTH)
+            tl.store(tops + where, top)
+            tl.store(totals + where, total)
+            tl.store(outs + where[:, None] * VALUE_DIM + column[None, :], out, mask=(column < VALUE_DIM)[None, :])
+        at += taken
 
 
-@triton.jit(do_not_specialize=["layout", "batch", "programs", "window"])
+@triton.jit(do_not_specialize=["layout", "batch", "kv_heads", "window", "programs"])
 def merge(
-    sinks, result, outs, tops, totals, layout, batch, programs, window,
+    sinks, result, outs, tops, totals, layout, batch, kv_heads, window, programs,
     VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr, GROUP: tl.constexpr,
     BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
-    SOME: tl.constexpr, SHARES: tl.constexpr,
+    SOME: tl.constexpr, SHARES: tl.constexpr, BY_CUT: tl.constexpr,
 ):  # fmt: skip
-    """The shares of `SOME` rows of a tile, `SHARES` at a time; grid `(tiles * ROWS // SOME, kv_heads)`."""
-    kv_head, kv_heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
-    tiles, shares = _schedule(layout, batch, programs, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
-    tiles = tl.where(shares > 1, tiles, 0)
-    sequence, tile = _find(tiles, tl.program_id(0) // (ROWS // SOME), BATCH)
-    if sequence >= BATCH:
+    """The shares of `SOME` rows of a tile, `SHARES` at a time; grid `(tiles * ROWS // SOME,)`.
+
+    Tiles of rows are counted, or, where there may be more of them than programs, found `BY_CUT`: behind each program's
+    piece there is a cut, and a tile that is cut several times is merged at the first one.
+    """
+    item = tl.program_id(0) // (ROWS // SOME)
+    tiles, counts = _work(layout, batch, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
+    line, of_head = tl.sum(tiles * counts, 0), tl.sum(tiles, 0)
+    if line == 0:
         return
-    others = tl.arange(0, BATCH)
-    own_shares = tl.sum(tl.where(others == sequence, shares, 0), 0)
-    slot = tl.sum(tl.where(others < sequence, tiles * shares, 0), 0) + tile * own_shares
+    if BY_CUT:
+        cut = _starts_at(item + 1, line * kv_heads, programs)
+        if cut >= line * kv_heads:
+            return
+        kv_head = cut // line
+        sequence, own = _find(tiles * counts, cut % line, BATCH)
+        count = _of(counts, sequence, BATCH)
+        tile, begins = own // count, cut - own % count
+        if (begins == cut) | (begins < _starts_at(item, line * kv_heads, programs)):
+            return
+    else:
+        kv_head = item // of_head
+        if kv_head >= kv_heads:
+            return
+        sequence, tile = _find(tiles, item % of_head, BATCH)
+        count = _of(counts, sequence, BATCH)
+        before = tl.sum(tl.where(tl.arange(0, BATCH) < sequence, tiles * counts, 0), 0)
+        begins = kv_head * line + before + tile * count
+    first = _who_has(begins, line * kv_heads, programs)
+    shares = _who_has(begins + count - 1, line * kv_heads, programs) - first + 1
+    if shares == 1:
+        return
+    later = (begins > _starts_at(first, line * kv_heads, programs)).to(tl.int32)  # not what the first begins with
     queries = tl.load(layout + sequence * 4 + 1) - tl.load(layout + sequence * 4 + 2)
     start = tl.load(layout + sequence * 4 + 3)
 
     m = tl.program_id(0) % (ROWS // SOME) * SOME + tl.arange(0, SOME)
-    index, head = (tile * ROWS + m) // GROUP, kv_head * GROUP + (tile * ROWS + m) % GROUP
+    index, head = (tile * ROWS + m) // GROUP, kv_head.to(tl.int64) * GROUP + (tile * ROWS + m) % GROUP
     live = index < queries
     column = tl.arange(0, VALUE_WIDTH)
     top = tl.full([SOME], -float("inf"), tl.float32)
     total = tl.zeros([SOME], tl.float32)
     out = tl.zeros([SOME, VALUE_WIDTH], tl.float32)
-    for begin in range(0, own_shares, SHARES):
+    for begin in range(0, shares, SHARES):
         share = begin + tl.arange(0, SHARES)
-        where = ((slot + share).to(tl.int64) * kv_heads + kv_head)[:, None] * ROWS + m[None, :]
-        inside = (share < own_shares)[:, None] & live[None, :]  # (SHARES, SOME)
+        slot = 2 * (first + share) + tl.where(share == 0, later, 0)
+        where = slot.to(tl.int64)[:, None] * ROWS + m[None, :]
+        inside = (share < shares)[:, None] & live[None, :]  # (SHARES, SOME)
         its_top = tl.load(tops + where, mask=inside, other=-float("inf"))
         its_total = tl.load(totals + where, mask=inside, other=0.0)
         inside = inside[:, :, None] & (column < VALUE_DIM)[None, None, :]
@@ -338,7 +350,7 @@ def tree_attention_triton(
         softcap: as there.
         window: as there.
         sinks: as there.
-        programs: among how many to divide the work; None is two for each multiprocessor.
+        programs: among how many to divide the work; None is as many as the GPU holds at a time.
 
     Returns:
         Shape `(heads, queries, value_dim)`. In memory the heads stand last but one, as an output projection reads them.
@@ -351,12 +363,9 @@ def tree_attention_triton(
     if not result.numel() or not batch:
         return result.transpose(0, 1)
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    group, (multiprocessors, kind) = heads // kv_heads, _device(query.device)
-    cut = blocks(head_dim, value_dim, triton.cdiv(queries, batch) * group, query.dtype, kind)
-    tiles = triton.cdiv(queries * group, cut.rows) + batch  # at most
-    programs = max(1, (programs or 2 * multiprocessors) // kv_heads)
-    outs = query.new_empty((2 * programs, kv_heads, cut.rows, value_dim), dtype=torch.float32)
-    tops, totals = query.new_empty((2, 2 * programs, kv_heads, cut.rows), dtype=torch.float32)
+    group, gpu = heads // kv_heads, _gpu(query.device)
+    cut = blocks(head_dim, value_dim, triton.cdiv(queries, batch) * group, query.dtype, gpu.kind)
+    tiles = kv_heads * (triton.cdiv(queries * group, cut.rows) + batch)  # at most
     strides = (*query.stride()[:2], *key.stride()[:3], *value.stride()[:3])
     unit = gcd(16, head_dim, value_dim)
     if any(stride % unit for stride in strides):
@@ -364,33 +373,82 @@ def tree_attention_triton(
     factor, cap = (scale * LOG2E.value, 0.0) if softcap is None else (scale / softcap, softcap * LOG2E.value)
     numbers = (layout.depths.stride(0), layout.bits.stride(0), *(stride // unit for stride in strides), factor, cap)
     own = (query, key, value, layout.depths, layout.bits, *numbers)
-    shared = (sinks, result, outs, tops, totals, layout.sequences, batch, programs, 0 if window is None else window)
+    sizes = (layout.sequences, batch, kv_heads, 0 if window is None else window)
     constants = _constants(value_dim, group, batch, cut, window is not None)
-    own_constants = _own_constants(head_dim, unit, softcap is not None)
+    every = {**_own_constants(head_dim, unit, softcap is not None), **constants, **_options(cut, gpu.kind)}
     with torch.cuda.device_of(query):
-        attend[programs + tiles, kv_heads](*own, *shared, **own_constants, **constants, **_options(cut, kind))
-        merge[min(tiles, programs) * cut.rows // MERGED["SOME"], kv_heads](*shared, **constants, **MERGED, **MERGING)
+        if programs is None:
+            nothing = query.new_empty(0, dtype=torch.float32)
+            shared = (sinks, result, nothing, nothing, nothing, *sizes)
+            variant = (query.dtype, sinks is None, *every.values())
+            programs = gpu.programs(variant, cut.warps, lambda: attend.warmup(*own, *shared, grid=(1,), **every))
+        outs = query.new_empty((2 * programs, cut.rows, value_dim), dtype=torch.float32)
+        tops, totals = query.new_empty((2, 2 * programs, cut.rows), dtype=torch.float32)
+        shared = (sinks, result, outs, tops, totals, *sizes)
+        attend[(programs,)](*own, *shared, **every)
+        grid = (min(tiles, programs) * cut.rows // merged_rows(cut.rows),)
+        merge[grid](*shared, programs, **constants, **_merged(cut, tiles > programs), **MERGING)
     return result.transpose(0, 1)
 
 
+@attrs.frozen
+class _Gpu:
+    """What work is cut and divided by.
+
+    Attributes:
+        kind: as for `blocks`.
+        multiprocessors: how many it has.
+        processor: what each of them has; None is one to test with, without a GPU.
+    """
+
+    kind: str
+    multiprocessors: int
+    processor: Multiprocessor | None
+    _held: dict[object, int] = attrs.field(factory=dict, init=False)
+
+    def programs(self, variant: object, warps: int, compiled: Callable[[], Any]) -> int:
+        """How many programs of a kernel it holds at a time, by the registers and shared memory that the kernel needs.
+
+        Args:
+            variant: of the kernel; it is asked for once.
+            warps: of a program.
+            compiled: makes the kernel, if it is not made yet.
+        """
+        if self.processor is None:
+            return self.multiprocessors
+        if variant not in self._held:
+            kernel = compiled()
+            kernel.run  # noqa: B018  # which loads it, whereupon its registers are known
+            # what does not fit once raises when it is launched, and says why
+            self._held[variant] = max(1, self.processor.holds(kernel.n_regs, kernel.metadata.shared, warps))
+        return self.multiprocessors * self._held[variant]
+
+
 @cache
-def _device(device: torch.device) -> tuple[int, str]:
-    """How many multiprocessors it has, and of which kind it is; without a GPU, something to test with."""
+def _gpu(device: torch.device) -> _Gpu:
     if device.type != "cuda":
-        return 4, "other"
-    properties = torch.cuda.get_device_properties(device)
-    kind = "amd" if torch.version.hip else "hopper" if properties.major in (9, 10) else "other"
-    return properties.multi_processor_count, kind
+        return _Gpu("other", 8, None)
+    found = torch.cuda.get_device_properties(device)
+    if torch.version.hip:
+        return _Gpu("amd", found.multi_processor_count, CDNA3)
+    processor = nvidia(found.max_threads_per_multi_processor, found.shared_memory_per_multiprocessor)
+    return _Gpu("hopper" if found.major == 9 else "other", found.multi_processor_count, processor)
 
 
 def _own_constants(head_dim: int, unit: int, capped: bool) -> dict[str, Any]:
     """Those of `attend` alone."""
-    return {"HEAD_DIM": head_dim, "HEAD_WIDTH": _width(head_dim), "UNIT": unit, "CAPPED": capped}
+    return {"HEAD_DIM": head_dim, "HEAD_WIDTH": width(head_dim), "UNIT": unit, "CAPPED": capped}
+
+
+def _merged(cut: Blocks, by_cut: bool) -> dict[str, Any]:
+    """Those of `merge` alone: of few rows it reads many shares at a time."""
+    some = merged_rows(cut.rows)
+    return {"SOME": some, "SHARES": 16 // some, "BY_CUT": by_cut}
 
 
 def _constants(value_dim: int, group: int, batch: int, cut: Blocks, windowed: bool) -> dict[str, Any]:
     """Those of both kernels."""
-    dims = {"VALUE_DIM": value_dim, "VALUE_WIDTH": _width(value_dim), "GROUP": group}
+    dims = {"VALUE_DIM": value_dim, "VALUE_WIDTH": width(value_dim), "GROUP": group}
     return dims | {"BATCH": triton.next_power_of_2(batch), "ROWS": cut.rows, "KEYS": cut.keys, "WINDOWED": windowed}
 
 
@@ -403,21 +461,37 @@ def _options(cut: Blocks, kind: str) -> dict[str, Any]:
 def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
     """What stands for all that is compiled: name, function, signature, constants and options of each."""
     dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-    targets = {"other": "cuda:80", "hopper": "cuda:90", "amd": "hip:gfx942"}
-    for (kind, target), (name, dtype), dim in product(targets.items(), dtypes.items(), (64, 80, 128, 256)):
+    for kind, (name, dtype), dim in product(KINDS, dtypes.items(), (64, 80, 128, 192, 256)):
         if name == "fp16" and dim != 128:
             continue  # as bf16
-        types = dict.fromkeys(("query", "key", "value", "sinks", "result"), f"*{name}")
-        types |= dict.fromkeys(("outs", "tops", "totals"), "*fp32") | {"factor": "fp32", "cap": "fp32"}
-        types |= dict.fromkeys(("depths", "bits", "layout"), "*i32")
-        cuts = list(dict.fromkeys(blocks(dim, dim, rows, dtype, kind) for rows in (16, 32, 64, 128)))
-        for cut, plain in product(cuts, (False, True) if dim == 128 else (False,)):
-            constants = _constants(dim, 4, 1 if plain else 8, cut, not plain) | ({"sinks": None} if plain else {})
-            parts = [(attend, _own_constants(dim, gcd(16, dim), not plain), _options(cut, kind))]
-            parts += [(merge, MERGED, MERGING)] if cut.rows == 16 else []
-            for function, own, options in parts:
-                known = constants | own
-                signature = {n: "constexpr" if n in known else types.get(n, "i32") for n in function.arg_names}
-                title = f"{function.__name__} {name} {dim} rows={cut.rows}{' plain' if plain else ''}"
-                marks = {"target": target, "between": cut not in (cuts[0], cuts[-1])}
-                yield title, function, signature, known, options | marks
+        value_dim = 128 if dim == 192 else dim
+        cuts = list(dict.fromkeys(blocks(dim, value_dim, rows, dtype, kind) for rows in (16, 32, 64, 128)))
+        for cut in cuts:
+            between = cut not in (cuts[0], cuts[-1]) or dim == 192
+            hardest, marks = name == "bf16" and dim in (128, 256) and cut == cuts[-1], {"kind": kind}
+            title = f"{name} {dim} rows={cut.rows}"
+            ways = [("", 4, 8)]
+            ways += [(" plain", 4, 1)] if dim == 128 else []
+            ways += [(f" group={group}", group, 64) for group in (1, 7, 8) if dim == 128 and name == "bf16"]
+            for way, group, batch in ways:
+                own = marks | {"between": between or batch == 64, "hardest": hardest and not way}
+                yield from _compiled(title + way, name, kind, own, cut, (dim, value_dim), group, batch)
+
+
+def _compiled(
+    title: str, name: str, kind: str, marks: dict[str, Any], cut: Blocks, dims: tuple[int, int], group: int, batch: int
+) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
+    """Both kernels for one way to cut the work; with one sequence in the batch, plain ones."""
+    dim, value_dim = dims
+    plain = batch == 1
+    types = dict.fromkeys(("query", "key", "value", "sinks", "result"), f"*{name}")
+    types |= dict.fromkeys(("outs", "tops", "totals"), "*fp32") | {"factor": "fp32", "cap": "fp32"}
+    types |= dict.fromkeys(("depths", "bits", "layout"), "*i32")
+    constants = _constants(value_dim, group, batch, cut, not plain) | ({"sinks": None} if plain else {})
+    parts = [(attend, _own_constants(dim, gcd(16, dim, value_dim), not plain), _options(cut, kind))]
+    if group == 4 and not marks["between"]:  # it knows no types of queries and no rows beside its own
+        parts += [(merge, _merged(cut, not plain), MERGING)]
+    for function, own, options in parts:
+        known = constants | own
+        signature = {n: "constexpr" if n in known else types.get(n, "i32") for n in function.arg_names}
+        yield f"{function.__name__} {title}", function, signature, known, options | marks

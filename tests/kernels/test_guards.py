@@ -1,0 +1,63 @@
+"""Guards round the memory of interpreted kernels: what a kernel reads or writes beside it does not go unnoticed."""
+
+import pytest
+import torch
+
+from talon_tests.interpreter import GUARD, Guarded
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+
+@triton.jit
+def _copy(source, result, begin, end):
+    for at in range(begin, end):
+        tl.store(result + at, tl.load(source + at))
+
+
+@triton.jit
+def _fill(result, at):
+    tl.store(result + at, 5.0)
+
+
+@pytest.fixture
+def interpreted(device):
+    if device.type != "cpu":
+        pytest.skip("a GPU's memory has no guards here")
+
+
+def test_inside_its_memory_a_kernel_does_what_it_does(interpreted):
+    numbers = torch.arange(40.0)
+    source, result = numbers[3:30:3], torch.full((9,), torch.nan)
+    _copy[(1,)](source.contiguous(), result, 0, 9)
+    assert torch.equal(result, source)
+    _copy[(1,)](numbers, numbers[5:], 0, 5)  # one memory for both
+    assert numbers[5:10].tolist() == numbers[:5].tolist()
+
+
+@pytest.mark.parametrize("at", [-1, 9, GUARD // 4 + 8])
+def test_what_is_written_outside_is_found(interpreted, at):
+    around = torch.zeros(3 * GUARD)
+    result = around[GUARD : GUARD + 9]  # what lies beside it in memory is somebody's as well
+    with pytest.raises(AssertionError, match=f"_fill was written to {'before' if at < 0 else 'behind'} its memory"):
+        _fill[(1,)](result, at)
+
+
+def test_what_is_read_outside_is_no_number(interpreted):
+    around = torch.zeros(20)
+    result = torch.zeros(12)
+    _copy[(1,)](around[:9], result, 0, 12)
+    assert result[:9].eq(0).all()
+    assert result[9:].isnan().all()
+    whole = torch.zeros(2, dtype=torch.int32)
+    _copy[(1,)](around.int()[:1], whole, 0, 2)
+    assert whole.tolist() == [0, -1]
+
+
+def test_guards_are_looked_at_on_both_sides():
+    for at, where in ((-1, "before"), (3, "behind")):
+        guarded = Guarded(torch.zeros(3, dtype=torch.uint8))
+        guarded.check("this")
+        guarded._room[GUARD + at] = 0
+        with pytest.raises(AssertionError, match=f"this was written to {where} its memory"):
+            guarded.check("this")

@@ -1,0 +1,57 @@
+"""Rounds on a device that is only pretended: what they ask of the host, and that nothing else is asked."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+NEW_SHAPES = 2
+"""Sizes of passes that the rounds counted may be the first to have: memory for each is sent once empty."""
+
+
+@pytest.fixture(scope="module")
+def told():
+    command = [sys.executable, "-m", "talon_tests.pretended_rounds"]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["plain", "ngram", "draft model", "alone"])
+def test_a_pass_has_one_copy_to_the_device_and_one_back_whatever_the_batch(told, what):
+    found = told[what]
+    assert found["tokens"] == told["expected"]["greedy"][: len(found["tokens"])]
+    passes = found["rounds"] + found["drafted"]
+    assert found["rounds"] > 2
+    assert found["fetched"] <= passes
+    assert found["sent"] <= passes + NEW_SHAPES
+    assert found["asked"] == found["between"] == 0
+
+
+@pytest.mark.slow
+def test_what_a_drawn_round_asks_does_not_grow(told):
+    """Its laws are looked at on the host: each of these is to become less."""
+    found = told["sampled"]
+    assert found["tokens"] == told["expected"]["sampled"][:1]
+    assert found["fetched"] <= 2 * found["rounds"]
+    assert found["sent"] <= 2 * found["rounds"] + NEW_SHAPES
+    assert found["asked"] == 0
+
+
+@pytest.mark.slow
+def test_a_model_that_asks_its_device_is_seen_to(told):
+    found = told["asking"]
+    assert found["tokens"] == told["expected"]["greedy"][:1]
+    assert found["asked"] == found["rounds"] > 2
+
+
+@pytest.mark.slow
+def test_tensors_on_two_devices_do_not_go_together(told):
+    assert "all tensors on one device" in told["two devices"]
+    assert "privateuseone:0 and privateuseone:1" in told["two devices"]

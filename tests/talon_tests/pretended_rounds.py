@@ -1,0 +1,95 @@
+"""What rounds on a pretended device ask of the host, as JSON: `python -m talon_tests.pretended_rounds`.
+
+A process of its own, as it has one more kind of device from then on.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from talon_core import load
+from talon_core.decoding.decoder import Decoder
+from talon_core.hf.frontend import HFFrontend
+from talon_core.hf.target import HFTarget
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import build
+from talon_core.testing.plain_device import PlainDevice
+from talon_strategies import Match
+from talon_tests.pretended import Pretended, PretendedBackend
+from talon_tests.tiny_models import tiny_model
+
+PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
+METHODS = {
+    "plain": (None, None),
+    "ngram": ("ngram", "talon:budget=8,top_k=3"),
+    "draft model": ("draft-model:skip=1+2", "talon:budget=12,top_k=3"),
+}
+SAMPLED = {"do_sample": True, "temperature": 0.7, "seed": 3}
+SHORT, LONG = 4, 12
+
+
+def decoder_on(model: Any, method: str) -> Decoder:
+    """A decoder of a model that is on the pretended device, without recorded passes."""
+    registry, (drafter, policy) = load_registry(), METHODS[method]
+    drafts = build(registry, "drafter", drafter) if drafter else None
+    features = drafts.features(model.config.num_hidden_layers) if drafts else ()
+    target = HFTarget(model, PretendedBackend(PlainDevice()), None, features)
+    decides = build(registry, "tree policy", policy) if policy else None
+    return Decoder(target, Match(), decides, drafts, HFFrontend(model))
+
+
+def of_rounds(
+    pretended: Pretended, decoder: Decoder, prompts: Sequence[Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """What the rounds behind the first ones ask, so that neither prompts nor what is made once is among it."""
+    found = []
+    for tokens in (SHORT, SHORT, LONG):  # the first makes what is made once
+        pretended.forget()
+        results = decoder.generate(prompts, max_new_tokens=tokens, **options)
+        passes = {
+            "rounds": max(len(one.rounds) for one in results),
+            "drafted": max(one.stats.draft_passes for one in results),
+        }
+        found.append({**pretended.counts, **passes})
+    _, short, long = found
+    tokens = [one.token_ids for one in results]
+    return {**{name: long[name] - short[name] for name in long}, "tokens": tokens, "questions": dict(pretended.asked)}
+
+
+def _asks(_module: object, _args: object, out: torch.Tensor) -> torch.Tensor:
+    """A hook that waits for the device."""
+    return out * float(out.abs().max() >= 0)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    usual = load(tiny_model("llama"), policy=None, attention="sdpa")
+    expected = {
+        "greedy": [usual.generate(one, max_new_tokens=LONG).token_ids for one in PROMPTS],
+        "sampled": [usual.generate(one, max_new_tokens=LONG, **SAMPLED).token_ids for one in PROMPTS],
+    }
+    told: dict[str, Any] = {"expected": expected}
+    with Pretended() as pretended:
+        model = tiny_model("llama")
+        pretended.move(model)
+        for method in METHODS:
+            told[method] = of_rounds(pretended, decoder_on(model, method), PROMPTS, {})
+        decoder = decoder_on(model, "ngram")
+        told["alone"] = of_rounds(pretended, decoder, PROMPTS[:1], {})
+        told["sampled"] = of_rounds(pretended, decoder, PROMPTS[:1], SAMPLED)
+        with torch.no_grad():
+            handle = model.model.layers[1].register_forward_hook(_asks)
+            told["asking"] = of_rounds(pretended, decoder_on(model, "plain"), PROMPTS[:1], {})
+            handle.remove()
+        pretended.move(model.model.layers[2], 1)
+        try:
+            decoder_on(model, "plain").generate(PROMPTS[0], max_new_tokens=2)
+        except (RuntimeError, ValueError) as error:
+            told["two devices"] = str(error)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
