@@ -84,7 +84,7 @@ def _work(
     prefix = tl.load(layout + sequence * 4, mask=sequence < batch, other=0)
     nodes = tl.load(layout + sequence * 4 + 1, mask=sequence < batch, other=0)
     first_query = tl.load(layout + sequence * 4 + 2, mask=sequence < batch, other=0)
-    first, _, end = _tiles(prefix, nodes, window, KEYS, WINDOWED)
+    first, _, end = _tiles(prefix, nodes, window, KEYS, WINDOWED)  # pyright: ignore[reportGeneralTypeIssues]
     return tl.cdiv((nodes - first_query) * GROUP, ROWS), end - first
 
 
@@ -178,7 +178,7 @@ def attend(
     `(2 * programs, ROWS)`. What it begins with is at `2 * program`, what else there is behind that.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
-    tiles, counts = _work(layout, batch, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
+    tiles, counts = _work(layout, batch, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)  # pyright: ignore[reportGeneralTypeIssues]
     line = tl.sum(tiles * counts, 0)  # of one head
     begins = _starts_at(program, line * kv_heads, programs)
     ends = _starts_at(program + 1, line * kv_heads, programs)
@@ -269,7 +269,7 @@ def merge(
     piece there is a cut, and a tile that is cut several times is merged at the first one.
     """
     item = tl.program_id(0) // (ROWS // SOME)
-    tiles, counts = _work(layout, batch, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)
+    tiles, counts = _work(layout, batch, window, GROUP, BATCH, ROWS, KEYS, WINDOWED)  # pyright: ignore[reportGeneralTypeIssues]
     line, of_head = tl.sum(tiles * counts, 0), tl.sum(tiles, 0)
     if line == 0:
         return
