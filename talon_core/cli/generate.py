@@ -44,7 +44,7 @@ def generate(
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
-    schedule: opts.Schedule = opts.AUTO,
+    schedule: opts.Schedule = opts.DEFAULT_SCHEDULE,
     draft_on: opts.DraftOn = opts.DEFAULT_PLACE,
     lossy: opts.Lossy = False,
     attention: opts.Attention = None,

@@ -8,7 +8,6 @@ from talon_core.cli.helps import first_sentence
 from talon_core.cli.streams import JSON, current
 from talon_core.decoding.loading import load
 from talon_core.defaults import (
-    AUTO,
     DEFAULT_DRAFTER,
     DEFAULT_MODEL,
     DEFAULT_PLACE,
@@ -115,7 +114,6 @@ Temperature = Annotated[
 Raw = Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")]
 
 __all__ = [
-    "AUTO",
     "DEFAULT_DRAFTER",
     "DEFAULT_MODEL",
     "DEFAULT_PLACE",

@@ -11,12 +11,12 @@ from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce
 from talon_core.defaults import (
-    AUTO,
     DEFAULT_DRAFTER,
     DEFAULT_MODEL,
     DEFAULT_PLACE,
     DEFAULT_POLICY,
     DEFAULT_RULE,
+    DEFAULT_SCHEDULE,
 )
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import parse_place
@@ -56,7 +56,7 @@ def load(
     accelerate: bool | str = True,
     graphs: bool = True,
     lossy: bool = False,
-    schedule: str | Schedule | None = AUTO,
+    schedule: str | Schedule | None = DEFAULT_SCHEDULE,
     draft_on: str = DEFAULT_PLACE,
     tokenizer: Any = None,
     costs: Costs | None = None,

@@ -235,8 +235,12 @@ def test_the_command_line_says_what_load_says(option: str) -> None:
 
 
 ROOT = Path(talon_core.__file__).parent
-MAY_NAME = {("cli/doctor.py", "triton"), ("bench/environment.py", "triton"), ("cli/app.py", "datastore")}
-"""The package of that name, which is looked at for its version, and the command that makes an index."""
+MAY_NAME = {
+    *(("cli/doctor.py", "triton"), ("bench/environment.py", "triton"), ("cli/app.py", "datastore")),
+    *(("peers/gguf_head.py", "eagle3"), ("peers/llama_cpp.py", "eagle3")),
+}
+"""The package of that name, which is looked at for its version; the command that makes an index; and what llama.cpp
+calls its architecture of heads, with the drafter whose heads it reads."""
 
 
 def named(path: Path, names: set[str]) -> Iterator[str]:
