@@ -41,14 +41,25 @@ class SchedulePlan:
             ValueError: if an option is bad, or it is not known what target and drafter cost each other.
         """
         for spec in self.schedules:
-            check_place(self.draft_on, made_schedule(registry, spec))
+            schedule = made_schedule(registry, spec)
+            if schedule is None:
+                raise ValueError(
+                    f"--schedule is '{spec}', with which every other one is compared; name one that goes ahead, as "
+                    "cached"
+                )
+            check_place(self.draft_on, schedule)
+        if self.transfer > 0 and self.drafter is None:
+            raise ValueError(
+                f"--transfer is {self.transfer:g}, and it is not said to which machine; name its --drafter-profile"
+            )
         if self.shared is None and profile.machine["device"] == "cpu":
             raise ValueError(
                 f"--schedule is '{self.schedules[0]}', and the profile '{profile.name}' is of a processor, where the "
                 "drafter takes a core and memory from the target; say with --shared how many times as long a pass "
                 "takes then (talon doctor --drafter measures it)"
             )
-        for option, value, least in (("transfer", self.transfer, 0.0), ("shared", self.shared or 1.0, 1.0)):
+        shared = 1.0 if self.shared is None else self.shared
+        for option, value, least in (("transfer", self.transfer, 0.0), ("shared", shared, 1.0)):
             if value < least:
                 raise ValueError(f"--{option} is {value:g}; it must be at least {least:g}")
 

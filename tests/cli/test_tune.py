@@ -109,7 +109,9 @@ def test_where_no_schedule_pays_the_preset_has_none_and_says_why(tune: Any) -> N
         (("--schedule", "cashed"), "did you mean 'cached'?"),
         (("--schedule", "pearl", "--schedule", "pearl"), "the schedule 'pearl' is given twice"),
         (("--schedule", "pearl", "--shared", "0.5"), "--shared is 0.5; it must be at least 1"),
-        (("--schedule", "sync", "--draft-on", "cpu:1"), "the schedule drafts and verifies in turn"),
+        (("--schedule", "sync", "--shared", "1"), "--schedule is 'sync', with which every other one is compared"),
+        (("--schedule", "pearl", "--shared", "0"), "--shared is 0; it must be at least 1"),
+        (("--schedule", "pearl", "--shared", "1", "--transfer", "0.1"), "name its --drafter-profile"),
     ],
 )
 def test_what_is_no_schedule_to_try_gets_a_sentence(tune: Any, arguments: tuple[str, ...], sentence: str) -> None:

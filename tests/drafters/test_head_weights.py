@@ -67,8 +67,11 @@ def test_left_to_itself_a_head_is_kept_as_the_target_is() -> None:
     assert not any(isinstance(layer, BlockLinear) for layer in head.modules())
 
 
-def test_where_no_matrix_fits_none_is_said_to_be_in_blocks() -> None:
-    assert keep_weights(nn.Sequential(nn.Linear(40, 8)), "q8_0", target_with()) == "stored"
+def test_where_no_matrix_fits_blocks_are_refused_to_those_who_ask_for_them() -> None:
+    odd, blocks = nn.Sequential(nn.Linear(40, 8)), target_with(in_blocks())
+    assert keep_weights(odd, "auto", blocks) == "stored"
+    with pytest.raises(ValueError, match=r"weights is 'q8_0', and the head has no matrix .* take weights=stored"):
+        keep_weights(odd, "q8_0", blocks)
 
 
 def test_other_forms_are_refused() -> None:

@@ -23,7 +23,7 @@ class Machine:
         self.plans = {}
 
     def plan(self, source, rows, columns, distance, floats):
-        if (rows > 4 and columns > 4) or (source == DIRECT and (rows > 2 or columns not in (0, 1, 2, 4))):
+        if (rows > 4 and columns > 4) or (source == DIRECT and (rows > 5 or columns not in (0, 1, 2, 4))):
             return 0  # no such tile
         self.plans[source, rows] = Plan(columns, distance, floats)
         return 1
@@ -66,9 +66,9 @@ def test_blocks_are_read_directly_where_that_is_quicker_than_by_panels(timed, pa
         lambda source, rows, plan: panels if source == PANEL else 1 + (plan.columns != 2) + (plan.distance != 128)
     )
     plans = best_plans(machine)
-    for rows in (1, 2):
+    for rows in range(1, 5):
         assert plans[DIRECT, rows] == machine.plans[DIRECT, rows] == (BY_PANELS if panels < 1 else Plan(2, 128))
-    assert not any(source == DIRECT and rows > 2 for source, rows in plans)  # of which this machine has no tiles
+    assert not any(source == DIRECT and rows > 5 for source, rows in plans)  # of which this machine has no tiles
 
 
 def test_a_plan_that_is_hardly_quicker_is_not_taken(timed):

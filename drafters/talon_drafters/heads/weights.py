@@ -3,8 +3,11 @@
 import torch
 from torch import nn
 
-from talon_core.runtime.blocks import BlockLinear, Blocks, block_sizes, layers_in_blocks
+from talon_core.runtime.blocks import BlockLinear, Blocks, layers_in_blocks
 from talon_core.runtime.network import NetworkTarget
+
+BLOCK = 32
+"""Numbers of a block."""
 
 
 def keep_weights(head: nn.Module, form: str, target: NetworkTarget) -> str:
@@ -22,10 +25,18 @@ def keep_weights(head: nn.Module, form: str, target: NetworkTarget) -> str:
 
     Returns:
         "q8_0" if matrices are in blocks now, otherwise "stored".
+
+    Raises:
+        ValueError: if blocks were asked for, and no matrix has rows of whole blocks.
     """
     if form == "stored" or (form == "auto" and not _in_blocks_on_a_cpu(target)):
         return "stored"
     kept = [_keep(parent, name, layer) for parent in [*head.modules()] for name, layer in [*parent.named_children()]]
+    if form == "q8_0" and not any(kept):
+        raise ValueError(
+            f"weights is 'q8_0', and the head has no matrix whose rows are blocks of {BLOCK} numbers; "
+            "take weights=stored"
+        )
     return "q8_0" if any(kept) else "stored"
 
 
@@ -38,7 +49,7 @@ def _keep(parent: nn.Module, name: str, layer: nn.Module) -> bool:
     from gguf.quants import quantize
 
     kind = GGMLQuantizationType.Q8_0
-    if type(layer) is not nn.Linear or layer.in_features % block_sizes()[kind].numbers:
+    if type(layer) is not nn.Linear or layer.in_features % BLOCK:
         return False
     weight = layer.weight.detach()
     numbers = quantize(weight.float().cpu().numpy(), kind)

@@ -49,9 +49,9 @@ DISTANCES: Mapping[int, tuple[int, ...]] = {
 PANELS = (4096, 8192)
 
 TRIALS = (
-    *((DIRECT, 1), (WIDE, 1), (NARROW, 1), (PANEL, 4), (DIRECT, 4), (DIRECT, 2), (DIRECT, 3), (WIDE, 8), (NARROW, 8)),
-    *((WIDE, 4), (DIRECT, 5), (PANEL, 3), (PANEL, 2), (PANEL, 1)),
-    *((source, rows) for rows in (2, 4, 3, 5, 6, 7) for source in (WIDE, NARROW) if (source, rows) != (WIDE, 4)),
+    *((DIRECT, 1), (WIDE, 1), (NARROW, 1), (DIRECT, 4), (PANEL, 4), (DIRECT, 2), (DIRECT, 3), (DIRECT, 5)),
+    *((PANEL, 3), (PANEL, 2), (PANEL, 1), (WIDE, 8), (WIDE, 4), (WIDE, 2), (NARROW, 8), (NARROW, 4), (NARROW, 2)),
+    *((source, rows) for source in (WIDE, NARROW) for rows in (3, 5, 6, 7)),
 )
 """Where tiles read weights, and their rows, in this order, should the time be short: plain decoding and full tiles
 first. Tiles over a panel have no more rows than four: it may be read again."""
@@ -144,16 +144,18 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
     ends = time.perf_counter() + seconds
     found: dict[tuple[int, int], Plan] = {}
     least: dict[tuple[int, int], float] = {}
-    weights: dict[int, Tensor] = {}
+    weights: dict[int, Tensor] = {}  # by kind
     before = {WIDE: Plan(8, 2), NARROW: Plan(8, 2), PANEL: Plan(8, 2), DIRECT: Plan(4, 64)}
     threads = torch.get_num_threads()
     for source, rows in TRIALS:
         if time.perf_counter() > ends:
             break
-        weights = weights if source in weights else {source: _weights(source)}  # of one kind at a time
+        if KINDS[source] not in weights:
+            weights.clear()  # there is room for those of one kind
+            weights[KINDS[source]] = _weights(source)
         if source == PANEL:
             library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
-        took = partial(_plan_took, library, source, rows, weights[source], threads)
+        took = partial(_plan_took, library, source, rows, weights[KINDS[source]], threads)
         plan, least[source, rows] = _better(before[source], took, source, ends)
         if least[source, rows] < math.inf:
             before[source] = found[source, rows] = plan
