@@ -1,10 +1,11 @@
 """EAGLE-1 and EAGLE-2: a decoder layer over the target's last hidden state; both use the same weights."""
 
 import attrs
+from attrs.validators import in_
 
 from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec
 from talon_core.target import Target
-from talon_drafters.heads.options import weights_option
+from talon_drafters.heads.options import FORMS
 
 
 @attrs.frozen
@@ -25,7 +26,7 @@ class Eagle(DrafterSpec):
     purpose = "trained heads"
     paper = "arXiv 2401.15077"
     path: str
-    weights: str = weights_option()
+    weights: str = attrs.field(default="auto", validator=in_(FORMS))
 
     @classmethod
     def of_files(cls, path: str) -> "Eagle | None":

@@ -8,7 +8,7 @@ from attrs.validators import in_
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.heads import GivesHead, HeadWeights
 from talon_core.target import Target
-from talon_drafters.heads.options import weights_option
+from talon_drafters.heads.options import FORMS
 
 CONVENTIONS = ("auto", "boundary", "block")
 NORM_OUTPUT = ("auto", "yes", "no")
@@ -53,7 +53,7 @@ class Eagle3(DrafterSpec, GivesHead):
     layers: tuple[int, ...] = attrs.field(default=(), converter=_layers)
     layer_ids_are: str = attrs.field(default="auto", validator=in_(CONVENTIONS))
     norm_output: str = attrs.field(default="auto", validator=in_(NORM_OUTPUT))
-    weights: str = weights_option()
+    weights: str = attrs.field(default="auto", validator=in_(FORMS))
 
     @classmethod
     def rank_for(cls, model: Any) -> int | None:
