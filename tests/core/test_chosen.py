@@ -33,7 +33,7 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TALON_DATA", str(tmp_path))
 
 
-def test_a_schedule_that_pays_here_is_taken_with_the_policy_and_only_where_none_is_named() -> None:
+def test_a_schedule_that_pays_here_is_taken_with_the_policy_where_auto_asks_for_it() -> None:
     kept(PAYS)
     assert find_preset("mine").schedule == PAYS
     made = resolve(Parts("ngram", "mine", schedule=AUTO), REGISTRY)
@@ -41,8 +41,10 @@ def test_a_schedule_that_pays_here_is_taken_with_the_policy_and_only_where_none_
     assert resolve(Parts("ngram", "mine:length=3", schedule=AUTO), REGISTRY).schedule == Cached(budget=8)
     assert resolve(Parts("ngram", "mine", schedule="sync"), REGISTRY).schedule is None
     assert resolve(Parts("ngram", "chain:length=2", schedule=AUTO), REGISTRY).schedule is None
-    decoder = talon_core.load(of_words()[0], drafter="ngram", policy="mine")
+    decoder = talon_core.load(of_words()[0], drafter="ngram", policy="mine", schedule="auto")
     assert any(one.hit is not None for one in decoder.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
+    in_turn = talon_core.load(of_words()[0], drafter="ngram", policy="mine")
+    assert all(one.hit is None for one in in_turn.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_drafter_that_is_chosen_for_the_model_must_be_the_presets() -> None:
 
 def test_a_place_that_there_is_not_costs_the_schedule_and_nothing_else() -> None:
     kept({**PAYS, "draft_on": "cpu:4000"})
-    decoder = talon_core.load(of_words()[0], drafter="ngram", policy="mine")
+    decoder = talon_core.load(of_words()[0], drafter="ngram", policy="mine", schedule="auto")
     assert all(one.hit is None for one in decoder.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
 
 
