@@ -196,7 +196,8 @@ def accelerate(model: nn.Module) -> Acceleration:
 
 @contextmanager
 def replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
-    """While entered, these modules have these forwards."""
+    """While entered, these modules have these forwards; afterwards those that somebody had bound to them, again."""
+    bound = {module: module.__dict__["forward"] for module in forwards if "forward" in module.__dict__}
     for module, forward in forwards.items():
         module.__dict__["forward"] = forward
     try:
@@ -204,6 +205,8 @@ def replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
     finally:
         for module in forwards:
             module.__dict__.pop("forward", None)
+        for module, forward in bound.items():
+            module.__dict__["forward"] = forward
 
 
 def _forward_of(cls: type) -> Any:

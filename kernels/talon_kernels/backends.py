@@ -156,13 +156,10 @@ class NativeAccelerator(Accelerator):
 
 
 class TritonAccelerator(Accelerator):
-    """Triton's norms, sums and gates in the place of a model's own on a GPU; taken where it is asked for by name.
-
-    TODO: take it automatically once it was measured on a GPU.
-    """
+    """Triton's norms, sums and gates in the place of a model's own on a GPU; taken where it is asked for by name."""
 
     name = "triton"
-    automatic = False
+    automatic = False  # no GPU has measured it yet
 
     def unavailable(self, device: device, dtype: dtype) -> str | None:
         from talon_kernels.triton_runtime import triton_cannot

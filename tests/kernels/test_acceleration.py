@@ -16,7 +16,7 @@ from transformers import (
 from transformers.models.auto import AutoModelForCausalLM
 
 from talon_kernels import narrow as narrow_copies
-from talon_kernels.acceleration import PROBE_ERROR, accelerate
+from talon_kernels.acceleration import PROBE_ERROR, accelerate, replaced
 from talon_kernels.native import switch_off
 
 SMALL = {
@@ -410,3 +410,12 @@ def test_a_weight_that_changes_is_read_anew(library, how):
             after = layer(x)
     assert not torch.equal(before, after)
     torch.testing.assert_close(after, nn.functional.linear(x, layer[0].weight, layer[0].bias), rtol=1e-4, atol=1e-4)
+
+
+def test_what_somebody_has_bound_to_a_module_is_there_again_after_a_trial():
+    bound, plain = torch.nn.Identity(), torch.nn.Identity()
+    own = bound.forward = lambda x: 2 * x
+    with replaced({bound: torch.neg, plain: torch.neg}):
+        assert (bound(torch.ones(1)), plain(torch.ones(1))) == (-1, -1)
+    assert bound.__dict__["forward"] is own
+    assert "forward" not in plain.__dict__

@@ -3,11 +3,8 @@
 import torch
 from torch import nn
 
-from talon_core.runtime.blocks import BlockLinear, Blocks, layers_in_blocks
+from talon_core.runtime.blocks import BlockLinear, Blocks, block_sizes, layers_in_blocks
 from talon_core.runtime.network import NetworkTarget
-
-BLOCK = 32
-"""Numbers of a block."""
 
 
 def keep_weights(head: nn.Module, form: str, target: NetworkTarget) -> str:
@@ -34,7 +31,7 @@ def keep_weights(head: nn.Module, form: str, target: NetworkTarget) -> str:
     kept = [_keep(parent, name, layer) for parent in [*head.modules()] for name, layer in [*parent.named_children()]]
     if form == "q8_0" and not any(kept):
         raise ValueError(
-            f"weights is 'q8_0', and the head has no matrix whose rows are blocks of {BLOCK} numbers; "
+            "weights is 'q8_0', and the head has no matrix whose rows are whole blocks of that kind; "
             "take weights=stored"
         )
     return "q8_0" if any(kept) else "stored"
@@ -49,7 +46,7 @@ def _keep(parent: nn.Module, name: str, layer: nn.Module) -> bool:
     from gguf.quants import quantize
 
     kind = GGMLQuantizationType.Q8_0
-    if type(layer) is not nn.Linear or layer.in_features % BLOCK:
+    if type(layer) is not nn.Linear or layer.in_features % block_sizes()[kind].numbers:
         return False
     weight = layer.weight.detach()
     numbers = quantize(weight.float().cpu().numpy(), kind)
