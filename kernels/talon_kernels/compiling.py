@@ -6,19 +6,23 @@ options of each. An option `kind` names the kind of GPU that a variant is for, w
 `between` says that it differs from two others in nothing but the size of its tile, which lies between theirs, or in
 what adds nothing to its needs; and an option `hardest` that it needs more than others do.
 
+Compiling all of it takes minutes, and says the same until a kernel or Triton is another one. So what was found can be
+kept in a file, by a hash of everything that it hangs on: what has that hash is read there, and the rest is compiled.
+
 What tree attention needs also says how many of its programs run at a time, and so how evenly a GPU is occupied by them.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -91,6 +95,7 @@ class Usage:
         spilled: bytes of memory for what does not fit into them, of a thread.
         moved: scalar registers that were moved to lanes of vector registers, on AMD's GPUs; costs time, not memory.
         shared: bytes of shared memory of a program.
+        key: hash of all that these hang on: the kernel's code, the variant, the target and the version of Triton.
         held: programs that a multiprocessor holds at a time.
         broken: which bound it breaks, or why it does not compile; None if all is well.
     """
@@ -102,32 +107,58 @@ class Usage:
     spilled: int = 0
     moved: int = 0
     shared: int = 0
+    key: str = ""
     held: int = 0
     broken: str | None = None
 
 
-def compile_all(processes: int = 2, between: bool = True) -> list[Usage]:
-    """Compile every variant of every operation for every target.
+Kept = Mapping[str, Mapping[str, Any]]
+"""By key, what was found to be needed: a `Usage` without key, `held` and `broken`."""
+
+
+def compile_all(processes: int = 2, between: bool = True, kept: Kept | None = None, anew: int = 0) -> list[Usage]:
+    """What every variant of every operation needs of every target.
 
     Args:
         processes: how many compile at a time.
-        between: False leaves out the variants that lie between others, and what is alike but for the hardest.
+        between: False leaves out the variants that lie between others, and what is alike but for the hardest, where
+            they are not kept.
+        kept: what needs not be compiled.
+        anew: so many of these are compiled all the same; one that needs something else than what is kept is broken.
 
     Raises:
         RuntimeError: if `TRITON_INTERPRET` is set, for then Triton does not compile.
     """
     if os.environ.get("TRITON_INTERPRET", "0") != "0":
         raise RuntimeError("TRITON_INTERPRET is set, so Triton interprets kernels; unset it to compile them")
-    jobs = [
+    kept = {} if kept is None else kept
+    every = [
         (operation, number, target)
         for operation in OPERATIONS
         for number, variant in enumerate(_variants(operation))
         for target in TARGETS
         if variant[4].get("kind", target.kind) == target.kind
-        and (between or variant[4].get("hardest", False) or not (target.alike or variant[4].get("between", False)))
     ]
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-        return list(pool.map(_usage, *zip(*jobs, strict=True)))
+    jobs = {key_of(*job): job for job in every}
+    there = sorted(jobs.keys() & kept.keys())[anew:]  # by hashes, so the first ones are of all kinds
+    found = {key: Usage(**kept[key], key=key) for key in there}
+    left = [key for key, job in jobs.items() if key not in found and (between or key in kept or _is_end(*job))]
+    if left:
+        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+            compiled = pool.map(_compiled, left, *zip(*(jobs[key] for key in left), strict=True))
+            found |= {one.key: _compared(one, kept) for one in compiled}
+    return [_judged(found[key], *job) for key, job in jobs.items() if key in found]
+
+
+def _compared(usage: Usage, kept: Kept) -> Usage:
+    """Broken where something else is kept."""
+    before = Usage(**kept[usage.key], key=usage.key) if usage.key in kept else usage
+    return usage if usage.broken or before == usage else attrs.evolve(usage, broken=f"is kept as {before}")
+
+
+def _is_end(operation: str, number: int, target: Target) -> bool:
+    marks = _variants(operation)[number][4]
+    return marks.get("hardest", False) or not (target.alike or marks.get("between", False))
 
 
 @cache
@@ -135,14 +166,31 @@ def _variants(operation: str) -> list[tuple[str, Any, dict[str, str], dict[str, 
     return list(import_module(f"talon_kernels.{operation}.triton").variants())
 
 
-def _usage(operation: str, number: int, target: Target) -> Usage:
+def key_of(operation: str, number: int, target: Target) -> str:
+    """A hash of all that the needs of a variant hang on, 16 hexadecimal digits.
+
+    Args:
+        operation: whose.
+        number: of the variant, as `variants()` yields them.
+        target: what it is compiled for.
+    """
+    import triton
+
+    name, function, signature, constants, options = _variants(operation)[number]
+    known = {option: value for option, value in options.items() if option not in MARKS}
+    code = (triton.__version__, function.cache_key, name, target.name, target.processor.lanes)
+    parts = (*code, *(sorted(one.items()) for one in (signature, constants, known)))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _compiled(key: str, operation: str, number: int, target: Target) -> Usage:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.errors import TritonError
 
     name, function, signature, constants, options = _variants(operation)[number]
-    usage = Usage(operation, name, target.name)
+    usage = Usage(operation, name, target.name, key=key)
     source = ASTSource(function, signature, constants, alignment(function, signature))
     gpu = GPUTarget(target.backend, target.arch, target.processor.lanes)
     try:
@@ -151,9 +199,15 @@ def _usage(operation: str, number: int, target: Target) -> Usage:
     except TritonError as error:
         return attrs.evolve(usage, broken=f"does not compile: {error}")
     read = _read_cubin if target.backend == "cuda" else _read_amdgcn
-    usage = read(attrs.evolve(usage, shared=compiled.metadata.shared), compiled.asm)
-    held = target.processor.holds(usage.registers, usage.shared, options["num_warps"])
-    usage = attrs.evolve(usage, held=held)
+    return read(attrs.evolve(usage, shared=compiled.metadata.shared), compiled.asm)
+
+
+def _judged(usage: Usage, operation: str, number: int, target: Target) -> Usage:
+    """With the programs that a multiprocessor holds, and the bound that it breaks."""
+    if usage.broken is not None:
+        return usage
+    warps = _variants(operation)[number][4]["num_warps"]
+    usage = attrs.evolve(usage, held=target.processor.holds(usage.registers, usage.shared, warps))
     if usage.spilled:
         return attrs.evolve(usage, broken=f"spills {usage.spilled} bytes")
     if usage.shared > target.shared:
@@ -219,10 +273,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--ends",
         action="store_true",
-        help="only the ends of each kind, and the hardest where GPUs are alike",
+        help="of what is not kept only the ends of each kind, and the hardest where GPUs are alike",
     )
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="what was found before, and needs not be compiled")
+    parser.add_argument("--keep", action="store_true", help="write what was found into the file of --kept")
+    parser.add_argument("--anew", type=int, default=0, metavar="N", help="compile so many of these all the same")
     options = parser.parse_args(arguments)
-    usages = compile_all(options.processes, between=not options.ends)
+    if options.keep and options.kept is None:
+        parser.error("--keep has no file to write; name one with --kept")
+    kept = read_kept(options.kept) if options.kept is not None and options.kept.exists() else {}
+    usages = compile_all(options.processes, not options.ends, kept, options.anew)
+    if options.keep:
+        write_kept(options.kept, usages)
     occupied = uneven(usages)
     if options.json:
         found = {"usages": [*map(attrs.asdict, usages)], "occupied": [*map(attrs.asdict, occupied)]}
@@ -233,6 +295,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(usage.broken for usage in usages) or any(one.of_ideal > MOST_OF_IDEAL for one in occupied))
 
 
+DERIVED = ("key", "held", "broken")
+
+
+def read_kept(file: Path) -> Kept:
+    """What `write_kept` wrote."""
+    kept: Kept = json.loads(file.read_text(encoding="utf-8"))
+    return kept
+
+
+def write_kept(file: Path, usages: Sequence[Usage]) -> None:
+    """Keep what was found, but for what is broken: a line for each, by its key."""
+    lines = [
+        f"{json.dumps(usage.key)}: {json.dumps({k: v for k, v in attrs.asdict(usage).items() if k not in DERIVED})}"
+        for usage in usages
+        if usage.broken is None
+    ]
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
 def _print(usages: Sequence[Usage]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -241,7 +322,7 @@ def _print(usages: Sequence[Usage]) -> None:
     for column in table.columns[3:8]:
         column.justify = "right"
     for usage in usages:
-        cells = [str(cell) for cell in attrs.astuple(usage)[:-1]]
+        cells = [str(cell) for name, cell in attrs.asdict(usage).items() if name not in ("key", "broken")]
         table.add_row(*cells, usage.broken or "", style="bold red" if usage.broken else None)
     Console().print(table)
 

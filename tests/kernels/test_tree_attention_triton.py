@@ -140,7 +140,7 @@ def cases(draw):
         window=draw(st.none() | st.integers(1, 5) | st.integers(1, 300)),
         softcap=draw(st.none() | st.sampled_from([0.5, 30.0])),
         sinks=draw(st.booleans()),
-        programs=draw(st.integers(1, 40)),
+        programs=draw(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 9, 12, 40])),
         more=draw(st.sampled_from([0, 0, 3])),
         strided=draw(st.booleans()),
         seed=draw(st.integers(0, 99)),

@@ -2,12 +2,22 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from talon_kernels.compiling import TARGETS
+
+KEPT = Path(__file__).with_name("compiled.json")
+"""What every variant needs of every target, written by `python -m talon_kernels.compiling --kept FILE --keep`.
+
+A kernel that has changed since, or another Triton, is compiled here, which takes its time.
+"""
+
+PINNED = re.search(r"^triton==(\S+)", Path(__file__, "../../../constraints.txt").resolve().read_text(), re.MULTILINE)[1]
 
 MOST_SHARED = {"cuda:80": 163, "cuda:89": 99, "cuda:90": 227, "cuda:100": 227, "cuda:120": 99, "hip:gfx942": 64}
 
@@ -73,11 +83,15 @@ sys.exit(any(len(found) > 1 for found in keys.values()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tiles", [["--ends"], pytest.param([], marks=pytest.mark.matrix)], ids=["ends", "all"])
-def test_every_kernel_compiles_for_every_target_without_spilling(tiles):
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "talon_kernels.compiling", "--json", *tiles]
-    done = subprocess.run(command, capture_output=True, env=COMPILING, timeout=1500)
+@pytest.mark.parametrize(
+    "how",
+    [["--ends", "--kept", str(KEPT), "--anew", "8"], pytest.param([], marks=pytest.mark.matrix)],
+    ids=["kept", "compiled"],
+)
+def test_every_kernel_compiles_for_every_target_without_spilling(how):
+    triton = pytest.importorskip("triton")
+    command = [sys.executable, "-m", "talon_kernels.compiling", "--json", *how]
+    done = subprocess.run(command, capture_output=True, env=COMPILING, timeout=3000)
     found = json.loads(done.stdout)
     usages = found["usages"]
     assert [usage for usage in usages if usage["broken"]] == [], done.stderr.decode()
@@ -90,9 +104,37 @@ def test_every_kernel_compiles_for_every_target_without_spilling(tiles):
         assert 0 < usage["registers"] <= 512
         assert usage["shared"] <= MOST_SHARED[usage["target"]] * 1024
         assert usage["held"] >= 1
+    if triton.__version__ == PINNED:
+        assert {usage["key"] for usage in usages} <= json.loads(KEPT.read_text(encoding="utf-8")).keys(), "see KEPT"
     sizes = {(target.name, size) for target in TARGETS for size in target.sizes}
     assert {(one["target"], one["multiprocessors"]) for one in found["occupied"]} == sizes
     assert all(1 <= one["of_ideal"] <= 1.15 for one in found["occupied"])
+
+
+WRONG = """
+import sys
+from pathlib import Path
+
+import attrs
+
+from talon_kernels import compiling
+
+compiling.OPERATIONS, compiling.TARGETS, file = ("commit_path",), compiling.TARGETS[:1], Path(sys.argv[1])
+found = compiling.compile_all(1)
+assert len(found) > 1 and not [one for one in found if one.broken], found
+compiling.write_kept(file, [attrs.evolve(one, registers=one.registers + 1) for one in found])
+kept = compiling.read_kept(file)
+assert [one.registers for one in compiling.compile_all(1, kept=kept)] == [one.registers + 1 for one in found]
+(broken,) = (one for one in compiling.compile_all(1, kept=kept, anew=1) if one.broken)
+assert broken.broken.startswith("is kept as "), broken
+"""
+
+
+def test_what_is_kept_serves_until_compiling_finds_something_else(tmp_path):
+    pytest.importorskip("triton")
+    command = [sys.executable, "-c", WRONG, str(tmp_path / "kept.json")]
+    done = subprocess.run(command, capture_output=True, text=True, env=COMPILING, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_sizes_that_change_from_round_to_round_need_no_new_variant():
