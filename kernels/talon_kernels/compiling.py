@@ -279,12 +279,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="write what was found into the file of --kept")
     parser.add_argument("--anew", type=int, default=0, metavar="N", help="compile so many of these all the same")
     options = parser.parse_args(arguments)
-    if options.keep and options.kept is None:
+    file: Path | None = options.kept
+    if options.keep and file is None:
         parser.error("--keep has no file to write; name one with --kept")
-    kept = read_kept(options.kept) if options.kept is not None and options.kept.exists() else {}
+    kept = read_kept(file) if file is not None and file.exists() else {}
     usages = compile_all(options.processes, not options.ends, kept, options.anew)
-    if options.keep:
-        write_kept(options.kept, usages)
+    if options.keep and file is not None:
+        write_kept(file, usages)
     occupied = uneven(usages)
     if options.json:
         found = {"usages": [*map(attrs.asdict, usages)], "occupied": [*map(attrs.asdict, occupied)]}

@@ -17,7 +17,8 @@ KEPT = Path(__file__).with_name("compiled.json")
 A kernel that has changed since, or another Triton, is compiled here, which takes its time.
 """
 
-PINNED = re.search(r"^triton==(\S+)", Path(__file__, "../../../constraints.txt").resolve().read_text(), re.MULTILINE)[1]
+CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
+PINNED = re.findall(r"^triton==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE)
 
 MOST_SHARED = {"cuda:80": 163, "cuda:89": 99, "cuda:90": 227, "cuda:100": 227, "cuda:120": 99, "hip:gfx942": 64}
 
@@ -104,7 +105,7 @@ def test_every_kernel_compiles_for_every_target_without_spilling(how):
         assert 0 < usage["registers"] <= 512
         assert usage["shared"] <= MOST_SHARED[usage["target"]] * 1024
         assert usage["held"] >= 1
-    if triton.__version__ == PINNED:
+    if triton.__version__ in PINNED:
         assert {usage["key"] for usage in usages} <= json.loads(KEPT.read_text(encoding="utf-8")).keys(), "see KEPT"
     sizes = {(target.name, size) for target in TARGETS for size in target.sizes}
     assert {(one["target"], one["multiprocessors"]) for one in found["occupied"]} == sizes
