@@ -15,7 +15,7 @@
 #include "parts.h"
 
 #if REGISTERS == 32
-enum { MAX_ROWS = 8, MAX_DIRECT = 5 };
+enum { MAX_ROWS = 8, MAX_DIRECT = 8 };
 #else
 enum { MAX_ROWS = 4, MAX_DIRECT = 2 };
 #endif
@@ -35,7 +35,7 @@ static Plan plans[SOURCES][MAX_ROWS + 1] = {
     [WIDE] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
-    [DIRECT] = {{0, 0}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {4, 64}},
+    [DIRECT] = {{0, 0}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {2, 64}, {2, 64}, {2, 64}},
 };
 #else
 static Plan plans[SOURCES][MAX_ROWS + 1] = {
@@ -165,15 +165,29 @@ TILE(7, 2) TILE(7, 3) TILE(8, 1) TILE(8, 2) TILE(8, 3)
 #endif
 
 // The same with W in blocks of a kind, which are widened in registers. The rows of a tile lie one behind the other, so
-// that what is read next is what lies behind them: as much of it is fetched in each step as the step reads.
+// that what is read next is what lies behind them: as much of it is fetched in each step as the step reads. Where there
+// are registers for the weights of all rows of the tile, x is loaded once for all of them.
 INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *t) {
     const float *restrict x = t->x;
     const uint8_t *restrict w = t->w, *next = w + t->ahead;
     const int64_t x_step = t->x_step, w_step = t->w_step, size = block_bytes(kind);
+    const int together = NR > 1 && NR * (BLOCK / V) + MR * NR + 4 <= REGISTERS;
     vf acc[24];
     UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
     for (int64_t k = 0; k < t->n; k += BLOCK, w += size, next += NR * size) {
         if (t->ahead) UNROLL for (int at = 0; at < NR * block_bytes(kind); at += 64) __builtin_prefetch(next + at, 0, 3);
+        if (together) {
+            vf b[32];
+            UNROLL for (int j = 0; j < NR; j++) block_of(kind, w + j * w_step, b + j * (BLOCK / V));
+            UNROLL for (int part = 0; part < BLOCK / V; part++) {
+                UNROLL for (int i = 0; i < MR; i++) {
+                    const vf a = load(x + i * x_step + k + part * V);
+                    UNROLL for (int j = 0; j < NR; j++)
+                        acc[i * NR + j] = fma_of(a, b[j * (BLOCK / V) + part], acc[i * NR + j]);
+                }
+            }
+            continue;
+        }
         UNROLL for (int j = 0; j < NR; j++) {
             vf b[BLOCK / V];
             block_of(kind, w + j * w_step, b);
@@ -188,14 +202,18 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
 #define DIRECT_TILE(KIND, MR, NR)                                                                                     \
     static void direct_##KIND##_##MR##_##NR(const Task *t) { direct_tile(MR, NR, KIND, t); }
 #define DIRECT_ROW(KIND, MR) DIRECT_TILE(KIND, MR, 1) DIRECT_TILE(KIND, MR, 2) DIRECT_TILE(KIND, MR, 4)
+#define DIRECT_HIGH(KIND, MR) DIRECT_TILE(KIND, MR, 1) DIRECT_TILE(KIND, MR, 2) DIRECT_TILE(KIND, MR, 3)
+#define DIRECT_HIGH_OF(KIND, MR)                                                                                      \
+    [MR] = {[1] = direct_##KIND##_##MR##_1, [2] = direct_##KIND##_##MR##_2, [3] = direct_##KIND##_##MR##_3}
 #define DIRECT_ROW_OF(KIND, MR)                                                                                       \
     [MR] = {[1] = direct_##KIND##_##MR##_1, [2] = direct_##KIND##_##MR##_2, [4] = direct_##KIND##_##MR##_4}
 #if REGISTERS == 32
 #define DIRECT_ROWS(KIND)                                                                                             \
-    DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2) DIRECT_ROW(KIND, 3) DIRECT_ROW(KIND, 4) DIRECT_ROW(KIND, 5)
+    DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2) DIRECT_ROW(KIND, 3) DIRECT_ROW(KIND, 4) DIRECT_ROW(KIND, 5)        \
+    DIRECT_HIGH(KIND, 6) DIRECT_HIGH(KIND, 7) DIRECT_HIGH(KIND, 8)
 #define DIRECT_ROWS_OF(KIND)                                                                                          \
     [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2), DIRECT_ROW_OF(KIND, 3), DIRECT_ROW_OF(KIND, 4),         \
-              DIRECT_ROW_OF(KIND, 5)}
+              DIRECT_ROW_OF(KIND, 5), DIRECT_HIGH_OF(KIND, 6), DIRECT_HIGH_OF(KIND, 7), DIRECT_HIGH_OF(KIND, 8)}
 #else
 #define DIRECT_ROWS(KIND) DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2)
 #define DIRECT_ROWS_OF(KIND) [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2)}

@@ -49,12 +49,16 @@ DISTANCES: Mapping[int, tuple[int, ...]] = {
 PANELS = (4096, 8192)
 
 TRIALS = (
-    *((DIRECT, 1), (WIDE, 1), (NARROW, 1), (DIRECT, 4), (PANEL, 4), (DIRECT, 2), (DIRECT, 3), (DIRECT, 5)),
+    *((DIRECT, 1), (WIDE, 1), (NARROW, 1), (DIRECT, 4), (PANEL, 4)),
+    *((DIRECT, rows) for rows in (8, 2, 3, 6, 5, 7)),
     *((PANEL, 3), (PANEL, 2), (PANEL, 1), (WIDE, 8), (WIDE, 4), (WIDE, 2), (NARROW, 8), (NARROW, 4), (NARROW, 2)),
     *((source, rows) for source in (WIDE, NARROW) for rows in (3, 5, 6, 7)),
 )
 """Where tiles read weights, and their rows, in this order, should the time be short: plain decoding and full tiles
-first. Tiles over a panel have no more rows than four: it may be read again."""
+first. Tiles over a panel have no more rows than `BAND`."""
+
+BAND = 4
+"""Most rows of a tile over a panel: that may be read again."""
 
 INPUTS, OUTPUTS = 1024, 1536
 """Columns and rows of the weights that are tried, of which there are so many that no cache holds them."""
@@ -159,6 +163,8 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
         plan, least[source, rows] = _better(before[source], took, source, ends)
         if least[source, rows] < math.inf:
             before[source] = found[source, rows] = plan
+            if source == DIRECT and rows > BAND and took(BY_PANELS) * GAIN < least[source, rows]:
+                plan = found[source, rows] = BY_PANELS
             took(plan)  # the last that was tried may be another
         direct = found.get((DIRECT, rows))
         if source == PANEL and direct is not None:
