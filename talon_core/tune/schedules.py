@@ -69,7 +69,7 @@ class SchedulePlan:
             raise ValueError(
                 f"--schedule is '{self.schedules[0]}', and the profile '{profile.name}' is of a processor, where the "
                 "drafter takes a core and memory from the target; say with --shared how many times as long a pass "
-                "takes then (talon doctor --drafter measures it)"
+                "takes then (talon profile beside measures it)"
             )
         if self.drafter is not None and self.drafter.draft(1, 1) is None:
             raise ValueError(

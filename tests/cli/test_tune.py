@@ -169,7 +169,7 @@ def test_on_a_processor_it_must_be_said_what_both_cost_each_other(tune: Any, tmp
     here = attrs.evolve(made, name="here", machine={**made.machine, "device": "cpu", "gpu": []})
     save_profile(here)
     said = tune("--profile", "here", "--other-machine", *SMALL, "--schedule", "pearl").refusal
-    assert "say with --shared how many times as long a pass takes then (talon doctor --drafter" in said
+    assert "say with --shared how many times as long a pass takes then (talon profile beside measures it)" in said
 
 
 def test_people_get_tables_and_the_preset_or_its_file_at_the_end(tune: Any) -> None:
