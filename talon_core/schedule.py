@@ -110,8 +110,8 @@ class Schedule(ABC):
 
     @property
     def instant(self) -> DrafterSpec | None:
-        """Options of a drafter that drafts, in the place of the real one, where nothing was prepared for what has come;
-        None for none.
+        """Options of a drafter that drafts, in the place of the real one, where something else has come than was
+        prepared for; None for none. The first tree of a text is always the real one's, as nothing could be prepared.
 
         The target waits for it, so it should take no time, as a look-up does. It must read texts alone
         (`DrafterSpec.reads_texts`). Where it knows nothing the root alone is verified, and the real drafter goes on

@@ -143,6 +143,8 @@ PAGES = (
             *("talon_core.profiles.store:find_profile", "talon_core.profiles.store:save_profile"),
             *("talon_core.profiles.profile:Profile", "talon_core.profiles.profile:Table"),
             *("talon_core.profiles.measure:Measuring", "talon_core.profiles.measure:ProfilePlan"),
+            *("talon_core.profiles.beside:measured_beside", "talon_core.profiles.beside:BesidePlan"),
+            "talon_core.profiles.contention:Contention",
             *("talon_core.tune.space:space_of", "talon_core.tune.space:Space", "talon_core.tune.space:Dimension"),
             *("talon_core.tune.run:tuned", "talon_core.tune.run:TunePlan", "talon_core.tune.run:Tuned"),
             *("talon_core.tune.run:Gain", "talon_core.tune.search:Trial"),

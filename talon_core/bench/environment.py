@@ -10,15 +10,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 import talon_core
-from talon_core.runtime.blocks import InBlocks, named_weights
+from talon_core.runtime.blocks import named_weights
 from talon_core.runtime.machine import describe_machine
-
-FIRST = 64
-"""Numbers of each weight that tell checkpoints apart."""
+from talon_core.runtime.weights import shape_of, weights_hash
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "triton")
 
@@ -45,7 +40,7 @@ def describe_environment(model: Any, tokenizer: Any, target: Any) -> dict[str, A
         "attention": getattr(getattr(target, "attention", None), "name", None),
         "accelerator": accelerator.name if accelerator is not None else None,
         "architecture": type(model).__name__,
-        "parameters": sum(prod(_shape(weight)) for _, weight in named_weights(model)),
+        "parameters": sum(prod(shape_of(weight)) for _, weight in named_weights(model)),
         "revision": getattr(model.config, "_commit_hash", None),
         "weights_sha256": weights_hash(model),
         "chat_template_sha256": None if template is None else hashlib.sha256(str(template).encode()).hexdigest(),
@@ -55,29 +50,6 @@ def describe_environment(model: Any, tokenizer: Any, target: Any) -> dict[str, A
 def describe_session() -> dict[str, Any]:
     """When this is, and the commit of the checkout that runs, with a plus sign if files in it were changed."""
     return {"started": datetime.now().astimezone().isoformat(timespec="seconds"), "commit": _commit()}
-
-
-@torch.no_grad()
-def weights_hash(model: Any) -> str:
-    """Tells two checkpoints apart without reading all of them: of each weight's name, shape and first 64 numbers.
-
-    It is the same for weights in blocks and for the numbers that they stand for.
-    """
-    digest = hashlib.sha256()
-    for name, weight in named_weights(model):
-        shape = _shape(weight)
-        if isinstance(weight, InBlocks):
-            rows = torch.arange(min(shape[0], -(-FIRST // shape[1])))
-            numbers, dtype = weight.numbers(rows), weight.like.dtype
-        else:
-            numbers, dtype = weight.detach(), weight.dtype
-        first = numbers.reshape(-1)[:FIRST].float().cpu().numpy()
-        digest.update(f"{name} {shape} {dtype}".encode() + first.tobytes())
-    return digest.hexdigest()
-
-
-def _shape(weight: nn.Parameter | InBlocks) -> tuple[int, ...]:
-    return weight.weight_shape if isinstance(weight, InBlocks) else tuple(weight.shape)
 
 
 def _version(package: str) -> str | None:

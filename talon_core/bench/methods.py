@@ -20,6 +20,7 @@ from talon_core.plugins.parts import Parts, Resolved, built, made_schedule, reso
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.rule import MEASURED, Lossless
+from talon_core.suggestions import nearest
 
 PLAIN = NONE
 """The method every run has: one token per pass, with the same engine as all others."""
@@ -107,12 +108,11 @@ def parse_method(
             raise ValueError(f"method '{name}' has a schedule, and '{head}' drafts nothing; write '{head}' alone")
         parts = Parts(policy=PLAIN, attention=attention, lossy=lossy)
         return Method(name, None if head == GENERATE else resolve(parts, registry))
-    drafter, policy, rule, slash_hint = _parts(name, head)
-    hint = slash_hint + at_hint
+    drafter, policy, rule, hint = _parts(name, head)
     chosen = (drafter or DEFAULT_DRAFTER, policy or DEFAULT_POLICY, rule or DEFAULT_RULE)
     try:
-        if not place:
-            place = draft_on if made_schedule(registry, schedule) is not None else DEFAULT_PLACE
+        prepares = _prepares(registry, schedule, at_hint)
+        place = place or (draft_on if prepares else DEFAULT_PLACE)
         parts = Parts(*chosen, attention, lossy=lossy, schedule=schedule, draft_on=place)
         resolved = resolve(parts, registry)
     except (LookupError, ValueError) as error:
@@ -124,11 +124,26 @@ def _behind(name: str) -> tuple[str, str, str, str]:
     """A method's parts, its schedule, the place, empty where none is named, and a hint for errors."""
     spaced = BEHIND.search(name) is not None
     head, *behind = (piece.strip() for piece in (BEHIND.split(name) if spaced else name.split("@")))
-    if len(behind) > 2 or (behind and not all(behind)):
-        raise ValueError(f"method '{name}' is written drafter/policy/rule@schedule@place, with at most two @")
-    schedule, place = (*behind, "", "")[:2]
     hint = f"; where an option holds an @, write ' @ ' with spaces before the schedule, or ' @ {DEFAULT_SCHEDULE}'"
-    return head, schedule or DEFAULT_SCHEDULE, place, hint if "=" in head and behind and not spaced else ""
+    hint = hint if "=" in head and behind and not spaced else ""
+    if len(behind) > 2 or (behind and not all(behind)):
+        raise ValueError(f"method '{name}' is written drafter/policy/rule@schedule@place, with at most two @{hint}")
+    schedule, place = (*behind, "", "")[:2]
+    return head, schedule or DEFAULT_SCHEDULE, place, hint
+
+
+def _prepares(registry: Registry, schedule: str, hint: str) -> bool:
+    """Whether what stands behind the first @ prepares something.
+
+    Raises:
+        LookupError: if it is no schedule; with the hint, unless it resembles one.
+        ValueError: if it has a bad option.
+    """
+    try:
+        return made_schedule(registry, schedule) is not None
+    except LookupError as error:
+        meant = nearest(schedule.partition(":")[0], registry.names("schedule"))
+        raise LookupError(f"{error}{'' if meant else hint}") from error
 
 
 def _parts(name: str, head: str) -> tuple[str, str, str, str]:

@@ -105,8 +105,8 @@ def setting_of(wanted: Wanted) -> PeerSetting:
     """
     import torch
 
-    from talon_core.bench.environment import weights_hash
     from talon_core.models.loading import load_model
+    from talon_core.runtime.weights import weights_hash
 
     torch.set_num_threads(1)  # of OpenMP, which counts the threads of the process, there are no more than peers start
     dtype = getattr(torch, wanted.dtype)

@@ -51,7 +51,14 @@ def certify(
         str | None,
         typer.Option("--drafter", help="What drafts; by default a random table in each world, or the model's own."),
     ] = None,
-    schedule: opts.Schedule = opts.DEFAULT_SCHEDULE,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            "--schedule",
+            help="What is prepared while the target verifies (name:option=value,... of talon list schedules); in small "
+            "worlds an adversary delays, reorders and drops it.",
+        ),
+    ] = opts.DEFAULT_SCHEDULE,
     worlds: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Small worlds to try; 2000 by default.")
     ] = None,
@@ -96,6 +103,8 @@ def certify(
         if number is not None and number < 1:
             raise ValueError(f"{option} is {number}; it must be at least 1")
     opts.check_seed(seed)
+    if schedule == AUTO:
+        raise ValueError(f"--schedule is '{AUTO}', which is another one elsewhere; name the schedule that is certified")
     try:
         if model is not None:
             parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)

@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import attrs
 import numpy as np
 import typer
 from rich.console import Console
@@ -20,9 +19,10 @@ from rich.text import Text
 
 from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import drafter_rows, measured_drafter, named_drafter
+from talon_core.cli.kept_schedules import kept_schedules, row_of, told
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import print_json, stdout
-from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY, DEFAULT_SCHEDULE
+from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY
 from talon_core.errors import PluginError
 from talon_core.plugins.backends import choose_attention, made_and_why_not
 from talon_core.plugins.chosen import chosen_schedule
@@ -101,6 +101,7 @@ def examine(model: str | None = None, drafter: str | None = None, trust_remote_c
         _attempt(problems, "no attention backend can run", lambda: _default_attention(registry, devices))
     session = _session(wanted, trust_remote_code, problems) if wanted is not None else None
     report["model"] = _model(session, registry, problems) if session is not None else None
+    report["schedules"] = kept_schedules(registry, session, report["model"])
     usable = session if report["model"] is not None else None
     report["drafter"] = _drafter(drafter, usable, registry, problems) if drafter is not None else None
     report["problems"] = problems
@@ -218,14 +219,14 @@ def _measured(registry: Registry, devices: list[dict[str, Any]], problems: list[
 
 
 def _schedule(registry: Registry, problems: list[str]) -> dict[str, Any]:
-    """The schedule that the default policy is decoded with where none is named, and why."""
-    found: dict[str, Any] = {}
+    """The schedule that the default policy is decoded with where "auto" is asked for, and why."""
+    found: dict[str, Any] = dict.fromkeys(("schedule", "draft_on", "why"))
 
     def choose() -> None:
-        found.update(attrs.asdict(chosen_schedule(DEFAULT_POLICY, DEFAULT_DRAFTER, registry)))
+        found.update(told(chosen_schedule(DEFAULT_POLICY, DEFAULT_DRAFTER, registry), registry))
 
     _attempt(problems, "no schedule can be chosen", choose)
-    return {key: found.get(key) for key in ("schedule", "draft_on", "why")}
+    return found
 
 
 def _cache(needed: str | None, problems: list[str]) -> dict[str, Any]:
@@ -360,8 +361,9 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("cache", f"{cache['path']}, {cache['free_bytes'] / 1e9:.1f} GB free{how}"))
     schedule = report["schedule"]
     if schedule["schedule"] is not None:
-        where = "" if schedule["schedule"] == DEFAULT_SCHEDULE else f" on {schedule['draft_on']}"
-        rows.append(("schedule", f"{schedule['schedule']}{where}: {schedule['why']}"))
+        rows.append(("schedule", row_of(schedule)))
+    for each in report["schedules"]:
+        rows.append((f"schedule of {each['preset']}", row_of(each)))
     rows += [(f"model {each['name']}", each["state"]) for each in report["models"]]
     rows.append(("stdout", "a terminal" if report["stdout_is_terminal"] else "no terminal"))
     if report["model"] is not None:

@@ -111,6 +111,15 @@ Temperature = Annotated[
     float,
     typer.Option("--temperature", parser=number, metavar="T", help="0 is greedy; above it, tokens are drawn."),
 ]
+DrafterShared = Annotated[
+    float,
+    typer.Option(
+        "--drafter-shared",
+        parser=number,
+        metavar="F",
+        help="How many times as long the drafter takes while the target works.",
+    ),
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")]
 
 __all__ = [
@@ -123,6 +132,7 @@ __all__ = [
     "Attention",
     "DraftOn",
     "Drafter",
+    "DrafterShared",
     "Jobs",
     "Json",
     "Limit",

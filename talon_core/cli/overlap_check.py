@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from talon_core.profiles.contention import BUSY
+
 if TYPE_CHECKING:
     from talon_core.decoding.decoder import Decoder
     from talon_core.rounds import Round
@@ -16,9 +18,6 @@ CHECK_PROMPTS = (
     "Explain step by step how rain forms.",
     "Write a Python function that tells whether a number is prime.",
 )
-BUSY = 0.9
-"""A pass with fewer threads takes less than this only where the cores were not free."""
-
 SIMULATION = "talon trace simulate tells how much is left of that with what really comes"
 
 

@@ -8,12 +8,15 @@ import typer
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
-from talon_core.defaults import NONE
+from talon_core.defaults import CHECK_POLICY, EXACT_RULE, NONE
+from talon_core.engine.ahead.place import parse_place
 from talon_core.errors import one_line
-from talon_core.plugins.parts import built, choose_drafter
+from talon_core.plugins.parts import Parts, built, choose_drafter, resolve
 from talon_core.plugins.registry import load_registry
 
 if TYPE_CHECKING:
+    from talon_core.profiles.beside import BesidePlan
+    from talon_core.profiles.contention import Contention
     from talon_core.profiles.measure import ProfilePlan
     from talon_core.profiles.profile import Profile
 
@@ -23,6 +26,9 @@ profile = typer.Typer(
 
 MOST_NODES = 4096
 """Of a tree that is measured."""
+
+MOST_ROWS = 1024
+"""Of a drafter's layer, and candidates of each row."""
 
 WIDTH = 120
 """Columns of the tables where stdout is no terminal."""
@@ -62,10 +68,10 @@ def measure(
         Any, typer.Option(parser=sizes(256), metavar="N,...", help="Texts that share a pass; 1 must be among them.")
     ] = "1,4",
     rows: Annotated[
-        Any, typer.Option(parser=sizes(1024), metavar="N,...", help="Nodes of a layer that are drafted from.")
+        Any, typer.Option(parser=sizes(MOST_ROWS), metavar="N,...", help="Nodes of a layer that are drafted from.")
     ] = "1,2,4,8,16",
     widths: Annotated[
-        Any, typer.Option(parser=sizes(1024), metavar="N,...", help="Candidates of each of them.")
+        Any, typer.Option(parser=sizes(MOST_ROWS), metavar="N,...", help="Candidates of each of them.")
     ] = "4,16",
     repetitions: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Time everything this many times.")
@@ -107,6 +113,60 @@ def _measured(name: str, wanted: "ProfilePlan", model: str, drafter: str, trust_
     measuring = Measuring(wanted, session.model, session.tokenizer, None if spec == NONE else spec, model)
     with progress("measuring", "contexts and batches") as report:
         return measuring.run(name, report)
+
+
+@profile.command()
+def beside(
+    model: opts.Model = opts.DEFAULT_MODEL,
+    drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
+    draft_on: opts.DraftOn = opts.DEFAULT_PLACE,
+    trust_remote_code: opts.TrustRemoteCode = False,
+    nodes: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Nodes of each tree, the root included.")
+    ] = 8,
+    rows: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Nodes of a layer that are drafted from.")
+    ] = 4,
+    repetitions: Annotated[
+        int, typer.Option(parser=opts.whole_number, metavar="N", help="Time everything this many times.")
+    ] = 5,
+    as_json: opts.Json = False,
+) -> None:
+    """Time the target's passes beside the drafter's, and the drafter's beside the target's, on a processor.
+
+    It says what talon trace simulate and talon tune take as --shared and --drafter-shared.
+    """
+    from talon_core.profiles.beside import BesidePlan
+
+    for option, value, most in (
+        *(("nodes", nodes, MOST_NODES), ("rows", rows, MOST_ROWS)),
+        ("repetitions", repetitions, None),
+    ):
+        if value < 1 or (most is not None and value > most):
+            raise ValueError(f"--{option} is {value}; it must be at least 1{f' and at most {most}' if most else ''}")
+    registry = load_registry()
+    if drafter == NONE:
+        raise ValueError("--drafter is 'none'; name one, as nothing else works beside the target")
+    if drafter != opts.DEFAULT_DRAFTER:
+        built(registry, "drafter", drafter)  # a typing error costs no waiting
+    place = parse_place(draft_on)
+    if place is not None and place.device != "cpu":
+        raise ValueError(f"--draft-on is '{draft_on}'; on a GPU of its own a drafter costs the target nothing")
+    found = _beside(BesidePlan(nodes, rows, repetitions=repetitions), model, drafter, draft_on, trust_remote_code)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        typer.echo(f"{found.said}.")
+
+
+def _beside(plan: "BesidePlan", model: str, drafter: str, draft_on: str, trust_remote_code: bool) -> "Contention":
+    from talon_core.cli.session import open_session
+    from talon_core.profiles.beside import drafting_beside, measured_beside
+
+    session = open_session(model, trust_remote_code=trust_remote_code)
+    decoder = session.decoder(resolve(Parts(drafter, CHECK_POLICY, EXACT_RULE), load_registry()))
+    with drafting_beside(decoder, draft_on, session.name) as (own, threads):
+        return measured_beside(decoder.target, decoder.rule, own, threads, draft_on, plan)
 
 
 @profile.command()

@@ -55,6 +55,7 @@ def simulate(
             help="How many times as long the target takes while the drafter works, as on one memory.",
         ),
     ] = 1.0,
+    drafter_shared: opts.DrafterShared = 1.0,
     limit: opts.Limit = None,
     picture: Annotated[
         Path | None,
@@ -70,7 +71,8 @@ def simulate(
     """
     if picture is not None:
         check_timeline(picture, "--picture")
-    for option, value, least in (("transfer", transfer, 0.0), ("shared", shared, 1.0)):
+    factors = (("shared", shared, 1.0), ("drafter-shared", drafter_shared, 1.0))
+    for option, value, least in (("transfer", transfer, 0.0), *factors):
         if value < least:
             raise ValueError(f"--{option} is {value:g}; it must be at least {least:g}")
     if transfer and drafter_profile is None:
@@ -88,10 +90,11 @@ def simulate(
     trace = read_trace(folder)
     here = costs_for(profile, [trace], other_machine)
     there = None if drafter_profile is None else find_profile(drafter_profile)
-    wanted = cases(parse_methods(methods, trace, registry), named, Machines(here, there, transfer, shared))
+    machines = Machines(here, there, transfer, shared, drafter_shared)
+    wanted = cases(parse_methods(methods, trace, registry), named, machines)
     with progress("simulating", "texts") as report:
         answer = promises(trace, wanted, limit, report)
-    if answer.best.unanswered.drafted:
+    if any(one.unanswered.drafted for one in answer.found):
         note("the trace does not answer all that was asked; record with more --nodes, --depth or --width")
     if picture is not None:
         case = answer.best.case

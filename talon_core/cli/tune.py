@@ -1,7 +1,7 @@
 """`talon tune`: the options of a policy, searched on traces under a profile, and kept as a preset."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +75,7 @@ def tune(
             parser=opts.number, metavar="F", help="How many times as long the target takes while the drafter works."
         ),
     ] = None,
+    drafter_shared: opts.DrafterShared = 1.0,
     against: Annotated[str | None, typer.Option(metavar="POLICY", help="Compare with this policy as well.")] = None,
     save: Annotated[
         str | None,
@@ -112,9 +113,9 @@ def tune(
         check_picture(picture)
     traces = _traces(folders)
     costs = _costs(profile, traces, other_machine)
-    tried = _schedules(schedules or (), draft_on, drafter_profile, transfer, shared)
+    tried = _schedules(schedules or (), draft_on, drafter_profile, transfer, shared, drafter_shared)
     if tried is not None:
-        tried.check(costs, registry)
+        tried.check(costs, traces, space.base, rule, registry)
     try:
         with progress("searching", "trials") as report:
             found = tuned(traces, space, costs, registry, plan, report)
@@ -128,6 +129,8 @@ def tune(
         note("interrupted; nothing is saved")
         raise
     _notes(found)
+    if ahead is not None and ahead.outside:
+        _note_outside(ahead.outside, "with these schedules")
     file = None
     try:
         if save is not None and name is not None:
@@ -199,7 +202,12 @@ def _costs(profile: str | None, traces: Sequence["Trace"], other_machine: bool) 
 
 
 def _schedules(
-    specs: Sequence[str], draft_on: str, drafter_profile: str | None, transfer: float, shared: float | None
+    specs: Sequence[str],
+    draft_on: str,
+    drafter_profile: str | None,
+    transfer: float,
+    shared: float | None,
+    drafter_shared: float,
 ) -> "SchedulePlan | None":
     """What is simulated; None where no schedule is named.
 
@@ -214,7 +222,7 @@ def _schedules(
         if written.count(spec) > 1:
             raise ValueError(f"the schedule '{spec}' is given twice; give each one once")
     about = {"draft-on": draft_on != opts.DEFAULT_PLACE, "drafter-profile": drafter_profile is not None}
-    about |= {"transfer": bool(transfer), "shared": shared is not None}
+    about |= {"transfer": bool(transfer), "shared": shared is not None, "drafter-shared": drafter_shared != 1.0}
     for option, given in about.items():
         if given and not written:
             raise ValueError(f"--{option} is about schedules, and none is named; name one with --schedule")
@@ -223,7 +231,7 @@ def _schedules(
     from talon_core.tune.schedules import SchedulePlan  # which loads torch
 
     drafter = None if drafter_profile is None else find_profile(drafter_profile)
-    return SchedulePlan(tuple(written), draft_on, drafter, transfer, shared)
+    return SchedulePlan(tuple(written), draft_on, drafter, transfer, shared, drafter_shared)
 
 
 def _command(
@@ -250,6 +258,7 @@ def _command(
         words += ["--drafter-profile", drafter_profile] if drafter_profile is not None else []
         words += ["--transfer", f"{tried.transfer:g}"] if tried.transfer else []
         words += ["--shared", f"{tried.shared:g}"] if tried.shared is not None else []
+        words += ["--drafter-shared", f"{tried.drafter_shared:g}"] if tried.drafter_shared != 1.0 else []
     return shlex.join([*words, "--save", save])
 
 
@@ -296,14 +305,18 @@ def _notes(found: "Tuned") -> None:
     if found.refused:
         note(f"{found.refused} of {found.tried} trials were of options that the policy refuses together")
     if found.outside:
-        named = ", ".join(f"{spec} ({count})" for spec, count in found.outside.items())
-        note(f"on these texts the traces do not answer all that was asked, and figures are estimates: {named}")
+        _note_outside(found.outside, "on these texts")
     gain = found.gains[found.space.base].left_out
     if gain.low is None or gain.low <= 1:
         note(f"that it is faster than '{found.space.base}' is not shown on prompts left out; record more of them")
     share = found.own_time[found.best.spec]
     if share > MUCH:
         note(f"the policy itself takes {100 * share:.0f} % of the time here, which is left out of all figures")
+
+
+def _note_outside(counts: Mapping[str, int], where: str) -> None:
+    named = ", ".join(f"{spec} ({count})" for spec, count in counts.items())
+    note(f"{where} the traces do not answer all that was asked, and figures are estimates: {named}")
 
 
 def _show(found: "Tuned") -> None:

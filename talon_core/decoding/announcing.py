@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from talon_core.plugins.chosen import Chosen
 from talon_core.policy import TreePolicy
 
 MANY_NODES = 1024
@@ -42,6 +43,14 @@ def announce(
         _log.info("passes over trees are %s", why)
     if policy is not None:
         _warn_of_size(policy, target.context_length)
+
+
+def announce_schedule(chosen: Chosen) -> None:
+    """Tell which schedule "auto" stands for, and why; a warning where a preset has one that is not taken."""
+    if chosen.dropped:
+        _log.warning("drafting and verifying take turns: %s", chosen.why)
+        return
+    _log.info("schedule '%s': %s", chosen.schedule, chosen.why)
 
 
 def _warn_of_size(policy: TreePolicy, context_length: int | None) -> None:

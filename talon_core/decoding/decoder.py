@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
@@ -18,6 +19,7 @@ from talon_core.decoding.streaming import StreamedGeneration
 from talon_core.defaults import DEFAULT_PLACE
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.ahead.place import parse_place
+from talon_core.engine.ahead.process import ProcessWorker
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.checked_drafter import opened
@@ -95,6 +97,7 @@ class Decoder:
         self.policy = policy
         self.drafter_spec: DrafterSpec | None = None
         self.drafter: Drafter | None = None
+        beside: ProcessWorker | None = None
         if policy is not None and drafter is not None:
             if isinstance(drafter, Drafter):
                 self.drafter = drafter
@@ -108,18 +111,22 @@ class Decoder:
             elif self.drafter_spec is not None:
                 self.drafter = opened(self.drafter_spec, target)
         self._frontend = frontend
-        self.engine = Engine(
-            target,
-            rule,
-            policy,
-            self.drafter,
-            self.drafter_spec,
-            children=self.children,
-            costs=costs,
-            schedule=schedule,
-            worker=worker,
-            now=now,
-        )
+        with ExitStack() as failed:
+            if beside is not None:
+                failed.callback(beside.close)
+            self.engine = Engine(
+                target,
+                rule,
+                policy,
+                self.drafter,
+                self.drafter_spec,
+                children=self.children,
+                costs=costs,
+                schedule=schedule,
+                worker=worker,
+                now=now,
+            )
+            failed.pop_all()
 
     @cached_property
     def lossless(self) -> Lossless:

@@ -9,7 +9,7 @@ import attrs
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.costs import Costs
-from talon_core.decoding.announcing import announce
+from talon_core.decoding.announcing import announce, announce_schedule
 from talon_core.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_MODEL,
@@ -19,13 +19,13 @@ from talon_core.defaults import (
     DEFAULT_SCHEDULE,
 )
 from talon_core.drafter import DrafterSpec
-from talon_core.engine.ahead.place import parse_place
 from talon_core.engine.checked_drafter import checked_features
 from talon_core.engine.checked_policy import checked_budget
-from talon_core.errors import one_line
+from talon_core.errors import PluginError, one_line
 from talon_core.models.loading import load_model
 from talon_core.peer import Peer
 from talon_core.plugins.backends import attention_backends, choose_accelerator
+from talon_core.plugins.chosen import Chosen
 from talon_core.plugins.parts import Parts, Resolved, built, resolve
 from talon_core.plugins.registry import KINDS, load_registry
 from talon_core.policy import TreePolicy
@@ -81,8 +81,8 @@ def load(
             the same without.
         lossy: allow a rule that changes what the model says. Every `Result` says then that it is not `lossless`.
         schedule: what is prepared while the target verifies; "auto" is what `talon tune` has kept with the policy's
-            preset for this machine, and otherwise "sync", which drafts and verifies in turn. A spec such as
-            `cached:budget=24`, or a `Schedule`.
+            preset for this machine, model and drafter, and otherwise "sync", which drafts and verifies in turn. A spec
+            such as `cached:budget=24`, or a `Schedule`.
         draft_on: where what is prepared is drafted: "thread" is a thread of this process. "cpu:1" is a process that has
             so many cores, and "cuda:1" one on this GPU; it opens the drafter anew.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
@@ -148,33 +148,54 @@ def decoder_for_model(
 
     model = checked_model(model)
     resolved = (parts if isinstance(parts, Resolved) else resolve(parts, load_registry())).for_model(model)
-    if resolved.chosen is not None and not _goes_ahead_here(resolved, source):
-        resolved = resolved.in_turn()
     target, why = _target(model, tokenizer, resolved)
+    if resolved.chosen is not None:
+        resolved = resolved.found_with(_compared(resolved.chosen, model, target))
     announce(target, resolved.drafter, resolved.policy, resolved.rule, without_graphs=why)
-    return Decoder(
-        target,
-        resolved.rule,
-        resolved.policy,
-        resolved.drafter,
-        HFFrontend(model, tokenizer),
-        lossy=resolved.parts.lossy,
-        schedule=resolved.schedule,
-        draft_on=resolved.parts.draft_on,
-        source=source,
-        costs=costs,
-    )
+
+    def made(own: Resolved) -> Decoder:
+        return Decoder(
+            target,
+            own.rule,
+            own.policy,
+            own.drafter,
+            HFFrontend(model, tokenizer),
+            lossy=own.parts.lossy,
+            schedule=own.schedule,
+            draft_on=own.parts.draft_on,
+            source=source,
+            costs=costs,
+        )
+
+    chosen, decoder = resolved.chosen, None
+    if chosen is None:
+        return made(resolved)
+    try:
+        decoder = made(resolved)
+    except (ValueError, PluginError) as error:
+        if resolved.schedule is None:
+            raise
+        chosen = chosen.in_turn(f"which cannot be used: {one_line(error)}")  # nobody has asked for this very schedule
+    if decoder is None:
+        decoder = made(resolved.found_with(chosen))
+    announce_schedule(chosen)
+    return decoder
 
 
-def _goes_ahead_here(resolved: Resolved, source: str | None) -> bool:
-    """Whether a schedule that nobody has named can be used, with this drafter and where it drafts."""
-    place = parse_place(resolved.parts.draft_on)
-    if place is None or resolved.drafter is None:
-        return True
-    from talon_core.engine.ahead.host import usable_cores  # which loads torch
+def _compared(chosen: Chosen, model: Any, target: "HFTarget") -> Chosen:
+    """What "auto" stands for as the schedule, where a model and what computes it are known."""
+    if chosen.preset is None:
+        return chosen
+    from talon_core.runtime.weights import weights_hash
 
-    fits = source is not None or resolved.drafter.reads_texts
-    return fits and (place.device != "cpu" or place.number < usable_cores())
+    accelerator = target.accelerator
+    here = {
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": target.attention.name,
+        "accelerator": None if accelerator is None else accelerator.name,
+    }
+    return chosen.compared(here=here, weights=weights_hash(model))
 
 
 def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, str | None]":
@@ -216,7 +237,7 @@ def _target(model: Any, tokenizer: Any, resolved: Resolved) -> "tuple[HFTarget, 
     for name, fault in failed:
         why_not = one_line(fault.__cause__ or fault)  # its advice, another backend, is what happened here
         LOGGER.warning("attention backend '%s' takes the place of '%s': %s", attention.name, name, why_not)
-    failure = target.runner.executor.failure
+    failure = target.runner.executor.failure if why is None else None  # on a host it is about no graphs
     if failure is not None and about_experts(model):
         LOGGER.warning("passes run without CUDA graphs%s", about_experts(model))
     return target, why or failure

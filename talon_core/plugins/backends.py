@@ -41,11 +41,14 @@ def attention_backends(
     found = False
     for name, cls in _in_order(registry, KIND, device):
         made = _made_if_it_can(KIND, cls, device, dtype)
-        if made is not None and made[1] is None:
-            found = True
-            yield made[0]
+        if made is None:  # which was warned of
+            reasons.append(f"{name}: it failed")
             continue
-        why = "it failed" if made is None else made[1]
+        backend, why = made
+        if why is None:
+            found = True
+            yield backend
+            continue
         reasons.append(f"{name}: {why}")
         if issubclass(cls, DeviceBackend) and device.type == "cuda":
             slower = "passes over trees may be slower, and not recorded as CUDA graphs"

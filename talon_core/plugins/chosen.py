@@ -1,4 +1,4 @@
-"""The schedule where none is named: what was found for the policy on this machine, or none."""
+"""The schedule that "auto" stands for: what was found for the policy on this machine, or none."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +12,14 @@ from talon_core.plugins.registry import Registry
 from talon_core.plugins.specs import parse_spec
 
 COMPARED = ("cpu", "gpu", "threads")
-"""What of a machine decides whether drafting while the target verifies pays there, as `describe_machine` calls it."""
+"""What of a machine is known before there is a model, as `describe_machine` calls it."""
+
+WITH_MODEL = ("device", "dtype", "attention", "accelerator")
+"""What else decides what passes take, as a profile's machine calls it."""
 
 HOW = "talon tune --schedule simulates others on this machine"
+
+NOTHING: Mapping[str, Any] = {}
 
 
 @attrs.frozen
@@ -25,42 +30,81 @@ class Chosen:
         schedule: a spec.
         draft_on: where it drafts.
         why: the reason, in a sentence.
-        drafter: with which drafter that was found; None where any will do.
+        preset: whose schedule it is; None where it drafts and verifies in turn.
+        dropped: whether a preset has another schedule, which does not fit here.
     """
 
     schedule: str
     draft_on: str
     why: str
-    drafter: str | None = None
+    preset: Preset | None = None
+    dropped: bool = False
+
+    def in_turn(self, why: str) -> "Chosen":
+        """What drafts and verifies in turn in its place.
+
+        Args:
+            why: what does not fit, as the end of a sentence.
+        """
+        found = "" if self.preset is None else f"preset '{self.preset.name}' has {self.schedule} on {self.draft_on}, "
+        return Chosen(DEFAULT_SCHEDULE, DEFAULT_PLACE, f"{found}{why}; {HOW}", dropped=True)
+
+    def compared(
+        self, drafter: object = AUTO, here: Mapping[str, Any] = NOTHING, weights: str | None = None
+    ) -> "Chosen":
+        """It, if that was simulated for what decodes now; else what drafts and verifies in turn, and why.
+
+        Args:
+            drafter: as it is written; "auto" as long as it waits for a model.
+            here: what is known of this machine, by the names of `COMPARED` and `WITH_MODEL`.
+            weights: the model's `weights_hash`; None as long as there is none.
+        """
+        if self.preset is None or self.preset.profile is None:
+            return self
+        profile = self.preset.profile
+        if drafter not in (AUTO, profile["drafter"]):
+            return self.in_turn(f"found with the drafter {profile['drafter']}")
+        differing = _differences(profile["machine"], here)
+        if differing:
+            return self.in_turn(f"found on a machine whose {differing}")
+        models = [(profile["model"], "name"), *((trace, "model") for trace in self.preset.traces)]
+        other = [one.get(name) for one, name in models if one.get("weights_sha256") not in (None, weights)]
+        if weights is not None and other:
+            return self.in_turn(f"found for a model of other weights, {one_line(other[0])}")
+        return self
 
 
 def chosen_schedule(policy: object, drafter: object, registry: Registry) -> Chosen:
-    """The schedule that a policy is decoded with where none is named.
+    """The schedule that a policy is decoded with where "auto" is asked for.
 
     It is the one that `talon tune` has kept with the policy's preset, if this is the machine and the drafter that it
-    was simulated for. Anything else drafts and verifies in turn.
+    was simulated for; whether this is the model, too, `Chosen.compared` tells. Anything else drafts and verifies in
+    turn.
 
     Args:
         policy: as it was asked for.
         drafter: likewise; "auto" may turn out to be another one than the preset's.
         registry: where policies are looked up.
+
+    Raises:
+        ValueError: if the preset's file is none; the sentence names it.
+        OSError: if it cannot be read.
     """
     preset = _preset(policy, registry)
-    if preset is None:
-        return _in_turn(f"no schedule was tried with this policy; {HOW}")
-    told, profile = preset.schedule, preset.profile
-    if told is None or profile is None:
+    return _in_turn(f"no schedule was tried with this policy; {HOW}") if preset is None else kept_with(preset, drafter)
+
+
+def kept_with(preset: Preset, drafter: object = AUTO) -> Chosen:
+    """The schedule of a preset on this machine; arguments as for `chosen_schedule`."""
+    told = preset.schedule
+    if told is None or preset.profile is None:
         return _in_turn(f"preset '{preset.name}' was found without trying schedules; {HOW}")
-    if told["schedule"] == DEFAULT_SCHEDULE:
-        return _in_turn(f"preset '{preset.name}': {told['said']}")
-    found = f"preset '{preset.name}' has {told['schedule']} on {told['draft_on']}"
-    if drafter not in (AUTO, profile["drafter"]):
-        return _in_turn(f"{found}, found with the drafter {profile['drafter']}; {HOW}")
-    differing = _differences(profile["machine"])
-    if differing:
-        return _in_turn(f"{found}, found on a machine whose {differing}; {HOW}")
     said = f"preset '{preset.name}': {told['said']}"
-    return Chosen(told["schedule"], told["draft_on"], said, profile["drafter"])
+    if told["schedule"] == DEFAULT_SCHEDULE:
+        return _in_turn(said)
+    from talon_core.runtime.machine import describe_machine  # which loads torch
+
+    return Chosen(told["schedule"], told["draft_on"], said, preset).compared(drafter, describe_machine())
 
 
 def _in_turn(why: str) -> Chosen:
@@ -76,21 +120,16 @@ def _preset(policy: object, registry: Registry) -> Preset | None:
     return None if file is None else KEPT.read(file)
 
 
-def _differences(machine: Mapping[str, Any]) -> str:
-    """In what this machine is another one, as the end of a sentence; empty if it is not."""
-    from talon_core.runtime.machine import describe_machine  # which loads torch
-
-    here = describe_machine()
-    found = [
-        f"{name} is {_shown(machine.get(name))} and not {_shown(here[name])}"
-        for name in COMPARED
-        if _shown(machine.get(name)) != _shown(here[name])
-    ]
-    return ", ".join(found)
+def _differences(machine: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """In what this machine is another one, as far as both are told, as the end of a sentence; empty if it is not."""
+    both = [name for name in (*COMPARED, *WITH_MODEL) if name in machine and name in here]
+    shown = [(name, _shown(machine[name]), _shown(here[name])) for name in both]
+    return ", ".join(f"{name} is {then} and not {now}" for name, then, now in shown if then != now)
 
 
 def _shown(value: Any) -> str:
-    """Of a GPU its name, without the driver and the clock."""
+    """Of a GPU its name, without the driver and the clock; of CUDA devices not which one it is."""
     if isinstance(value, list):
         return ", ".join(str(each).partition(",")[0] for each in value) or "none"
-    return one_line(str(value))
+    said = "none" if value is None else one_line(str(value))
+    return "cuda" if said.startswith("cuda:") else said

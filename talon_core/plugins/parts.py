@@ -19,7 +19,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import parse_place
 from talon_core.engine.checked_drafter import checked_for_model, checked_rank
 from talon_core.engine.checked_policy import checked_budget
-from talon_core.errors import PluginError, made_of, naming, written
+from talon_core.errors import PluginError, made_of, naming, one_line, written
 from talon_core.plugins import specs
 from talon_core.plugins.chosen import Chosen, chosen_schedule
 from talon_core.plugins.fitting import check_rule, rule_for
@@ -90,7 +90,7 @@ class Resolved:
         """
         if self.waits:
             name = choose_drafter(self.registry, model)
-            own = self if self.chosen is None or self.chosen.drafter in (None, name) else self.in_turn()
+            own = self if self.chosen is None else self.found_with(self.chosen.compared(name))
             drafter = built(self.registry, "drafter", name)
             return attrs.evolve(own, parts=attrs.evolve(own.parts, drafter=name), drafter=drafter).for_model(model)
         if self.drafter is None:
@@ -98,10 +98,12 @@ class Resolved:
         drafter = checked_for_model(self.drafter, model)
         return self if drafter is self.drafter else attrs.evolve(self, drafter=drafter)
 
-    def in_turn(self) -> "Resolved":
-        """The same without a schedule."""
+    def found_with(self, chosen: Chosen) -> "Resolved":
+        """The same with what "auto" stands for as more is known; without a schedule where that does not fit."""
+        if not chosen.dropped:
+            return attrs.evolve(self, chosen=chosen)
         parts = attrs.evolve(self.parts, schedule=DEFAULT_SCHEDULE, draft_on=DEFAULT_PLACE)
-        return attrs.evolve(self, parts=parts, schedule=None, chosen=None)
+        return attrs.evolve(self, parts=parts, schedule=None, chosen=chosen)
 
 
 def resolve(parts: Parts, registry: Registry) -> Resolved:
@@ -123,7 +125,7 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
             )
     chosen = None
     if parts.schedule == AUTO:
-        chosen = chosen_schedule(parts.policy, parts.drafter, registry)
+        chosen = usable(chosen_schedule(parts.policy, parts.drafter, registry), registry)
         place = chosen.draft_on if parts.draft_on == DEFAULT_PLACE else parts.draft_on
         parts = attrs.evolve(parts, schedule=chosen.schedule, draft_on=place)
     if isinstance(parts.policy, str) and parts.policy != NONE:
@@ -142,6 +144,15 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
     schedule = made_schedule(registry, parts.schedule)
     check_place(parts.draft_on, schedule)
     return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen)
+
+
+def usable(chosen: Chosen, registry: Registry) -> Chosen:
+    """What "auto" stands for, if it can be made: a file that keeps it may be older than what is registered."""
+    try:
+        check_place(chosen.draft_on, made_schedule(registry, chosen.schedule))
+    except (LookupError, ValueError, PluginError) as error:
+        return chosen.in_turn(f"which cannot be used: {one_line(error)}")
+    return chosen
 
 
 def made_schedule(registry: Registry, asked: str | Schedule | None) -> Schedule | None:

@@ -73,17 +73,31 @@ class Preset:
         return found
 
 
-def _gain(value: Any) -> dict[str, Any]:
-    found = records.dictionary(value)
-    readers = {**dict.fromkeys(("low", "high"), records.maybe(records.amount)), "median": records.amount}
-    for name, read in {**readers, "prompts": records.whole}.items():
-        try:
-            read(found[name])
-        except KeyError:
-            raise ValueError(f"has no '{name}'") from None
-        except ValueError as error:
-            raise ValueError(f"has a '{name}' that {error}") from None
-    return found
+def _with(readers: Mapping[str, records.Reader]) -> records.Reader:
+    """Reads a dictionary that has at least these fields."""
+
+    def read(value: Any) -> dict[str, Any]:
+        found = records.dictionary(value)
+        for name, reader in readers.items():
+            try:
+                reader(found[name])
+            except KeyError:
+                raise ValueError(f"has no '{name}'") from None
+            except ValueError as error:
+                raise ValueError(f"has a '{name}' that {error}") from None
+        return found
+
+    return read
+
+
+_schedule = _with(dict.fromkeys(("schedule", "draft_on", "said"), records.words))
+_profile = _with({"drafter": records.maybe(records.words), "machine": records.dictionary, "model": records.dictionary})
+_gain = _with(
+    {
+        **dict.fromkeys(("low", "high"), records.maybe(records.amount)),
+        **{"median": records.amount, "prompts": records.whole},
+    }
+)
 
 
 def _gains(value: Any) -> dict[str, Any]:
@@ -94,25 +108,13 @@ def _gains(value: Any) -> dict[str, Any]:
     return found
 
 
-def _schedule(value: Any) -> dict[str, Any]:
-    found = records.dictionary(value)
-    for name in ("schedule", "draft_on", "said"):
-        try:
-            records.words(found[name])
-        except KeyError:
-            raise ValueError(f"has no '{name}'") from None
-        except ValueError as error:
-            raise ValueError(f"has a '{name}' that {error}") from None
-    return found
-
-
 READERS: Mapping[str, records.Reader] = {
     "name": records.words,
     "policy": records.words,
     "origin": records.one_of(*ORIGINS),
     "made": records.dictionary,
     "traces": records.dictionaries,
-    "profile": records.maybe(records.dictionary),
+    "profile": records.maybe(_profile),
     "gains": _gains,
     "schedule": records.maybe(_schedule),
 }

@@ -101,8 +101,8 @@ class Clocked(Drafter):
 class Beside(Worker):
     """Prepares while a target works, by the same rules as a thread or a process: calls are never broken off.
 
-    Nothing is prepared before somebody asks how late it is, so that the target can be told how long the drafter works
-    beside it.
+    Nothing is prepared before the target has begun, so that each can be told how long the other works beside it. While
+    both work, each takes as many times as long as the machines say.
 
     A process is sent one message, with what was accepted and what is to be prepared, and sends one back when all is
     prepared, or when it sees that it is to end, which takes no message.
@@ -121,53 +121,63 @@ class Beside(Worker):
         self._untold = 0.0
         self._behind, self._busy, self._clock, self._machines = behind, busy, clock, machines
         self._preparing: Preparing | None = None
-        self._free = 0.0  # when its next call can begin
+        self._at = 0.0  # how far it is known what the drafter did: it was idle then, or in a call
+        self._left: float | None = None  # of the call, in seconds alone; None where it is in none
+        self._begun = 0.0  # when the call began
         self._spans: list[Span] = []
 
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         self._preparing = Preparing(self._behind, schedule, jobs, self._clock.now)
-        self._free = self._clock.seconds + self._machines.way
+        self._at, self._left = self._clock.seconds + self._machines.way, None
         self._untold = self._asked.untold()
         self._spans = []
 
-    def _call(self) -> bool:
-        """Let it make its next call, which begins when it is free; False where nothing is left to ask."""
+    def _begin(self) -> bool:
+        """Its next call begins; False where nothing is left to ask."""
         if self._untold:
-            took, self._untold = self._untold, 0.0
+            self._left, self._untold = self._untold, 0.0
         else:
             before = self._busy.seconds
             if self._preparing is None or not self._preparing.step():
                 return False
-            took = self._busy.seconds - before
-        self._spans.append(Span("prepare", self._free, self._free + took))
-        self._free += took
+            self._left = self._busy.seconds - before
+        self._begun = self._at
         return True
+
+    def _end(self, at: float) -> None:
+        """The call is over."""
+        self._spans.append(Span("prepare", self._begun, at))
+        self._at, self._left = at, None
 
     def during(self, seconds: float) -> None:
         """The target works for what takes it so long alone; its clock goes on until it is done."""
-        clock, slower, left = self._clock, self._machines.shared, seconds
-        now = clock.seconds
+        slower, drafter_slower = self._machines.shared, self._machines.drafter_shared
+        now, left = self._clock.seconds, seconds
         while left > 0 and self._preparing is not None:
-            if now < self._free:  # its message is on the way
-                alone = min(left, self._free - now)
+            if now < self._at:  # its message is on the way
+                alone = min(left, self._at - now)
                 now, left = now + alone, left - alone
-            elif not self._call():
+            elif self._left is None and not self._begin():
                 break
-            elif (self._free - now) >= left * slower:
-                now, left = now + left * slower, 0.0
             else:
-                left -= (self._free - now) / slower
-                now = self._free
-        clock.reach(now + left)
+                call, pass_ = (self._left or 0.0) * drafter_slower, left * slower
+                if call < pass_:
+                    left -= call / slower
+                    now += call
+                    self._end(now)
+                else:
+                    now, left = now + pass_, 0.0
+                    self._at, self._left = now, (call - pass_) / drafter_slower
+        self._clock.reach(now + left)
 
     def stop(self) -> Stopped:
         preparing, clock = self._preparing, self._clock
         if preparing is None:
             return Stopped()
         started = clock.seconds
-        while (self._untold or self._free < started) and self._call():
-            pass
+        while self._left is not None or ((self._untold or self._at < started) and self._begin()):
+            self._end(self._at + (self._left or 0.0))
         self._preparing = None
-        clock.reach(max(started, self._free + self._machines.way))
+        clock.reach(max(started, self._at + self._machines.way))
         spans = [*self._spans, Span("wait", started, clock.seconds)]
         return Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)

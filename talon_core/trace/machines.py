@@ -16,12 +16,14 @@ class Machines:
         transfer: seconds that a message between the two takes. There is one each way for what is prepared in a round,
             and one each way for each layer that is drafted while the target waits.
         shared: how many times as long the target takes while the drafter works.
+        drafter_shared: how many times as long the drafter takes while the target works.
     """
 
     target: Costs
     drafter: Costs | None = None
     transfer: float = attrs.field(default=0.0, validator=ge(0))
     shared: float = attrs.field(default=1.0, validator=ge(1))
+    drafter_shared: float = attrs.field(default=1.0, validator=ge(1))
 
     @property
     def drafting(self) -> Costs:

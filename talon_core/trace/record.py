@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 from torch import nn
 
-from talon_core.bench.environment import describe_environment, describe_session, weights_hash
+from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.prompts import PromptSet
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
@@ -19,6 +19,7 @@ from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.paths import alone
 from talon_core.plugins.parts import Parts
+from talon_core.runtime.weights import weights_hash
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
 from talon_core.trace.observed import Notes, NotesLaws, Observing, Place

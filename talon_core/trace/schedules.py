@@ -200,7 +200,7 @@ def promises(
     """
     replay = Replay(trace)
     for case in wanted:
-        check_schedule(replay, case.method)
+        check_schedule(replay, case.method, case.schedule)
     texts = [one for one in trace.texts() if limit is None or one[1] < limit]
     if not texts:
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")

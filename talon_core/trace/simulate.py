@@ -7,6 +7,8 @@ import attrs
 
 from talon_core.choices import SeededChoices
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.ahead.opening import goes_ahead
+from talon_core.engine.ahead.worker import InLine
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.plain import NoDrafter
@@ -54,15 +56,29 @@ class Simulated:
     unanswered: Unanswered
 
 
-def check_schedule(replay: Replay, method: Method) -> None:
-    """Refuse a method that cannot be simulated with this trace.
+class _OfDepth(NoDrafter):
+    """Stands for a recorded drafter, of which nothing is asked.
+
+    Args:
+        max_depth: that one's.
+    """
+
+    def __init__(self, max_depth: int | None) -> None:
+        self.max_depth = max_depth  # type: ignore[assignment]  # of plain decoding it is a number
+
+
+def check_schedule(replay: Replay, method: Method, schedule: Schedule | None = None) -> None:
+    """Refuse a method, and a schedule, that cannot be simulated with this trace.
 
     Args:
         replay: of the trace.
         method: likewise.
+        schedule: what is prepared; None drafts and verifies in turn.
 
     Raises:
-        ValueError: if it cannot be replayed either (`Replay.check`), or its rule does more than to follow the text.
+        ValueError: if it cannot be replayed either (`Replay.check`), or its rule does more than to follow the text; if
+            the schedule can prepare nothing with this drafter, or has an instant source that reads more than texts.
+        PluginError: if the schedule breaks its contract; the message names it.
     """
     replay.check(method)
     if not replay.follows(method.rule):
@@ -70,6 +86,11 @@ def check_schedule(replay: Replay, method: Method) -> None:
             f"method '{method.name}': rule '{method.rule.name}' tests the target's probabilities, and what is "
             "simulated follows the text; take the rule match"
         )
+    if schedule is None or method.policy is None:
+        return
+    told, target = replay.trace["drafter"], TextTarget(int(replay.trace["target"]["vocab_size"]))
+    drafter = _OfDepth(told["max_depth"]) if method.drafter is None else opened(method.drafter, target)
+    goes_ahead(drafter, method.drafter or Recorded(told["name"]), schedule, InLine, target)
 
 
 def simulated(

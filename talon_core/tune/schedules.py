@@ -12,7 +12,9 @@ from talon_core.profiles.profile import Profile
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
 from talon_core.trace.methods import parse_method
+from talon_core.trace.replay import Replay
 from talon_core.trace.schedules import Case, promises
+from talon_core.trace.simulate import check_schedule
 
 
 @attrs.frozen
@@ -25,6 +27,7 @@ class SchedulePlan:
         drafter: what the drafter takes there; None where that is what the profile says.
         transfer: seconds of a message between the two.
         shared: how many times as long the target takes while the drafter works; None where nobody has said it.
+        drafter_shared: how many times as long the drafter takes while the target works.
     """
 
     schedules: tuple[str, ...]
@@ -32,13 +35,23 @@ class SchedulePlan:
     drafter: Profile | None = None
     transfer: float = 0.0
     shared: float | None = None
+    drafter_shared: float = 1.0
 
-    def check(self, profile: Profile, registry: Registry) -> None:
+    def check(self, profile: Profile, traces: Sequence[Trace], policy: str, rule: str, registry: Registry) -> None:
         """Refuse what cannot be, before anything is searched.
+
+        Args:
+            profile: what passes take.
+            traces: on which they are tried.
+            policy: whose options are searched, a spec.
+            rule: likewise.
+            registry: where names are looked up.
 
         Raises:
             LookupError: for an unknown schedule.
-            ValueError: if an option is bad, or it is not known what target and drafter cost each other.
+            ValueError: if an option is bad, it is not known what the drafter takes, or what target and drafter cost
+                each other, or the policy, the rule or a schedule cannot be simulated on these traces.
+            PluginError: if a schedule breaks its contract; the message names it.
         """
         for spec in self.schedules:
             schedule = made_schedule(registry, spec)
@@ -56,12 +69,24 @@ class SchedulePlan:
             raise ValueError(
                 f"--schedule is '{self.schedules[0]}', and the profile '{profile.name}' is of a processor, where the "
                 "drafter takes a core and memory from the target; say with --shared how many times as long a pass "
-                "takes then (talon doctor --drafter measures it)"
+                "takes then (talon profile beside measures it)"
+            )
+        if self.drafter is not None and self.drafter.draft(1, 1) is None:
+            raise ValueError(
+                f"the profile '{self.drafter.name}' of --drafter-profile does not say what the drafter takes; make one "
+                f"with it (talon profile measure --drafter {traces[0]['drafter']['spec']})"
             )
         shared = 1.0 if self.shared is None else self.shared
-        for option, value, least in (("transfer", self.transfer, 0.0), ("shared", shared, 1.0)):
+        for option, value, least in (
+            *(("transfer", self.transfer, 0.0), ("shared", shared, 1.0)),
+            ("drafter-shared", self.drafter_shared, 1.0),
+        ):
             if value < least:
                 raise ValueError(f"--{option} is {value:g}; it must be at least {least:g}")
+        for trace in traces:
+            replay, method = Replay(trace), parse_method(f"{policy} / {rule}", trace, registry)
+            for spec in self.schedules:
+                check_schedule(replay, method, made_schedule(registry, spec))
 
 
 @attrs.frozen
@@ -73,14 +98,15 @@ class Scheduled:
         draft_on: where it drafts.
         said: why, in a sentence.
         tried: by spec, how many times as fast as in turn each would be.
-        outside: nodes of trees that the traces know nothing of.
+        outside: by spec, in turn among them, nodes of trees that the traces know nothing of, where there are any: such
+            figures are estimates.
     """
 
     schedule: str
     draft_on: str
     said: str
     tried: Mapping[str, float]
-    outside: int = 0
+    outside: Mapping[str, int] = attrs.field(factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, as a preset has it."""
@@ -89,6 +115,7 @@ class Scheduled:
             "draft_on": self.draft_on,
             "said": self.said,
             "tried": {spec: round(speedup, 4) for spec, speedup in self.tried.items()},
+            "outside": dict(self.outside),
         }
 
 
@@ -117,19 +144,21 @@ def scheduled(
         PluginError: if a plugin breaks its contract; the message names it.
     """
     here = Machines(costs)
-    ahead = Machines(costs, plan.drafter, plan.transfer, plan.shared or 1.0)
+    ahead = Machines(costs, plan.drafter, plan.transfer, plan.shared or 1.0, plan.drafter_shared)
     seconds = dict.fromkeys((DEFAULT_SCHEDULE, *plan.schedules), 0.0)
-    waits = outside = 0.0
+    outside = dict.fromkeys(seconds, 0)
+    waits = 0.0
     for done, trace in enumerate(traces, start=1):
         method = parse_method(f"{policy} / {rule}", trace, registry)
         wanted = [Case(method, DEFAULT_SCHEDULE, None, here)]
         wanted += [Case(method, spec, made_schedule(registry, spec), ahead) for spec in plan.schedules]
         for one in promises(trace, wanted).found:
             seconds[one.case.name] += one.stats.seconds
-            outside += one.unanswered.drafted
+            outside[one.case.name] += one.unanswered.drafted
             waits += one.stats.draft_seconds if one.case.schedule is None else 0.0
         report(done, len(traces))
     in_turn = seconds[DEFAULT_SCHEDULE]
+    asked = {spec: count for spec, count in outside.items() if count}
     tried = {spec: in_turn / seconds[spec] if seconds[spec] else 1.0 for spec in plan.schedules}
     best = max(tried, key=lambda spec: tried[spec])
     share = waits / in_turn if in_turn else 0.0
@@ -138,6 +167,6 @@ def scheduled(
         why += f", and beside a drafter that works a pass takes {ahead.shared:.2f} times as long"
     if tried[best] > 1:
         said = f"{best} on {plan.draft_on} would be {tried[best]:.2f} times as fast as in turn: {why}"
-        return Scheduled(best, plan.draft_on, said, tried, int(outside))
+        return Scheduled(best, plan.draft_on, said, tried, asked)
     said = f"no schedule pays: the best, {best}, would be {tried[best]:.2f} times as fast as in turn; {why}"
-    return Scheduled(DEFAULT_SCHEDULE, DEFAULT_PLACE, said, tried, int(outside))
+    return Scheduled(DEFAULT_SCHEDULE, DEFAULT_PLACE, said, tried, asked)

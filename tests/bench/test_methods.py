@@ -128,6 +128,29 @@ def test_what_is_no_method_gets_a_sentence(spec, sentence):
     assert sentence in str(caught.value)
 
 
+HINT = "where an option holds an @, write ' @ ' with spaces before the schedule, or ' @ sync'"
+
+
+@pytest.mark.parametrize(
+    ("spec", "hinted"),
+    [
+        ("draft-model:model=./a@b/chain", True),
+        ("draft-model:model=./a@b@c@d/chain", True),
+        ("draft-model:model=a@b@cached", True),
+        ("ngram/talon:budget=8@cashed", False),  # a schedule was meant
+        ("ngram/talon:bugdet=8@cached", False),  # and it is there
+        ("ngram/talon:budget=1@cached", False),
+        ("ngram/talon:budget=8@cached:budgt=3", False),
+        ("ngram/talon:budget=8@cached@moon", False),
+        ("ngram@odd", False),  # there is no option
+    ],
+)
+def test_what_an_at_sign_may_have_meant_is_said_where_it_was_no_schedule(spec, hinted):
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_method(spec)
+    assert (HINT in str(caught.value)) == hinted
+
+
 def test_two_names_of_one_method_are_refused():
     with pytest.raises(ValueError, match="'ngram' and 'ngram//match' are the same method"):
         parse_methods(["ngram", "ngram//match"])

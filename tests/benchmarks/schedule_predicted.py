@@ -6,12 +6,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from schedule_ways import Way
+from schedule_ways import Way, on_cpu
 
 from talon_core.bench.prompts import PromptSet
 from talon_core.costs import Costs
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
+from talon_core.profiles.beside import BesidePlan, measured_beside
+from talon_core.profiles.contention import Contention, Took, slowed
 from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
 from talon_core.rounds import Round
@@ -35,6 +37,7 @@ class Predictions:
     def __init__(self, model: Any, tokenizer: Any, drafter: str, sets: Sequence[PromptSet], options: Any) -> None:
         self._model, self._tokenizer, self._drafter, self._options = model, tokenizer, drafter, options
         self._profiles: dict[int, Profile] = {}
+        self._contentions: dict[str, Contention] = {}
         tokens = options.max_new_tokens
         self._plan = TracePlan(
             options.model, tuple(sets), max_new_tokens=tokens, depth=options.depth, nodes=options.nodes
@@ -58,6 +61,7 @@ class Predictions:
                 "misses": one.stats.misses,
                 "outside": one.unanswered.drafted,
                 "shared": one.case.machines.shared,
+                "drafter_shared": one.case.machines.drafter_shared,
                 "transfer": one.case.machines.transfer,
             }
             for one in found
@@ -66,9 +70,25 @@ class Predictions:
     def _machines(self, way: Way) -> Machines:
         if way.schedule is None:
             return Machines(self._profile(way.threads))
-        target = self._profile(way.of_target)
+        target, drafter = self._profile(way.of_target), self._profile(way.of_drafter)
         transfer = 0.0 if way.place is None else message(way.warm)
-        return Machines(target, self._profile(way.of_drafter), transfer, slower(way.warm, target))
+        if not on_cpu(way.decoder):  # there neither is timed beside the other
+            return Machines(target, drafter, transfer, slower(way.warm, target))
+        both = self._contention(way)
+        return Machines(target, drafter, transfer, both.target, both.drafter)
+
+    def _contention(self, way: Way) -> Contention:
+        """What both cost each other where a way drafts, with the threads that they have there."""
+        if way.draft_on not in self._contentions:
+            decoder, options = way.decoder, self._options
+            assert decoder.drafter is not None
+            decoder.engine.forget()  # the drafter knows no text, so that one of ours can take a slot
+            way.begin()
+            plan = BesidePlan(options.beside_nodes, options.beside_rows)
+            self._contentions[way.draft_on] = measured_beside(
+                decoder.target, decoder.rule, decoder.drafter, way.of_target, way.draft_on, plan
+            )
+        return self._contentions[way.draft_on]
 
     def _profile(self, threads: int) -> Profile:
         """Of passes with so many threads."""
@@ -81,24 +101,19 @@ class Predictions:
 
 
 def slower(rounds: Sequence[Round], costs: Costs) -> float:
-    """How many times as long the target takes while the drafter works, at least 1.
-
-    A pass that takes `c` alone does `o / f` of it in the `o` seconds in which the drafter works, too, and the rest of
-    it in the rest of its time: over all passes, `c = o / f + (t - o)`.
+    """How many times as long the target takes while the drafter works, as `slowed` says; at least 1.
 
     Args:
         rounds: of a text.
         costs: of passes alone.
     """
-    alone = beside = took = 0.0
-    for one in rounds:
-        expected = costs.verify(one.rows, one.context)
-        for pass_ in (span for span in one.spans if span.part == "verify"):
-            prepared = [span for span in one.spans if span.part == "prepare"]
-            beside += sum(max(0.0, min(span.end, pass_.end) - max(span.start, pass_.start)) for span in prepared)
-            alone, took = alone + (expected or 0.0), took + pass_.seconds
-    left = alone - (took - beside)
-    return max(1.0, beside / left) if beside and left > 0 else 1.0
+    passes = [
+        Took(span, costs.verify(one.rows, one.context) or 0.0)
+        for one in rounds
+        for span in one.spans
+        if span.part == "verify"
+    ]
+    return slowed(passes, [span for one in rounds for span in one.spans if span.part == "prepare"])
 
 
 def message(rounds: Sequence[Round]) -> float:

@@ -9,8 +9,9 @@ take turns on each prompt. Prints tokens a second with the ratio to `sync`, hits
 
 `--predict` simulates every way as well, and prints what was predicted beside what was measured. A trace of the same
 prompts and two profiles of the same model are made for it, with all threads and with those that target and drafter have
-beside each other. How much slower the target is while the drafter works, and what a message takes, is read off the text
-that warms up. Neither counts the reading of prompts.
+beside each other. How much target and drafter slow each other down is timed as `talon profile beside` does it, with
+trees of `--beside-nodes` and layers of `--beside-rows`; what a message takes is read off the text that warms up, and on
+a GPU how much slower the target is. Neither counts the reading of prompts.
 
 `--layers-more N` makes the target slower and leaves its text as it is: so many further layers, of random weights, add
 nothing to its hidden states, as their last projections are 0. `draft-model:model=FILE` with the file of the same model
@@ -55,6 +56,8 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=(64, 256), metavar="N", help="of the profiles")
     parser.add_argument("--depth", type=int, default=12, metavar="N", help="of the trace's trees")
     parser.add_argument("--nodes", type=int, default=64, metavar="N", help="most of a layer of the trace's trees")
+    parser.add_argument("--beside-nodes", type=int, default=5, metavar="N", help="of the trees beside a drafter")
+    parser.add_argument("--beside-rows", type=int, default=4, metavar="N", help="of the layers beside a target")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
     threads = torch.get_num_threads()

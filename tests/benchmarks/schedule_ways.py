@@ -29,7 +29,7 @@ class Way:
     Attributes:
         decoder: decodes them.
         schedule: what it prepares; None for nothing.
-        place: where; None in a thread.
+        draft_on: where, as it is written.
         threads: that there are.
         less: of the target, where no process takes its own from them: the decoder does that itself.
         warm: rounds of the text that warmed up.
@@ -37,10 +37,15 @@ class Way:
 
     decoder: Decoder
     schedule: Schedule | None
-    place: Place | None
+    draft_on: str
     threads: int
     less: int
     warm: Sequence[Round] = ()
+
+    @property
+    def place(self) -> Place | None:
+        """Where it drafts; None in a thread."""
+        return parse_place(self.draft_on)
 
     @property
     def cores(self) -> int:
@@ -86,7 +91,7 @@ def ways_of(
         resolved = resolve(Parts(drafter, policy, schedule=spec, draft_on=place), load_registry())
         decoder = decoder_for_model(model, tokenizer, resolved, None, source)
         less = threads if spec == SYNC or not on_cpu(decoder) else max(threads - 1, 1)
-        found[name] = Way(decoder, resolved.schedule, parse_place(place), threads, less)
+        found[name] = Way(decoder, resolved.schedule, place, threads, less)
     return found
 
 

@@ -69,6 +69,7 @@ def test_what_is_predicted_stands_beside_what_was_measured(tmp_path, monkeypatch
             predicted = one["predicted"]
             assert predicted["outside"] == 0
             assert predicted["shared"] >= 1
+            assert predicted["drafter_shared"] >= 1
             assert predicted["over_measured"] == predicted["decoding"] / one["decoding"]
             assert 0.02 < predicted["over_measured"] < 50  # of the same order: the profile is of this model
             if name == "sync":
@@ -90,12 +91,12 @@ def test_how_much_slower_a_pass_is_beside_the_drafter_is_found_from_its_rounds()
 
     tree, costs = TokenTree.root(1), Alike()
 
-    def one(took, prepared):
-        spans = Span("verify", 1.0, 1.0 + took), Span("prepare", 1.0, 1.0 + prepared), Span("wait", 2.0, 2.0 + took)
+    def one(took, prepared, at=1.0):
+        spans = Span("verify", at, at + took), Span("prepare", at, at + prepared), Span("wait", 9.0, 9.0 + took)
         return Round(tree, tree.path(0), tree.tokens, spans=spans, context=10)
 
     # the drafter works for 0.06 s, in which 0.04 s are done of what takes 0.1 s alone
-    assert slower([one(0.12, 0.06), one(0.12, 0.06)], costs) == pytest.approx(1.5)
+    assert slower([one(0.12, 0.06), one(0.12, 0.06, at=2.0)], costs) == pytest.approx(1.5)
     assert slower([one(0.1, 0.0)], costs) == 1
     assert slower([one(0.05, 0.05)], costs) == 1
     assert message([one(0.12, 0.06), one(0.02, 0.0)]) == pytest.approx(0.02)

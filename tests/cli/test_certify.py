@@ -270,6 +270,19 @@ def test_a_crash_on_a_model_is_no_refutation_either(talon, model, liar):
     assert ran.out.startswith("BROKEN: tree policy 'crashes'")
 
 
+@pytest.mark.parametrize("where", [(), ("--model", "smollm2-135m")])
+def test_a_schedule_that_is_another_one_elsewhere_cannot_be_certified(talon, where):
+    ran = talon("certify", "--policy", "chain:length=2", "--schedule", "auto", *where, "--json")
+    assert ran.refusal == "--schedule is 'auto', which is another one elsewhere; name the schedule that is certified"
+
+
+def test_the_help_offers_no_schedule_that_is_refused(talon):
+    shown = " ".join(talon("certify", "--help").out.split())
+    told = shown[shown.index("--schedule") : shown.index("--worlds")]
+    assert "auto" not in told.replace("[default: auto]", "")
+    assert "adversary" in told
+
+
 def test_a_schedule_is_certified_and_kept_nowhere(talon):
     ran = talon("certify", "--policy", "chain:length=2", "--schedule", "cached:budget=3", "--worlds", "9", "--json")
     assert ran.status == 0

@@ -11,7 +11,9 @@ from safetensors.torch import save_file
 from talon_core.cli import doctor
 from talon_core.cli.drafter_check import drafter_of_files
 from talon_core.drafter import DrafterSpec
-from talon_core.plugins.registry import KINDS, Registered, Registry
+from talon_core.plugins.presets import Preset, save_preset
+from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
+from talon_core.runtime.machine import describe_machine
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +44,37 @@ def test_it_says_which_schedule_the_default_has_and_why(talon):
     assert (answer["schedule"], answer["draft_on"]) == ("sync", "thread")
     assert answer["why"].startswith("preset 'default'")
     assert f"sync: {answer['why']}" in " ".join(talon("doctor").out.split())
+
+
+def test_it_says_of_each_preset_whether_its_schedule_is_taken_here_and_for_a_model(talon, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
+    pays = {"schedule": "cached:budget=8", "draft_on": "thread", "said": "it pays", "tried": {}}
+    here, name = describe_machine(), "cached:budget=8 on thread"
+    for preset, machine, weights, schedule in (
+        ("fits", here, None, pays),
+        ("elsewhere", {**here, "threads": 99}, None, pays),
+        ("another-model", here, "0" * 64, pays),
+        ("older", here, None, {**pays, "schedule": "gone"}),
+        ("untried", here, None, None),
+    ):
+        known = {"name": "big", "weights_sha256": weights}
+        profile = {"name": "here", "origin": "measured", "drafter": "ngram", "model": known, "machine": machine}
+        save_preset(Preset(preset, "chain", "tuned", profile=profile, schedule=schedule), load_registry())
+    (tmp_path / "data/presets/broken.json").write_text("{")
+    without, ran = talon("doctor", "--json").answer, talon("doctor", "--model", model, "--json").answer
+    assert ran["ok"]
+    assert "untried" not in {each["preset"] for each in ran["schedules"]}
+    told = {each["preset"]: (each["schedule"], each["why"]) for each in ran["schedules"]}
+    assert told["fits"] == ("cached:budget=8", "preset 'fits': it pays")
+    assert {told[preset][0] for preset in ("elsewhere", "another-model", "older")} == {"sync"}
+    assert f"has {name}, found on a machine whose threads is 99 and not " in told["elsewhere"][1]
+    assert f"has {name}, found for a model of other weights, big" in told["another-model"][1]
+    assert "which cannot be used: no schedule 'gone'" in told["older"][1]
+    assert told["broken"][0] is None
+    assert "is no preset of talon tune" in told["broken"][1]
+    (unasked,) = [each for each in without["schedules"] if each["preset"] == "another-model"]
+    assert unasked["schedule"] == "cached:budget=8"  # nobody has named a model
+    assert "schedule of fits" in talon("doctor").out
 
 
 def test_people_get_a_table(talon):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from talon_core.engine.ahead.host import usable_cores
 from talon_core.profiles import measure
 from talon_core.profiles.store import find_profile, profiles_folder
 
@@ -144,3 +145,38 @@ def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
     assert "its drafter is eagle3 and not ngram" in refusal
     assert talon(*replay, "--profile", "a100-qwen3-32b", "--other-machine").status == 0
     assert "no profile 'yours'" in talon(*replay, "--profile", "yours").refusal
+
+
+def test_what_both_cost_each_other_is_said_as_the_simulation_takes_it(talon, model):
+    arguments = ("profile", "beside", "--model", model, "--repetitions", "1", "--nodes", "3", "--rows", "2")
+    ran = talon(*arguments, "--drafter", "ngram", "--json")
+    if usable_cores() < 2:
+        assert "one core, on which nothing works at the same time" in ran.refusal
+        return
+    assert ran.status == 0, ran.err
+    assert ran.answer["draft_on"] == "thread"
+    assert ran.answer["shared"] >= 1
+    assert ran.answer["drafter"] >= 1
+    assert f"--shared {ran.answer['shared']:.2f} --drafter-shared {ran.answer['drafter']:.2f}" in ran.answer["said"]
+    assert "--drafter-shared" in talon(*arguments, "--drafter", "ngram").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--drafter", "none"), "--drafter is 'none'; name one"),
+        (("--drafter", "n-gram"), "did you mean 'ngram'"),
+        (("--repetitions", "0"), "--repetitions is 0; it must be at least 1"),
+        (("--nodes", "0"), "--nodes is 0; it must be at least 1 and at most 4096"),
+        (("--rows", "5000"), "--rows is 5000; it must be at least 1 and at most 1024"),
+        (("--draft-on", "cuda:1"), "on a GPU of its own a drafter costs the target nothing"),
+        (("--draft-on", "moon"), "draft_on is 'moon'; it must be thread"),
+    ],
+)
+def test_what_cannot_be_timed_beside_each_other_is_a_sentence(talon, arguments, sentence):
+    assert sentence in talon("profile", "beside", *arguments, "--json").refusal
+
+
+def test_a_drafter_of_the_targets_own_layers_cannot_work_beside_it(talon, model):
+    refused = talon("profile", "beside", "--model", model, "--drafter", "draft-model:skip=1", "--json").refusal
+    assert "runs layers of the target, which are busy" in refused or "one core" in refused

@@ -80,10 +80,19 @@ def test_a_shared_memory_slows_the_target_down(talon: Any, folder: str, profile:
     assert said.endswith("beside a drafter that works it takes 3.00 times as long for a pass.")
 
 
+def test_a_drafter_that_the_target_slows_down_is_waited_for(talon: Any, folder: str, profile: Any) -> None:
+    arguments = ("trace", "simulate", folder, METHOD, "--profile", profile("here", draft=0.25), "--other-machine")
+    quick, slow = (talon(*arguments, "--drafter-shared", factor, "--json").answer["cases"] for factor in ("1", "2.5"))
+    assert slow[0]["stats"] == quick[0]["stats"]  # in turn nobody slows anybody down
+    assert quick[1]["stats"]["wait_seconds"] == 0  # four calls end with the pass
+    assert slow[1]["stats"]["wait_seconds"] > 0
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (("--shared", "0.5"), "--shared is 0.5; it must be at least 1"),
+        (("--drafter-shared", "0.5"), "--drafter-shared is 0.5; it must be at least 1"),
         (("--transfer", "-1"), "--transfer is -1; it must be at least 0"),
         (("--transfer", "1"), "--transfer is 1 and --drafter-profile is not given; name the drafter's machine"),
         (("--limit", "0"), "--limit is 0; it must be at least 1"),

@@ -13,9 +13,12 @@ import attrs
 import pytest
 
 from talon_core.plugins.presets import find_preset
+from talon_core.plugins.registry import load_registry
 from talon_core.profiles.profile import Profile, Table
 from talon_core.profiles.store import find_profile, save_profile
 from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace.folder import read_trace
+from talon_core.tune.schedules import SchedulePlan, scheduled
 from talon_core.tune.speeds import Speeds
 
 PROFILE = ("--profile", "h200-llama-3.1-8b", "--other-machine")
@@ -106,6 +109,7 @@ def test_where_no_schedule_pays_the_preset_has_none_and_says_why(tune: Any) -> N
     [
         (("--shared", "1.5"), "--shared is about schedules, and none is named; name one with --schedule"),
         (("--draft-on", "cpu:1"), "--draft-on is about schedules"),
+        (("--drafter-shared", "1.5"), "--drafter-shared is about schedules, and none is named"),
         (("--schedule", "cashed"), "did you mean 'cached'?"),
         (("--schedule", "pearl", "--schedule", "pearl"), "the schedule 'pearl' is given twice"),
         (("--schedule", "pearl", "--shared", "0.5"), "--shared is 0.5; it must be at least 1"),
@@ -118,12 +122,54 @@ def test_what_is_no_schedule_to_try_gets_a_sentence(tune: Any, arguments: tuple[
     assert sentence in tune(*PROFILE, *SMALL, *arguments).refusal
 
 
+def test_what_schedules_asked_beyond_the_traces_is_told_and_kept(tune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = scheduled(
+        [read_trace(SHIPPED)], "chain:length=40", "match", find_profile("h200-llama-3.1-8b"),
+        SchedulePlan(("pearl",)), load_registry(),
+    )  # fmt: skip
+    assert found.outside["sync"] > 0
+    assert found.as_dict()["outside"] == found.outside
+    monkeypatch.setattr("talon_core.tune.schedules.scheduled", lambda *_: found)
+    ran = tune(*PROFILE, *SMALL, "--schedule", "pearl", "--save", "deep", "--json")
+    assert ran.answer["schedule"]["outside"] == found.outside
+    assert find_preset("deep").schedule == ran.answer["schedule"]
+    assert "with these schedules the traces do not answer all that was asked, and figures are estimates: " in ran.err
+    assert f"sync ({found.outside['sync']})" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--schedule", "pearl"), "drafts 1 token a round, and nothing below what is verified"),
+        (("--schedule", "cached:instant=lookahead"), "as its instant source, and that needs more than the text"),
+        (("--schedule", "pearl", "--drafter-profile", "mute.json"), "does not say what the drafter takes; make one"),
+        (("--schedule", "pearl", "--drafter-shared", "0.5"), "--drafter-shared is 0.5; it must be at least 1"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_before_anything_is_searched(
+    tune: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], sentence: str
+) -> None:
+    def searched(*_: Any) -> None:
+        pytest.fail("it was searched")
+
+    monkeypatch.setattr("talon_core.tune.run.tuned", searched)
+    trace, made = tmp_path / "trace", find_profile("h200-llama-3.1-8b")
+    shutil.copytree(SHIPPED, trace)
+    if "1 token" in sentence:
+        manifest = json.loads((trace / "manifest.json").read_text())
+        manifest["drafter"]["max_depth"] = 1
+        (trace / "manifest.json").write_text(json.dumps(manifest))
+    mute = attrs.evolve(made, name="mute", draft_table=Table("draft"))
+    (tmp_path / "mute.json").write_text(json.dumps(mute.as_dict()))
+    assert sentence in tune(*PROFILE, *SMALL, *arguments, folders=(str(trace),)).refusal
+
+
 def test_on_a_processor_it_must_be_said_what_both_cost_each_other(tune: Any, tmp_path: Path) -> None:
     made = find_profile("h200-llama-3.1-8b")
     here = attrs.evolve(made, name="here", machine={**made.machine, "device": "cpu", "gpu": []})
     save_profile(here)
     said = tune("--profile", "here", "--other-machine", *SMALL, "--schedule", "pearl").refusal
-    assert "say with --shared how many times as long a pass takes then (talon doctor --drafter" in said
+    assert "say with --shared how many times as long a pass takes then (talon profile beside measures it)" in said
 
 
 def test_people_get_tables_and_the_preset_or_its_file_at_the_end(tune: Any) -> None:

@@ -1,17 +1,25 @@
 """The schedule where none is named: what was tuned for this machine and this drafter, and nothing else."""
 
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
+import torch
 
 import talon_core
+from talon_core import as_generate
 from talon_core.defaults import AUTO, DEFAULT_POLICY
 from talon_core.plugins.chosen import chosen_schedule
 from talon_core.plugins.parts import Parts, resolve
-from talon_core.plugins.presets import Preset, find_preset, save_preset
+from talon_core.plugins.presets import KEPT, Preset, find_preset, save_preset
 from talon_core.plugins.registry import load_registry
 from talon_core.runtime.machine import describe_machine
+from talon_core.runtime.weights import weights_hash
 from talon_strategies import Cached
 from talon_tests.tiny_models import of_words
 
@@ -20,11 +28,22 @@ PAYS = {"schedule": "cached:budget=8", "draft_on": "thread", "said": "it would b
 NOT = {"schedule": "sync", "draft_on": "thread", "said": "no schedule pays: the best would be slower", "tried": {}}
 
 
-def kept(schedule: Any, drafter: str = "ngram", name: str = "mine", **machine: Any) -> None:
+def kept(
+    schedule: Any,
+    drafter: str = "ngram",
+    name: str = "mine",
+    model: Mapping[str, Any] = MappingProxyType({}),
+    traces: Sequence[dict[str, Any]] = (),
+    **machine: Any,
+) -> None:
     """A preset of this machine, but for what is said of it."""
     here = {"cpu": "", **describe_machine(), **machine}
-    profile = {"name": "here", "origin": "measured", "drafter": drafter, "model": {}, "machine": here}
-    save_preset(Preset(name, "chain:length=2", "tuned", profile=profile, schedule=schedule), REGISTRY)
+    profile = {"name": "here", "origin": "measured", "drafter": drafter, "model": dict(model), "machine": here}
+    save_preset(Preset(name, "chain:length=2", "tuned", {}, [*traces], profile, schedule=schedule), REGISTRY)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
 
 
 @pytest.fixture(autouse=True)
@@ -77,10 +96,108 @@ def test_a_drafter_that_is_chosen_for_the_model_must_be_the_presets() -> None:
     assert (made.parts.drafter, made.parts.schedule, made.schedule) == ("ngram", "sync", None)
 
 
-def test_a_place_that_there_is_not_costs_the_schedule_and_nothing_else() -> None:
+def loaded(model: Any = None, **how: Any) -> Any:
+    """What "auto" makes of the preset on a tiny model."""
+    how = {"drafter": "ngram", "policy": "mine", "schedule": "auto", **how}
+    return talon_core.load(model if model is not None else of_words()[0], **how)
+
+
+def goes_ahead(decoder: Any) -> bool:
+    return any(one.hit is not None for one in decoder.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
+
+
+def test_a_place_that_there_is_not_costs_the_schedule_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     kept({**PAYS, "draft_on": "cpu:4000"})
-    decoder = talon_core.load(of_words()[0], drafter="ngram", policy="mine", schedule="auto")
-    assert all(one.hit is None for one in decoder.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
+    assert not goes_ahead(loaded())
+    (said,) = warnings_of(caplog)
+    assert said.startswith("drafting and verifying take turns: preset 'mine' has cached:budget=8 on cpu:4000, which ")
+    assert "draft_on is cpu:4000, and this process may use " in said
+
+
+def test_what_now_runs_is_compared_with_what_it_was_found_with(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = of_words()
+    own, other = weights_hash(model), "0" * 64
+    runs = loaded(model, policy="chain", schedule="sync").target
+    accelerator = None if runs.accelerator is None else runs.accelerator.name
+    fits = {"device": "cpu", "dtype": "float32", "attention": runs.attention.name, "accelerator": accelerator}
+    here = {"model": {"name": "a", "weights_sha256": own}, "traces": [{"model": "a", "weights_sha256": own}]}
+    unknown = {"model": {"name": "a", "weights_sha256": None}}
+    for found in ({}, fits, here, {**here, **fits}, unknown):
+        kept(PAYS, **found)
+        assert goes_ahead(loaded(model))
+    assert not warnings_of(caplog)
+    for found, why in (
+        ({"device": "cuda:0"}, "found on a machine whose device is cuda and not cpu"),
+        ({"dtype": "bfloat16"}, "found on a machine whose dtype is bfloat16 and not float32"),
+        ({"attention": "odd"}, f"found on a machine whose attention is odd and not {runs.attention.name}"),
+        ({"accelerator": "odd"}, "found on a machine whose accelerator is odd and not "),
+        ({"model": {"name": "big", "weights_sha256": other}}, "found for a model of other weights, big"),
+        ({**here, "traces": [{"model": "big", "weights_sha256": other}]}, "found for a model of other weights, big"),
+    ):
+        caplog.clear()
+        kept(PAYS, **found)
+        assert not goes_ahead(loaded(model))
+        (said,) = warnings_of(caplog)
+        assert said.startswith("drafting and verifying take turns: preset 'mine' has cached:budget=8 on thread, ")
+        assert why in said
+        assert said.endswith("talon tune --schedule simulates others on this machine")
+
+
+def test_a_drafter_that_cannot_go_ahead_costs_the_schedule_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """A trace tells of no drafter that it runs layers of the target."""
+    kept(PAYS, "draft-model:skip=2")
+    assert not goes_ahead(loaded(drafter="draft-model:skip=2"))
+    (said,) = warnings_of(caplog)
+    assert "which cannot be used: drafter 'draft-model' (" in said
+    assert "drafts with the target's own layers, which are busy" in said
+    with pytest.raises(ValueError, match="drafts with the target's own layers"):  # what is asked for is never replaced
+        loaded(drafter="draft-model:skip=2", schedule="cached:budget=8")
+
+
+def test_what_fails_without_the_schedule_too_is_an_error() -> None:
+    kept(PAYS, "draft-model:model=nowhere")
+    with pytest.raises(ValueError, match="nowhere"):
+        loaded(drafter="draft-model:model=nowhere")
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"schedule": "cashed"}, "no schedule 'cashed'; did you mean 'cached'?"),
+        ({"schedule": "cached:budget=0"}, "budget"),
+        ({"draft_on": "moon"}, "draft_on is 'moon'; it must be thread"),
+    ],
+)
+def test_what_is_registered_no_more_is_not_taken(told: Any, why: str, caplog: pytest.LogCaptureFixture) -> None:
+    kept({**PAYS, **told})
+    assert not goes_ahead(loaded())
+    (said,) = warnings_of(caplog)
+    assert why in said
+
+
+def test_what_is_taken_and_why_nothing_is_kept_are_told_where_somebody_listens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept(PAYS)
+    with caplog.at_level(logging.INFO, "talon_core"):
+        loaded()
+        loaded(policy="chain:length=2")
+    told = [one.getMessage() for one in caplog.records if one.getMessage().startswith("schedule '")]
+    assert told == [
+        "schedule 'cached:budget=8': preset 'mine': it would be 1.30 times as fast",
+        "schedule 'sync': no schedule was tried with this policy; talon tune --schedule simulates others on this "
+        "machine",
+    ]
+    assert not warnings_of(caplog)
+
+
+def test_model_generate_takes_it_too() -> None:
+    kept(PAYS)
+    model, _ = of_words()
+    generate = as_generate(drafter="ngram", policy="mine", schedule="auto")
+    model.generate(torch.tensor([[5, 6, 5, 6]]), max_new_tokens=12, custom_generate=generate)
+    assert generate.last is not None
+    assert any(one.hit is not None for one in generate.last.rounds)
 
 
 def test_the_policy_that_ships_has_no_schedule_and_a_policy_of_no_preset_neither() -> None:
@@ -92,6 +209,25 @@ def test_the_policy_that_ships_has_no_schedule_and_a_policy_of_no_preset_neither
 def test_a_place_beside_the_default_is_refused_in_a_sentence() -> None:
     with pytest.raises(ValueError, match="draft_on is 'cpu:1', and the schedule drafts and verifies in turn"):
         resolve(Parts("ngram", "chain", schedule=AUTO, draft_on="cpu:1"), REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("profile", "sentence"),
+    [
+        ({"machine": {}, "model": {}}, "'profile' has no 'drafter'"),
+        ({"drafter": "ngram", "model": {}}, "'profile' has no 'machine'"),
+        ({"drafter": "ngram", "machine": {}}, "'profile' has no 'model'"),
+        ({"drafter": "ngram", "machine": [], "model": {}}, "'profile' has a 'machine' that is []; it must be a dict"),
+    ],
+)
+def test_a_profile_that_somebody_has_edited_is_refused_in_a_sentence(profile: Any, sentence: str) -> None:
+    kept(PAYS)
+    file = KEPT.file_of("mine")
+    assert file is not None
+    data = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**data, "profile": profile}), encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(f"mine.json' is no preset of talon tune: no preset: {sentence}")):
+        resolve(Parts("ngram", "mine", schedule=AUTO), REGISTRY)
 
 
 def test_what_a_preset_says_of_schedules_is_checked() -> None:

@@ -7,7 +7,7 @@ from gguf import GGMLQuantizationType
 from transformers import AutoModelForCausalLM
 
 import talon_core
-from talon_core.bench.environment import describe_environment, weights_hash
+from talon_core.bench.environment import describe_environment
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.hf.bits import weight_bits
 from talon_core.models.gguf_model import gguf_file_of
@@ -17,6 +17,7 @@ from talon_core.peers.gguf_file import gguf_of
 from talon_core.plugins.parts import Parts
 from talon_core.runtime import output_rows, shared_embedding, shared_output
 from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, layers_in_blocks
+from talon_core.runtime.weights import weights_hash
 from talon_drafters.checkpoints.files import fingerprint
 from talon_kernels.compiled import compile_layers
 from talon_tests.tiny_gguf import HIDDEN, random_blocks, write_gguf

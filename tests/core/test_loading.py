@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import talon_core
 from talon_core.attention import Accelerator, AttentionBackend
-from talon_core.bench.environment import weights_hash
 from talon_core.certify.exact import Given
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.errors import PluginError
@@ -27,6 +26,8 @@ from talon_core.models.loading import load_model
 from talon_core.plugins.backends import attention_backends, choose_accelerator, choose_attention
 from talon_core.plugins.parts import Parts, Resolved, choose_drafter, resolve
 from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
+from talon_core.runtime.executor import HostExecutor
+from talon_core.runtime.weights import weights_hash
 from talon_core.testing import TableDrafter
 from talon_core.testing.plain_device import PlainDevice
 from talon_drafters import Ngram
@@ -414,6 +415,35 @@ def test_an_attention_backend_that_fails_is_left_out(caplog: pytest.LogCaptureFi
     assert "attention backend 'sdpa'" in caplog.text
     with pytest.raises(LookupError, match=r"no attention backend can run in .* \(sdpa: it failed\)"):
         choose_attention(registry_with(sdpa=7), None, CPU, torch.float32)  # type: ignore[arg-type]
+
+
+def test_a_device_backend_that_fails_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(PlainDevice):
+        name = "failing"
+
+        @classmethod
+        def priority(cls, device: Any) -> int:
+            return 40
+
+        def unavailable(self, device: Any, dtype: Any) -> str | None:
+            raise KeyError("x")
+
+    usable = registry_with(reference=None).get("attention backend", "reference").cls
+    registry = registry_of("attention backend", {"failing": Failing, "reference": usable})
+    assert choose_attention(registry, None, torch.device("cuda"), torch.float32).name == "reference"
+    (said,) = caplog.records
+    assert said.getMessage().startswith(
+        "left out of the attention backends to choose from: attention backend 'failing'"
+    )
+
+
+def test_a_mixture_of_experts_on_a_host_is_told_nothing_of_graphs(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a pass that is not repeated is no graph that was not captured."""
+    monkeypatch.setattr(HostExecutor, "failure", property(lambda self: "a pass had other bits"))
+    talon_core.load(tiny_model("qwen3-moe"), drafter="ngram")
+    assert not [one for one in caplog.records if "CUDA graphs" in one.getMessage()]
 
 
 def test_native_attention_is_refused_for_a_dtype_it_does_not_know(good: Path) -> None:

@@ -23,12 +23,12 @@ import attrs
 import pytest
 
 from talon_core import models
-from talon_core.bench.environment import weights_hash
 from talon_core.models import EmbeddedModel, ModelError, ModelStore, Probe, Wheel
 from talon_core.models import store as store_module
 from talon_core.models.convert import convert
 from talon_core.models.download import pip_download
 from talon_core.models.loading import PLAIN_WEIGHTS
+from talon_core.runtime.weights import weights_hash
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace.folder import read_trace
 from talon_tests.children import hear_ctrl_c

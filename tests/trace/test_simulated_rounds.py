@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core import Costs, DrafterSpec, Engine, Request, Schedule, TableTarget, TreePolicy
-from talon_core.engine.ahead.worker import InLine
+from talon_core import Costs, Drafter, DrafterSpec, Engine, Request, Schedule, TableTarget, TreePolicy
+from talon_core.engine.ahead.preparing import Preparing
+from talon_core.engine.ahead.worker import InLine, Stopped, Worker
+from talon_core.rounds import Span
+from talon_core.trace.clocked import Clock
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
@@ -177,6 +180,123 @@ def test_what_is_prepared_apart_takes_one_message_each_way_beside_the_pass():
     told = simulation(policy, everything, Machines(Whole(of_verify=20), Whole(of_rest=7)))
     assert told.stats.draft_seconds == 0  # what was accepted is heard beside the pass, too
     assert told.stats.prepare_seconds > 0
+
+
+def test_each_is_slower_while_the_other_works_and_as_fast_as_alone_after():
+    policy = Chain(length=1)
+    machines = Machines(Whole(of_verify=14, of_draft=3), shared=1.5, drafter_shared=2.0)
+    found = simulation(policy, SCHEDULES[0], machines)
+    second = found.rounds[1]
+    pass_of = next(span for span in second.spans if span.part == "verify")
+    calls = [(span.start - pass_of.start, span.seconds) for span in second.spans if span.part == "prepare"]
+    # three calls of 6 beside the pass, in which 12 of its 14 are done, and the rest of it alone
+    assert calls == [(0.0, 6.0), (6.0, 6.0), (12.0, 6.0)]
+    assert pass_of.seconds == 18 + 2
+    slow = simulation(policy, SCHEDULES[0], Machines(Whole(of_verify=4, of_draft=3), shared=1.0, drafter_shared=2.0))
+    # a pass of 4 is over when 2 of the call's 3 are done; the last one takes no longer than alone
+    assert [span.seconds for span in slow.rounds[1].spans if span.part == "prepare"] == [5.0]
+    assert slow.rounds[1].wait_seconds == 1.0
+
+
+class Ticks(Clock):
+    """A clock that is let go on in small steps, in each of which the drafter does a little, too."""
+
+    step = 1 / 128
+
+    def __init__(self):
+        super().__init__()
+        self.beside = lambda busy: False  # lets the drafter work for a step; whether it did
+
+    def spend(self, seconds, slower=None):
+        """Somebody works for what takes so long alone; the target, if it is said how much slower it is beside."""
+        while seconds > 1e-9:
+            both = self.beside(slower is not None)
+            seconds -= self.step / (slower if both and slower is not None else 1.0)
+            self.seconds += self.step
+
+
+class Slowed(TableTarget):
+    """A target whose passes go on by ticks."""
+
+    def __init__(self, ticks, machines):
+        super().__init__(np.random.default_rng(0).normal(size=(VOCAB,) * 3) * 2)
+        self.ticks, self.machines = ticks, machines
+
+    def verify(self, *given):
+        self.ticks.spend(self.machines.target.verify(1, 1), self.machines.shared)
+        return super().verify(*given)
+
+
+class Steps(Worker):
+    """A worker that gets on by ticks: how far it comes is never worked out, but seen."""
+
+    def __init__(self, drafter, ticks, machines):
+        self.drafter, self.ticks, self.machines = drafter, ticks, machines
+        self.preparing, self.left, self.over = None, 0.0, True
+        ticks.beside = self.work
+
+    def prepare(self, schedule, jobs):
+        self.preparing = Preparing(self.drafter.inner, schedule, jobs, self.ticks.now)
+        self.left, self.over = 0.0, False
+
+    def work(self, target_works):
+        if self.left <= 1e-9 and not self.over:
+            self.over = not self.preparing.step()
+            self.left = 0.0 if self.over else self.machines.target.draft(1, 1)
+        if self.over:
+            return False
+        self.left -= self.ticks.step / (self.machines.drafter_shared if target_works else 1.0)
+        return True
+
+    def stop(self):
+        started = self.ticks.seconds
+        while self.left > 1e-9:
+            self.left -= self.ticks.step
+            self.ticks.seconds += self.ticks.step
+        self.over = True
+        return Stopped(self.preparing.prepared(), spans=[Span("wait", started, self.ticks.seconds)])
+
+
+class Timed(Drafter):
+    """Whose layers take time when the target waits for them."""
+
+    def __init__(self, inner, ticks, machines):
+        self.inner, self.ticks, self.machines = inner, ticks, machines
+        self.max_depth = inner.max_depth
+
+    def open(self, slot, prompt, room):
+        self.inner.open(slot, prompt, room)
+
+    def close(self, slot):
+        self.inner.close(slot)
+
+    def commit(self, committed):
+        self.inner.commit(committed)
+
+    def propose(self, frontiers):
+        self.ticks.spend(self.machines.target.draft(1, 1))
+        return self.inner.propose(frontiers)
+
+
+@pytest.mark.parametrize("shared", [1.0, 1.3, 1.9])
+@pytest.mark.parametrize("drafter_shared", [1.0, 1.6])
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+@pytest.mark.parametrize(("verify", "draft"), [(11, 2), (7, 5), (3, 4)])
+def test_seconds_are_those_of_the_engine_on_a_clock_that_ticks(schedule, shared, drafter_shared, verify, draft):
+    """The engine's own worker protocol on a clock of small steps, in which nothing is worked out beforehand."""
+    machines = Machines(Whole(of_verify=verify, of_draft=draft), shared=shared, drafter_shared=drafter_shared)
+    ticks = Ticks()
+    drafter = Timed(WholeTexts(LAWS), ticks, machines)
+    how: dict[str, Any] = {"schedule": schedule, "worker": partial(Steps, ticks=ticks, machines=machines)}
+    how |= {"allocator": None, "costs": machines.costs, "now": ticks.now}
+    engine = Engine(Slowed(ticks, machines), Match(), Chain(length=2), drafter, **how)
+    sequence = engine.submit(Request(PROMPT, NEW, seed=0))
+    while not sequence.finished:
+        engine.step()
+    found = simulation(Chain(length=2), schedule, machines)
+    seconds = found.stats.seconds - found.stats.prefill_seconds
+    assert seconds == pytest.approx(ticks.seconds, rel=0.02)
+    assert [shape(one) for one in found.rounds] == [shape(one) for one in sequence.rounds]
 
 
 def test_a_target_that_shares_its_memory_is_slower_while_the_drafter_works():

@@ -54,8 +54,8 @@ class Cached(Schedule):
         beyond: ask the drafter where what was prepared ends, while the target waits; else what is there is verified.
         allocation: how they are chosen: "likeliest" by the drafter's probabilities, "geometric" as SSD does it; in
             Python also a `Fanout`.
-        instant: what drafts where nothing was prepared for what has come, a drafter that reads texts alone, its options
-            in brackets, as in `instant=ngram[min_match=2]`; None for the drafter itself.
+        instant: what drafts after a miss, a drafter that reads texts alone, its options in brackets, as in
+            `instant=ngram[min_match=2]`; None for the drafter itself.
     """
 
     name = "cached"

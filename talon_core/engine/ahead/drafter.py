@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 import attrs
 import numpy as np
@@ -41,8 +41,9 @@ class AheadDrafter(Preparer):
     ends where it ends: there are neither candidates nor a law at nodes of which nothing was prepared, the root's aside.
     Where something has failed so that nothing could be prepared, trees are drafted as always, with any schedule.
 
-    With an instant source, that one drafts where nothing was prepared for what has come, and where the drafter was
-    lost: the whole tree. The drafter sees such a tree when it is asked what comes below it.
+    With an instant source, that one drafts where something else has come than was prepared for, and where the drafter
+    was lost: the whole tree. The drafter sees such a tree when it is asked what comes below it. The first tree of a
+    text is the drafter's: the target has to wait for somebody then, as nothing could be prepared.
 
     What fails in the drafter while it prepares ends its drafting for the sequences that took part: they are decoded
     without. It is said once, and sequences that come later are drafted for again.
@@ -52,7 +53,7 @@ class AheadDrafter(Preparer):
         worker: prepares.
         named: the drafter or its options, whom errors name.
         vocab_size: the target's.
-        instant: drafts where nothing was prepared; None for the schedule's own way (`Schedule.drafts_on_miss`).
+        instant: drafts after a miss; None for the schedule's own way (`Schedule.drafts_on_miss`).
     """
 
     def __init__(
@@ -82,14 +83,16 @@ class AheadDrafter(Preparer):
         return AheadSession(self.behind.session, self._wake, self._rest)
 
     def _wake(self) -> None:
-        self._worker.wake()
-        if self._instant is not None:
-            self._inside.enter_context(self._instant.session())
+        with ExitStack() as entered:
+            self._worker.wake()
+            entered.callback(self._worker.rest)
+            if self._instant is not None:
+                entered.enter_context(self._instant.session())
+            self._inside = entered.pop_all()
 
     def _rest(self) -> None:
         with self._inside.pop_all():
             self._stop()
-            self._worker.rest()
 
     def hit(self, slot: int) -> bool | None:
         text = self._texts[slot]
@@ -107,7 +110,18 @@ class AheadDrafter(Preparer):
             with self._reaching():
                 self.behind.open(slot, prompt, room)
         if self._instant is not None:
-            self._instant.open(slot, prompt, room)
+            with self._or_closed(slot):
+                self._instant.open(slot, prompt, room)
+
+    @contextmanager
+    def _or_closed(self, slot: int) -> Iterator[None]:
+        """Where what is inside fails, the slot is not open, so that nobody closes the drafter's later: it is now."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the error that is raised tells more
+                self._close_behind(slot)
+            raise
 
     def _entered(self, slot: int, length: int) -> Text:
         """A new sequence; it is drafted for, unless the drafter cannot be reached."""
@@ -127,17 +141,18 @@ class AheadDrafter(Preparer):
         self._stop()
         before = self._texts.get(source)
         text = self._entered(slot, len(prompt))
+        taken = length
+        if not text.broken:
+            knows = before is not None and not before.broken and before.losses == text.losses
+            with self._reaching():
+                if knows:
+                    taken = self.behind.resume(slot, prompt, room, source, length)
+                else:  # of that text nobody knows what the drafter knows
+                    taken = Drafter.resume(self.behind, slot, prompt, room, source, length)
         if self._instant is not None:
-            self._instant.resume(slot, prompt, room, source, length)
-        if text.broken:
-            return length
-        with self._reaching():
-            if (
-                before is None or before.broken or before.losses != text.losses
-            ):  # of that text nobody knows what the drafter knows
-                return Drafter.resume(self.behind, slot, prompt, room, source, length)
-            return self.behind.resume(slot, prompt, room, source, length)
-        return length
+            with self._or_closed(slot):
+                self._instant.resume(slot, prompt, room, source, length)
+        return taken
 
     def read(self, parts: Mapping[int, Part]) -> None:
         self._stop()
@@ -148,8 +163,13 @@ class AheadDrafter(Preparer):
 
     def close(self, slot: int) -> None:
         self._stop()
-        if self._instant is not None:
-            self._instant.close(slot)
+        try:
+            self._close_behind(slot)
+        finally:  # whatever becomes of one slot, the other is closed
+            if self._instant is not None:
+                self._instant.close(slot)
+
+    def _close_behind(self, slot: int) -> None:
         text = self._texts.pop(slot, None)
         if text is not None and not text.broken:
             with self._reaching():
@@ -228,24 +248,26 @@ class AheadDrafter(Preparer):
         told = {slot: self._texts[slot].told(one) for slot, one in whole.items()}
         for slot, one in whole.items():
             self._texts[slot].commit(one, prepared.get(slot))
-        if self._instant is not None:
-            self._instant.commit(committed)
         if told:
             with self._reaching():
                 self.behind.commit(told)
+        if self._instant is not None:
+            self._instant.commit(committed)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         self._stop()
         kept: dict[int, dict[int, Row]] = {}  # what was prepared, by slot and node
         at_once: list[Frontier] = []
+        drafts = self._drafts_on_miss or self._instant is not None  # whose misses are the instant source's
         for one in frontiers:
             text = self._texts[one.slot]
             text.width = max(text.width, self._width, one.width)
             if len(one.tree) == 1:
-                text.at_once = self._instant is not None and (text.broken or not (text.hit or text.unprepared))
+                missed = text.hit is False and not text.unprepared
+                text.at_once = self._instant is not None and (text.broken or missed)
             if text.at_once:
                 at_once.append(one)
-            elif not text.broken and (text.hit or text.unprepared or self._drafts_on_miss):
+            elif not text.broken and (text.hit or text.unprepared or drafts):
                 rows = {node: text.kept(one.tree, node, one.width) for node in one.nodes.tolist()}
                 kept[one.slot] = {node: row for node, row in rows.items() if row is not None}
         stays = not self._drafts_beyond  # with what is there, once it has begun

@@ -33,7 +33,11 @@ class AheadSession(RepeatableSession):
         if again is None:
             self._known = self._inside
         self._inside.__enter__()
-        self._wake()
+        try:
+            self._wake()
+        except BaseException as error:  # nobody leaves what was not entered
+            self._inside.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -131,6 +131,8 @@ class ThreadWorker(Worker):
         return Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)
 
     def rest(self) -> None:
+        if self._task is not None:  # its end was asked for, and that was interrupted
+            self.stop()
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join()

@@ -1,6 +1,7 @@
 """Drafting ahead: what was prepared is what the drafter would say, and what was not prepared is asked for."""
 
 import threading
+from contextlib import contextmanager
 from functools import partial
 
 import attrs
@@ -484,8 +485,11 @@ def test_an_instant_source_drafts_after_a_miss_and_the_target_waits_for_no_pass(
     schedule = Cached(budget=2, instant=instant)
     ahead = decoded(schedule, drafter=drafter, calls=lambda: calls, requests=requests)
     assert [one.token_ids for one in ahead] == [one.token_ids for one in plain]
-    rounds = [one for sequence in ahead for one in sequence.rounds]
+    rounds = [one for sequence in ahead for one in sequence.rounds[1:]]
     assert all(one.draft_passes == 0 for one in rounds)
+    for one, other in zip(ahead, plain, strict=True):  # the first tree is the drafter's, as nothing was prepared
+        assert shape(one.rounds[0]) == shape(other.rounds[0])
+        assert one.rounds[0].draft_passes > 0
     if calls is None:
         assert any(one.hit for one in rounds)
     assert any(len(one.tree) > 1 for one in rounds if not one.hit)
@@ -528,7 +532,7 @@ class Shallow(Pld):
 def test_a_source_of_few_tokens_is_not_asked_below_its_deepest(policy):
     schedule = Cached(budget=1, instant=Shallow(length=2))
     (sequence,) = decoded(schedule, policy, calls=lambda: 0, requests=[request(40)])
-    assert max(int(one.tree.depths.max()) for one in sequence.rounds) == 2
+    assert max(int(one.tree.depths.max()) for one in sequence.rounds[1:]) == 2
 
 
 @attrs.frozen
@@ -543,7 +547,134 @@ class FailsAtOnce(Ngram):
 
 def test_an_instant_source_that_errs_is_named():
     with pytest.raises(PluginError, match=r"drafter 'fails-at-once'.* must return a Proposed"):
-        decoded(Cached(instant=FailsAtOnce()))
+        decoded(Cached(instant=FailsAtOnce()), calls=lambda: 0)
+
+
+class Listed(WholeTexts):
+    """Tells of its slots, and of its session."""
+
+    def __init__(self):
+        super().__init__(laws())
+        self.entered = 0
+
+    @contextmanager
+    def session(self):
+        self.entered += 1
+        try:
+            yield
+        finally:
+            self.entered -= 1
+
+
+@attrs.frozen
+class FailsAt(Ngram):
+    """A look-up of which some methods fail."""
+
+    name = "fails-at"
+    methods: tuple = ()
+
+    def open(self, target):
+        made = super().open(target)
+
+        def failing(*_):
+            raise KeyError("somewhere")
+
+        for method in self.methods:
+            setattr(made, method, failing)
+        return made
+
+
+class Woken(InLine):
+    """Knows whether it holds anything."""
+
+    awake = False
+    fails = ()
+
+    def wake(self):
+        if "wake" in self.fails:
+            raise RuntimeError("no cores")
+        self.awake = True
+
+    def stop(self):
+        if "stop" in self.fails:
+            raise RuntimeError("it does not end")
+        return super().stop()
+
+    def rest(self):
+        self.awake = False
+
+
+def ahead_of(*methods, drafter=None, **how):
+    """An engine whose drafter goes ahead, with an instant source of which some methods fail."""
+    drafter = drafter if drafter is not None else Listed()
+    schedule = Cached(budget=4, instant=FailsAt(min_match=1, least=0.0, methods=methods))
+    how = {"allocator": None, "keep": False, "schedule": schedule, "worker": Woken, **how}
+    return Engine(target(), Match(), Chain(length=2), drafter, **how), drafter
+
+
+@pytest.mark.parametrize("method", ["open", "propose", "commit", "close"])
+def test_whatever_fails_in_an_instant_source_leaves_no_slot_of_the_drafter_open(method):
+    engine, drafter = ahead_of(method)
+    sequence = engine.submit(request(12))
+    while not sequence.finished:
+        engine.step()
+    assert (sequence.error is None) == (method == "close")
+    assert not drafter.texts
+    assert not drafter.entered
+    assert not engine.parts.drafter._worker.awake
+
+
+def test_a_text_that_cannot_be_taken_over_by_an_instant_source_leaves_no_slot_of_the_drafter_open():
+    engine, drafter = ahead_of("resume", keep=True)
+    for prompt in ((1, 2, 3, 1), (1, 2, 3, 2)):
+        sequence = engine.submit(request(2, prompt=prompt))
+        while not sequence.finished:
+            engine.step()
+    assert isinstance(sequence.error, PluginError)
+    engine.forget()
+    assert not drafter.texts
+
+
+def test_an_instant_source_hears_nothing_that_the_drafter_was_not_told():
+    """The drafter is told first: what fails in a look-up is none of its affairs."""
+    engine, drafter = ahead_of("commit")
+    sequence = engine.submit(request(12))
+    told = []
+    commit = drafter.commit
+    drafter.commit = lambda committed: (told.append(1), commit(committed))
+    while not sequence.finished:
+        engine.step()
+    assert told
+
+
+@pytest.mark.parametrize("where", ["wake", "session"])
+def test_a_session_that_cannot_be_entered_is_left(where):
+    engine, drafter = ahead_of(*(["session"] if where == "session" else []))
+    worker = engine.parts.drafter._worker
+    worker.fails = (where,)
+    engine.submit(request(12))
+    with pytest.raises(Exception, match=r"no cores|somewhere"):
+        engine.step()
+    assert not drafter.entered
+    assert not worker.awake
+
+
+def interrupted(engine, worker):
+    """A session that ends while something is prepared that does not end."""
+    with engine.session():
+        engine.step()
+        engine.parts.drafter._preparing = [0]
+        worker.fails = ("stop",)
+
+
+def test_a_session_is_left_whatever_keeps_preparing_from_its_end():
+    engine, drafter = ahead_of()
+    worker = engine.parts.drafter._worker
+    engine.submit(request(12))
+    with pytest.raises(RuntimeError, match="it does not end"):
+        interrupted(engine, worker)
+    assert not drafter.entered
+    assert not worker.awake
 
 
 def test_an_instant_source_reads_texts_alone():

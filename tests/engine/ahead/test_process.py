@@ -25,7 +25,7 @@ from talon_core.engine.ahead.host import About, usable_cores
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.process import ProcessWorker, _Remote
 from talon_core.engine.ahead.shelf import Shelf
-from talon_core.errors import LostError
+from talon_core.errors import LostError, PluginError
 from talon_core.sampling import temperature_sampling
 from talon_drafters import Lookahead
 from talon_strategies import Block, Cached, Chain, Match, Pearl, SampledChain
@@ -446,6 +446,26 @@ def test_what_cannot_be_hosted_is_refused_in_a_sentence():
         Decoder(Patient(), Match(), Chain(), asking, schedule=Cached(), draft_on="cpu:1")
     with pytest.raises(ValueError, match="was given opened"):
         Decoder(Patient(), Match(), Chain(), NGRAM.open(Patient()), schedule=Cached(), draft_on="cpu:1")
+
+
+@attrs.frozen
+class Undecided(Cached):
+    name = "undecided"
+    drafts_on_miss = None
+
+
+def test_a_decoder_that_cannot_be_made_leaves_no_process(monkeypatch):
+    class Beside:
+        drafter, closed = NGRAM.open(Patient()), False
+
+        def close(self):
+            self.closed = True
+
+    beside = Beside()
+    monkeypatch.setattr("talon_core.decoding.decoder.process_worker", lambda *_: beside)
+    with pytest.raises(PluginError, match="has a drafts_on_miss of None"):
+        Decoder(Patient(), Match(), Chain(), NGRAM, schedule=Undecided(), draft_on="cpu:1")
+    assert beside.closed
 
 
 def test_a_drafter_that_asks_the_target_is_refused_where_it_is_opened():

@@ -172,6 +172,29 @@ def test_a_call_that_does_not_come_back_is_given_up(caplog):
         assert any(one.hit for one in third.rounds)
 
 
+def test_a_session_ends_where_a_call_does_not_that_nobody_has_waited_for(monkeypatch):
+    """As where Ctrl-C has interrupted the wait."""
+    stuck = threading.Event()
+
+    class Endless:
+        def __init__(self, *_):
+            pass
+
+        def step(self):
+            stuck.wait()
+            return False
+
+    monkeypatch.setattr("talon_core.engine.ahead.thread.Preparing", Endless)
+    worker = ThreadWorker(Sleepy(), patience=Patience(first=0.05, least=0.05))
+    worker.prepare(Cached(), ())
+    leaving = threading.Thread(target=worker.rest, daemon=True)
+    leaving.start()
+    leaving.join(60)
+    assert not leaving.is_alive()
+    assert worker.lost
+    stuck.set()
+
+
 def test_while_a_call_is_away_the_drafter_is_told_nothing_of_any_text():
     """Two texts; what is prepared for the second one does not come back while the first one goes on."""
     sticks, back = threading.Event(), threading.Event()

@@ -1,0 +1,176 @@
+"""Timing a target and a drafter beside each other: both do what they would, and nothing is left of it."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from talon_core import Candidates, Drafter, DrafterSpec, Proposed, TableTarget
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.engine.ahead.host import usable_cores
+from talon_core.plugins.parts import Parts
+from talon_core.profiles.beside import BesidePlan, drafting_beside, measured_beside
+from talon_strategies import Match
+from talon_tests.tiny_models import tiny_model
+from talon_tests.whole_texts import WholeTexts
+
+SMALL = BesidePlan(nodes=3, rows=2, width=3, context=9, repetitions=2)
+VOCAB = 7
+
+
+def target() -> TableTarget:
+    return TableTarget(np.random.default_rng(0).normal(size=(VOCAB, VOCAB)))
+
+
+class Told(WholeTexts):
+    """Knows in which threads it was asked, and refuses what breaks the contract of drafters."""
+
+    def __init__(self, max_depth: int | None = None) -> None:
+        super().__init__(np.random.default_rng(1).dirichlet(np.ones(VOCAB), size=11), max_depth)
+        self.threads: set[str] = set()
+        self.rows: set[int] = set()
+        self.opened = 0
+
+    def open(self, slot: int, prompt: Any, room: int) -> None:
+        self.opened += 1
+        super().open(slot, prompt, room)
+
+    def propose(self, frontiers: Any) -> Any:
+        self.threads.add(threading.current_thread().name)
+        for one in frontiers:
+            self.rows.add(len(one.nodes))
+            if self.max_depth is not None:
+                assert one.tree.depths[one.nodes].max() < self.max_depth
+        return super().propose(frontiers)
+
+
+@pytest.mark.parametrize("max_depth", [None, 2])
+def test_the_drafter_works_in_one_thread_of_its_own_by_its_contract(max_depth: int | None) -> None:
+    before, whole = threading.active_count(), torch.get_num_threads()
+    drafter = Told(max_depth)
+    found = measured_beside(target(), Match(), drafter, 1, "thread", SMALL)
+    assert len(drafter.threads) == 1
+    assert next(iter(drafter.threads)).startswith("talon-drafts")
+    assert drafter.rows == {1, 2}
+    assert drafter.opened >= SMALL.repetitions
+    assert not drafter.texts  # it is closed
+    assert threading.active_count() == before
+    assert torch.get_num_threads() == whole
+    assert (found.draft_on, found.threads, found.all_threads) == ("thread", 1, whole)
+    assert min(found.pass_seconds, found.pass_seconds_beside, found.layer_seconds) > 0
+    assert found.target >= 1
+    assert found.drafter >= 1
+
+
+def test_what_fails_in_the_drafter_comes_out_and_leaves_nothing() -> None:
+    class Fails(Told):
+        def propose(self, frontiers: Any) -> Any:
+            raise RuntimeError("it cannot")
+
+    before, drafter = threading.active_count(), Fails()
+    with pytest.raises(RuntimeError, match="it cannot"):
+        measured_beside(target(), Match(), drafter, 1, "thread", SMALL)
+    assert not drafter.texts
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("drafter", "sentence"),
+    [
+        (Told(max_depth=0), "drafts nothing"),
+        (Told(), "repetitions is 0; it must be at least 1"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused(drafter: Drafter, sentence: str) -> None:
+    plan = BesidePlan(repetitions=0) if "repetitions" in sentence else SMALL
+    with pytest.raises(ValueError, match=sentence):
+        measured_beside(target(), Match(), drafter, 1, "thread", plan)
+
+
+def test_a_drafter_that_runs_the_target_is_refused() -> None:
+    decoder = decoder_for_model(tiny_model("llama"), None, Parts("draft-model:skip=2", "chain"))
+    assert decoder.drafter is not None
+    with pytest.raises(ValueError, match="runs layers of the target, which are busy"):
+        measured_beside(decoder.target, decoder.rule, decoder.drafter, 1, "thread", SMALL)
+
+
+def test_a_model_without_room_is_refused() -> None:
+    decoder = decoder_for_model(tiny_model("llama"), None, Parts("ngram", "chain"))
+    assert decoder.drafter is not None
+    with pytest.raises(ValueError, match=r"a prompt of 640 tokens, and \d+ new ones .* take a model of a longer one"):
+        measured_beside(decoder.target, decoder.rule, decoder.drafter, 1, "thread", BesidePlan(context=640))
+
+
+def test_in_a_process_beside_the_target_has_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    if usable_cores() < 2:
+        pytest.skip("a process beside needs a core of its own, and there is one core")
+    decoder = decoder_for_model(tiny_model("llama", max_position_embeddings=512), None, Parts("ngram", "chain"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with drafting_beside(decoder, "thread", None) as (drafter, threads):
+        assert (drafter, threads) == (decoder.drafter, 2)  # which a thread takes none of
+    with drafting_beside(decoder, "cpu:1", None) as (drafter, threads):
+        assert threads == 1
+        found = measured_beside(decoder.target, decoder.rule, drafter, threads, "cpu:1", SMALL)
+        assert found.draft_on == "cpu:1"
+        number = drafter._worker.number  # type: ignore[attr-defined]  # which stands for the process
+        assert Path(f"/proc/{number}").exists()
+    assert not Path(f"/proc/{number}").exists()
+
+
+def test_one_core_has_nothing_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_for_model(tiny_model("llama"), None, Parts("ngram", "chain"))
+    monkeypatch.setattr("talon_core.profiles.beside.usable_cores", lambda: 1)
+    with (
+        pytest.raises(ValueError, match="one core, on which nothing works at the same time"),
+        drafting_beside(decoder, "thread", None),
+    ):
+        pass
+
+
+@attrs.frozen
+class Wants(DrafterSpec):
+    """Options of a drafter that wants hidden states."""
+
+    name = "wants"
+
+    def features(self, num_layers: int) -> tuple[int, ...]:
+        return (1,)
+
+    def open(self, target: Any) -> Drafter:
+        return Reads()
+
+
+class Reads(Drafter):
+    """Checks what it is told of the target's hidden states."""
+
+    def __init__(self) -> None:
+        self.read_of: list[int] = []
+        self.told = 0
+
+    def open(self, slot: int, prompt: Any, room: int) -> None:
+        self.read_of = []
+
+    def read(self, parts: Any) -> None:
+        for part in parts.values():
+            assert part.features.shape[0] == part.count
+            self.read_of += range(part.start, part.end)
+
+    def propose(self, frontiers: Any) -> Proposed:
+        return Proposed([Candidates.unknown(one.nodes) for one in frontiers], 1)
+
+    def commit(self, committed: Any) -> None:
+        assert self.read_of == [*range(SMALL.context - 1)]  # all of the prompt but its last token
+        for one in committed.values():
+            assert (len(one.tokens), one.nodes.tolist(), len(one.features)) == (1, [0], 1)
+        self.told += 1
+
+
+def test_a_drafter_of_hidden_states_hears_those_that_the_target_has_given() -> None:
+    decoder = decoder_for_model(tiny_model("llama", max_position_embeddings=512), None, Parts(Wants(), "chain"))
+    assert isinstance(decoder.drafter, Reads)
+    measured_beside(decoder.target, decoder.rule, decoder.drafter, 1, "thread", SMALL)
+    assert decoder.drafter.told >= 4
