@@ -1,6 +1,7 @@
 """Passes whose every input is in device memory: sent in one copy, recorded once a shape, repeated without Python."""
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
-from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.cache import TreeCache, bucket
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
@@ -28,12 +29,23 @@ FEWEST_NODES = 32
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
 
 
-def bucket(count: int) -> int:
-    """The size at which a pass over `count` nodes is captured: a power of two, or from 32 on half way to the next."""
-    size = 1
+SPARE_SHARE = 4
+"""A cache takes up to one in so many parts of the memory that is free where it need not."""
+
+SPARE_BYTES = 2**28
+"""What it takes where nobody knows how much memory is free."""
+
+
+def node_room(count: int) -> int:
+    """For how many nodes of each tree a pass over trees of up to `count` nodes has room: hardly anything follows it."""
+    size = FEWEST_NODES
     while size < count:
-        size *= 2
-    return size * 3 // 4 if size > 32 and count <= size * 3 // 4 else size
+        size *= 4
+    return size
+
+
+def _spare_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] // SPARE_SHARE if device.type == "cuda" else SPARE_BYTES
 
 
 @attrs.frozen(eq=False)
@@ -111,7 +123,7 @@ class DeviceExecutor(Executor):
     can_walk = True
 
     def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
-        super().__init__(attention, device, TreeCache(GRANULE))
+        super().__init__(attention, device, TreeCache(GRANULE, 1, partial(_spare_bytes, device)))
         self._backend = attention
         self._recordings = Recordings(recorder)
         self._reallocations = self.cache.reallocations
@@ -185,9 +197,9 @@ class DeviceExecutor(Executor):
         if all(np.array_equal(path, np.arange(len(path))) for path in paths.values()):
             self.cache.commit(paths)  # nothing moves
             return
-        slots = len(self.cache.lengths)
+        slots = self.cache.slots
         sequences = np.zeros((slots, 4), dtype=np.int32)
-        sequences[:, 0] = self.cache.lengths
+        sequences[: len(self.cache.lengths), 0] = self.cache.lengths
         walks = np.full((slots, 2 + max(map(len, paths.values()))), -1, dtype=np.int32)
         walks[:, 0] = 0
         for slot, path in paths.items():
@@ -231,12 +243,12 @@ class DeviceExecutor(Executor):
         check_numbers(inputs, more)
         starts = [length + staged for length, staged in zip(self.cache.lengths, self.cache.staged, strict=True)]
         ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
-        self.cache.make_room(max(ends) + 1)  # one row for what is padding
+        self.cache.make_room(max(ends))
         if self._reallocations != self.cache.reallocations:
             self._recordings.forget_passes()
             self._reallocations = self.cache.reallocations
-        nodes = max(FEWEST_NODES, bucket(int(inputs.layout.nodes.max())))
-        shape = PackedShape(len(starts), nodes, bucket(inputs.layout.queries))
+        nodes = node_room(int(inputs.layout.nodes.max()))
+        shape = PackedShape(self.cache.slots, nodes, bucket(inputs.layout.queries))
         key = ("pass", kind, shape)
         found = self._recordings.find(key)
         if found is None:
