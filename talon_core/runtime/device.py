@@ -17,6 +17,7 @@ from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Walks
 from talon_core.runtime.recordings import Recordings
+from talon_core.runtime.transfers import fetched, sent
 from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
@@ -128,6 +129,7 @@ class DeviceExecutor(Executor):
         self._recordings = Recordings(recorder)
         self._reallocations = self.cache.reallocations
         self._ends: dict[frozenset[int], Tensor] = {}
+        self._walked = torch.empty(0)  # places of accepted nodes among those of all trees, shape `(slots, longest)`
         self._mover: tuple[int, Callable[[Tensor, Tensor], None]] | None = None
 
     @property
@@ -146,7 +148,7 @@ class DeviceExecutor(Executor):
         kind: Hashable,
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
-        return self._run(inputs, lambda sent: work(self._view(sent)), kind, more)
+        return self._run(inputs, lambda given: work(self._view(given)), kind, more)
 
     @torch.inference_mode()
     def walk(
@@ -167,22 +169,23 @@ class DeviceExecutor(Executor):
             walked = len(own) - unwalked.get(slot, 0)
             parents[slot][:walked] = own[:walked]
 
-        def walk(sent: _DevicePass) -> tuple[Tensor, Made]:
-            made = work(self._view(sent))
-            layout = sent.layout
+        def walk(given: _DevicePass) -> tuple[Tensor, Tensor, Made]:
+            made = work(self._view(given))
+            layout = given.layout
             walks = self._backend.greedy_walk(
                 made[0].argmax(-1),
-                sent.ids,
-                sent.more["parents"],
+                given.ids,
+                given.more["parents"],
                 layout.sequences,
                 self._ends[ends],
                 layout.depths.shape[1],
             )
             self._move(layout.sequences, walks)
-            return walks, made
+            return walks, walks[:, 2:].clamp(min=0) + layout.sequences[:, 3:], made
 
-        walks, made = self._run(inputs, walk, ("walk", kind, ends), {"parents": Numbers(np.concatenate(parents), -1)})
-        found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
+        more = {"parents": Numbers(np.concatenate(parents), -1)}
+        walks, self._walked, made = self._run(inputs, walk, ("walk", kind, ends), more)
+        found = fetched(walks).numpy().astype(np.int64)  # the round's only copy to the host
         paths = {
             slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1]))
             for slot in range(len(inputs.counts))
@@ -190,6 +193,15 @@ class DeviceExecutor(Executor):
         }
         self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
         return made, paths
+
+    def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
+        if not walks:
+            return {}
+        # their places are on the device already; what is behind a path's end is the row of some node
+        longest = max(len(path) for path, _ in walks.values())
+        places = self._walked[:, :longest].reshape(-1).clamp(max=len(rows) - 1)
+        found = rows.index_select(0, places)
+        return {slot: found[slot * longest :][: len(path)] for slot, (path, _) in walks.items()}
 
     @torch.inference_mode()
     def commit(self, paths: Mapping[int, IntArray]) -> None:
@@ -205,7 +217,7 @@ class DeviceExecutor(Executor):
         for slot, path in paths.items():
             walks[slot, 0] = len(path)
             walks[slot, 2 : 2 + len(path)] = path
-        numbers = torch.from_numpy(np.concatenate([sequences.ravel(), walks.ravel()])).to(self.device)
+        numbers = sent(np.concatenate([sequences.ravel(), walks.ravel()]), self.device)
         self._move(numbers[: sequences.size].reshape(sequences.shape), numbers[sequences.size :].reshape(walks.shape))
         self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
@@ -232,10 +244,10 @@ class DeviceExecutor(Executor):
     def forget(self) -> None:
         self._recordings.forget()
 
-    def _view(self, sent: _DevicePass) -> TreeView:
-        this_pass = TreePass(sent.layout, self._backend.attend_packed)
-        more = {name: numbers.long() for name, numbers in sent.more.items()}
-        return TreeView(sent.ids.long(), sent.positions.long(), this_pass, more)
+    def _view(self, given: _DevicePass) -> TreeView:
+        this_pass = TreePass(given.layout, self._backend.attend_packed)
+        more = {name: numbers.long() for name, numbers in given.more.items()}
+        return TreeView(given.ids.long(), given.positions.long(), this_pass, more)
 
     def _run(
         self, inputs: PassInputs, work: Callable[[_DevicePass], T], kind: Hashable, more: Mapping[str, Numbers]

@@ -52,8 +52,10 @@ def run(executor: DeviceExecutor, walked: bool, trees: dict[int, TokenTree]) -> 
     inputs = executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
     if walked:
         made, walks = executor.walk(inputs, outputs, "outputs", [*trees], frozenset())
+        states = executor.walked_rows(made[1][: inputs.layout.queries], inputs, walks)
         for slot, (path, token) in walks.items():
             assert token == int(TABLE[trees[slot].tokens[path[-1]]].argmax())
+            assert torch.equal(states[slot], STATES[trees[slot].tokens[path]])
     else:
         made = executor.run(inputs, outputs, "outputs")
         executor.commit({slot: np.array([0]) for slot in trees})
@@ -71,7 +73,7 @@ def test_a_hundred_mixed_requests_keep_few_recordings_and_one_memory(monkeypatch
             assert torch.equal(found, expected)
         assert len(recorder.alive) <= 10
         rows = max(FEWEST_ROWS, 1 << (bucket(most) - 1).bit_length())
-        walks = sum(FEWEST_ROWS * (2 + nodes) * 4 for nodes in (32, 128))  # for the longest paths of each
+        walks = sum(FEWEST_ROWS * (2 + 2 * nodes) * 4 for nodes in (32, 128))  # for the longest paths of each
         assert recorder.retained <= rows * (VOCAB + WIDTH) * 4 + walks
     assert executor.recorded == len(recorder.alive) == 10
     assert recorder.recorded > 20  # there were more than are kept
