@@ -19,7 +19,7 @@ from torch import Tensor
 from talon_core.errors import one_line
 
 MOST_BYTES = 2**27
-"""Bytes that the scores of a part of the queries may take, of one query at least: 128 MiB. PyTorch has about four
+"""Bytes that the scores of a part of the queries may take, of one query at least: 134 MB. PyTorch has about four
 tensors of this size at a time where it computes without a fused kernel."""
 
 TRIAL_ERROR = 0.04
