@@ -51,9 +51,12 @@ class TreeLayout:
         )
 
     @classmethod
-    def chain(cls, start: int, count: int) -> "TreeLayout":
-        """The layout of one sequence whose next `count` tokens, from position `start` on, follow one another."""
-        return cls(np.array([start]), (np.arange(-1, count - 1),), np.zeros(1, dtype=np.int64))
+    def chain(cls, start: int, count: int, first: int = 0) -> "TreeLayout":
+        """The layout of one sequence whose next `count` tokens, from position `start` on, follow one another.
+
+        The queries are those from the `first` on.
+        """
+        return cls(np.array([start]), (np.arange(-1, count - 1),), np.array([first], dtype=np.int64))
 
     @cached_property
     def nodes(self) -> IntArray:

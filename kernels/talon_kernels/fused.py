@@ -109,7 +109,7 @@ def _gate_forward(module: nn.Module, kind: str) -> Forward:
         gate, up, down = (children.get(name) for name in MLP_CHILDREN)
         if args or kwargs or gate is None or up is None or down is None or holder.get("act_fn") is not activation:
             return own(module, x, *args, **kwargs)
-        if listened_to(children.get("act_fn")) or (torch.is_grad_enabled() and x.requires_grad):
+        if listened_to(children.get("act_fn")) or _learns(module, x):
             return own(module, x)
         return down(gated_unit(gate(x), up(x), kind, backend="triton"))
 
@@ -148,7 +148,7 @@ def _layer_forward(module: nn.Module, name: str, offset: float) -> Forward:
         weight = second._parameters.get("weight") if second is not None else None
         if args or attention is None or mlp is None or first is None or not _fits(hidden_states, weight):
             return own(module, hidden_states, *args, **kwargs)
-        if listened_to(second):
+        if listened_to(second) or _learns(module, hidden_states):
             return own(module, hidden_states, **kwargs)
         assert weight is not None
         attended = attention(hidden_states=first(hidden_states), **kwargs)[0]
@@ -156,6 +156,13 @@ def _layer_forward(module: nn.Module, name: str, offset: float) -> Forward:
         return total + mlp(normed)
 
     return forward
+
+
+def _learns(module: nn.Module, x: Tensor) -> bool:
+    """Whether somebody wants a gradient of an input, or of a parameter of a module or of its parts."""
+    if not torch.is_grad_enabled():
+        return False
+    return x.requires_grad or any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _plain(weight: Tensor) -> bool:

@@ -56,6 +56,9 @@ class Multiprocessor:
 CDNA3 = Multiprocessor(64, 32, 64 * 1024, kept=0, shared_step=512, registers=131072, register_step=512)
 """A compute unit of gfx942: four units of eight wavefronts, each with 512 vector registers a lane."""
 
+AMD = {"gfx942": CDNA3}
+"""By architecture. Others have wavefronts of 32 lanes or more shared memory, and no test compiles anything for them."""
+
 
 def nvidia(threads: int, shared: int) -> Multiprocessor:
     """A multiprocessor of NVIDIA's, from compute capability 8.0 on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,13 +36,28 @@ def triton_cannot(device: torch.device, dtype: torch.dtype | None = None) -> str
         return "TRITON_INTERPRET makes it run on the CPU, which cannot follow addresses in a GPU's memory"
     if device.type != "cuda" and not (device.type == "cpu" and interpreted):
         return f"it runs on GPUs, not on {device}; on the CPU only if TRITON_INTERPRET=1 is set before it is first used"
-    if not interpreted and not any(map(which, [os.environ.get("CC") or "cc", "gcc", "clang"])):
-        return "triton needs a C compiler for its launches, and there is none"
-    headers = _python_headers()
-    if not interpreted and not (headers / "Python.h").exists():
-        return f"triton needs Python.h for its launches, and {headers} has none; install python3-dev, or python3-devel"
+    missing = None if interpreted else missing_for_launches(os.environ.get("CC") or "cc")
+    if missing is not None:
+        return missing
     if dtype is not None and dtype not in TYPES:
         return f"it computes in float32, bfloat16 and float16, not in {dtype}"
+    return None
+
+
+@cache
+def missing_for_launches(compiler: str) -> str | None:
+    """What triton needs for its launches and does not find, as the end of a sentence; None if nothing is missing.
+
+    It is looked for once, as each call of a kernel asks.
+
+    Args:
+        compiler: what is tried besides "gcc" and "clang".
+    """
+    if not any(map(which, [compiler, "gcc", "clang"])):
+        return "triton needs a C compiler for its launches, and there is none"
+    headers = _python_headers()
+    if not (headers / "Python.h").exists():
+        return f"triton needs Python.h for its launches, and {headers} has none; install python3-dev, or python3-devel"
     return None
 
 

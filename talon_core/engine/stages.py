@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any
 
 import attrs
-import torch
 
 from talon_core.allocation import Allocator, NextRound, Planner
 from talon_core.costs import Costs, MeasuredCosts
@@ -25,6 +24,7 @@ from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.runtime.transfers import sent
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree, read_only
 
@@ -258,7 +258,7 @@ class Stages:
                     chosen = self._sequences[slot].accept(parts.rule, trees[slot], logits)
                     features = outputs.features
                     if features is not None:
-                        features = features[torch.as_tensor(chosen.path)]
+                        features = features.index_select(0, sent(chosen.path, features.device))
                     accepted[slot] = Accepted(chosen.path, chosen.token, features)
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers

@@ -15,12 +15,12 @@ from talon_core.errors import PluginError, blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast
 from talon_core.hf.model import AttentionSwitch, evaluating
+from talon_core.rule import Accepted
 from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.executor import Executor, TreeView
 from talon_core.runtime.inputs import PassInputs, Staged
 from talon_core.runtime.modules import Modules, hooks_of, marks_of, recorded_parts
 from talon_core.runtime.passes import Pass
-from talon_core.runtime.recording import Walks
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
 from talon_core.target import ALL_WALKED
@@ -211,7 +211,7 @@ class ModelRunner:
         slots: Collection[int],
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
-    ) -> tuple[Ran, Walks]:
+    ) -> tuple[Ran, dict[int, Accepted]]:
         """Run whole trees; where asked, walk along the most likely tokens and commit the paths, all on the device.
 
         Args:
@@ -221,11 +221,13 @@ class ModelRunner:
             unwalked: as in `Target.verify`.
 
         Returns:
-            What `run` returns, and of each slot that was walked the accepted nodes and the token after them.
+            What `run` returns, and what was accepted of each slot that was walked.
         """
         inputs = self.executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
         made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked)
-        return _ran(inputs, made), walks
+        ran = _ran(inputs, made)
+        features = self.executor.walked_rows(ran.features, inputs, walks) if ran.features is not None else {}
+        return ran, {slot: Accepted(path, token, features.get(slot)) for slot, (path, token) in walks.items()}
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         """Keep these of the staged nodes of each slot, ascending, and forget the others."""

@@ -17,7 +17,6 @@ from talon_core.hf.checks import check_autocast, checked_model, why_not_together
 from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel
 from talon_core.hf.runner import ModelRunner, Ran
-from talon_core.rule import Accepted
 from talon_core.runtime.blocks import forget_widened, layers_in_blocks
 from talon_core.runtime.device import executor_for
 from talon_core.runtime.executor import Executor
@@ -144,14 +143,8 @@ class HFTarget(NetworkTarget):
         ends = self._walked_ends(greedy)
         if ends is None:
             return Verified(_split(self.runner.run({slot: (tree, 0) for slot, tree in trees.items()}), trees))
-        ran, walks = self.runner.walk(trees, [slot for slot, own in greedy.items() if own == ends], ends, unwalked)
-        accepted = {}
-        for slot, (path, token) in walks.items():
-            features = None
-            if ran.features is not None:
-                places = torch.from_numpy(path + ran.starts[slot]).to(self.device)
-                features = ran.features.index_select(0, places)
-            accepted[slot] = Accepted(path, token, features)
+        slots = [slot for slot, own in greedy.items() if own == ends]
+        ran, accepted = self.runner.walk(trees, slots, ends, unwalked)
         return Verified(_split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted)
 
     def _walked_ends(self, greedy: Mapping[int, frozenset[int]]) -> frozenset[int] | None:

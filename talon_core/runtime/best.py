@@ -13,6 +13,7 @@ from talon_core.drafter import Frontier
 from talon_core.errors import is_whole
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.scores import best_numbers
+from talon_core.runtime.transfers import fetched, sent
 from talon_core.tree import FloatArray, IntArray
 
 
@@ -90,7 +91,7 @@ class Best:
     def read(cls, found: tuple[Tensor, Tensor], vocabulary: Vocabulary) -> "Best":
         """What `best_numbers` found, and the scores it was found in; one copy to the host."""
         numbers, scores = found
-        tokens, logp = np.split(numbers.cpu().numpy(), 2, axis=1)
+        tokens, logp = np.split(fetched(numbers).numpy(), 2, axis=1)
         return cls(vocabulary, scores, vocabulary.named(tokens.astype(np.int64)), logp.astype(np.float64))
 
     @classmethod
@@ -193,7 +194,7 @@ def rows_at(rows: Tensor, places: IntArray) -> Tensor:
     first, last = int(places[0]), int(places[-1])
     if last - first + 1 == len(places):
         return rows[first : last + 1]
-    return rows.index_select(0, torch.from_numpy(places).to(rows.device))
+    return rows.index_select(0, sent(places, rows.device))
 
 
 def best_by(

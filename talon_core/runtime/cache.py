@@ -13,6 +13,14 @@ from talon_core.target import check_open
 from talon_core.tree import IntArray
 
 
+def bucket(count: int) -> int:
+    """One of few sizes that has room for `count`: a power of two, or from 32 on half way to the next."""
+    size = 1
+    while size < count:
+        size *= 2
+    return size * 3 // 4 if size > 32 and count <= size * 3 // 4 else size
+
+
 class TreeCache:
     """Keys and values of sequences in slots: of each `lengths[slot]` committed rows, then the rows of its tree.
 
@@ -23,6 +31,9 @@ class TreeCache:
 
     Args:
         granule: buffers have a multiple of so many rows.
+        padding: rows of each slot behind all that is asked for, for what is padding.
+        spare: tells how many bytes of buffers may stay, or be made, where smaller ones would do. Whoever keeps their
+            addresses needs others less often then.
 
     Attributes:
         lengths: committed rows of each slot; 0 for one that is not open.
@@ -31,8 +42,10 @@ class TreeCache:
         passes: how many passes over trees have been run.
     """
 
-    def __init__(self, granule: int = 1) -> None:
+    def __init__(self, granule: int = 1, padding: int = 0, spare: Callable[[], int] = lambda: 0) -> None:
         self._granule = granule
+        self._padding = padding
+        self._spare = spare
         self.lengths: list[int] = []
         self.staged: list[int] = []
         self.reallocations = 0
@@ -41,6 +54,8 @@ class TreeCache:
         self._needed = (0, 0)  # most slots and rows since all were closed
         self._slots = 0  # of the buffers
         self._capacity = 0
+        self._had = (0, 0)  # most slots and rows of buffers that were given up for others
+        self._row_bytes = 0  # of all layers, as those had them
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._writes: _Write = _nowhere
@@ -48,20 +63,23 @@ class TreeCache:
     def open(self, slot: int, room: int) -> None:
         """Let a sequence have a slot, with so many rows, committed and staged together; more are made where needed.
 
-        Buffers in which nothing is kept are given up where they are too small, or were much too large for all that
-        came between the last two times that every slot was closed.
+        Buffers in which nothing is kept are given up where they are too small; and where they were much too large for
+        all that came between the last two times that every slot was closed, unless they are no larger than may be
+        spared.
         """
         if not is_whole(slot) or slot < 0:
             raise ValueError(f"the slot is {slot!r}; it must be a whole number and at least 0")
         self.close(slot)
         if not self._rooms:
             slots, rows = self._needed
-            if self._slots > 2 * slots or self._capacity > 4 * self._rounded(rows):
+            too_large = self._slots > 2 * slots or self._capacity > 4 * self._rounded(rows)
+            if too_large and not 0 < self.nbytes <= self._spare():
                 self._give_up()
+                self._had = (0, 0)
             self._needed = (0, 0)
         self._needed = max(self._needed[0], slot + 1), max(self._needed[1], room)
         self._rooms[slot] = room
-        if room > self._capacity and not self._keeps:
+        if room + self._padding > self._capacity and not self._keeps:
             self._give_up()
         grown = max(0, slot + 1 - len(self.lengths))
         self.lengths += [0] * grown
@@ -93,6 +111,7 @@ class TreeCache:
 
     def _give_up(self) -> None:
         """Have no buffers, and no slots behind the last one that is open."""
+        self._note_size()
         self._keys.clear()
         self._values.clear()
         self._slots = self._capacity = 0
@@ -189,18 +208,20 @@ class TreeCache:
 
     def make_room(self, capacity: int) -> None:
         """Let each slot have at least `capacity` rows, committed and staged together; nothing is lost."""
-        asked = max([capacity, *self._rooms.values()])
+        capacity += self._padding
+        asked = max([capacity, *(room + self._padding for room in self._rooms.values())])
         self._needed = self._needed[0], max(self._needed[1], asked)
         slots = len(self.lengths)
         if asked <= self._capacity and slots <= self._slots:
             return
+        self._note_size()
         if not self._keeps:
             self._keys.clear()
             self._values.clear()
             self._capacity = 0
         elif capacity > self._capacity:  # a text is longer than was thought: do not come back soon
             asked = max(asked, self._capacity + self._capacity // 2)
-        rows = max(self._rounded(asked), self._capacity)
+        slots, rows = self._generous(slots, max(self._rounded(asked), self._capacity))
         counts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
         kept = [(slot, count) for slot, count in enumerate(counts) if count]
         for buffers in (self._keys, self._values):
@@ -211,6 +232,20 @@ class TreeCache:
                 buffers[layer] = new
         self._slots, self._capacity = slots, rows
         self.reallocations += 1
+
+    def _note_size(self) -> None:
+        """Before buffers are given up for others: how large they are."""
+        if self._keys and self._capacity:
+            self._row_bytes = self.nbytes // (self._slots * self._capacity)
+            self._had = max(self._had[0], self._slots), max(self._had[1], self._capacity)
+
+    def _generous(self, slots: int, rows: int) -> tuple[int, int]:
+        """How many slots and rows new buffers have that need so many: more, as long as that may be spared."""
+        for most_slots, most_rows in ((max(slots, self._had[0]), max(rows, self._had[1])), (slots, rows)):
+            roomy = bucket(most_slots), self._granule * bucket(-(-most_rows // self._granule))
+            if 0 < roomy[0] * roomy[1] * self._row_bytes <= self._spare():
+                return roomy
+        return slots, rows
 
     def _rounded(self, capacity: int) -> int:
         return -(-capacity // self._granule) * self._granule
@@ -264,6 +299,11 @@ class TreeCache:
     def capacity(self) -> int:
         """Rows of each sequence in the buffers."""
         return self._capacity
+
+    @property
+    def slots(self) -> int:
+        """Sequences that the buffers have rows for."""
+        return self._slots
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Committed rows of the longest sequence; models ask when they are not told positions."""

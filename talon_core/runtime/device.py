@@ -1,6 +1,7 @@
 """Passes whose every input is in device memory: sent in one copy, recorded once a shape, repeated without Python."""
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
-from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.cache import TreeCache, bucket
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Walks
 from talon_core.runtime.recordings import Recordings
+from talon_core.runtime.transfers import fetched, sent
 from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
@@ -28,12 +30,23 @@ FEWEST_NODES = 32
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
 
 
-def bucket(count: int) -> int:
-    """The size at which a pass over `count` nodes is captured: a power of two, or from 32 on half way to the next."""
-    size = 1
+SPARE_SHARE = 4
+"""A cache takes up to one in so many parts of the memory that is free where it need not."""
+
+SPARE_BYTES = 2**28
+"""What it takes where nobody knows how much memory is free."""
+
+
+def node_room(count: int) -> int:
+    """For how many nodes of each tree a pass over trees of up to `count` nodes has room: hardly anything follows it."""
+    size = FEWEST_NODES
     while size < count:
-        size *= 2
-    return size * 3 // 4 if size > 32 and count <= size * 3 // 4 else size
+        size *= 4
+    return size
+
+
+def _spare_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] // SPARE_SHARE if device.type == "cuda" else SPARE_BYTES
 
 
 @attrs.frozen(eq=False)
@@ -111,11 +124,12 @@ class DeviceExecutor(Executor):
     can_walk = True
 
     def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
-        super().__init__(attention, device, TreeCache(GRANULE))
+        super().__init__(attention, device, TreeCache(GRANULE, 1, partial(_spare_bytes, device)))
         self._backend = attention
         self._recordings = Recordings(recorder)
         self._reallocations = self.cache.reallocations
         self._ends: dict[frozenset[int], Tensor] = {}
+        self._walked = torch.empty(0)  # places of accepted nodes among those of all trees, shape `(slots, longest)`
         self._mover: tuple[int, Callable[[Tensor, Tensor], None]] | None = None
 
     @property
@@ -134,7 +148,7 @@ class DeviceExecutor(Executor):
         kind: Hashable,
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
-        return self._run(inputs, lambda sent: work(self._view(sent)), kind, more)
+        return self._run(inputs, lambda given: work(self._view(given)), kind, more)
 
     @torch.inference_mode()
     def walk(
@@ -155,22 +169,23 @@ class DeviceExecutor(Executor):
             walked = len(own) - unwalked.get(slot, 0)
             parents[slot][:walked] = own[:walked]
 
-        def walk(sent: _DevicePass) -> tuple[Tensor, Made]:
-            made = work(self._view(sent))
-            layout = sent.layout
+        def walk(given: _DevicePass) -> tuple[Tensor, Tensor, Made]:
+            made = work(self._view(given))
+            layout = given.layout
             walks = self._backend.greedy_walk(
                 made[0].argmax(-1),
-                sent.ids,
-                sent.more["parents"],
+                given.ids,
+                given.more["parents"],
                 layout.sequences,
                 self._ends[ends],
                 layout.depths.shape[1],
             )
             self._move(layout.sequences, walks)
-            return walks, made
+            return walks, walks[:, 2:].clamp(min=0) + layout.sequences[:, 3:], made
 
-        walks, made = self._run(inputs, walk, ("walk", kind, ends), {"parents": Numbers(np.concatenate(parents), -1)})
-        found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
+        more = {"parents": Numbers(np.concatenate(parents), -1)}
+        walks, self._walked, made = self._run(inputs, walk, ("walk", kind, ends), more)
+        found = fetched(walks).numpy().astype(np.int64)  # the round's only copy to the host
         paths = {
             slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1]))
             for slot in range(len(inputs.counts))
@@ -179,21 +194,30 @@ class DeviceExecutor(Executor):
         self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
         return made, paths
 
+    def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
+        if not walks:
+            return {}
+        # their places are on the device already; what is behind a path's end is the row of some node
+        longest = max(len(path) for path, _ in walks.values())
+        places = self._walked[:, :longest].reshape(-1).clamp(max=len(rows) - 1)
+        found = rows.index_select(0, places)
+        return {slot: found[slot * longest :][: len(path)] for slot, (path, _) in walks.items()}
+
     @torch.inference_mode()
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         self._check_paths(paths)
         if all(np.array_equal(path, np.arange(len(path))) for path in paths.values()):
             self.cache.commit(paths)  # nothing moves
             return
-        slots = len(self.cache.lengths)
+        slots = self.cache.slots
         sequences = np.zeros((slots, 4), dtype=np.int32)
-        sequences[:, 0] = self.cache.lengths
+        sequences[: len(self.cache.lengths), 0] = self.cache.lengths
         walks = np.full((slots, 2 + max(map(len, paths.values()))), -1, dtype=np.int32)
         walks[:, 0] = 0
         for slot, path in paths.items():
             walks[slot, 0] = len(path)
             walks[slot, 2 : 2 + len(path)] = path
-        numbers = torch.from_numpy(np.concatenate([sequences.ravel(), walks.ravel()])).to(self.device)
+        numbers = sent(np.concatenate([sequences.ravel(), walks.ravel()]), self.device)
         self._move(numbers[: sequences.size].reshape(sequences.shape), numbers[sequences.size :].reshape(walks.shape))
         self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
@@ -220,10 +244,10 @@ class DeviceExecutor(Executor):
     def forget(self) -> None:
         self._recordings.forget()
 
-    def _view(self, sent: _DevicePass) -> TreeView:
-        this_pass = TreePass(sent.layout, self._backend.attend_packed)
-        more = {name: numbers.long() for name, numbers in sent.more.items()}
-        return TreeView(sent.ids.long(), sent.positions.long(), this_pass, more)
+    def _view(self, given: _DevicePass) -> TreeView:
+        this_pass = TreePass(given.layout, self._backend.attend_packed)
+        more = {name: numbers.long() for name, numbers in given.more.items()}
+        return TreeView(given.ids.long(), given.positions.long(), this_pass, more)
 
     def _run(
         self, inputs: PassInputs, work: Callable[[_DevicePass], T], kind: Hashable, more: Mapping[str, Numbers]
@@ -231,12 +255,12 @@ class DeviceExecutor(Executor):
         check_numbers(inputs, more)
         starts = [length + staged for length, staged in zip(self.cache.lengths, self.cache.staged, strict=True)]
         ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
-        self.cache.make_room(max(ends) + 1)  # one row for what is padding
+        self.cache.make_room(max(ends))
         if self._reallocations != self.cache.reallocations:
             self._recordings.forget_passes()
             self._reallocations = self.cache.reallocations
-        nodes = max(FEWEST_NODES, bucket(int(inputs.layout.nodes.max())))
-        shape = PackedShape(len(starts), nodes, bucket(inputs.layout.queries))
+        nodes = node_room(int(inputs.layout.nodes.max()))
+        shape = PackedShape(self.cache.slots, nodes, bucket(inputs.layout.queries))
         key = ("pass", kind, shape)
         found = self._recordings.find(key)
         if found is None:

@@ -22,6 +22,7 @@ from talon_core.runtime.passes import Pass, PromptPass, TreePass
 from talon_core.runtime.recording import PassRecorder, Walks
 from talon_core.runtime.repeating import RepeatedPasses
 from talon_core.runtime.scores import best_numbers
+from talon_core.runtime.transfers import sent
 from talon_core.target import ALL_WALKED
 from talon_core.tree import IntArray
 
@@ -270,6 +271,20 @@ class Executor(ABC):
             RuntimeError: if this executor cannot.
         """
         raise RuntimeError(f"{type(self).__name__} does not walk; ask its `can_walk` first")
+
+    def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
+        """The rows of the accepted nodes, out of those of all nodes of the last `walk`.
+
+        Args:
+            rows: what its pass returned, or made of that, shape `(queries, ..)`.
+            inputs: of the walk.
+            walks: what it found.
+
+        Returns:
+            By slot, shape `(path, ..)`, in memory of their own.
+        """
+        starts = inputs.layout.starts
+        return {slot: rows.index_select(0, sent(path + starts[slot], rows.device)) for slot, (path, _) in walks.items()}
 
     @abstractmethod
     def forget(self) -> None:

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend, PackedLayout, TreeLayout
+from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, TreeLayout
+from talon_core.runtime.causal import MOST_BYTES, causal_attention
 
 CHEAP = 4
 """Plain causal attention needs as many queries as keys. Queries for tokens that are cached already cost less than a
@@ -75,6 +76,8 @@ class TreePass(Pass):
 class PromptPass(Pass):
     """A pass over prompts, one a row, from the same position on: plain causal attention serves them best.
 
+    On a CPU it is PyTorch's, with a mask where tokens are cached already; elsewhere it is `causal_attention`.
+
     Args:
         start: tokens of each that are in the cache already.
         count: tokens of each in the pass; shorter ones are padded at the end.
@@ -85,15 +88,17 @@ class PromptPass(Pass):
         super().__init__()
         self._start = start
         self._count = count
-        self._chain = TreeLayout.chain(start, count)
+        self._chains: dict[int, list[TreeLayout]] = {}  # by the most queries of each
         self._masks: dict[tuple[int | None, torch.device], Tensor] = {}
         self._backend = backend
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         if options["softcap"] is not None or options["sinks"] is not None:
             rows = zip(query, key, value, strict=True)
-            return torch.stack([self._backend.attend(q, k[None], v[None], self._chain, **options) for q, k, v in rows])
-        end, window = key.shape[2], options["window"]
+            return torch.stack([self._as_chain(*row, options) for row in rows])
+        scale, end, window = options["scale"], key.shape[2], options["window"]
+        if query.device.type != "cpu":
+            return causal_attention(query, key, value, scale=scale, window=window)
         every = window is None or window >= end  # that came before is seen
         unread = 0
         if every and 0 < CHEAP * self._start <= self._count:
@@ -102,13 +107,32 @@ class PromptPass(Pass):
         mask = None if every and unread == self._start else self._mask(end, window, query.device)
         grouped = key.shape[1] != query.shape[1]
         causal = mask is None and query.shape[2] > 1
-        if mask is not None and grouped and query.is_cuda:  # of grouped heads, only plain causality has a kernel
-            group = query.shape[1] // key.shape[1]
-            key, value, grouped = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), False
         out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, scale=options["scale"], enable_gqa=grouped
+            query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
         )
         return out[:, :, unread:]
+
+    def _as_chain(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+        """One row; on a device in parts, unless the backend keeps scores to itself."""
+        most = self._count
+        if query.device.type != "cpu" and not isinstance(self._backend, DeviceBackend):
+            of_query = query.shape[0] * (self._start + self._count) * max(query.element_size(), 4)
+            most = max(1, MOST_BYTES // of_query)
+        parts = torch.split(query, most, dim=1)
+        found = [
+            self._backend.attend(part, key[None], value[None], chain, **options)
+            for part, chain in zip(parts, self._layouts(most), strict=True)
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+    def _layouts(self, most: int) -> list[TreeLayout]:
+        """The row's tokens as a chain, so many queries in each layout; made once for all layers."""
+        if most not in self._chains:
+            firsts = range(0, self._count, most)
+            self._chains[most] = [
+                TreeLayout.chain(self._start, min(first + most, self._count), first) for first in firsts
+            ]
+        return self._chains[most]
 
     def _mask(self, end: int, window: int | None, device: torch.device) -> Tensor:
         """Which of the positions up to `end` each query sees, made once for all layers of a device."""

@@ -406,6 +406,34 @@ def test_long_prompts_are_read_in_parts(shared, tmp_path, monkeypatch):
     check_drafting(shared, CASES["three layers"], path, [shared.Rounds.random(1, VOCAB, 33, (5, 3))])
 
 
+def test_prompts_of_several_lengths_are_read_in_one_pass_where_there_is_room(shared, tmp_path, monkeypatch):
+    """As on a device, where padding costs less than a pass; each one's candidates are those that it gets alone."""
+    path, rng = written_case(shared, tmp_path, CASES["three layers"]), np.random.default_rng(3)
+    prompts = [rng.integers(3, VOCAB, length) for length in (10, 30, 17, 2)]
+    states = [shared.states_of(target_model(), prompt, STATES)[:-1] for prompt in prompts]
+
+    def read(slots):
+        """The candidates of these slots, and the passes of the head that read their prompts."""
+        decoder, shapes = decoder_of(path), []
+        drafter = decoder.drafter
+        monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 12)
+        monkeypatch.setattr(type(drafter.executor), "prompts", 4)
+        handle = drafter.head.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape[:2])))
+        for slot in slots:
+            drafter.open(slot, prompts[slot], 64)
+        drafter.read({slot: Part(0, len(states[slot]), states[slot]) for slot in slots})
+        handle.remove()
+        trees = [TokenTree([prompt[-1]], [-1], [0.0]) for prompt in prompts]
+        return {slot: shared.ask(drafter, trees[slot], slot=slot) for slot in slots}, shapes
+
+    together, shapes = read(range(4))
+    assert shapes == [(3, 12), (2, 12), (1, 4)]
+    for slot in range(4):
+        (alone,) = read([slot])[0].values()
+        np.testing.assert_array_equal(together[slot].tokens, alone.tokens)
+        np.testing.assert_allclose(together[slot].logp, alone.logp, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("many", [3, 64])
 def test_after_a_pause_the_laws_are_the_formulas(many, shared, tmp_path, monkeypatch):
     """What waits is run at once, or where there is much of it, read as a prompt is."""

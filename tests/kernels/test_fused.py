@@ -137,6 +137,23 @@ def test_hooks_gradients_and_other_types_are_the_models_own_business(device):
             assert torch.equal(norm(x.double()), type(norm).forward(norm, x.double()))
 
 
+@pytest.mark.parametrize("part", ["mlp.gate_proj", "mlp.up_proj", "self_attn.v_proj", "mlp.down_proj"])
+def test_a_weight_that_is_to_learn_has_the_gradient_that_it_has_without(device, part):
+    model = on(device, "llama").requires_grad_(False)
+    weight = model.model.layers[1].get_submodule(part).weight.requires_grad_()
+    ids = torch.arange(3, 8, device=device)[None]
+
+    def gradient():
+        weight.grad = None
+        model(input_ids=ids, use_cache=False).logits.sum().backward()
+        return weight.grad
+
+    expected = gradient()
+    with fuse(model):
+        got = gradient()
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
+
+
 def test_it_is_taken_by_name_only(device):
     registry = load_registry()
     assert isinstance(choose_accelerator(registry, "triton", device, torch.bfloat16), TritonAccelerator)

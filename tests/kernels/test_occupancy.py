@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from talon_kernels.compiling import TARGETS
 from talon_kernels.occupancy import CDNA3, nvidia
@@ -73,3 +74,17 @@ def test_work_is_divided_among_what_the_gpu_holds_at_a_time():
     assert (
         triton._Gpu("other", 10, nvidia(1536, 8 * KB)).programs("this", 4, compiled) == 10
     )  # none fits: it will raise
+
+
+@pytest.mark.parametrize(
+    ("architecture", "programs"), [("gfx942:sramecc+:xnack-", 4 * 304), ("gfx1100", 304), ("gfx950:xnack-", 304)]
+)
+def test_of_a_gpu_that_nothing_is_known_of_each_multiprocessor_gets_one_program(monkeypatch, architecture, programs):
+    kernels = pytest.importorskip("talon_kernels.tree_attention.triton")
+    told = SimpleNamespace(multi_processor_count=304, gcnArchName=architecture)
+    monkeypatch.setattr(torch.version, "hip", "6.3")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: told)
+    gpu = kernels._gpu.__wrapped__(torch.device("cuda:0"))
+    compiled = SimpleNamespace(run=None, n_regs=128, metadata=SimpleNamespace(shared=0))
+    assert gpu.kind == "amd"
+    assert gpu.programs("attend", 4, lambda: compiled) == programs

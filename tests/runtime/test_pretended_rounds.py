@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-NEW_SHAPES = 2
+NEW_SHAPES = 1
 """Sizes of passes that the rounds counted may be the first to have: memory for each is sent once empty."""
 
 
@@ -23,7 +23,7 @@ def told():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["plain", "ngram", "draft model", "alone"])
+@pytest.mark.parametrize("what", ["plain", "ngram", "draft model", "head", "alone"])
 def test_a_pass_has_one_copy_to_the_device_and_one_back_whatever_the_batch(told, what):
     found = told[what]
     assert found["tokens"] == told["expected"]["greedy"][: len(found["tokens"])]
@@ -39,7 +39,7 @@ def test_what_a_drawn_round_asks_does_not_grow(told):
     """Its laws are looked at on the host: each of these is to become less."""
     found = told["sampled"]
     assert found["tokens"] == told["expected"]["sampled"][:1]
-    assert found["fetched"] <= 2 * found["rounds"]
+    assert found["fetched"] <= found["rounds"]
     assert found["sent"] <= 2 * found["rounds"] + NEW_SHAPES
     assert found["asked"] == 0
 

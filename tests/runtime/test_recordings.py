@@ -1,6 +1,7 @@
 """What an executor keeps of what it has recorded: few, and one memory for what all of them return."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from talon_core import TokenTree
 from talon_core.runtime import recordings
-from talon_core.runtime.device import DeviceExecutor, bucket
+from talon_core.runtime.cache import TreeCache, bucket
+from talon_core.runtime.device import GRANULE, DeviceExecutor, node_room
 from talon_core.runtime.executor import TreeView
 from talon_core.runtime.results import FEWEST_ROWS, SharedResults
 from talon_core.testing.plain_device import PlainDevice
@@ -50,8 +52,10 @@ def run(executor: DeviceExecutor, walked: bool, trees: dict[int, TokenTree]) -> 
     inputs = executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
     if walked:
         made, walks = executor.walk(inputs, outputs, "outputs", [*trees], frozenset())
+        states = executor.walked_rows(made[1][: inputs.layout.queries], inputs, walks)
         for slot, (path, token) in walks.items():
             assert token == int(TABLE[trees[slot].tokens[path[-1]]].argmax())
+            assert torch.equal(states[slot], STATES[trees[slot].tokens[path]])
     else:
         made = executor.run(inputs, outputs, "outputs")
         executor.commit({slot: np.array([0]) for slot in trees})
@@ -69,10 +73,56 @@ def test_a_hundred_mixed_requests_keep_few_recordings_and_one_memory(monkeypatch
             assert torch.equal(found, expected)
         assert len(recorder.alive) <= 10
         rows = max(FEWEST_ROWS, 1 << (bucket(most) - 1).bit_length())
-        walks = sum(FEWEST_ROWS * (2 + nodes) * 4 for nodes in (32, 48, 64, 96))  # for the longest paths of each
+        walks = sum(FEWEST_ROWS * (2 + 2 * nodes) * 4 for nodes in (32, 128))  # for the longest paths of each
         assert recorder.retained <= rows * (VOCAB + WIDTH) * 4 + walks
     assert executor.recorded == len(recorder.alive) == 10
     assert recorder.recorded > 20  # there were more than are kept
+
+
+def test_batches_that_come_and_go_are_recorded_about_once_for_each_size() -> None:
+    """A hundred requests of one to nine sequences, whose texts are of all lengths, three rounds each."""
+    executor, recorder = recorded()
+    rng, sizes = np.random.default_rng(1), set()
+    for _ in range(100):
+        slots = range(int(rng.integers(1, 10)))
+        for slot in slots:
+            executor.cache.open(slot, int(rng.integers(100, 6000)))
+        for budget in rng.choice([1, 8, 24, 60], 3):
+            counts = rng.integers(1, budget + 1, len(slots)).tolist()
+            ids = [rng.integers(0, VOCAB, count) for count in counts]
+            trees = [TokenTree(own, np.arange(-1, len(own) - 1), np.zeros(len(own))) for own in ids]
+            inputs = executor.inputs({slot: (tree, 0) for slot, tree in zip(slots, trees, strict=True)})
+            made, walks = executor.walk(inputs, partial(attended, executor.cache), "attended", slots, frozenset())
+            assert torch.equal(made[0][: sum(counts)], STATES[torch.from_numpy(np.concatenate(ids))])
+            assert {*walks} == {*slots}
+            sizes.add((bucket(sum(counts)), node_room(max(counts))))
+        for slot in slots:
+            executor.cache.close(slot)
+    assert (
+        executor.cache.reallocations <= 10
+    )  # for most requests they would be others if they were no larger than asked
+    assert recorder.recorded <= 2 * len(sizes) <= 40
+
+
+def test_a_text_that_takes_all_its_room_needs_no_other_buffers() -> None:
+    executor, recorder = recorded()
+    executor.cache.open(0, GRANULE)
+    executor.cache.make_room(0)
+    executor.cache.lengths[0] = GRANULE - 3
+    before = executor.cache.reallocations
+    for _ in range(3):
+        tree = TokenTree([1], [-1], [0.0])
+        executor.walk(executor.inputs({0: (tree, 0)}), partial(attended, executor.cache), "attended", [0], frozenset())
+    assert executor.cache.lengths == [GRANULE]
+    assert (executor.cache.reallocations, recorder.recorded) == (before, 1)
+
+
+def attended(cache: TreeCache, view: TreeView) -> tuple[Tensor]:
+    """States of a model of one layer, to whose attention nobody listens."""
+    states = STATES[view.ids]
+    keys, values = cache.update(states[None, None], states[None, None], 0)
+    view.attention.attend(states[None, None], keys, values, 1.0)
+    return (states,)
 
 
 def test_what_came_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

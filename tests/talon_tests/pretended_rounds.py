@@ -10,13 +10,17 @@ from typing import Any
 import torch
 
 from talon_core import load
+from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
+from talon_core.runtime.sharing import shared_embedding
 from talon_core.testing.plain_device import PlainDevice
-from talon_strategies import Match
+from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
+from talon_drafters.heads.feature_drafter import FeatureDrafter
+from talon_strategies import Match, Talon
 from talon_tests.pretended import Pretended, PretendedBackend
 from talon_tests.tiny_models import tiny_model
 
@@ -37,7 +41,23 @@ def decoder_on(model: Any, method: str) -> Decoder:
     features = drafts.features(model.config.num_hidden_layers) if drafts else ()
     target = HFTarget(model, PretendedBackend(PlainDevice()), None, features)
     decides = build(registry, "tree policy", policy) if policy else None
-    return Decoder(target, Match(), decides, drafts, HFFrontend(model))
+    return _unmeasured(Decoder(target, Match(), decides, drafts, HFFrontend(model)))
+
+
+def _unmeasured(decoder: Decoder) -> Decoder:
+    """The decoder, whose passes are not shared by measured times, so that it does the same each time."""
+    decoder.engine.allocator = None
+    return decoder
+
+
+def decoder_with_head(model: Any, pretended: Pretended) -> Decoder:
+    """As `decoder_on`, with an EAGLE-3 head of random weights."""
+    torch.manual_seed(1)
+    head = Eagle3Head(Eagle3Config(model.config, 48, model.config.vocab_size))
+    pretended.move(head)
+    target = HFTarget(model, PretendedBackend(PlainDevice()), None, (1, 2, 3))
+    drafter = FeatureDrafter(head, shared_embedding(model), target.vocab_size, target.executor())
+    return _unmeasured(Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model)))
 
 
 def of_rounds(
@@ -76,6 +96,7 @@ def main() -> None:
         pretended.move(model)
         for method in METHODS:
             told[method] = of_rounds(pretended, decoder_on(model, method), PROMPTS, {})
+        told["head"] = of_rounds(pretended, decoder_with_head(model, pretended), PROMPTS, {})
         decoder = decoder_on(model, "ngram")
         told["alone"] = of_rounds(pretended, decoder, PROMPTS[:1], {})
         told["sampled"] = of_rounds(pretended, decoder, PROMPTS[:1], SAMPLED)

@@ -1,12 +1,13 @@
 """The running side of EAGLE's heads: drafting over growing trees with their own cache."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
@@ -143,26 +144,38 @@ class FeatureDrafter(Drafter):
             own = self._slots[slot]
             own.pending += own.prompt[part.start + 1 : part.end + 1].tolist()
             own.features.append(part.features)
-            self._catch_up(slot)
+        self._catch_up(parts)
+        for slot, part in parts.items():
+            own = self._slots[slot]
             own.last_read, own.read = [*own.features], part.end
 
-    def _catch_up(self, slot: int) -> None:
-        """Read all pending pairs but the last, which waits for what comes next: its answer is wanted."""
+    def _catch_up(self, slots: Iterable[int]) -> None:
+        """Read all pending pairs of each slot but the last, which waits for what comes next: its answer is wanted."""
+        waiting = {slot: torch.cat(self._slots[slot].features) for slot in slots}  # (pairs, features)
+        lasts = {slot: max(len(self._slots[slot].pending) - 1, 0) for slot in waiting}
+        for start, group in self.executor.prompt_passes(lasts):
+            ends = [min(lasts[slot], start + self.executor.prompt_tokens) for slot in group]
+            tokens = [self._slots[slot].pending[start:end] for slot, end in zip(group, ends, strict=True)]
+            states = [self._fuse(waiting[slot][start:end]) for slot, end in zip(group, ends, strict=True)]
+            self._prefill(group, tokens, states)
+        for slot, features in waiting.items():
+            own, last = self._slots[slot], lasts[slot]
+            own.restart(own.pending[last:])
+            own.features = [features[last:].clone()]  # so that the others can be freed
+
+    def _waits_long(self, slot: int) -> bool:
         own = self._slots[slot]
-        tokens, features = own.pending, torch.cat(own.features)  # (pairs, features)
-        last = max(len(tokens) - 1, 0)
-        for start in range(0, last, self.executor.prompt_tokens):
-            end = min(last, start + self.executor.prompt_tokens)
-            self._prefill(slot, tokens[start:end], self._fuse(features[start:end]))
-        own.restart(tokens[last:])
-        own.features = [features[last:].clone()]  # so that the others can be freed
+        return own.staged is None and len(own.pending) > MANY_PENDING
 
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
 
-    def _prefill(self, slot: int, tokens: list[int], states: Tensor) -> None:
-        with self.executor.reading([slot], [len(tokens)]) as (positions, this_pass):
-            self._forward(torch.tensor(tokens)[None], states[None], positions, this_pass)
+    def _prefill(self, slots: Sequence[int], tokens: Sequence[list[int]], states: Sequence[Tensor]) -> None:
+        """Read pairs of some slots; shorter ones are padded at the end."""
+        counts = [len(own) for own in tokens]
+        padded = torch.tensor([own + [0] * (max(counts) - len(own)) for own in tokens])
+        with self.executor.reading(slots, counts) as (positions, this_pass):
+            self._forward(padded, pad_sequence([*states], batch_first=True), positions, this_pass)
 
     def _forward(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -182,12 +195,11 @@ class FeatureDrafter(Drafter):
             self._given.clear()
             self._rows.clear()
         first = all(self._slots[one.slot].staged is None for one in known)
+        self._catch_up([one.slot for one in known if self._waits_long(one.slot)])
         staged = {}
         for one in sorted(known, key=lambda one: one.slot):
             own = self._slots[one.slot]
             if own.staged is None:
-                if len(own.pending) > MANY_PENDING:
-                    self._catch_up(one.slot)
                 own.features = [torch.cat(own.features)] if len(own.features) > 1 else own.features
                 kept = self._given.keep(own.features[0]) if first else self._rows.keep(self._fuse(own.features[0]))
                 own.places = kept.tolist()

@@ -29,7 +29,7 @@ import triton.language as tl
 from torch import Tensor
 
 from talon_core.attention import PackedLayout
-from talon_kernels.occupancy import CDNA3, Multiprocessor, nvidia
+from talon_kernels.occupancy import AMD, Multiprocessor, nvidia
 from talon_kernels.tree_attention.cutting import Blocks, blocks, merged_rows, width
 
 MOST_DIMS = 256
@@ -398,7 +398,7 @@ class _Gpu:
     Attributes:
         kind: as for `blocks`.
         multiprocessors: how many it has.
-        processor: what each of them has; None is one to test with, without a GPU.
+        processor: what each of them has; None where that is not known, as without a GPU: then it holds one program.
     """
 
     kind: str
@@ -430,7 +430,7 @@ def _gpu(device: torch.device) -> _Gpu:
         return _Gpu("other", 8, None)
     found = torch.cuda.get_device_properties(device)
     if torch.version.hip:
-        return _Gpu("amd", found.multi_processor_count, CDNA3)
+        return _Gpu("amd", found.multi_processor_count, AMD.get(found.gcnArchName.split(":")[0]))
     processor = nvidia(found.max_threads_per_multi_processor, found.shared_memory_per_multiprocessor)
     return _Gpu("hopper" if found.major == 9 else "other", found.multi_processor_count, processor)
 
