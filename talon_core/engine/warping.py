@@ -108,10 +108,7 @@ class WarpedLaws(Laws):
             return law
         law = np.asarray(torch.softmax(scores.double(), dim=-1).cpu().numpy())
         if np.isnan(law[0]):  # then all of it is
-            error = ValueError(
-                f"there is no law to draw from after {self._prefix.length + self._tree.depths[node]} tokens: "
-                "the scores hold NaN or infinity, or the processors forbid every token"
-            )
+            error = no_law(self._prefix.length + int(self._tree.depths[node]))
             self.failures.append(error)
             raise error
         return law
@@ -123,6 +120,19 @@ class WarpedLaws(Laws):
 
     def ends(self, token: int) -> bool:
         return token in self._eos
+
+    @property
+    def asked(self) -> int:
+        """At how many nodes somebody has asked for the law or a token."""
+        return len(self._warped)
+
+
+def no_law(tokens: int) -> ValueError:
+    """The error of a law that is none, after so many tokens."""
+    return ValueError(
+        f"there is no law to draw from after {tokens} tokens: "
+        "the scores hold NaN or infinity, or the processors forbid every token"
+    )
 
 
 def _no_scores(processor: Processor, returned: object, shape: torch.Size) -> ValueError:

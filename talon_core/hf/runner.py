@@ -23,7 +23,7 @@ from talon_core.runtime.passes import Pass
 from talon_core.runtime.recording import Walks
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
-from talon_core.target import ALL_WALKED
+from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray, TokenTree
 
 
@@ -211,6 +211,7 @@ class ModelRunner:
         slots: Collection[int],
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[Ran, Walks]:
         """Run whole trees; where asked, walk along the most likely tokens and commit the paths, all on the device.
 
@@ -219,12 +220,13 @@ class ModelRunner:
             slots: where to walk.
             ends: tokens that end their texts.
             unwalked: as in `Target.verify`.
+            drawn: as for `Executor.walk`.
 
         Returns:
             What `run` returns, and of each slot that was walked the accepted nodes and the token after them.
         """
         inputs = self.executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
-        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked)
+        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked, drawn)
         return _ran(inputs, made), walks
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
 from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.draws import as_words, next_tokens, of_words
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Walks
 from talon_core.runtime.recordings import Recordings
-from talon_core.target import ALL_WALKED
+from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray
 
 T = TypeVar("T")
@@ -109,6 +110,7 @@ class DeviceExecutor(Executor):
     """
 
     can_walk = True
+    can_draw = True
 
     def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
         super().__init__(attention, device, TreeCache(GRANULE))
@@ -145,6 +147,7 @@ class DeviceExecutor(Executor):
         slots: Collection[int],
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[Made, Walks]:
         if ends not in self._ends:
             self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
@@ -154,30 +157,40 @@ class DeviceExecutor(Executor):
             own = inputs.layout.parents[slot]
             walked = len(own) - unwalked.get(slot, 0)
             parents[slot][:walked] = own[:walked]
+        more = {"parents": Numbers(np.concatenate(parents), -1)}
+        failed: set[int] = set()
+        if drawn:
+            # what is done with scores differs from request to request, so it is launched behind the recorded pass
+            starts = inputs.layout.starts
+            high, low = as_words(starts, drawn)
+            more |= {"high": Numbers(high), "low": Numbers(low)}
+            made, sent = self._run(inputs, lambda sent: (work(self._view(sent)), sent), ("draw", kind), more)
+            numbers = of_words(sent.more["high"], sent.more["low"])
+            tokens, failed = next_tokens(made[0], numbers, starts, slots, drawn)
+            walks = self._walked(tokens, sent, ends)
+        else:
 
-        def walk(sent: _DevicePass) -> tuple[Tensor, Made]:
-            made = work(self._view(sent))
-            layout = sent.layout
-            walks = self._backend.greedy_walk(
-                made[0].argmax(-1),
-                sent.ids,
-                sent.more["parents"],
-                layout.sequences,
-                self._ends[ends],
-                layout.depths.shape[1],
-            )
-            self._move(layout.sequences, walks)
-            return walks, made
+            def walk(sent: _DevicePass) -> tuple[Tensor, Made]:
+                made = work(self._view(sent))
+                return self._walked(made[0].argmax(-1), sent, ends), made
 
-        walks, made = self._run(inputs, walk, ("walk", kind, ends), {"parents": Numbers(np.concatenate(parents), -1)})
+            walks, made = self._run(inputs, walk, ("walk", kind, ends), more)
         found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
         paths = {
             slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1]))
             for slot in range(len(inputs.counts))
-            if slot in slots
+            if slot in slots and slot not in failed
         }
         self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
         return made, paths
+
+    def _walked(self, tokens: Tensor, sent: _DevicePass, ends: frozenset[int]) -> Tensor:
+        """Walk along the tokens after the nodes, shape `(queries,)`, and commit; returns what `greedy_walk` does."""
+        layout, parents = sent.layout, sent.more["parents"]
+        longest = layout.depths.shape[1]
+        walks = self._backend.greedy_walk(tokens, sent.ids, parents, layout.sequences, self._ends[ends], longest)
+        self._move(layout.sequences, walks)
+        return walks
 
     @torch.inference_mode()
     def commit(self, paths: Mapping[int, IntArray]) -> None:

@@ -16,7 +16,7 @@ NEW_SHAPES = 2
 @pytest.fixture(scope="module")
 def told():
     command = [sys.executable, "-m", "talon_tests.pretended_rounds"]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -35,10 +35,20 @@ def test_a_pass_has_one_copy_to_the_device_and_one_back_whatever_the_batch(told,
 
 
 @pytest.mark.slow
-def test_what_a_drawn_round_asks_does_not_grow(told):
-    """Its laws are looked at on the host: each of these is to become less."""
-    found = told["sampled"]
-    assert found["tokens"] == told["expected"]["sampled"][:1]
+@pytest.mark.parametrize("what", ["drawn", "drawn alone"])
+def test_a_pass_that_is_drawn_from_has_no_more_copies(told, what):
+    found = told[what]
+    assert found["tokens"] == told["expected"]["drawn"][: len(found["tokens"])]
+    assert found["fetched"] <= found["rounds"]
+    assert found["sent"] <= found["rounds"] + NEW_SHAPES
+    assert found["asked"] == found["between"] == 0
+
+
+@pytest.mark.slow
+def test_what_a_round_asks_that_is_drawn_on_the_host_does_not_grow(told):
+    """Its processors look at the text, so laws are looked at on the host: each of these is to become less."""
+    found = told["drawn on the host"]
+    assert found["tokens"] == told["expected"]["drawn on the host"]
     assert found["fetched"] <= 2 * found["rounds"]
     assert found["sent"] <= 2 * found["rounds"] + NEW_SHAPES
     assert found["asked"] == 0
