@@ -242,8 +242,8 @@ class Stages:
         with self._faults.of(trees):
             self._prepare({slot: drafted[slot] for slot in trees})
             more: dict[str, Any] = {"unwalked": {slot: one.added for slot, one in beside.items()}} if beside else {}
-            if parts.target.can_draw:
-                more["drawn"] = self._drawn({slot: tree for slot, tree in whole.items() if slot not in greedy})
+            if drawn := self._drawn({slot: tree for slot, tree in whole.items() if slot not in greedy}):
+                more["drawn"] = drawn
             with self._span("verify", trees):
                 verified = parts.target.verify(whole, greedy, **more)
             nodes, context = sum(map(len, whole.values())), max(self._sequences[slot].length for slot in trees)
@@ -273,8 +273,8 @@ class Stages:
 
     def _drawn(self, trees: Mapping[int, TokenTree]) -> dict[int, NodeDraws]:
         """How the target takes the tokens of these trees by itself; of the others it is noted why the rule is asked."""
-        drawn = {}
-        for slot, tree in trees.items():
+        drawn: dict[int, NodeDraws] = {}
+        for slot, tree in trees.items() if self._parts.target.can_draw else ():
             draws = self._sequences[slot].node_draws(self._parts.rule, tree)
             if isinstance(draws, str):
                 self._on_host[slot] = draws
