@@ -31,7 +31,11 @@ from talon_strategies import Match, RecursiveRejection
 from talon_tests.tiny_models import tiny_model
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
-METHODS = {"plain": (None, None), "ngram": ("ngram", "talon:budget=8,top_k=3")}
+METHODS = {
+    "plain": (None, None),
+    "ngram": ("ngram", "talon:budget=8,top_k=3"),
+    "asking beside": ("lookahead", "talon:budget=8,top_k=3"),
+}
 WARPED: list[dict[str, Any]] = [
     {"temperature": 0.7},
     {"temperature": 1.3, "top_k": 20},
