@@ -12,6 +12,9 @@ TESTS = Path(__file__).parent.parent
 NEW_SHAPES = 2
 """Sizes of passes that the rounds counted may be the first to have: memory for each is sent once empty."""
 
+PROMPT = 8
+"""Tokens of the longest prompt, which is fetched when its request is made. A law would be 97 numbers."""
+
 
 @pytest.fixture(scope="module")
 def told():
@@ -46,10 +49,14 @@ def test_a_pass_that_is_drawn_from_has_no_more_copies(told, what):
 
 @pytest.mark.slow
 def test_what_a_round_asks_that_is_drawn_on_the_host_does_not_grow(told):
-    """Its processors look at the text, so laws are looked at on the host: each of these is to become less."""
+    """Its processors look at the text, so a node is drawn for after the other: each of these is to become less.
+
+    But for a node a token is fetched, not a law.
+    """
     found = told["drawn on the host"]
     assert found["tokens"] == told["expected"]["drawn on the host"]
     assert found["fetched"] <= 2 * found["rounds"]
+    assert found["largest"] <= PROMPT
     assert found["sent"] <= 2 * found["rounds"] + NEW_SHAPES
     assert found["asked"] == 0
 

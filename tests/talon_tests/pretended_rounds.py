@@ -56,7 +56,8 @@ def of_rounds(
         found.append({**pretended.counts, **passes})
     _, short, long = found
     tokens = [one.token_ids for one in results]
-    return {**{name: long[name] - short[name] for name in long}, "tokens": tokens, "questions": dict(pretended.asked)}
+    asked = {"tokens": tokens, "questions": dict(pretended.asked), "largest": pretended.largest}
+    return {**{name: long[name] - short[name] for name in long}, **asked}
 
 
 def _asks(_module: object, _args: object, out: torch.Tensor) -> torch.Tensor:
