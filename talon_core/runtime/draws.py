@@ -128,8 +128,9 @@ def next_tokens(
 
 
 def _key(draws: NodeDraws) -> Hashable:
-    """The same for those that do the same to scores."""
-    warpers = tuple((type(warp), tuple(_told(value) for value in vars(warp).items())) for warp in draws.warpers)
+    """The same only for those that do the same to scores."""
+    # what has no attributes, as a function, is nobody else's equal
+    warpers = tuple((type(warp), tuple(map(_told, vars(warp).items())) or id(warp)) for warp in draws.warpers)
     return draws.numbers is None, warpers
 
 
