@@ -164,15 +164,15 @@ class DeviceExecutor(Executor):
             starts = inputs.layout.starts
             high, low = as_words(starts, drawn)
             more |= {"high": Numbers(high), "low": Numbers(low)}
-            made, sent = self._run(inputs, lambda sent: (work(self._view(sent)), sent), ("draw", kind), more)
-            numbers = of_words(sent.more["high"], sent.more["low"])
+            made, given = self._run(inputs, lambda given: (work(self._view(given)), given), ("draw", kind), more)
+            numbers = of_words(given.more["high"], given.more["low"])
             tokens, failed = next_tokens(made[0], numbers, starts, slots, drawn)
-            walks = self._walked(tokens, sent, ends)
+            walks = self._follow(tokens, given, ends)
         else:
 
-            def walk(sent: _DevicePass) -> tuple[Tensor, Made]:
-                made = work(self._view(sent))
-                return self._walked(made[0].argmax(-1), sent, ends), made
+            def walk(given: _DevicePass) -> tuple[Tensor, Made]:
+                made = work(self._view(given))
+                return self._follow(made[0].argmax(-1), given, ends), made
 
             walks, made = self._run(inputs, walk, ("walk", kind, ends), more)
         found = walks.cpu().numpy().astype(np.int64)  # the round's only copy to the host
@@ -184,11 +184,11 @@ class DeviceExecutor(Executor):
         self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
         return made, paths
 
-    def _walked(self, tokens: Tensor, sent: _DevicePass, ends: frozenset[int]) -> Tensor:
+    def _follow(self, tokens: Tensor, given: _DevicePass, ends: frozenset[int]) -> Tensor:
         """Walk along the tokens after the nodes, shape `(queries,)`, and commit; returns what `greedy_walk` does."""
-        layout, parents = sent.layout, sent.more["parents"]
+        layout, parents = given.layout, given.more["parents"]
         longest = layout.depths.shape[1]
-        walks = self._backend.greedy_walk(tokens, sent.ids, parents, layout.sequences, self._ends[ends], longest)
+        walks = self._backend.greedy_walk(tokens, given.ids, parents, layout.sequences, self._ends[ends], longest)
         self._move(layout.sequences, walks)
         return walks
 
