@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from talon_core.allocation import Allocator, NextRound, Planner, SharedPass
     from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
     from talon_core.candidates import Candidates
-    from talon_core.choices import Choices, SeededChoices, enumerate_outcomes
+    from talon_core.choices import Choices, Foreseen, SeededChoices, enumerate_outcomes
     from talon_core.costs import Costs
     from talon_core.decoding.decoder import Decoder
     from talon_core.decoding.loading import build, load
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from talon_core.schedule import Outcome, Outlook, Schedule
     from talon_core.searching import searched, searched_among
     from talon_core.table import TableTarget
-    from talon_core.target import NodeOutputs, Target, Verified
+    from talon_core.target import NodeDraws, NodeOutputs, Target, Verified
     from talon_core.tree import TokenTree
 
 __version__ = "0.1.0"
@@ -58,6 +58,7 @@ __all__ = [
     "DrafterSpec",
     "Engine",
     "EqualBudgets",
+    "Foreseen",
     "Forest",
     "ForestCandidates",
     "ForestGrower",
@@ -69,6 +70,7 @@ __all__ = [
     "Inquiry",
     "Laws",
     "NextRound",
+    "NodeDraws",
     "NodeOutputs",
     "Outcome",
     "Outlook",
@@ -107,7 +109,7 @@ import_on_use(
         ".allocation": ["Allocator", "NextRound", "Planner", "SharedPass"],
         ".attention": ["Accelerator", "AttentionBackend", "TreeLayout"],
         ".candidates": ["Candidates"],
-        ".choices": ["Choices", "SeededChoices", "enumerate_outcomes"],
+        ".choices": ["Choices", "Foreseen", "SeededChoices", "enumerate_outcomes"],
         ".costs": ["Costs"],
         ".decoding.decoder": ["Decoder"],
         ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed", "Retriever"],
@@ -129,7 +131,7 @@ import_on_use(
         ".schedule": ["Outcome", "Outlook", "Schedule"],
         ".searching": ["searched", "searched_among"],
         ".table": ["TableTarget"],
-        ".target": ["NodeOutputs", "Target", "Verified"],
+        ".target": ["NodeDraws", "NodeOutputs", "Target", "Verified"],
         ".tree": ["TokenTree"],
     },
 )

@@ -42,18 +42,45 @@ class Choices(ABC):
         return self
 
 
-class SeededChoices(Choices):
+class Foreseen(Choices):
+    """Choices by inversion of numbers that can be told before they are used, so that a device can draw with them.
+
+    A draw takes the next number, uniform in [0, 1). What comes out is the first outcome up to which the law adds up to
+    more than that share of its sum.
+    """
+
+    @abstractmethod
+    def ahead(self, count: int) -> FloatArray:
+        """The numbers of the next draws, shape `(count,)`, float64, in [0, 1). They are not used by being told."""
+
+    @abstractmethod
+    def used(self, count: int) -> None:
+        """So many draws were made elsewhere, with the first numbers that `ahead` tells."""
+
+
+class SeededChoices(Foreseen):
     """Draws by inversion from a seeded PCG64 generator; the same seed gives the same draws."""
 
     def __init__(self, seed: int | np.random.SeedSequence | None = None) -> None:
         self._seed = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         self._generator = np.random.default_rng(self._seed)
+        self._told: FloatArray = np.empty(0)  # numbers that were told and are not used yet
 
     def apart(self, number: int) -> "SeededChoices":
         return SeededChoices(np.random.SeedSequence(self._seed.entropy, spawn_key=(*self._seed.spawn_key, number)))
 
+    def ahead(self, count: int) -> FloatArray:
+        missing = count - len(self._told)
+        if missing > 0:
+            self._told = np.concatenate([self._told, self._generator.random(missing)])
+        return self._told[:count].copy()
+
+    def used(self, count: int) -> None:
+        self.ahead(count)
+        self._told = self._told[count:]
+
     def pick(self, law: FloatArray) -> int:
-        number = self._generator.random()
+        number = self._number()
         if len(law) <= BLOCK:
             cumulated = np.cumsum(law)
             return _first_above(cumulated, number * cumulated[-1])
@@ -63,6 +90,12 @@ class SeededChoices(Choices):
         block = _first_above(blocks, threshold)
         inside = np.cumsum(law[block * BLOCK : (block + 1) * BLOCK])
         return block * BLOCK + _first_above(inside, threshold - (blocks[block - 1] if block else 0.0))
+
+    def _number(self) -> float:
+        if not len(self._told):
+            return self._generator.random()
+        number, self._told = float(self._told[0]), self._told[1:]
+        return number
 
 
 class ScriptedChoices(Choices):

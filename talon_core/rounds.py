@@ -81,6 +81,10 @@ class Round:
         inquired: nodes that the drafter has added to this tree to ask the target about (`Inquirer`); none is in `tree`.
         hit: whether what its tree was drafted from was prepared while the round before was verified; None where nothing
             was being prepared.
+        laws_on_host: at how many nodes the rule has asked for the target's law or a token, one after another on the
+            host; 0 where the target has chosen the path by itself.
+        on_host: why the rule was asked on the host where the target can draw by itself, as a clause; None where the
+            rule was not asked, or the target cannot.
     """
 
     tree: TokenTree
@@ -94,6 +98,8 @@ class Round:
     nodes: int = attrs.field(default=attrs.Factory(lambda self: len(self.tree), takes_self=True))
     inquired: int = 0
     hit: bool | None = None
+    laws_on_host: int = 0
+    on_host: str | None = None
 
     def _seconds(self, part: str) -> float:
         return sum((span.seconds for span in self.spans if span.part == part), 0.0)
@@ -268,5 +274,6 @@ ROUND_READERS = _readers(
     path=lambda value: ints(records.wholes(value)),
     tokens=lambda value: ints(records.wholes(value)),
     hit=records.maybe(records.flag),
+    on_host=records.maybe(records.words),
 )
 STATS_READERS = _readers(Stats)

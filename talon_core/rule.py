@@ -78,7 +78,10 @@ class AcceptanceRule(ABC):
 
     follows_target: ClassVar[bool] = False
     """Each token it accepts or emits is a draw from the target's law there, and it draws nothing else. So a seed gives
-    the same text whatever the tree is, and the engine may verify a smaller one where sequences share a pass."""
+    the same text whatever the tree is, and the engine may verify a smaller one where sequences share a pass.
+
+    Where it says `follows_argmax` too, and the target can draw by itself on its device, it is not asked: the target
+    goes as far as the tree holds what was drawn."""
 
     @abstractmethod
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:

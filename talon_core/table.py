@@ -10,7 +10,16 @@ import numpy as np
 
 from talon_core.candidates import Candidates, LawRows
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
-from talon_core.target import ALL_WALKED, NOT_GREEDY, NodeOutputs, Target, Verified, check_open
+from talon_core.target import (
+    ALL_WALKED,
+    NOT_GREEDY,
+    NOTHING_DRAWN,
+    NodeDraws,
+    NodeOutputs,
+    Target,
+    Verified,
+    check_open,
+)
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -73,6 +82,7 @@ class TableTarget(Target):
         trees: Mapping[int, TokenTree],
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> Verified:
         self._trees = trees
         return Verified({slot: NodeOutputs(self._logits(self._prefix(slot), tree)) for slot, tree in trees.items()})

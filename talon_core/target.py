@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from talon_core.rule import Accepted
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
     from torch import Tensor, device
+
+    from talon_core.sampling import Processor
 
 
 NOT_GREEDY: Mapping[int, frozenset[int]] = {}
@@ -20,6 +22,31 @@ NOT_GREEDY: Mapping[int, frozenset[int]] = {}
 
 ALL_WALKED: Mapping[int, int] = {}
 """A path may go to every node."""
+
+NO_TOKEN = -1
+"""Stands where no token can come out, because there is no law."""
+
+
+@attrs.frozen(eq=False)
+class NodeDraws:
+    """How the token after each node of a tree is taken, of all nodes at once.
+
+    Attributes:
+        warpers: processors that look at the scores alone, in the order in which they are applied. Each is called with
+            scores of any number of nodes, shape `(rows, vocab)`, and with ids of shape `(rows, 0)`.
+        ends: token ids that end the text.
+        numbers: with which the token after each node is drawn, as `Foreseen` says; shape `(nodes,)`, float64, in
+            [0, 1), in steps of 2^-53. The law is the softmax of the warped scores, in float64. None takes the most
+            likely token.
+    """
+
+    warpers: "tuple[Processor, ...]"
+    ends: frozenset[int]
+    numbers: FloatArray | None
+
+
+NOTHING_DRAWN: Mapping[int, NodeDraws] = {}
+"""Nobody wants tokens that are drawn, or whose scores are warped."""
 
 
 @attrs.frozen(eq=False)
@@ -41,7 +68,8 @@ class Verified:
 
     Attributes:
         outputs: for the slots whose path is still to be chosen, and for those with nodes that no path goes to.
-        accepted: for the slots whose path the target has chosen and committed by itself.
+        accepted: for the slots whose path the target has chosen and committed by itself. The token is `NO_TOKEN` where
+            there was no law to draw from after the path.
     """
 
     outputs: Mapping[int, NodeOutputs] = attrs.field(factory=dict)
@@ -62,6 +90,9 @@ class Target(ABC):
 
     device: "device"
     """Where its logits are."""
+
+    can_draw: bool = False
+    """Whether `verify` takes `drawn`. Where it does not, rules draw on the host."""
 
     context_length: int | None
     """Most tokens of prompt and output together; None if there is no limit."""
@@ -131,6 +162,7 @@ class Target(ABC):
         trees: Mapping[int, TokenTree],
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> Verified:
         """Run trees over the caches of their slots, in one forward pass.
 
@@ -140,6 +172,9 @@ class Target(ABC):
                 that end its text: a path goes no further than to one of them. Where a target can choose such paths by
                 itself, on its device, it may do so for any of them, and commit them.
             unwalked: of the slots whose trees end with nodes that no path goes to, how many these are.
+            drawn: the slots where the path of other tokens is wanted, and how these are taken; none of them is in
+                `greedy`. As there, the target may choose and commit any of these paths. It is given only where
+                `can_draw` is true.
 
         Returns:
             For each slot its outputs, or what was accepted, or where a path was chosen beside such nodes, both.

@@ -1,4 +1,5 @@
-"""Logits processors that remember what they were called with: rules that look ahead must not call them."""
+"""What is known of logits processors of transformers: which remember what they were called with, and which look at
+scores alone."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -6,6 +7,7 @@ from typing import Any
 from talon_core.errors import naming
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
+from talon_core.sampling import Processor
 
 REMEMBERING = frozenset(
     {
@@ -16,6 +18,26 @@ REMEMBERING = frozenset(
     }
 )
 """Logits processors of transformers, by class, whose answers depend on what they were called with before."""
+
+PREFIX_FREE = frozenset(
+    {
+        "EpsilonLogitsWarper",
+        "InfNanRemoveLogitsProcessor",
+        "LogitNormalization",
+        "MinPLogitsWarper",
+        "SuppressTokensLogitsProcessor",
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "TypicalLogitsWarper",
+    }
+)
+"""Logits processors of transformers, by class, that look at the scores of each row alone, at no text, and ask a device
+for nothing. `EtaLogitsWarper` and `TopHLogitsWarper` are not among them: they ask whether the scores are valid, and
+raise for all rows where one is not."""
+
+OF_TRANSFORMERS = "transformers.generation.logits_process"
+"""The module of the processors that transformers makes."""
 
 
 def remembering(rule: AcceptanceRule, policy: TreePolicy | None, processors: Iterable[Any]) -> str | None:
@@ -32,6 +54,22 @@ def remembering(rule: AcceptanceRule, policy: TreePolicy | None, processors: Ite
         if any(cls.__name__ in REMEMBERING for cls in type(processor).__mro__):
             return type(processor).__name__
     return None
+
+
+def prefix_free(processors: Iterable[Any]) -> tuple[Processor, ...] | str:
+    """All of them, one after another, if they look at scores alone; otherwise the first one that may look at more.
+
+    Only the classes of `PREFIX_FREE` themselves are taken: a class that inherits from one may do anything.
+
+    Returns:
+        Processors that can be called with many rows and no ids; or the name of a class or a function.
+    """
+    found = (*_flat(processors),)
+    for processor in found:
+        kind = type(processor)
+        if kind.__module__ != OF_TRANSFORMERS or kind.__name__ not in PREFIX_FREE:
+            return str(getattr(processor, "__name__", kind.__name__))
+    return found
 
 
 def why_not(rule: AcceptanceRule, processor: str) -> str:

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, device
 
-from talon_core.choices import Choices
+from talon_core.choices import Choices, Foreseen
 from talon_core.engine.drafting import DraftLimits
+from talon_core.engine.on_device import node_draws
 from talon_core.engine.walking import walked
-from talon_core.engine.warping import TokenBuffer, WarpedLaws
+from talon_core.engine.warping import TokenBuffer, WarpedLaws, no_law
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.target import NO_TOKEN, NodeDraws
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Sequence:
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
+        laws_on_host: at how many nodes of its last tree the rule has asked for the target's law, or a token.
     """
 
     policy: TreePolicy
@@ -60,6 +63,7 @@ class Sequence:
         self.prefill_seconds = 0.0
         self.has_begun = False
         self.read = 0
+        self.laws_on_host = 0
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._committed: TokenBuffer | None = None
@@ -112,6 +116,10 @@ class Sequence:
         """Where a rule only follows the target's most likely tokens, those that end the text; None elsewhere."""
         return self.request.eos if rule.follows_argmax and self.request.greedy else None
 
+    def node_draws(self, rule: AcceptanceRule, tree: TokenTree) -> NodeDraws | str:
+        """How its target can take the tokens after a tree's nodes by itself, or why the rule must; see `node_draws`."""
+        return node_draws(rule, self.request, self.choices, tree)
+
     def takes_any_tree(self, rule: AcceptanceRule) -> bool:
         """Whether its text is the same whatever tree is verified."""
         return rule.follows_target or (not rule.lossy and self.greedy_ends(rule) is not None)
@@ -139,7 +147,24 @@ class Sequence:
             PluginError: if the rule breaks its contract; the message names it.
         """
         laws = self.laws(tree, logits)
-        return walked(rule, tree, laws, self.choices, logits.shape[1], laws.failures)
+        try:
+            return walked(rule, tree, laws, self.choices, logits.shape[1], laws.failures)
+        finally:
+            self.laws_on_host = laws.asked
+
+    def taken(self, accepted: Accepted) -> Accepted:
+        """What its target has accepted by itself; the numbers that it has drawn with are used now.
+
+        Raises:
+            ValueError: if there was no law to draw from.
+        """
+        self.laws_on_host = 0
+        if self.request.sampling.do_sample:
+            assert isinstance(self.choices, Foreseen)
+            self.choices.used(len(accepted.path))
+        if accepted.token == NO_TOKEN:
+            raise no_law(self.length + len(accepted.path) - 1)
+        return accepted
 
     def cut(self, tree: TokenTree, accepted: Accepted) -> tuple[IntArray, str | None]:
         """What a walk emits, up to the first token at which a stop condition holds, and the reason to stop there.

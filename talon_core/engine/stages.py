@@ -18,6 +18,7 @@ from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.inquiries import Asked, inquired
 from talon_core.engine.offers import Offers
+from talon_core.engine.on_device import NOT_WALKED
 from talon_core.engine.planning import planned
 from talon_core.engine.sequence import Sequence
 from talon_core.errors import blaming
@@ -25,7 +26,7 @@ from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.runtime.transfers import sent
-from talon_core.target import Target
+from talon_core.target import NodeDraws, Target
 from talon_core.tree import IntArray, TokenTree, read_only
 
 
@@ -114,6 +115,7 @@ class Stages:
         self._allocator = allocator
         self._machine = machine if machine is not None else {}
         self._spans: dict[int, list[Span]] = {slot: [] for slot in sequences}
+        self._on_host: dict[int, str] = {}  # why rules are asked there, where the target can draw by itself
 
     def run(self) -> dict[int, Round]:
         """The round of each slot for which nothing has failed."""
@@ -144,6 +146,8 @@ class Stages:
                 inquired=added.get(slot, 0),
                 nodes=nodes,
                 hit=hits[slot],
+                laws_on_host=self._sequences[slot].laws_on_host,
+                on_host=self._on_host.get(slot),
             )
         return rounds
 
@@ -237,20 +241,24 @@ class Stages:
         greedy = {slot: ends for slot in trees if (ends := self._sequences[slot].greedy_ends(parts.rule)) is not None}
         with self._faults.of(trees):
             self._prepare({slot: drafted[slot] for slot in trees})
+            more: dict[str, Any] = {"unwalked": {slot: one.added for slot, one in beside.items()}} if beside else {}
+            if drawn := self._drawn({slot: tree for slot, tree in whole.items() if slot not in greedy}):
+                more["drawn"] = drawn
             with self._span("verify", trees):
-                if beside:
-                    verified = parts.target.verify(whole, greedy, {slot: one.added for slot, one in beside.items()})
-                else:
-                    verified = parts.target.verify(whole, greedy)
+                verified = parts.target.verify(whole, greedy, **more)
             nodes, context = sum(map(len, whole.values())), max(self._sequences[slot].length for slot in trees)
             self._measured.verified(nodes, context, len(trees), self._spans[next(iter(trees))][-1].seconds)
-            accepted |= verified.accepted
+            for slot, found in verified.accepted.items():
+                with self._faults.of([slot]):
+                    accepted[slot] = self._sequences[slot].taken(found)
             for slot, outputs in verified.outputs.items():
                 if slot in beside:
                     with self._faults.of([slot]), self._span("draft", [slot]):
                         answers[slot] = beside[slot].answers(outputs.logits)
                 if slot in verified.accepted:
                     continue
+                if parts.target.can_draw:
+                    self._on_host.setdefault(slot, NOT_WALKED)
                 with self._faults.of([slot]), self._span("accept", [slot]):
                     logits = outputs.logits
                     if slot in beside:
@@ -262,6 +270,17 @@ class Stages:
                     accepted[slot] = Accepted(chosen.path, chosen.token, features)
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
+
+    def _drawn(self, trees: Mapping[int, TokenTree]) -> dict[int, NodeDraws]:
+        """How the target takes the tokens of these trees by itself; of the others it is noted why the rule is asked."""
+        drawn: dict[int, NodeDraws] = {}
+        for slot, tree in trees.items() if self._parts.target.can_draw else ():
+            draws = self._sequences[slot].node_draws(self._parts.rule, tree)
+            if isinstance(draws, str):
+                self._on_host[slot] = draws
+            else:
+                drawn[slot] = draws
+        return drawn
 
     def _prepare(self, drafted: Mapping[int, Drafted]) -> None:
         """Let the drafter go on while the target verifies, if it is one that does."""

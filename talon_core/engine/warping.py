@@ -5,10 +5,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.choices import Choices
+from talon_core.choices import Choices, Foreseen
 from talon_core.errors import written
 from talon_core.laws import Laws, check_node
+from talon_core.runtime.draws import draw_tokens
 from talon_core.sampling import Processor, Sampling
+from talon_core.target import NO_TOKEN
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
@@ -108,21 +110,43 @@ class WarpedLaws(Laws):
             return law
         law = np.asarray(torch.softmax(scores.double(), dim=-1).cpu().numpy())
         if np.isnan(law[0]):  # then all of it is
-            error = ValueError(
-                f"there is no law to draw from after {self._prefix.length + self._tree.depths[node]} tokens: "
-                "the scores hold NaN or infinity, or the processors forbid every token"
-            )
-            self.failures.append(error)
-            raise error
+            raise self._failed(node)
         return law
+
+    def _failed(self, node: int) -> ValueError:
+        error = no_law(self._prefix.length + int(self._tree.depths[node]))
+        self.failures.append(error)
+        return error
 
     def draw(self, node: int, choices: Choices) -> int:
         if not self._sampling.do_sample:
             return int(self._scores(node).argmax())
-        return choices.pick(self.at(node))
+        if self._logits.device.type == "cpu" or not isinstance(choices, Foreseen):
+            return choices.pick(self.at(node))
+        # one token comes back, not a law of the whole vocabulary
+        scores = self._scores(node)
+        number = scores.new_full((1,), float(choices.ahead(1)[0]), dtype=torch.float64)
+        token = int(draw_tokens(scores[None], number).cpu())
+        choices.used(1)
+        if token == NO_TOKEN:
+            raise self._failed(node)
+        return token
 
     def ends(self, token: int) -> bool:
         return token in self._eos
+
+    @property
+    def asked(self) -> int:
+        """At how many nodes somebody has asked for the law or a token."""
+        return len(self._warped)
+
+
+def no_law(tokens: int) -> ValueError:
+    """The error of a law that is none, after so many tokens."""
+    return ValueError(
+        f"there is no law to draw from after {tokens} tokens: "
+        "the scores hold NaN or infinity, or the processors forbid every token"
+    )
 
 
 def _no_scores(processor: Processor, returned: object, shape: torch.Size) -> ValueError:

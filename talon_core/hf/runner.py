@@ -23,7 +23,7 @@ from talon_core.runtime.modules import Modules, hooks_of, marks_of, recorded_par
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
-from talon_core.target import ALL_WALKED
+from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray, TokenTree
 
 
@@ -211,6 +211,7 @@ class ModelRunner:
         slots: Collection[int],
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[Ran, dict[int, Accepted]]:
         """Run whole trees; where asked, walk along the most likely tokens and commit the paths, all on the device.
 
@@ -219,12 +220,13 @@ class ModelRunner:
             slots: where to walk.
             ends: tokens that end their texts.
             unwalked: as in `Target.verify`.
+            drawn: as for `Executor.walk`.
 
         Returns:
             What `run` returns, and what was accepted of each slot that was walked.
         """
         inputs = self.executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
-        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked)
+        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked, drawn)
         ran = _ran(inputs, made)
         features = self.executor.walked_rows(ran.features, inputs, walks) if ran.features is not None else {}
         return ran, {slot: Accepted(path, token, features.get(slot)) for slot, (path, token) in walks.items()}

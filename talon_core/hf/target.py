@@ -25,7 +25,7 @@ from talon_core.runtime.recording import Recorder
 from talon_core.runtime.sharing import vocabulary_size
 from talon_core.runtime.watching import WatchedModules
 from talon_core.sessions import RepeatableSession
-from talon_core.target import ALL_WALKED, NOT_GREEDY, NodeOutputs, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
@@ -97,6 +97,7 @@ class HFTarget(NetworkTarget):
         self._executors: WeakSet[Executor] = WeakSet()  # whose recorded passes may read weights of the model
         self.runner = ModelRunner(model, self.executor(), accelerator, features, self._forget)
         self.runner.others = self._executors
+        self.can_draw = self.runner.executor.can_draw
         if probe:
             self._probe(config, nodes)
         forget_widened(model)  # passes in a session may need no weights but the blocks
@@ -139,19 +140,22 @@ class HFTarget(NetworkTarget):
         trees: Mapping[int, TokenTree],
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> Verified:
-        ends = self._walked_ends(greedy)
+        wanted = {**greedy, **{slot: one.ends for slot, one in drawn.items()}} if drawn else greedy
+        ends = self._walked_ends(wanted)
         if ends is None:
             return Verified(_split(self.runner.run({slot: (tree, 0) for slot, tree in trees.items()}), trees))
-        slots = [slot for slot, own in greedy.items() if own == ends]
-        ran, accepted = self.runner.walk(trees, slots, ends, unwalked)
+        slots = [slot for slot, own in wanted.items() if own == ends]
+        taken = {slot: drawn[slot] for slot in slots if slot in drawn} if drawn else drawn
+        ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken)
         return Verified(_split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted)
 
-    def _walked_ends(self, greedy: Mapping[int, frozenset[int]]) -> frozenset[int] | None:
+    def _walked_ends(self, wanted: Mapping[int, frozenset[int]]) -> frozenset[int] | None:
         """The ends of the slots that are walked on the device: those that most have in common; None if none is."""
-        if not self.runner.executor.can_walk or not greedy:
+        if not self.runner.executor.can_walk or not wanted:
             return None
-        return next(iter(greedy.values())) if len(greedy) == 1 else Counter(greedy.values()).most_common(1)[0][0]
+        return next(iter(wanted.values())) if len(wanted) == 1 else Counter(wanted.values()).most_common(1)[0][0]
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         if paths:

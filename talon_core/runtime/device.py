@@ -12,13 +12,14 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
 from talon_core.runtime.cache import TreeCache, bucket
+from talon_core.runtime.draws import as_words, next_tokens, of_words
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Walks
 from talon_core.runtime.recordings import Recordings
 from talon_core.runtime.transfers import fetched, sent
-from talon_core.target import ALL_WALKED
+from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray
 
 T = TypeVar("T")
@@ -122,6 +123,7 @@ class DeviceExecutor(Executor):
     """
 
     can_walk = True
+    can_draw = True
 
     def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
         super().__init__(attention, device, TreeCache(GRANULE, 1, partial(_spare_bytes, device)))
@@ -159,6 +161,7 @@ class DeviceExecutor(Executor):
         slots: Collection[int],
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[Made, Walks]:
         if ends not in self._ends:
             self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
@@ -168,28 +171,29 @@ class DeviceExecutor(Executor):
             own = inputs.layout.parents[slot]
             walked = len(own) - unwalked.get(slot, 0)
             parents[slot][:walked] = own[:walked]
-
-        def walk(given: _DevicePass) -> tuple[Tensor, Tensor, Made]:
-            made = work(self._view(given))
-            layout = given.layout
-            walks = self._backend.greedy_walk(
-                made[0].argmax(-1),
-                given.ids,
-                given.more["parents"],
-                layout.sequences,
-                self._ends[ends],
-                layout.depths.shape[1],
-            )
-            self._move(layout.sequences, walks)
-            return walks, walks[:, 2:].clamp(min=0) + layout.sequences[:, 3:], made
-
         more = {"parents": Numbers(np.concatenate(parents), -1)}
-        walks, self._walked, made = self._run(inputs, walk, ("walk", kind, ends), more)
+        failed: set[int] = set()
+        if drawn:
+            # what is done with scores differs from request to request, so it is launched behind the recorded pass
+            starts = inputs.layout.starts
+            high, low = as_words(starts, drawn)
+            more |= {"high": Numbers(high), "low": Numbers(low)}
+            made, given = self._run(inputs, lambda given: (work(self._view(given)), given), ("draw", kind), more)
+            numbers = of_words(given.more["high"], given.more["low"])
+            tokens, failed = next_tokens(made[0], numbers, starts, slots, drawn)
+            walks, self._walked = self._follow(tokens, given, ends)
+        else:
+
+            def walk(given: _DevicePass) -> tuple[Tensor, Tensor, Made]:
+                made = work(self._view(given))
+                return *self._follow(made[0].argmax(-1), given, ends), made
+
+            walks, self._walked, made = self._run(inputs, walk, ("walk", kind, ends), more)
         found = fetched(walks).numpy().astype(np.int64)  # the round's only copy to the host
         paths = {
             slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1]))
             for slot in range(len(inputs.counts))
-            if slot in slots
+            if slot in slots and slot not in failed
         }
         self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
         return made, paths
@@ -202,6 +206,18 @@ class DeviceExecutor(Executor):
         places = self._walked[:, :longest].reshape(-1).clamp(max=len(rows) - 1)
         found = rows.index_select(0, places)
         return {slot: found[slot * longest :][: len(path)] for slot, (path, _) in walks.items()}
+
+    def _follow(self, tokens: Tensor, given: _DevicePass, ends: frozenset[int]) -> tuple[Tensor, Tensor]:
+        """Walk along the tokens after the nodes, shape `(queries,)`, and commit.
+
+        Returns:
+            What `greedy_walk` does, and the queries of the accepted nodes by sequence.
+        """
+        layout, parents = given.layout, given.more["parents"]
+        longest = layout.depths.shape[1]
+        walks = self._backend.greedy_walk(tokens, given.ids, parents, layout.sequences, self._ends[ends], longest)
+        self._move(layout.sequences, walks)
+        return walks, walks[:, 2:].clamp(min=0) + layout.sequences[:, 3:]
 
     @torch.inference_mode()
     def commit(self, paths: Mapping[int, IntArray]) -> None:

@@ -23,7 +23,7 @@ from talon_core.runtime.recording import PassRecorder, Walks
 from talon_core.runtime.repeating import RepeatedPasses
 from talon_core.runtime.scores import best_numbers
 from talon_core.runtime.transfers import sent
-from talon_core.target import ALL_WALKED
+from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray
 
 T = TypeVar("T")
@@ -91,9 +91,11 @@ class Executor(ABC):
         device: likewise.
         cache: likewise.
         can_walk: whether `walk` can be called.
+        can_draw: whether it can be called with `drawn`.
     """
 
     can_walk: bool = False
+    can_draw: bool = False
 
     def __init__(self, attention: AttentionBackend, device: torch.device, cache: TreeCache) -> None:
         self.attention = attention
@@ -253,6 +255,7 @@ class Executor(ABC):
         slots: Collection[int],
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[Made, Walks]:
         """Run whole trees; walk along the most likely tokens in some, and commit the paths, all on the device.
 
@@ -263,14 +266,17 @@ class Executor(ABC):
             slots: where to walk.
             ends: tokens that end their texts.
             unwalked: by slot, how many nodes at the end of its tree no path goes to.
+            drawn: in which of these slots other tokens than the most likely ones are walked along, and how they are
+                taken.
 
         Returns:
-            What `work` returned, and of each slot that was walked the accepted nodes and the token after them.
+            What `work` returned, and of each slot that was walked the accepted nodes and the token after them, which is
+            `NO_TOKEN` where there was no law. A slot whose warpers have raised is not among them.
 
         Raises:
             RuntimeError: if this executor cannot.
         """
-        raise RuntimeError(f"{type(self).__name__} does not walk; ask its `can_walk` first")
+        raise RuntimeError(f"{type(self).__name__} does not walk so; ask its `can_walk` and `can_draw` first")
 
     def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
         """The rows of the accepted nodes, out of those of all nodes of the last `walk`.
@@ -376,9 +382,10 @@ class HostExecutor(Executor):
         slots: Collection[int],
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[Made, Walks]:
-        if self._recorder is None:
-            return super().walk(inputs, work, kind, slots, ends, unwalked)
+        if self._recorder is None or drawn:
+            return super().walk(inputs, work, kind, slots, ends, unwalked, drawn)
 
         def chosen(view: TreeView) -> tuple[Tensor, Made]:
             made = work(view)

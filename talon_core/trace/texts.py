@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from talon_core.target import ALL_WALKED, NOT_GREEDY, Target, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, Target, Verified
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class TextTarget(Target):
         trees: Mapping[int, TokenTree],
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> Verified:
         raise self._refused()
 

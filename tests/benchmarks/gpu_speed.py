@@ -3,10 +3,11 @@
 Attention: the time of 64 tree nodes over long prefixes, as a share of the bandwidth that a copy reaches on the same
 card, beside the ways that PyTorch has to do it and, where it is installed, FlashInfer's. Model: a Llama of the shape of
 Llama-3-8B with random weights; verifying 64 nodes and a pass of an EAGLE-3 head, over one autoregressive step, and how
-much of a round the GPU waits for the host. Schedules: drafting while the target verifies over both in turn, in a stream
-of its own on the same GPU and, where there is a second one, in a process on that. Batches: tokens per second of 1 to 64
-sequences, drafting and not, from one interleaved run. With --prompts also `talon bench run` over prompt sets. Prints
-tables and writes JSON.
+much of a round the GPU waits for the host. Drawing: above temperature 0, tokens that are drawn on the device for all
+nodes, over those that are drawn on the host for each node that is visited. Schedules: drafting while the target
+verifies over both in turn, in a stream of its own on the same GPU and, where there is a second one, in a process on
+that. Batches: tokens per second of 1 to 64 sequences, drafting and not, from one interleaved run. With --prompts also
+`talon bench run` over prompt sets. Prints tables and writes JSON.
 
 `--smoke` goes through all of it in miniature, on the CPU where there is no GPU: it shows that the script works and says
 nothing about speed.
@@ -52,6 +53,17 @@ from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels import TritonAttention
 from talon_kernels.tree_attention.triton import tree_attention_triton
 from talon_tests.attention_baselines import flashinfer_way, pytorch_ways
+from talon_tests.drawing_ways import ways_to_draw
+
+DRAWN = {
+    "temperature": {"temperature": 0.8},
+    "top-p": {"temperature": 0.8, "top_k": 0, "top_p": 0.95},
+    "top-k and top-p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95},
+}
+"""How scores are warped where drawing is timed."""
+
+VISITED = 4
+"""Nodes of a path, where drawing is timed."""
 
 PROMPT = "Write a short story about a lighthouse keeper who finds a message in a bottle."
 
@@ -139,6 +151,7 @@ def main() -> None:
         },
         "attention": [bench.attention(context) for context in bench.sizes.contexts],
         "model": bench.model(),
+        "drawing": [bench.drawing(fast, name) for name in DRAWN],
         "schedules": bench.schedules(model, tokenizer, options.model, options.drafter, options.ahead),
         "batches": bench.batches(plain, fast),
         "waiting": {"plain": bench.waiting(plain), "fast": bench.waiting(fast)},
@@ -273,6 +286,35 @@ class Bench:
             "draft_over_step": times["draft"] / times["step"],
         }
 
+    def drawing(self, fast: Decoder, warped: str) -> dict[str, Any]:
+        """Drawing the tokens of a tree in both ways; and whole texts, where the device draws and where it does not."""
+        given = {"do_sample": True, "max_new_tokens": self.sizes.new, "seed": 0, **DRAWN[warped]}
+        (request,) = fast.requests([PROMPT], given)
+        with self.device:
+            logits = (torch.randn(self.sizes.nodes, self.sizes.llama["vocab_size"]) * 3).to(self.dtype)
+        times = self.seconds(ways_to_draw(logits, request, VISITED))
+        speeds: dict[bool, list[float]] = {False: [], True: []}
+        draws = fast.target.can_draw
+        try:
+            for repetition in range(-1, max(1, self.sizes.repetitions // 3)):
+                for on_device, of in speeds.items():
+                    fast.target.can_draw = on_device and draws
+                    stats = fast.run_all([request])[0].stats
+                    if repetition >= 0:
+                        of.append(stats.tokens_per_second)
+        finally:
+            fast.target.can_draw = draws
+        return {
+            "warped": warped,
+            "nodes": self.sizes.nodes,
+            "visited": VISITED,
+            **{f"{name}_milliseconds": 1e3 * of for name, of in times.items()},
+            "host_over_device": times["host"] / times["device"],
+            "texts_device_over_host": statistics.median(
+                a / b for a, b in zip(speeds[True], speeds[False], strict=True)
+            ),
+        }
+
     def schedules(self, model: Any, tokenizer: Any, source: str, drafter: str, policy: str) -> dict[str, Any]:
         """Schedules in each place over drafting and verifying in turn, all ways in turns on each prompt."""
         ways = ways_of(model, tokenizer, source, drafter, policy, self.sizes.schedules, places())
@@ -316,10 +358,10 @@ def places() -> list[str]:
 def show(figures: dict[str, Any]) -> None:
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
-    for part in ("attention", "batches"):
+    for part in ("attention", "drawing", "batches"):
         table = Table(*figures[part][0], title=part)
         for row in figures[part]:
-            table.add_row(*(f"{value:.4g}" for value in row.values()))
+            table.add_row(*(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
         console.print(table)
     table = Table("schedule", "tokens/s", "over sync", "hits", "waited, s", title="schedules")
     for name, one in figures["schedules"]["ways"].items():

@@ -68,6 +68,23 @@ def test_an_enumeration_follows_experiments_of_different_lengths():
     assert dict(law) == pytest.approx({1: 1 / 4, 2: 3 / 16, 3: 9 / 64, 4: 27 / 256, 5: 81 / 256})
 
 
+def test_numbers_that_are_told_are_those_that_draws_use():
+    """Told or not, and used by somebody else or not: the next draw uses the next number of the seed."""
+    law = np.full(1000, 1e-3)
+    plain, told = SeededChoices(7), SeededChoices(7)
+    drawn = [plain.pick(law) for _ in range(12)]
+    assert told.pick(law) == drawn[0]
+    assert (told.ahead(3) * 1000).astype(int).tolist() == drawn[1:4]
+    assert told.pick(law) == drawn[1]
+    assert (told.ahead(5) * 1000).astype(int).tolist() == drawn[2:7]
+    told.used(4)
+    assert (told.ahead(2) * 1000).astype(int).tolist() == drawn[6:8]
+    told.used(3)  # one more than was told
+    assert [told.pick(law) for _ in range(3)] == drawn[9:]
+    told.ahead(1)[:] = 0.0  # what was told is the listener's own
+    assert told.pick(law) == plain.pick(law)
+
+
 def test_an_experiment_without_a_choice_has_one_outcome():
     assert list(enumerate_outcomes(lambda choices: "certain")) == [(1.0, "certain")]
 

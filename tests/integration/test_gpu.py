@@ -9,12 +9,15 @@ import torch
 
 from talon_core import load
 from talon_core.certify.exact import Given
+from talon_core.choices import SeededChoices
 from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.runtime.best import Vocabulary, best_by
 from talon_core.runtime.device import executor_for
+from talon_core.runtime.draws import take_tokens
 from talon_core.runtime.recording import CudaGraphs
+from talon_core.target import NodeDraws
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels import TritonAttention
@@ -31,6 +34,12 @@ WAYS = {
     "conflayers": ("talon:budget=24,top_k=4", "conflayers:context=8,every=8"),
     "lookahead": ("talon:budget=8,top_k=3", "lookahead:window=3,ngram=3"),
 }
+
+WARPED = [
+    {"temperature": 0.8},
+    {"temperature": 1.2, "top_k": 20, "top_p": 0.9},
+    {"temperature": 1.2, "top_k": 0, "min_p": 0.02, "typical_p": 0.95},
+]
 
 
 @pytest.fixture
@@ -97,6 +106,39 @@ def test_sampling_draws_the_same_with_and_without_graphs(exact):
     options = {"max_new_tokens": 40, "do_sample": True, "seed": 5}
     one, other = (load(model, drafter="ngram", graphs=graphs).generate(PROMPTS, **options) for graphs in (True, False))
     assert [result.token_ids for result in one] == [result.token_ids for result in other]
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("warped", WARPED)
+def test_what_a_gpu_draws_is_what_the_rule_draws(exact, warped, graphs):
+    decoder = load(on_gpu("llama"), policy="talon:budget=8,top_k=3", drafter="ngram", graphs=graphs)
+    options = {"max_new_tokens": 40, "do_sample": True, "seed": 5, **warped}
+    found = decoder.generate(PROMPTS, **options)
+    assert {(one.laws_on_host, one.on_host) for result in found for one in result.rounds} == {(0, None)}
+    decoder.target.can_draw = False
+    expected = decoder.generate(PROMPTS, **options)
+    assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+    assert all(one.laws_on_host == len(one.path) for result in expected for one in result.rounds)
+
+
+@pytest.mark.parametrize("warped", WARPED)
+def test_drawing_waits_for_nothing_and_inverts_the_same_law_as_the_host(warped):
+    torch.manual_seed(0)
+    logits, numbers = torch.randn(9, 49_152) * 3, SeededChoices(1).ahead(9)
+    request = HFFrontend(tiny_model("llama")).request(np.array([1]), {"do_sample": True, **warped})
+    draws = NodeDraws(request.sampling.processors, frozenset(), numbers)
+    there, to_draw_with = logits.cuda(), torch.from_numpy(numbers).cuda()
+    take_tokens(there, draws, to_draw_with)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        tokens = take_tokens(there, draws, to_draw_with)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    scores = logits
+    for warp in request.sampling.processors:
+        scores = warp(torch.empty((9, 0), dtype=torch.int64), scores)
+    choices = SeededChoices(1)
+    assert tokens.tolist() == [choices.pick(torch.softmax(row.double(), dim=-1).numpy()) for row in scores]
 
 
 def test_no_kernel_is_compiled_anew_when_lengths_change(exact):

@@ -23,11 +23,14 @@ import torch
 from talon_core.choices import Choices
 from talon_core.decoding.decoder import Decoder
 from talon_core.hf.frontend import HFFrontend
+from talon_core.hf.target import HFTarget
 from talon_core.laws import Laws
 from talon_core.plugins.parts import Parts
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule, Accepted, descend
+from talon_core.testing.plain_device import PlainDevice
 from talon_core.tree import TokenTree
+from talon_strategies import Match
 from talon_tests.wrong import NoLeftover
 
 QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is painted with hues of gold"
@@ -160,6 +163,27 @@ def test_texts_have_the_models_law_while_drafting_goes_on(
     counts, hits = sampled(shared_target(*smollm, parts), ids, of=lambda round_: round_.hit is True)
     assert surprise(counts, law) >= FALSE_ALARM
     assert hits >= 0.05  # of three tokens two can begin a round, and the last is never drafted for
+
+
+@attrs.frozen
+class NeverAsked(Match):
+    """Leaves all to a target that draws by itself."""
+
+    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
+        raise AssertionError("the rule is asked")
+
+
+@pytest.mark.models
+@pytest.mark.slow
+def test_texts_that_a_target_draws_by_itself_have_the_models_law(
+    smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts
+) -> None:
+    usual = shared_target(*smollm, Parts("eagle3", "talon:budget=4,top_k=2", "match", graphs=False))
+    target = HFTarget(smollm[0], PlainDevice(), usual.target.accelerator, usual.target.states, probe=False)
+    decoder = Decoder(target, NeverAsked(), usual.policy, usual.drafter_spec, usual.frontend)
+    counts, accepted = sampled(decoder, ids)
+    assert surprise(counts, law) >= FALSE_ALARM
+    assert accepted >= 0.4
 
 
 def drawn(law: Texts, rng: np.random.Generator) -> Texts:

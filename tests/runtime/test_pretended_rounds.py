@@ -12,11 +12,14 @@ TESTS = Path(__file__).parent.parent
 NEW_SHAPES = 1
 """Sizes of passes that the rounds counted may be the first to have: memory for each is sent once empty."""
 
+PROMPT = 8
+"""Tokens of the longest prompt, which is fetched when its request is made. A law would be 97 numbers."""
+
 
 @pytest.fixture(scope="module")
 def told():
     command = [sys.executable, "-m", "talon_tests.pretended_rounds"]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -35,11 +38,25 @@ def test_a_pass_has_one_copy_to_the_device_and_one_back_whatever_the_batch(told,
 
 
 @pytest.mark.slow
-def test_what_a_drawn_round_asks_does_not_grow(told):
-    """Its laws are looked at on the host: each of these is to become less."""
-    found = told["sampled"]
-    assert found["tokens"] == told["expected"]["sampled"][:1]
+@pytest.mark.parametrize("what", ["drawn", "drawn alone"])
+def test_a_pass_that_is_drawn_from_has_no_more_copies(told, what):
+    found = told[what]
+    assert found["tokens"] == told["expected"]["drawn"][: len(found["tokens"])]
     assert found["fetched"] <= found["rounds"]
+    assert found["sent"] <= found["rounds"] + NEW_SHAPES
+    assert found["asked"] == found["between"] == 0
+
+
+@pytest.mark.slow
+def test_what_a_round_asks_that_is_drawn_on_the_host_does_not_grow(told):
+    """Its processors look at the text, so a node is drawn for after the other: each of these is to become less.
+
+    But for a node a token is fetched, not a law.
+    """
+    found = told["drawn on the host"]
+    assert found["tokens"] == told["expected"]["drawn on the host"]
+    assert found["fetched"] <= 2 * found["rounds"]
+    assert found["largest"] <= PROMPT
     assert found["sent"] <= 2 * found["rounds"] + NEW_SHAPES
     assert found["asked"] == 0
 

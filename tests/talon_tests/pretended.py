@@ -51,6 +51,7 @@ class Pretended(TorchDispatchMode):
     Attributes:
         sent: copies from the host to a device.
         fetched: copies from a device to the host; each waits for the device.
+        largest: numbers of the largest of these.
         asked: other questions to a device, by the operation.
         between: copies from device to device.
     """
@@ -63,7 +64,7 @@ class Pretended(TorchDispatchMode):
 
     def forget(self) -> None:
         """Count from 0."""
-        self.sent = self.fetched = self.between = 0
+        self.sent = self.fetched = self.largest = self.between = 0
         self.asked: Counter[str] = Counter()
 
     @property
@@ -107,7 +108,7 @@ class Pretended(TorchDispatchMode):
             out = func(*tree_map(_here, args), **tree_map(_here, kwargs))
         moves = wanted is not None and bool(tensors) and tensors[0].device != wanted
         if moves:
-            self._moved(tensors[0].device, wanted or own)
+            self._moved(tensors[0], wanted or own)
         place, known = wanted or own, {id(one.here): one for one in theirs}
 
         def placed(one: Any) -> Any:
@@ -126,7 +127,7 @@ class Pretended(TorchDispatchMode):
         devices = {one.device for one in theirs}
         if name == "aten::copy_" and len(tensors) > 1:
             if tensors[0].device != tensors[1].device:
-                self._moved(tensors[1].device, tensors[0].device)
+                self._moved(tensors[1], tensors[0].device)
             return
         of_host = [one for one in tensors if one.dim() and not isinstance(one, There)] if theirs else []
         if of_host and name.startswith("aten::index") and not any(one is args[0] for one in of_host):
@@ -135,11 +136,12 @@ class Pretended(TorchDispatchMode):
             found = sorted({str(one.device) for one in (*theirs, *of_host)})
             raise RuntimeError(f"{name} expects all tensors on one device, but they are on {' and '.join(found)}")
 
-    def _moved(self, source: torch.device, target: torch.device) -> None:
-        if source.type != KIND:
+    def _moved(self, source: Tensor, target: torch.device) -> None:
+        if source.device.type != KIND:
             self.sent += 1
         elif target.type != KIND:
             self.fetched += 1
+            self.largest = max(self.largest, source.numel())
         else:
             self.between += 1
 

@@ -30,7 +30,8 @@ METHODS = {
     "ngram": ("ngram", "talon:budget=8,top_k=3"),
     "draft model": ("draft-model:skip=1+2", "talon:budget=12,top_k=3"),
 }
-SAMPLED = {"do_sample": True, "temperature": 0.7, "seed": 3}
+DRAWN = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 50, "seed": 3}
+ON_THE_HOST = {**DRAWN, "repetition_penalty": 1.2}
 SHORT, LONG = 4, 12
 
 
@@ -75,7 +76,8 @@ def of_rounds(
         found.append({**pretended.counts, **passes})
     _, short, long = found
     tokens = [one.token_ids for one in results]
-    return {**{name: long[name] - short[name] for name in long}, "tokens": tokens, "questions": dict(pretended.asked)}
+    asked = {"tokens": tokens, "questions": dict(pretended.asked), "largest": pretended.largest}
+    return {**{name: long[name] - short[name] for name in long}, **asked}
 
 
 def _asks(_module: object, _args: object, out: torch.Tensor) -> torch.Tensor:
@@ -88,7 +90,8 @@ def main() -> None:
     usual = load(tiny_model("llama"), policy=None, attention="sdpa")
     expected = {
         "greedy": [usual.generate(one, max_new_tokens=LONG).token_ids for one in PROMPTS],
-        "sampled": [usual.generate(one, max_new_tokens=LONG, **SAMPLED).token_ids for one in PROMPTS],
+        "drawn": [one.token_ids for one in usual.generate(PROMPTS, max_new_tokens=LONG, **DRAWN)],
+        "drawn on the host": [usual.generate(PROMPTS[0], max_new_tokens=LONG, **ON_THE_HOST).token_ids],
     }
     told: dict[str, Any] = {"expected": expected}
     with Pretended() as pretended:
@@ -99,7 +102,9 @@ def main() -> None:
         told["head"] = of_rounds(pretended, decoder_with_head(model, pretended), PROMPTS, {})
         decoder = decoder_on(model, "ngram")
         told["alone"] = of_rounds(pretended, decoder, PROMPTS[:1], {})
-        told["sampled"] = of_rounds(pretended, decoder, PROMPTS[:1], SAMPLED)
+        told["drawn"] = of_rounds(pretended, decoder, PROMPTS, DRAWN)
+        told["drawn alone"] = of_rounds(pretended, decoder, PROMPTS[:1], DRAWN)
+        told["drawn on the host"] = of_rounds(pretended, decoder, PROMPTS[:1], ON_THE_HOST)
         with torch.no_grad():
             handle = model.model.layers[1].register_forward_hook(_asks)
             told["asking"] = of_rounds(pretended, decoder_on(model, "plain"), PROMPTS[:1], {})

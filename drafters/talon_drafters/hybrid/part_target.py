@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
-from talon_core.target import ALL_WALKED, NOT_GREEDY, NodeOutputs, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
 
 
@@ -96,6 +96,7 @@ class PartTarget(NetworkTarget):
         trees: Mapping[int, TokenTree],
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> Verified:
         verified = self._target.verify(trees, greedy, unwalked)
         outputs = {

@@ -1,0 +1,174 @@
+"""The tokens after all nodes of a pass at once, on the device of their scores: warped, and then drawn or the best."""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from talon_core.choices import BLOCK
+from talon_core.target import NO_TOKEN, NodeDraws
+from talon_core.tree import FloatArray, IntArray
+
+MOST_SCORES = 1 << 24
+"""Scores that are warped at a time: a law of so many takes 128 MiB in float64, and sorting them a few times as much."""
+
+LOW_BITS, BITS = 27, 53
+"""Of the 53 bits of a number that is drawn with, how many are sent apart: a pass is sent numbers of 32 bits."""
+
+BEST = NodeDraws((), frozenset(), None)
+"""The most likely token of the raw scores."""
+
+
+def draw_tokens(scores: Tensor, numbers: Tensor) -> Tensor:
+    """Draw a token from each row's law, the softmax of its scores in float64, by inversion.
+
+    As `SeededChoices` does, it finds the block of `BLOCK` tokens first and then the token: the first one up to which
+    the law adds up to more than the number's share of its sum. What has probability 0 never comes out, in whatever
+    order a device adds up.
+
+    Args:
+        scores: shape `(rows, vocab)`, of any floating-point type.
+        numbers: shape `(rows,)`, float64, in [0, 1).
+
+    Returns:
+        Tokens, shape `(rows,)`, int64; `NO_TOKEN` where the scores hold NaN or infinity, or forbid every token.
+    """
+    missing = -scores.shape[1] % BLOCK
+    if missing:
+        scores = F.pad(scores, (0, missing), value=-torch.inf)
+    law = torch.softmax(scores.double(), dim=-1).view(len(scores), -1, BLOCK)  # (rows, blocks, BLOCK)
+    sums = law.sum(-1)
+    upto = sums.cumsum(-1)  # (rows, blocks)
+    total = upto[:, -1:]
+    threshold = numbers[:, None] * total
+    block = _first_above(upto, sums, threshold)  # (rows, 1)
+    before = torch.where(block > 0, upto.gather(1, (block - 1).clamp(min=0)), 0.0)
+    inside = law.gather(1, block[:, :, None].expand(-1, 1, BLOCK))[:, 0]  # (rows, BLOCK)
+    token = block * BLOCK + _first_above(inside.cumsum(-1), inside, threshold - before)
+    return torch.where(total > 0, token, NO_TOKEN)[:, 0]
+
+
+def _first_above(upto: Tensor, parts: Tensor, threshold: Tensor) -> Tensor:
+    """Where sums exceed a threshold first, or, if rounding lets none, the last part that is not 0; shape `(rows, 1)`.
+
+    Args:
+        upto: the parts added up, shape `(rows, parts)`; rounding may make them fall a little.
+        parts: at least 0, same shape.
+        threshold: shape `(rows, 1)`.
+    """
+    count = parts.shape[1]
+    places = torch.arange(count, device=parts.device)
+    first = torch.where((upto > threshold) & (parts > 0), places, count).amin(-1, keepdim=True)
+    last = torch.where(parts > 0, places, 0).amax(-1, keepdim=True)
+    return torch.minimum(first, last)
+
+
+def take_tokens(scores: Tensor, draws: NodeDraws, numbers: Tensor) -> Tensor:
+    """Warp scores and take a token of each row, some rows at a time.
+
+    Args:
+        scores: raw, shape `(rows, vocab)`.
+        draws: how they are warped, and whether tokens are drawn.
+        numbers: to draw with, shape `(rows,)`, float64, in [0, 1).
+
+    Returns:
+        Tokens, shape `(rows,)`, int64, as those of `draw_tokens`.
+    """
+    rows = max(1, MOST_SCORES // scores.shape[1])
+    parts = [slice(start, start + rows) for start in range(0, len(scores), rows)]
+    return torch.cat([_taken(scores[part], draws, numbers[part]) for part in parts])
+
+
+def _taken(scores: Tensor, draws: NodeDraws, numbers: Tensor) -> Tensor:
+    if scores.dtype in (torch.bfloat16, torch.float16):
+        scores = scores.float()
+    none: Any = scores.new_empty((len(scores), 0), dtype=torch.int64)
+    for warp in draws.warpers:
+        scores = warp(none, scores)
+    return scores.argmax(-1) if draws.numbers is None else draw_tokens(scores, numbers)
+
+
+def next_tokens(
+    logits: Tensor, numbers: Tensor, starts: IntArray, slots: Collection[int], drawn: Mapping[int, NodeDraws]
+) -> tuple[Tensor, set[int]]:
+    """The token after each node of some trees. Trees whose scores are warped alike are served together.
+
+    Args:
+        logits: raw scores of all trees, one after another, shape `(queries, vocab)`.
+        numbers: to draw with, shape `(queries,)`, float64, in [0, 1).
+        starts: where the nodes of each slot start, shape `(slots + 1,)`.
+        slots: of the trees.
+        drawn: how tokens are taken; the best of the raw scores in the other slots.
+
+    Returns:
+        Tokens, shape `(queries,)`, int64, `NO_TOKEN` for other slots' nodes, and the slots whose warpers have raised.
+    """
+    tokens = torch.full((len(logits),), NO_TOKEN, device=logits.device)
+    alike: dict[Hashable, list[int]] = {}
+    for slot in sorted(slots):
+        alike.setdefault(_key(drawn.get(slot, BEST)), []).append(slot)
+    failed: set[int] = set()
+    for own in alike.values():
+        rows = _rows(starts, own)
+        try:
+            found = take_tokens(_joined(logits, rows), drawn.get(own[0], BEST), _joined(numbers, rows))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            failed.update(own)  # each of them finds it again where it ends one text alone
+            continue
+        ends = np.cumsum([0, *(of.stop - of.start for of in rows)]).tolist()
+        for of, (start, end) in zip(rows, pairwise(ends), strict=True):
+            tokens[of] = found[start:end]
+    return tokens, failed
+
+
+def _key(draws: NodeDraws) -> Hashable:
+    """The same only for those that do the same to scores."""
+    # what has no attributes, as a function, is nobody else's equal
+    warpers = tuple((type(warp), tuple(map(_told, vars(warp).items())) or id(warp)) for warp in draws.warpers)
+    return draws.numbers is None, warpers
+
+
+def _told(attribute: tuple[str, Any]) -> Hashable:
+    name, value = attribute
+    return name, type(value), value if isinstance(value, int | float | str) else id(value)
+
+
+def _rows(starts: IntArray, slots: Sequence[int]) -> list[slice]:
+    """The rows of some slots, ascending; neighbours together."""
+    rows: list[slice] = []
+    for slot in slots:
+        start, end = int(starts[slot]), int(starts[slot + 1])
+        if rows and rows[-1].stop == start:
+            start = rows.pop().start
+        rows.append(slice(start, end))
+    return rows
+
+
+def _joined(of: Tensor, rows: Sequence[slice]) -> Tensor:
+    return of[rows[0]] if len(rows) == 1 else torch.cat([of[each] for each in rows])
+
+
+def as_words(starts: IntArray, drawn: Mapping[int, NodeDraws]) -> tuple[IntArray, IntArray]:
+    """The numbers of all nodes as they are sent: the high bits and the low ones, each of shape `(queries,)`, int64.
+
+    Args:
+        starts: where the nodes of each slot start, shape `(slots + 1,)`.
+        drawn: by slot, for whole trees; nodes that nothing is drawn for have 0.
+    """
+    numbers: FloatArray = np.zeros(int(starts[-1]))
+    for slot, draws in drawn.items():
+        if draws.numbers is not None:
+            numbers[starts[slot] : starts[slot + 1]] = draws.numbers
+    whole = (numbers * 2.0**BITS).astype(np.int64)
+    return whole >> LOW_BITS, whole & ((1 << LOW_BITS) - 1)
+
+
+def of_words(high: Tensor, low: Tensor) -> Tensor:
+    """What was sent as `as_words` says, float64."""
+    return (high.double() * 2.0**LOW_BITS + low.double()) * 2.0**-BITS

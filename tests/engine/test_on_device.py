@@ -1,0 +1,268 @@
+"""Texts that a target draws by itself: the rule's own, to the token, whatever runs beside them."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from talon_core.choices import Choices, Foreseen, ScriptedChoices, SeededChoices
+from talon_core.decoding.decoder import Decoder
+from talon_core.engine.on_device import NOT_WALKED, node_draws
+from talon_core.engine.sequence import Sequence as Decoded
+from talon_core.hf.frontend import HFFrontend
+from talon_core.hf.target import HFTarget
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import build
+from talon_core.request import Request
+from talon_core.rounds import Round
+from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.sampling import Sampling, temperature_sampling
+from talon_core.testing.plain_device import PlainDevice
+from talon_core.testing.tape import TapedBackend, TapeRecorder
+from talon_core.tree import FloatArray, TokenTree
+from talon_kernels import SdpaAttention
+from talon_strategies import Match, RecursiveRejection
+from talon_tests.tiny_models import tiny_model
+
+PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
+METHODS = {
+    "plain": (None, None),
+    "ngram": ("ngram", "talon:budget=8,top_k=3"),
+    "asking beside": ("lookahead", "talon:budget=8,top_k=3"),
+}
+WARPED: list[dict[str, Any]] = [
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_k": 20},
+    {"temperature": 1.0, "top_p": 0.9, "top_k": 0},
+    {"temperature": 1.5, "min_p": 0.05, "suppress_tokens": [5, 9]},
+    {"temperature": 0.9, "typical_p": 0.9, "epsilon_cutoff": 0.001, "renormalize_logits": True},
+]
+DRAWN = {"max_new_tokens": 20, "do_sample": True}
+LOOKS_BACK = "logits processor 'RepetitionPenaltyLogitsProcessor' may look at more than the scores"
+
+
+@cache
+def model() -> Any:
+    return tiny_model("llama")
+
+
+def decoder_of(
+    of: Any, method: str = "ngram", on_device: bool = True, recorded: bool = True, rule: AcceptanceRule | None = None
+) -> Decoder:
+    registry, (drafter, policy) = load_registry(), METHODS[method]
+    graphs = TapeRecorder if on_device and recorded else None
+    target = HFTarget(of, TapedBackend(PlainDevice()) if on_device else SdpaAttention(), graphs=graphs)
+    assert target.can_draw == on_device
+    drafts = build(registry, "drafter", drafter) if drafter else None
+    decides = build(registry, "tree policy", policy) if policy else None
+    return Decoder(target, rule or Match(), decides, drafts, HFFrontend(of))
+
+
+def requests(decoder: Decoder, *options: dict[str, Any]) -> list[Request]:
+    """A request with each of these options, of each prompt in turn."""
+    prompts = itertools.cycle(PROMPTS)
+    return [decoder.requests([next(prompts)], {**DRAWN, "seed": 3 + at, **own})[0] for at, own in enumerate(options)]
+
+
+def rounds_of(results: Sequence[Any]) -> list[Round]:
+    return [one for result in results for one in result.rounds]
+
+
+class Told(Foreseen):
+    """Draws with numbers that are given, and lets nobody draw on the host."""
+
+    def __init__(self, numbers: Sequence[float]) -> None:
+        self.numbers = [*numbers]
+
+    def ahead(self, count: int) -> FloatArray:
+        return np.array([*self.numbers, *[0.5] * count][:count])
+
+    def used(self, count: int) -> None:
+        self.numbers = self.numbers[count:]
+
+    def pick(self, law: FloatArray) -> int:
+        raise AssertionError("the rule draws on the host")
+
+
+def finished(decoder: Decoder, sequences: Sequence[Decoded]) -> None:
+    while not all(one.finished for one in sequences):
+        decoder.engine.step()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_text_comes_from_as_many_numbers_as_its_probability_says(method: str) -> None:
+    """All texts of three tokens out of four, of a whole decoder: in all corners of the box of numbers of each text.
+
+    The edges of the boxes are as long as the plain model's probabilities. Its logits and those of the tree's nodes are
+    rounded in different ways, and by as much the corners lie inside.
+    """
+    of, prompt, inside = tiny_model("llama", vocab_size=4, pad_token_id=None), [1, 2, 3, 1, 2], 1e-4
+    decoder = decoder_of(of, method)
+    options = {"temperature": 3.0, "top_k": 3, "do_sample": True, "max_new_tokens": 3}
+    (request,) = decoder.requests([prompt], options)
+
+    def law_after(text: Sequence[int]) -> FloatArray:
+        with torch.inference_mode():
+            scores = of(torch.tensor([[*prompt, *text]])).logits[0, -1].double() / 3.0
+            best = scores.masked_fill(scores < scores.topk(3).values[-1], -torch.inf)
+            return np.asarray(torch.softmax(best, dim=-1).numpy())
+
+    volume, wanted = 0.0, []
+    for text in itertools.product(range(4), repeat=3):
+        laws = [law_after(text[:place]) for place in range(3)]
+        probs = [law[token] for law, token in zip(laws, text, strict=True)]
+        if min(probs) == 0:
+            continue
+        assert min(probs) > 10 * inside  # or little would be seen of it
+        volume += np.prod(probs)
+        ends = [law.cumsum()[token] for law, token in zip(laws, text, strict=True)]
+        edges = [(end - prob + inside, end - inside) for end, prob in zip(ends, probs, strict=True)]
+        wanted += [(text, corner) for corner in itertools.product(*edges)]
+    assert volume == pytest.approx(1.0, abs=1e-9)
+    sequences = [decoder.engine.submit(attrs.evolve(request), Told(corner)) for _, corner in wanted]
+    finished(decoder, sequences)
+    assert [tuple(one.token_ids) for one in sequences] == [text for text, _ in wanted]
+    rounds = [round_ for one in sequences for round_ in one.rounds]
+    assert {(one.laws_on_host, one.on_host) for one in rounds} == {(0, None)}
+    if method == "ngram":
+        assert any(one.accepted for one in rounds)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_seed_gives_the_text_that_it_gives_on_the_host(method: str, recorded: bool) -> None:
+    host, device = decoder_of(model(), method, on_device=False), decoder_of(model(), method, recorded=recorded)
+    asked = requests(host, *WARPED)
+    expected = host.run_all(asked)
+    assert all(one.laws_on_host == len(one.path) and one.on_host is None for one in rounds_of(expected))
+    together = device.run_all(asked)
+    alone = [device.run_all([one])[0] for one in asked]
+    for results in (together, alone):
+        assert [one.token_ids for one in results] == [one.token_ids for one in expected]
+        assert {(one.laws_on_host, one.on_host) for one in rounds_of(results)} == {(0, None)}
+    assert len({tuple(one.token_ids) for one in expected}) == len(WARPED)
+
+
+def test_those_beside_it_may_be_greedy_or_on_the_host() -> None:
+    """A batch of all kinds: each gets the text that it gets alone, and says where it was chosen."""
+    device, host = decoder_of(model()), decoder_of(model(), on_device=False)
+    greedy = {"do_sample": False, "temperature": 0.0}
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0.7},
+        greedy,
+        {"temperature": 0.7, "repetition_penalty": 1.3},
+        {**greedy, "suppress_tokens": [6, 7]},
+        {**greedy, "repetition_penalty": 1.8},
+        {"temperature": 1.2, "eos_token_id": 96},
+    ]
+    asked = requests(device, *kinds)
+    results = device.run_all(asked)
+    assert [one.token_ids for one in results] == [host.run_all([one])[0].token_ids for one in asked]
+    assert [one.token_ids for one in results] == [device.run_all([one])[0].token_ids for one in asked]
+    said = [{one.on_host for one in result.rounds} for result in results]
+    assert said[:5] == [{None}, {None}, {LOOKS_BACK}, {None}, {LOOKS_BACK}]
+    assert said[5] <= {NOT_WALKED, None}  # beside others its text ends with another token
+    assert NOT_WALKED in said[5]
+    for result in results:
+        for one in result.rounds:
+            assert one.laws_on_host == (0 if one.on_host is None else len(one.path))
+
+
+def test_where_there_is_no_law_one_text_ends_and_says_so_as_on_the_host() -> None:
+    found = {}
+    for on_device in (True, False):
+        decoder = decoder_of(model(), on_device=on_device)
+        good, bad = requests(decoder, {"temperature": 0.7}, {"temperature": 0.7, "suppress_tokens": [*range(97)]})
+        sequences = [decoder.engine.submit(one) for one in (good, bad)]
+        finished(decoder, sequences)
+        assert sequences[0].error is None
+        assert isinstance(sequences[1].error, ValueError)
+        found[on_device] = sequences[0].token_ids, str(sequences[1].error)
+    assert found[True] == found[False]
+    assert found[True][1].startswith("there is no law to draw from after 1 tokens")
+
+
+def test_a_processor_that_fails_ends_its_own_text() -> None:
+    decoder = decoder_of(model())
+    good, other, bad = requests(decoder, *[{"temperature": 0.7, "top_k": 5}] * 3)
+    expected = decoder.run_all([good])[0].token_ids
+    bad.sampling.processors[-1].top_k = "five"  # type: ignore[attr-defined]
+    sequences = [decoder.engine.submit(attrs.evolve(one)) for one in (good, other, bad)]
+    finished(decoder, sequences)
+    assert sequences[0].token_ids == expected
+    assert [one.error is None for one in sequences] == [True, True, False]
+    assert isinstance(sequences[2].error, TypeError)
+
+
+def test_a_text_that_is_cancelled_leaves_the_others_as_they_are() -> None:
+    decoder = decoder_of(model())
+    asked = requests(decoder, *[{"temperature": 0.8}] * 3)
+    expected = [one.token_ids for one in decoder.run_all(asked)]
+    sequences = [decoder.engine.submit(attrs.evolve(one)) for one in asked]
+    for _ in range(3):
+        decoder.engine.step()
+    decoder.engine.cancel(sequences[1])
+    decoder.engine.step()
+    late = decoder.engine.submit(attrs.evolve(asked[1]))
+    finished(decoder, [sequences[0], sequences[2], late])
+    assert [sequences[0].token_ids, late.token_ids, sequences[2].token_ids] == expected
+    assert sequences[1].token_ids == expected[1][: len(sequences[1].token_ids)]
+
+
+def test_rules_that_do_more_than_follow_the_target_are_asked() -> None:
+    class Shy(Match):
+        """Draws as `match` does, and goes nowhere."""
+
+        follows_argmax = False
+
+        def walk(self, tree: TokenTree, laws: Any, choices: Choices) -> Accepted:
+            return Accepted(np.array([0]), laws.draw(0, choices))
+
+    decoder = decoder_of(model(), rule=Shy())
+    (asked,) = requests(decoder, {"temperature": 0.7})
+    (result,) = decoder.run_all([asked])
+    assert all(len(one.path) == one.laws_on_host == 1 for one in result.rounds)
+    assert {one.on_host for one in result.rounds} == {
+        f"rule 'match' ({__name__}.{Shy.__qualname__}) does not simply follow the target's tokens"
+    }
+    assert result.token_ids == decoder_of(model()).run_all([asked])[0].token_ids
+
+
+TREE = TokenTree([0, 1, 2, 3], [-1, 0, 0, 1], np.zeros(4))
+REQUEST = Request(np.array([0]), 5, Sampling(True), frozenset({7}))
+
+
+def test_a_node_is_drawn_for_with_the_number_of_its_depth() -> None:
+    choices = SeededChoices(4)
+    found = node_draws(Match(), REQUEST, choices, TREE)
+    assert not isinstance(found, str)
+    assert found.numbers is not None
+    assert found.numbers.tolist() == SeededChoices(4).ahead(3)[[0, 1, 1, 2]].tolist()
+    assert (found.warpers, found.ends) == ((), {7})
+    assert choices.pick(np.full(10, 0.1)) == SeededChoices(4).pick(np.full(10, 0.1))  # nothing was used
+
+
+@pytest.mark.parametrize(
+    ("rule", "sampling", "choices", "why"),
+    [
+        (RecursiveRejection(), Sampling(True), SeededChoices(0), "rule 'rrs' .* does not simply follow"),
+        (Match(), Sampling(True), ScriptedChoices([]), "ScriptedChoices will draw with is not known"),
+        (Match(), temperature_sampling(0.5), SeededChoices(0), "'<lambda>' may look at more"),
+        (RecursiveRejection(), Sampling(False), SeededChoices(0), None),
+        (Match(), Sampling(False), ScriptedChoices([]), None),
+    ],
+)
+def test_why_a_rule_is_asked(rule: AcceptanceRule, sampling: Sampling, choices: Choices, why: str | None) -> None:
+    found = node_draws(rule, attrs.evolve(REQUEST, sampling=sampling), choices, TREE)
+    if why is None:
+        assert not isinstance(found, str)
+        assert found.numbers is None
+    else:
+        assert isinstance(found, str)
+        assert re.search(why, found)

@@ -1,0 +1,52 @@
+"""The two ways to draw the tokens along a path of a verified tree, for benchmarks: on the host, and on the device."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_core.choices import SeededChoices
+from talon_core.engine.on_device import node_draws
+from talon_core.engine.warping import TokenBuffer, WarpedLaws
+from talon_core.request import Request
+from talon_core.runtime.draws import next_tokens
+from talon_core.tree import TokenTree
+from talon_strategies import Match
+
+
+def ways_to_draw(logits: Tensor, request: Request, visited: int) -> dict[str, Callable[[], list[int]]]:
+    """What draws, by name: "host" the law of one node after the other, "device" the tokens after all nodes at once.
+
+    Both give the same tokens, those after the first nodes of a tree that is half a path and half children of its root.
+
+    Args:
+        logits: raw scores, shape `(nodes, vocab)`, at least twice as many nodes as are visited.
+        request: says how scores are warped, by processors that look at the scores alone.
+        visited: nodes of the path that a walk comes to.
+
+    Raises:
+        ValueError: if the tree has too few nodes, or a processor looks at more than the scores.
+    """
+    nodes = len(logits)
+    if nodes < 2 * visited:
+        raise ValueError(f"the tree has {nodes} nodes, and {visited} are visited; it must have twice as many")
+    parents = np.array([*range(-1, nodes // 2 - 1), *[0] * (nodes - nodes // 2)])
+    tree = TokenTree(np.arange(nodes), parents, np.zeros(nodes))
+    prefix = TokenBuffer(request.ids, len(request.ids) + nodes, logits.device)
+    starts = np.array([0, nodes])
+
+    def host() -> list[int]:
+        laws, choices = WarpedLaws(tree, logits, request.sampling, prefix), SeededChoices(0)
+        return [laws.draw(node, choices) for node in range(visited)]
+
+    def device() -> list[int]:
+        draws = node_draws(Match(), request, SeededChoices(0), tree)
+        if isinstance(draws, str) or draws.numbers is None:
+            raise ValueError(f"the device does not draw: {draws}; take sampling by processors of scores alone")
+        numbers = torch.from_numpy(draws.numbers).to(logits.device)
+        tokens, _ = next_tokens(logits, numbers, starts, [0], {0: draws})
+        found: list[int] = tokens[:visited].tolist()
+        return found
+
+    return {"host": host, "device": device}
