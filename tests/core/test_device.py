@@ -1,6 +1,7 @@
 """Passes that are recorded once and repeated: the output is the one of plain decoding, whatever the round brings."""
 
 from functools import cache
+from importlib import import_module
 from itertools import product
 
 import numpy as np
@@ -81,6 +82,8 @@ def test_tritons_kernels_decode_what_plain_decoding_does(architecture, monkeypat
     """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two of two layers."""
     pytest.importorskip("triton")
     patch_once(monkeypatch)
+    # Programs of one row each would be most of the work; `test_tree_attention_triton.py` has them of all sizes.
+    monkeypatch.setattr(import_module("talon_kernels.tree_attention.triton"), "merged_rows", lambda rows: 16)
     model = tiny_model(architecture, num_hidden_layers=2, sliding_window=6)
     assert sorted(model.config.layer_types) == ["full_attention", "sliding_attention"]
     backend = TritonAttention()
