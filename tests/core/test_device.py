@@ -1,6 +1,8 @@
 """Passes that are recorded once and repeated: the output is the one of plain decoding, whatever the round brings."""
 
 from functools import cache
+from importlib import import_module
+from itertools import product
 
 import numpy as np
 import pytest
@@ -26,6 +28,14 @@ DRAFTERS = {
     "ngram": ("ngram", "talon:budget=8,top_k=3"),
     "draft model": ("draft-model:skip=1+2", "talon:budget=12,top_k=3"),
 }
+UNRECORDED = {("llama", "none"), ("gemma2", "draft model"), ("gpt-oss", "ngram"), ("gpt2", "draft model")}
+"""Where passes are not recorded: every architecture, and every drafter; the others are the matrix."""
+
+RECORDED = [
+    pytest.param(*of, recorded, marks=() if recorded or of in UNRECORDED else pytest.mark.matrix)
+    for of in product(["llama", "gemma2", "gpt-oss", "gpt2"], DRAFTERS)
+    for recorded in (True, False)
+]
 
 
 def decoder_of(model, drafter, policy, backend=None, recorded=True):
@@ -53,9 +63,7 @@ def model_and_truth(architecture):
     return model, [plain.generate(prompt, max_new_tokens=16).token_ids for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-@pytest.mark.parametrize("what", DRAFTERS)
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt-oss", "gpt2"])
+@pytest.mark.parametrize(("architecture", "what", "recorded"), RECORDED)
 def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, recorded):
     model, expected = model_and_truth(architecture)
     decoder, recorders = decoder_of(model, *DRAFTERS[what], recorded=recorded)
@@ -74,6 +82,8 @@ def test_tritons_kernels_decode_what_plain_decoding_does(architecture, monkeypat
     """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two of two layers."""
     pytest.importorskip("triton")
     patch_once(monkeypatch)
+    # Programs of one row each would be most of the work; `test_tree_attention_triton.py` has them of all sizes.
+    monkeypatch.setattr(import_module("talon_kernels.tree_attention.triton"), "merged_rows", lambda rows: 16)
     model = tiny_model(architecture, num_hidden_layers=2, sliding_window=6)
     assert sorted(model.config.layer_types) == ["full_attention", "sliding_attention"]
     backend = TritonAttention()

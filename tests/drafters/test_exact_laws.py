@@ -15,6 +15,17 @@ from talon_core.sampling import Sampling
 from talon_tests.random_drafters import DRAFTERS, VOCAB, drafter_specs, random_target
 
 POLICIES = ("talon:budget=7,top_k=2,mu=0.1", "eagle2:budget=5,depth=2,top_k=2", "chain:length=2")
+WITH_EVERY_POLICY = ("eagle3", "medusa", "datastore")
+"""One that reads the paths of the tree, one that guesses for places, and one that looks texts up."""
+
+COMBINATIONS = [
+    pytest.param(drafter, policy, id=f"{policy.partition(':')[0]}-{drafter}", marks=marks)
+    for policy in POLICIES
+    for drafter in DRAFTERS
+    for marks in [() if policy == POLICIES[0] or drafter in WITH_EVERY_POLICY else pytest.mark.matrix]
+]
+"""Every drafter with the policy that asks most of it, and every policy with each kind of drafter; the others are the
+matrix."""
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +63,7 @@ def decoder_of(model: Any, spec: str, policy: str) -> Decoder:
     return decoder_for_model(model, None, Parts(spec, policy))
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.partition(":")[0])
+@pytest.mark.parametrize(("drafter", "policy"), COMBINATIONS)
 def test_the_law_of_several_rounds_is_the_targets(
     model: Any, specs: dict[str, str], truth: Any, drafter: str, policy: str
 ) -> None:

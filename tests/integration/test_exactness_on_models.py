@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from talon_core.certify.greedy import Divergence, GreedyCheck, PromptCheck, check_greedy
+from talon_core.certify.greedy import Divergence, GreedyCheck, PromptCheck, _Own, check_greedy
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.hf.frontend import HFFrontend
@@ -339,10 +339,44 @@ def embedded(shared_target: Any) -> Callable[..., Decoder]:
     return make
 
 
+@pytest.fixture(scope="module")
+def said() -> dict[Any, tuple[list[int], list[torch.Tensor]]]:
+    """By a model and a text, the tokens that the model adds to it by itself, and the scores of each step."""
+    return {}
+
+
+@pytest.fixture
+def generated_once(said: dict[Any, tuple[list[int], list[torch.Tensor]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an embedded model generates by itself is computed once; whoever watches is shown all its scores again."""
+    generate = _Own._generate
+
+    def once(own: Any, *, logits_processor: Any = None, **more: Any) -> list[int]:
+        if logits_processor is None:
+            return generate(own, **more)
+        assert not more
+        question = id(own._model), str(own._ids.tolist()), str(sorted(own._how.items(), key=str))
+        if question not in said:
+            scores: list[torch.Tensor] = []
+
+            def keep(_ids: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+                scores.append(found.clone())
+                return found
+
+            said[question] = generate(own, logits_processor=[keep]), scores
+        tokens, scores = said[question]
+        for found in scores:
+            for watch in logits_processor:
+                watch(own._ids, found)
+        return tokens
+
+    monkeypatch.setattr(_Own, "_generate", once)
+
+
 def encoded(decoder: Decoder, prompts: list[str]) -> list[Any]:
     return [decoder.frontend.encode(prompt) for prompt in prompts]  # type: ignore[attr-defined]
 
 
+@pytest.mark.usefixtures("generated_once")
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.parametrize(("drafter", "way"), EMBEDDED)
@@ -363,6 +397,7 @@ def test_smollm_passes(
     assert check.identical + len(check.divergences) == 2
 
 
+@pytest.mark.usefixtures("generated_once")
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["smollm", "half"])

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
     It does so whenever a kernel calls a function, though it stays prepared until the launch is over: by looking at
     every name of the language, which takes longer than most functions do. And for each sum, difference and product of
     integers it works out in 64 bits whether they overflow, and says so to nobody but a debugger: where nobody debugs,
-    that is left out.
+    that is left out. And it looks a type up in a table of all types that it makes anew for each look.
 
     Args:
         patch: undoes it.
@@ -38,10 +39,18 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
         finally:
             prepared.clear()
 
+    look_up = interpreter._get_np_dtype
+    known = cache(look_up)
+
+    def looked_up(of: Any) -> Any:
+        scalar = of.scalar  # of a block, what it holds
+        return look_up(scalar) if scalar.is_ptr() else known(scalar)
+
     builder = interpreter.interpreter_builder
     options = dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug)
     patch.setattr(builder, "options", options)
     patch.setattr(interpreter, "_patch_lang", prepare_once)
+    patch.setattr(interpreter, "_get_np_dtype", looked_up)
     patch.setattr(interpreter.GridExecutor, "__call__", launched)
 
 
