@@ -112,6 +112,9 @@ class Usage:
     broken: str | None = None
 
 
+FORM = 1
+"""Goes up where what a compiler says is read in another way."""
+
 Kept = Mapping[str, Mapping[str, Any]]
 """By key, what was found to be needed: a `Usage` without key, `held` and `broken`."""
 
@@ -140,7 +143,7 @@ def compile_all(processes: int = 2, between: bool = True, kept: Kept | None = No
         if variant[4].get("kind", target.kind) == target.kind
     ]
     jobs = {key_of(*job): job for job in every}
-    there = sorted(jobs.keys() & kept.keys())[anew:]  # by hashes, so the first ones are of all kinds
+    there = sorted(jobs.keys() & kept.keys())[anew:]  # by hashes: the first are of all kinds, and the same every time
     found = {key: Usage(**kept[key], key=key) for key in there}
     left = [key for key, job in jobs.items() if key not in found and (between or key in kept or _is_end(*job))]
     if left:
@@ -178,8 +181,9 @@ def key_of(operation: str, number: int, target: Target) -> str:
 
     name, function, signature, constants, options = _variants(operation)[number]
     known = {option: value for option, value in options.items() if option not in MARKS}
-    code = (triton.__version__, function.cache_key, name, target.name, target.processor.lanes)
-    parts = (*code, *(sorted(one.items()) for one in (signature, constants, known)))
+    code = (FORM, triton.__version__, function.cache_key, name, target.backend, target.arch, target.processor.lanes)
+    aligned = sorted(alignment(function, signature).items())
+    parts = (*code, aligned, *(sorted(one.items()) for one in (signature, constants, known)))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -282,7 +286,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file: Path | None = options.kept
     if options.keep and file is None:
         parser.error("--keep has no file to write; name one with --kept")
-    kept = read_kept(file) if file is not None and file.exists() else {}
+    if options.anew < 0:
+        parser.error(f"--anew is {options.anew}; it must be at least 0")
+    try:
+        kept = read_kept(file) if file is not None and file.exists() else {}
+    except (OSError, ValueError, TypeError) as error:
+        parser.error(f"'{file}' has nothing that was kept: {error}; delete it, and write it anew with --keep")
     usages = compile_all(options.processes, not options.ends, kept, options.anew)
     if options.keep and file is not None:
         write_kept(file, usages)
@@ -300,8 +309,14 @@ DERIVED = ("key", "held", "broken")
 
 
 def read_kept(file: Path) -> Kept:
-    """What `write_kept` wrote."""
+    """What `write_kept` wrote.
+
+    Raises:
+        OSError, ValueError, TypeError: if it cannot be read, or is no such file.
+    """
     kept: Kept = json.loads(file.read_text(encoding="utf-8"))
+    for one in kept.values():
+        Usage(**one)
     return kept
 
 
@@ -312,7 +327,9 @@ def write_kept(file: Path, usages: Sequence[Usage]) -> None:
         for usage in usages
         if usage.broken is None
     ]
-    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    whole = file.with_name(f"{file.name}.new")  # one that was interrupted leaves the one before
+    whole.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    whole.replace(file)
 
 
 def _print(usages: Sequence[Usage]) -> None:

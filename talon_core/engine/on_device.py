@@ -1,12 +1,14 @@
 """Whose tokens a target can draw by itself, on its device, and why those of others are drawn on the host."""
 
+import numpy as np
+
 from talon_core.choices import Choices, Foreseen
 from talon_core.engine.processors import prefix_free
-from talon_core.errors import naming
+from talon_core.errors import naming, written
 from talon_core.request import Request
 from talon_core.rule import AcceptanceRule
 from talon_core.target import NodeDraws
-from talon_core.tree import TokenTree
+from talon_core.tree import FloatArray, TokenTree
 
 NOT_WALKED = "the target left the tree to the rule: texts beside it end with other tokens, or a processor failed"
 """Why a path is chosen on the host that the target was asked to choose."""
@@ -38,4 +40,19 @@ def node_draws(rule: AcceptanceRule, request: Request, choices: Choices, tree: T
         return NodeDraws(warpers, request.eos, None)
     if not isinstance(choices, Foreseen):
         return f"what {type(choices).__name__} will draw with is not known beforehand"
-    return NodeDraws(warpers, request.eos, choices.ahead(int(tree.depths.max()) + 1)[tree.depths])
+    return NodeDraws(warpers, request.eos, _told(choices, int(tree.depths.max()) + 1)[tree.depths])
+
+
+def _told(choices: Foreseen, count: int) -> FloatArray:
+    """The numbers of the next draws.
+
+    Raises:
+        ValueError: if they are not what `Foreseen.ahead` is to tell.
+    """
+    told = np.asarray(choices.ahead(count))
+    if told.shape != (count,) or told.dtype != np.float64 or not ((told >= 0) & (told < 1)).all():
+        raise ValueError(
+            f"{type(choices).__name__}.ahead({count}) told {written(told)}; "
+            f"it must be {count} numbers in [0, 1), float64"
+        )
+    return told

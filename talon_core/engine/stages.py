@@ -231,18 +231,20 @@ class Stages:
     ) -> tuple[dict[int, Accepted], set[int], dict[int, IntArray]]:
         """What was accepted, by slot; the slots that are committed already; and what the drafter asked, answered."""
         parts = self._parts
-        trees = {slot: drafted[slot].tree for slot in self._left(drafted)}
         accepted: dict[int, Accepted] = {}
         answers: dict[int, IntArray] = {}
+        ends_of = {slot: self._sequences[slot].greedy_ends(parts.rule) for slot in self._left(drafted)}
+        greedy = {slot: ends for slot, ends in ends_of.items() if ends is not None}
+        drawn = self._drawn({slot: asked.get(slot, drafted[slot]).tree for slot in ends_of if slot not in greedy})
+        trees = {slot: drafted[slot].tree for slot in self._left(drafted)}
         if not trees:
             return accepted, set(), answers
         beside = {slot: one for slot, one in asked.items() if slot in trees}
         whole = {**trees, **{slot: one.tree for slot, one in beside.items()}}
-        greedy = {slot: ends for slot in trees if (ends := self._sequences[slot].greedy_ends(parts.rule)) is not None}
         with self._faults.of(trees):
             self._prepare({slot: drafted[slot] for slot in trees})
             more: dict[str, Any] = {"unwalked": {slot: one.added for slot, one in beside.items()}} if beside else {}
-            if drawn := self._drawn({slot: tree for slot, tree in whole.items() if slot not in greedy}):
+            if drawn:
                 more["drawn"] = drawn
             with self._span("verify", trees):
                 verified = parts.target.verify(whole, greedy, **more)
@@ -275,11 +277,12 @@ class Stages:
         """How the target takes the tokens of these trees by itself; of the others it is noted why the rule is asked."""
         drawn: dict[int, NodeDraws] = {}
         for slot, tree in trees.items() if self._parts.target.can_draw else ():
-            draws = self._sequences[slot].node_draws(self._parts.rule, tree)
-            if isinstance(draws, str):
-                self._on_host[slot] = draws
-            else:
-                drawn[slot] = draws
+            with self._faults.of([slot]):
+                draws = self._sequences[slot].node_draws(self._parts.rule, tree)
+                if isinstance(draws, str):
+                    self._on_host[slot] = draws
+                else:
+                    drawn[slot] = draws
         return drawn
 
     def _prepare(self, drafted: Mapping[int, Drafted]) -> None:

@@ -303,17 +303,20 @@ class _Measuring:
                 piece = self._rng.integers(0, self._vocab_size, min(PERIOD, self._plan.context))
                 request = Request(np.resize(piece, self._plan.context), self._plan.tokens)
                 sequence = self._engine.submit(request)
-                self._step(sequence)
-                self._drafting.begin(request.ids)
-                self._stretches(sequence, thread, seen, threads, whole)
-                if not sequence.finished:
-                    self._engine.cancel(sequence)
+                try:
+                    self._step(sequence)
+                    self._drafting.begin(request.ids)
+                    self._stretches(sequence, thread, seen, threads, whole)
+                finally:
+                    if not sequence.finished:
+                        self._engine.cancel(sequence)
         return seen.contention(draft_on, threads, whole)
 
     def _closed(self) -> None:
         with suppress(Exception):  # what has failed is said by who has raised it
             self._noting.close(SLOT)
-        self._engine.step()  # which lets a text go that was cancelled
+        with suppress(Exception):
+            self._engine.step()  # which lets a text go that was cancelled
 
     def _stretches(
         self, sequence: Decoded, thread: ThreadPoolExecutor, seen: Stretches, threads: int, whole: int

@@ -225,7 +225,7 @@ class DeviceExecutor(Executor):
         if all(np.array_equal(path, np.arange(len(path))) for path in paths.values()):
             self.cache.commit(paths)  # nothing moves
             return
-        slots = self.cache.slots
+        slots = max(self.cache.slots, len(self.cache.lengths))  # one may have been opened since the pass
         sequences = np.zeros((slots, 4), dtype=np.int32)
         sequences[: len(self.cache.lengths), 0] = self.cache.lengths
         walks = np.full((slots, 2 + max(map(len, paths.values()))), -1, dtype=np.int32)

@@ -15,12 +15,13 @@ def sent(numbers: NDArray[Any], device: torch.device) -> Tensor:
         device: where to.
     """
     here = torch.from_numpy(numbers)
-    return (here.pin_memory() if device.type == "cuda" else here).to(device, non_blocking=True)
+    on_cuda = device.type == "cuda"
+    return (here.pin_memory() if on_cuda else here).to(device, non_blocking=on_cuda)
 
 
 def fetched(found: Tensor) -> Tensor:
     """A tensor's numbers on the host, as soon as they are there; on a CPU it is the tensor itself."""
-    here = found.to("cpu", non_blocking=True)  # from a GPU into pinned memory
+    here = found.to("cpu", non_blocking=found.is_cuda)  # into pinned memory; others are waited for by PyTorch
     if found.is_cuda:
         torch.cuda.current_stream(found.device).synchronize()
     return here

@@ -200,6 +200,31 @@ def test_a_processor_that_fails_ends_its_own_text() -> None:
     assert isinstance(sequences[2].error, TypeError)
 
 
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        (lambda count: 1 / 0, "division by zero"),
+        (lambda count: np.zeros(0), r"Wrong\.ahead\(\d\) told array\(.*; it must be \d numbers in \[0, 1\), float64"),
+        (lambda count: np.ones(count), "it must be"),
+        (lambda count: np.full(count, np.nan), "it must be"),
+    ],
+)
+def test_choices_that_tell_no_numbers_end_their_own_text(ahead: Any, said: str) -> None:
+    class Wrong(Told):
+        def ahead(self, count: int) -> FloatArray:
+            numbers: FloatArray = ahead(count)
+            return numbers
+
+    decoder = decoder_of(model())
+    good, bad = requests(decoder, {"temperature": 0.7}, {"temperature": 0.7})
+    expected = decoder.run_all([good])[0].token_ids
+    sequences = [decoder.engine.submit(good), decoder.engine.submit(bad, Wrong([]))]
+    finished(decoder, sequences)
+    assert sequences[0].token_ids == expected
+    assert sequences[0].error is None
+    assert re.search(said, str(sequences[1].error))
+
+
 def test_a_text_that_is_cancelled_leaves_the_others_as_they_are() -> None:
     decoder = decoder_of(model())
     asked = requests(decoder, *[{"temperature": 0.8}] * 3)

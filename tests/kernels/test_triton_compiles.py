@@ -86,11 +86,13 @@ sys.exit(any(len(found) > 1 for found in keys.values()))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
-    [["--ends", "--kept", str(KEPT), "--anew", "8"], pytest.param([], marks=pytest.mark.matrix)],
+    [["--kept", str(KEPT), "--anew", "8"], pytest.param([], marks=pytest.mark.matrix)],
     ids=["kept", "compiled"],
 )
 def test_every_kernel_compiles_for_every_target_without_spilling(how):
     triton = pytest.importorskip("triton")
+    if triton.__version__ not in PINNED:
+        how = [*how, "--ends"]  # all is compiled by another Triton, which takes minutes
     command = [sys.executable, "-m", "talon_kernels.compiling", "--json", *how]
     done = subprocess.run(command, capture_output=True, env=COMPILING, timeout=3000)
     found = json.loads(done.stdout)

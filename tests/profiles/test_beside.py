@@ -71,10 +71,12 @@ def test_what_fails_in_the_drafter_comes_out_and_leaves_nothing() -> None:
         def propose(self, frontiers: Any) -> Any:
             raise RuntimeError("it cannot")
 
-    before, drafter = threading.active_count(), Fails()
+    before, drafter, verifies = threading.active_count(), Fails(), target()
     with pytest.raises(RuntimeError, match="it cannot"):
-        measured_beside(target(), Match(), drafter, 1, "thread", SMALL)
+        measured_beside(verifies, Match(), drafter, 1, "thread", SMALL)
     assert not drafter.texts
+    with pytest.raises(ValueError, match="slot 0 is not open"):
+        verifies.close(0)
     assert threading.active_count() == before
 
 

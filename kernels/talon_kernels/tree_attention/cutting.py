@@ -34,8 +34,9 @@ def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype, kind: s
     exact, wide = dtype == torch.float32, max(head_dim, value_dim) > 128
     most = 128 >> 2 * exact + wide
     tile = max(16, min(width(rows), most if kind == "hopper" else most // 2))
-    # with 64 keys triton 3.7.1 spills registers of small heads' largest tiles
-    few = wide or (kind == "other" and head_dim <= 64 and tile == 64)
+    # with 64 keys triton 3.7.1 spills registers of small heads' largest tiles, and of larger heads' smallest ones
+    small = head_dim <= 64
+    few = wide or (kind == "other" and small and tile == 64) or (kind != "amd" and not small and tile == 16)
     keys = 16 if exact else 32 if few else 64
     warps = 8 if 2 * tile >= most and kind != "amd" else 4
     return Blocks(tile, keys, warps, 2 if kind == "amd" else 3)
