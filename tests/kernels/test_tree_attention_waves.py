@@ -88,8 +88,8 @@ def keys_of(one, cut, prefix, count, group):
 
 
 def test_gpus_are_as_busy_as_can_be():
-    """Whatever is held: what `python -m talon_kernels.compiling` says for what was compiled."""
-    every = {f"attend bf16 128 rows={rows}": held for rows, held in ((16, 4), (32, 3), (64, 2), (128, 1))}
+    """By what was compiled; `python -m talon_kernels.compiling` says it for every GPU."""
+    every = {f"attend bf16 128 rows={rows}": held for rows, held in ((16, 2), (32, 2), (64, 1), (128, 1))}
     for multiprocessors, kind in ((108, "other"), (132, "hopper")):
         found = least_even(multiprocessors, kind, every)
         assert found.multiprocessors == multiprocessors
