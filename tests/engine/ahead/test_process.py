@@ -500,12 +500,13 @@ def folder(tmp_path_factory):
     return str(where)
 
 
-def test_a_model_drafts_in_a_process_and_is_opened_again_where_that_is_gone(folder):
+def test_a_model_drafts_in_a_process_and_is_opened_again_where_that_is_gone(folder, capfd):
     """The target's own model drafts: it says what the target says."""
     two_cores()
     plain = talon_core.load(folder)
     parts = {"drafter": f"draft-model:model={folder}", "policy": "chain:length=2"}
     made = talon_core.load(folder, **parts, schedule="cached:budget=33,beyond=true", draft_on="cpu:1")
+    capfd.readouterr()
     made.target.verify = waiting(made.target.verify, worker(made))
     for prompt in ("t5 t6 t7", "t5 t6 t7"):
         expected = plain.generate(prompt, max_new_tokens=12).token_ids
@@ -518,6 +519,7 @@ def test_a_model_drafts_in_a_process_and_is_opened_again_where_that_is_gone(fold
     assert result.token_ids == expected
     assert any(one.hit for one in result.rounds)
     worker(made).close()
+    assert "Loading weights" not in capfd.readouterr().err  # of the one that was opened again
 
 
 def waiting(verify, worker):
