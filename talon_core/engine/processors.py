@@ -2,12 +2,14 @@
 scores alone."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from talon_core.errors import naming
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
-from talon_core.sampling import Processor
+
+if TYPE_CHECKING:
+    from talon_core.sampling import Processor
 
 REMEMBERING = frozenset(
     {
@@ -56,7 +58,7 @@ def remembering(rule: AcceptanceRule, policy: TreePolicy | None, processors: Ite
     return None
 
 
-def prefix_free(processors: Iterable[Any]) -> tuple[Processor, ...] | str:
+def prefix_free(processors: Iterable[Any]) -> "tuple[Processor, ...] | str":
     """All of them, one after another, if they look at scores alone; otherwise the first one that may look at more.
 
     Only the classes of `PREFIX_FREE` themselves are taken: a class that inherits from one may do anything.

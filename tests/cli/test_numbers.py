@@ -27,6 +27,7 @@ BASE = {
     ("trace", "simulate"): ["folder", "talon", "--profile", "here"],
     ("trace", "sweep"): ["talon", "--trace", "folder", "--out", "out"],
     ("profile", "measure"): ["here"],
+    ("profile", "beside"): [],
     ("tune",): ["folder", "talon"],
 }
 """For each command that has numeric options, what it needs besides."""
