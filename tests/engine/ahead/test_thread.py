@@ -174,25 +174,30 @@ def test_a_call_that_does_not_come_back_is_given_up(caplog):
 
 def test_a_session_ends_where_a_call_does_not_that_nobody_has_waited_for(monkeypatch):
     """As where Ctrl-C has interrupted the wait."""
-    stuck = threading.Event()
+    began, stuck = threading.Event(), threading.Event()
 
     class Endless:
         def __init__(self, *_):
             pass
 
         def step(self):
+            began.set()
             stuck.wait()
             return False
 
     monkeypatch.setattr("talon_core.engine.ahead.thread.Preparing", Endless)
     worker = ThreadWorker(Sleepy(), patience=Patience(first=0.05, least=0.05))
     worker.prepare(Cached(), ())
+    assert began.wait(60)
     leaving = threading.Thread(target=worker.rest, daemon=True)
     leaving.start()
     leaving.join(60)
     assert not leaving.is_alive()
     assert worker.lost
     stuck.set()
+    for thread in threading.enumerate():
+        if thread.name == "talon-prepares":
+            thread.join(60)
 
 
 def test_while_a_call_is_away_the_drafter_is_told_nothing_of_any_text():
