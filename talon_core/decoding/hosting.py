@@ -149,13 +149,12 @@ def _opened(opening: Opening) -> Opened:
         drafter = _asking_nothing(opened(opening.spec, TextTarget(opening.vocab_size)))
         return Opened(drafter, drafter.session(), "cpu")
     import torch
-    from transformers.utils import logging
 
     from talon_core.decoding.loading import decoder_for_model
-    from talon_core.models.loading import load_model
+    from talon_core.models.loading import hide_bars, load_model
     from talon_core.plugins.parts import Parts
 
-    logging.disable_progress_bar()  # the target's own has shown one
+    hide_bars()  # the target's own has shown one
     device = torch.device("cpu") if place.device == "cpu" else torch.device("cuda", place.number)
     model, tokenizer = load_model(opening.source, dtype=getattr(torch, opening.dtype))
     decoder = decoder_for_model(model.to(device), tokenizer, Parts(opening.spec, CHECK_POLICY))

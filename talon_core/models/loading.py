@@ -14,6 +14,13 @@ OF_GGUF = {"dtype", "gguf_file", "attn_implementation"}
 """Options with which weights can stay in a GGUF file's blocks; with others, transformers reads such a file itself."""
 
 
+def hide_bars() -> None:
+    """Let transformers draw no bars in this process, as where nobody looks at it."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
 def load_model(
     name: str,
     *,
