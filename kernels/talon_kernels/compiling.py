@@ -32,6 +32,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.paths import write_whole
 from talon_kernels.occupancy import CDNA3, Multiprocessor, nvidia
 from talon_kernels.tree_attention.waves import Occupied, least_even
 
@@ -327,9 +328,7 @@ def write_kept(file: Path, usages: Sequence[Usage]) -> None:
         for usage in usages
         if usage.broken is None
     ]
-    whole = file.with_name(f"{file.name}.new")  # one that was interrupted leaves the one before
-    whole.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    whole.replace(file)
+    write_whole(file, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def _print(usages: Sequence[Usage]) -> None:
