@@ -58,6 +58,18 @@ def found_plugins() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    """A test leaves torch as many threads as it had: with more than a worker's share all that follow are slow."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch is not None else None
+    yield
+    if torch is not None and torch.get_num_threads() != before:
+        left = torch.get_num_threads()
+        torch.set_num_threads(before)
+        pytest.fail(f"the test leaves {left} threads to torch, which had {before}")
+
+
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[Callable[[str], str]]:
     """The address of a process that starts others as forks of itself, by what it has imported.

@@ -1,6 +1,7 @@
 """Timing a target and a drafter beside each other: both do what they would, and nothing is left of it."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,13 @@ def test_a_model_without_room_is_refused() -> None:
         measured_beside(decoder.target, decoder.rule, decoder.drafter, 1, "thread", BesidePlan(context=640))
 
 
-def test_in_a_process_beside_the_target_has_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_process_beside_the_target_has_the_other_threads(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     if usable_cores() < 2:
         pytest.skip("a process beside needs a core of its own, and there is one core")
     decoder = decoder_for_model(tiny_model("llama", max_position_embeddings=512), None, Parts("ngram", "chain"))
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     with drafting_beside(decoder, "thread", None) as (drafter, threads):
         assert (drafter, threads) == (decoder.drafter, 2)  # which a thread takes none of
