@@ -87,12 +87,12 @@ def make(cls: type, data: Any, readers: Mapping[str, Reader], called: str | None
         cls: an attrs class.
         data: what its `as_dict` gave.
         readers: for each field what reads it.
-        called: what the sentence calls it; the class's name by default.
+        called: what the sentence calls it; the class's name by default, and nothing where the caller's own says it.
 
     Raises:
         ValueError: if it is no such record; the sentence names the field and the value.
     """
-    kind = called or cls.__name__
+    kind = cls.__name__ if called is None else called
     if not isinstance(data, Mapping):
         raise _no(kind, f"{written(data)} is no dictionary; give what as_dict gave")
     fields: Any = attrs.fields(cls)
@@ -202,6 +202,13 @@ def words(value: Any) -> str:
     return value
 
 
+def texts(value: Any) -> list[str]:
+    """A list of texts."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _unfit(value, "a list of texts")
+    return value
+
+
 def maybe(read: Reader) -> Reader:
     """None, or what this reads."""
     return lambda value: None if value is None else read(value)
@@ -240,6 +247,23 @@ def table(read: Reader) -> Reader:
     return reader
 
 
+def holding(readers: Mapping[str, Reader]) -> Reader:
+    """Reads a dictionary that has at least these fields; what else is in it stays."""
+
+    def reader(value: Any) -> dict[str, Any]:
+        found = dictionary(value)
+        for name, read in readers.items():
+            if name not in found:
+                raise ValueError(f"has no '{name}'")
+            try:
+                read(found[name])
+            except ValueError as error:
+                raise ValueError(f"has a '{name}' that {error}") from None
+        return found
+
+    return reader
+
+
 def one(read: Reader) -> Reader:
     """Reads another record, whose complaint is then part of the sentence."""
 
@@ -270,7 +294,7 @@ def several(read: Reader) -> Reader:
 
 
 def _no(kind: str, why: object) -> ValueError:
-    return ValueError(f"no {kind}: {why}")
+    return ValueError(f"no {kind}: {why}" if kind else str(why))
 
 
 def _unfit(value: Any, what: str) -> ValueError:

@@ -136,6 +136,7 @@ def beside(
 
     It says what talon trace simulate and talon tune take as --shared and --drafter-shared.
     """
+    from talon_core.decoding.hosting import check_cores
     from talon_core.profiles.beside import BesidePlan
 
     for option, value, most in (
@@ -152,6 +153,8 @@ def beside(
     place = parse_place(draft_on)
     if place is not None and place.device != "cpu":
         raise ValueError(f"--draft-on is '{draft_on}'; on a GPU of its own a drafter costs the target nothing")
+    if place is not None:
+        check_cores(place)
     found = _beside(BesidePlan(nodes, rows, repetitions=repetitions), model, drafter, draft_on, trust_remote_code)
     if as_json:
         print_json(found.as_dict())

@@ -20,11 +20,11 @@ from talon_core.engine.ahead.place import parse_place
 from talon_core.engine.checked_drafter import checked_for_model, checked_rank
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, made_of, naming, one_line, written
-from talon_core.plugins import specs
 from talon_core.plugins.chosen import Chosen, chosen_schedule
 from talon_core.plugins.fitting import check_rule, rule_for
 from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import KINDS, Registry
+from talon_core.plugins.specs import build, parse_spec
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 from talon_core.schedule import Schedule
@@ -128,9 +128,8 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
         chosen = usable(chosen_schedule(parts.policy, parts.drafter, registry), registry)
         place = chosen.draft_on if parts.draft_on == DEFAULT_PLACE else parts.draft_on
         parts = attrs.evolve(parts, schedule=chosen.schedule, draft_on=place)
-    if isinstance(parts.policy, str) and parts.policy != NONE:
-        parts = attrs.evolve(parts, policy=spelled_out(registry, parts.policy))
-    policy = None if parts.policy in (NONE, None) else cast(TreePolicy, _made(registry, "tree policy", parts.policy))
+    spec, policy = (parts.policy, None) if parts.policy in (NONE, None) else _made_policy(registry, parts.policy)
+    parts = attrs.evolve(parts, policy=spec)
     drafter = _made_drafter(registry, parts.drafter, policy)
     name = rule_for(registry, policy) if parts.rule == AUTO else parts.rule
     rule: AcceptanceRule = built(registry, "rule", name)
@@ -156,7 +155,17 @@ def usable(chosen: Chosen, registry: Registry) -> Chosen:
 
 
 def made_schedule(registry: Registry, asked: str | Schedule | None) -> Schedule | None:
-    """The schedule that is asked for; None for one that prepares nothing. Raises as `built` does."""
+    """The schedule that is asked for; None for one that prepares nothing.
+
+    Raises:
+        LookupError: for an unknown name.
+        ValueError: for a bad option, and for "auto", for which a policy must be known; see `resolve`.
+    """
+    if asked == AUTO:
+        raise ValueError(
+            f"the schedule is '{AUTO}', which stands for the one that talon tune has kept with a policy's preset; name "
+            "one here (talon list schedules)"
+        )
     made: Schedule | None = None if asked in (DEFAULT_SCHEDULE, None) else built(registry, "schedule", asked)
     return made if made is not None and made.prepares else None
 
@@ -226,15 +235,24 @@ def built(registry: Registry, kind: str, given: Any) -> Any:
         LookupError: for an unknown name.
         ValueError: for a bad option, an object of another kind, or a file that is no preset.
     """
-    if kind == "tree policy" and isinstance(given, str):
-        given = spelled_out(registry, given)
-    return _made(registry, kind, given)
+    return _made_policy(registry, given)[1] if kind == "tree policy" else _made(registry, kind, given)
+
+
+def _made_policy(registry: Registry, given: Any) -> tuple[Any, TreePolicy]:
+    """A policy, and its spec, that which a preset's name stands for. Raises as `built` does."""
+    spec = spelled_out(registry, given) if isinstance(given, str) else given
+    try:
+        return spec, cast(TreePolicy, _made(registry, "tree policy", spec))
+    except ValueError as error:
+        if spec == given:
+            raise
+        raise ValueError(f"preset '{parse_spec(given)[0]}': {error}") from error
 
 
 def _made(registry: Registry, kind: str, given: Any) -> Any:
     """As `built`, of a spec that is no preset's name."""
     interface = KINDS[kind][1]
-    part = specs.build(registry, kind, given) if isinstance(given, str) else given
+    part = build(registry, kind, given) if isinstance(given, str) else given
     if not isinstance(part, interface):
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
             f"the {kind} is {given!r}; it must be a spec, as `talon list` shows them, or {made_of(interface, given)}"

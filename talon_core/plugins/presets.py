@@ -69,30 +69,17 @@ class Preset:
         Raises:
             ValueError: if it is no preset, or of another version; the sentence names the field and the value.
         """
-        found: Preset = records.make(cls, records.of_kind(data, KIND, FORMAT), READERS, "preset")
+        found: Preset = records.make(cls, records.of_kind(data, KIND, FORMAT), READERS, "")
         return found
 
 
-def _with(readers: Mapping[str, records.Reader]) -> records.Reader:
-    """Reads a dictionary that has at least these fields."""
-
-    def read(value: Any) -> dict[str, Any]:
-        found = records.dictionary(value)
-        for name, reader in readers.items():
-            try:
-                reader(found[name])
-            except KeyError:
-                raise ValueError(f"has no '{name}'") from None
-            except ValueError as error:
-                raise ValueError(f"has a '{name}' that {error}") from None
-        return found
-
-    return read
-
-
-_schedule = _with(dict.fromkeys(("schedule", "draft_on", "said"), records.words))
-_profile = _with({"drafter": records.maybe(records.words), "machine": records.dictionary, "model": records.dictionary})
-_gain = _with(
+_schedule = records.holding(
+    {**dict.fromkeys(("schedule", "draft_on", "said"), records.words), "tried": records.table(records.amount)}
+)
+_profile = records.holding(
+    {"drafter": records.maybe(records.words), "machine": records.dictionary, "model": records.dictionary}
+)
+_gain = records.holding(
     {
         **dict.fromkeys(("low", "high"), records.maybe(records.amount)),
         **{"median": records.amount, "prompts": records.whole},

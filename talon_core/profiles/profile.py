@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import attrs
@@ -188,14 +188,11 @@ class Profile(Costs):
         fields = records.of_kind(data, KIND, FORMAT)
         renamed = {f"{name}_table" if name in AXES else name: value for name, value in fields.items()}
         try:
-            found: Profile = records.make(cls, renamed, READERS, "profile")
+            found: Profile = records.make(cls, renamed, READERS, "")
         except ValueError as fault:
             raise ValueError(str(fault).replace("_table'", "'")) from None
         if not found.verify_table.points:
-            raise ValueError("no profile: 'verify' is empty; it must have at least one point")
-        missing = [name for name in MACHINE if name not in found.machine]
-        if missing:
-            raise ValueError(f"no profile: 'machine' has no {', '.join(missing)}; it must say what the machine is")
+            raise ValueError("'verify' is empty; it must have at least one point")
         return found
 
 
@@ -216,10 +213,19 @@ def _table(kind: str) -> records.Reader:
     return lambda value: Table.of_list(kind, value)
 
 
+_machine = records.holding(
+    {
+        **dict.fromkeys(MACHINE, records.maybe(records.words)),
+        "gpu": records.maybe(records.texts),
+        "threads": records.maybe(partial(records.whole, least=1)),
+    }
+)
+
+
 READERS: Mapping[str, records.Reader] = {
     "name": records.words,
     "origin": records.one_of(*ORIGINS),
-    "machine": records.dictionary,
+    "machine": _machine,
     "model": records.dictionary,
     "drafter": records.maybe(records.words),
     "made": records.dictionary,

@@ -177,16 +177,12 @@ def find_trace(folder: Path) -> Trace | None:
 def _manifest(data: Any) -> dict[str, Any]:
     manifest = records.of_kind(data, KIND, FORMAT)
     for part, readers in READERS.items():
-        own = manifest.get(part)
-        if not isinstance(own, dict):
-            raise ValueError(f"'{part}' is missing")  # noqa: TRY004 - as for all that a manifest lacks
-        for name, read in readers.items():
-            try:
-                read(own[name])
-            except KeyError:
-                raise ValueError(f"'{part}' has no '{name}'") from None
-            except ValueError as error:
-                raise ValueError(f"'{name}' in '{part}' {error}") from None
+        if manifest.get(part) is None:
+            raise ValueError(f"'{part}' is missing")
+        try:
+            records.holding(readers)(manifest[part])
+        except ValueError as error:
+            raise ValueError(f"'{part}' {error}") from None
     for one in manifest["settings"]["sets"]:
         for name, read in (("name", records.words), ("prompts", records.whole)):
             try:

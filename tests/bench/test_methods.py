@@ -116,6 +116,7 @@ def test_a_method_with_a_plugins_rule_is_lossless_by_its_own_word(liar):
         ("generate@pearl", "'generate' drafts nothing"),
         ("ngram@cashed", "did you mean 'cached'?"),
         ("ngram@cached@cpu:1@more", "with at most two @"),
+        ("ngram/chain@auto", "the schedule is 'auto', which stands for the one that talon tune has kept"),
         ("ngram@", "is written drafter/policy/rule@schedule@place"),
         ("ngram@cached@beside", "draft_on is 'beside'; it must be thread"),
         ("ngram@sync@cpu:1", "the schedule drafts and verifies in turn"),

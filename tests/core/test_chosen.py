@@ -226,12 +226,16 @@ def test_a_profile_that_somebody_has_edited_is_refused_in_a_sentence(profile: An
     assert file is not None
     data = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**data, "profile": profile}), encoding="utf-8")
-    with pytest.raises(ValueError, match=re.escape(f"mine.json' is no preset of talon tune: no preset: {sentence}")):
+    with pytest.raises(ValueError, match=re.escape(f"mine.json' is no preset of talon tune: {sentence}")):
         resolve(Parts("ngram", "mine", schedule=AUTO), REGISTRY)
 
 
 def test_what_a_preset_says_of_schedules_is_checked() -> None:
-    for broken, sentence in (({"schedule": "sync"}, "has no 'draft_on'"), ({**PAYS, "said": 5}, "has a 'said' that")):
+    for broken, sentence in (
+        ({"schedule": "sync"}, "has no 'draft_on'"),
+        ({**PAYS, "said": 5}, "has a 'said' that"),
+        ({**PAYS, "tried": []}, "has a 'tried' that"),
+    ):
         data = {**Preset("mine", "chain", "tuned").as_dict(), "schedule": broken}
         with pytest.raises(ValueError, match=sentence):
             Preset.from_dict(data)

@@ -174,7 +174,7 @@ def test_a_pipe_in_the_place_of_a_preset_is_not_waited_for(own_data: Path) -> No
 
 def test_a_preset_with_a_bad_value_says_which(own_data: Path) -> None:
     put(own_data, "bad", as_text(made("bad", policy="talon:mu=7")))
-    with pytest.raises(ValueError, match="tree policy 'talon': 'mu' must be <= 1: 7"):
+    with pytest.raises(ValueError, match=r"^preset 'bad': tree policy 'talon': 'mu' must be <= 1: 7"):
         talon_core.build("tree policy", "bad")
 
 
