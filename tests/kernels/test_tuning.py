@@ -117,10 +117,11 @@ def test_no_plan_changes_a_bit(library):
             library.plan(source, rows, plan.columns, plan.distance, plan.floats)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
 def test_no_way_to_read_blocks_changes_a_bit(library, kind):
-    blocks = Blocks(torch.from_numpy(random_blocks(kind, 50, 224, 1)), int(GGMLQuantizationType[kind]), 224)
-    x = torch.randn((5, 224), generator=torch.Generator().manual_seed(0))
+    inputs = 768 if kind.endswith("K") else 224
+    blocks = Blocks(torch.from_numpy(random_blocks(kind, 50, inputs, 1)), int(GGMLQuantizationType[kind]), inputs)
+    x = torch.randn((5, inputs), generator=torch.Generator().manual_seed(0))
     plans = apply_plans(library)
     try:
         for rows in range(1, 6):

@@ -1,80 +1,32 @@
 // GGUF's blocks, widened to the very float32 numbers that dequantising gives.
 //
-// Numbers of 16 bits are blocks of one, without a scale. Other blocks are 32 weights of a row, or 256 for the K kinds,
-// with scales of their own. A product of a scale and a quantised
-// number has at most 24 bits, so it is exact in float32 (but for Q6_K, which rounds it), and adding the minimum rounds
-// once: with one FMA or with two operations the result is the same.
+// Numbers of 16 bits are blocks of one, without a scale.
 
 #include "blocks.h"
 
-// Blocks of 32 weights; those of the next panels are fetched as these are read.
+// Blocks; those of the next panels are fetched as these are read.
 INLINE void widen_blocks(const int kind, const uint8_t *b, float *out, int64_t n, int64_t ahead) {
-    for (int64_t k = 0; k < n; k += BLOCK, b += block_bytes(kind)) {
-        vf w[BLOCK / V];
-        if (ahead) __builtin_prefetch(b + ahead, 0, 3);
-        block_of(kind, b, w);
-        UNROLL for (int i = 0; i < BLOCK / V; i++) store(out + k + i * V, w[i]);
+    const int64_t size = block_bytes(kind);
+    for (int64_t k = 0; k < n; k += block_width(kind), b += size) {
+        Scales scales;
+        if (ahead) UNROLL for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(b + ahead + at, 0, 3);
+        if (is_k(kind)) scales_of(kind, b, scales);
+        for (int part = 0; part < block_width(kind) / BLOCK; part++) {
+            vf w[BLOCK / V];
+            next_weights(kind, b, scales, part, w);
+            UNROLL for (int i = 0; i < BLOCK / V; i++) store(out + k + part * BLOCK + i * V, w[i]);
+        }
     }
 }
 
 #define WIDEN(NAME, KIND)                                                                                             \
     static void NAME(const uint8_t *b, float *out, int64_t n, int64_t ahead) { widen_blocks(KIND, b, out, n, ahead); }
 WIDEN(widen_q4_0, Q4_0) WIDEN(widen_q4_1, Q4_1) WIDEN(widen_q5_0, Q5_0) WIDEN(widen_q5_1, Q5_1) WIDEN(widen_q8_0, Q8_0)
+WIDEN(widen_q4_k, Q4_K) WIDEN(widen_q5_k, Q5_K) WIDEN(widen_q6_k, Q6_K)
 
 // Fetches some bytes.
 INLINE void fetch(const uint8_t *b, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b + at, 0, 3);
-}
-
-// Scale and minimum of one of the eight parts of a block of Q4_K or Q5_K: six bits each, in twelve bytes.
-INLINE void six_bits(const uint8_t *s, int part, int *scale, int *minimum) {
-    if (part < 4) {
-        *scale = s[part] & 63;
-        *minimum = s[part + 4] & 63;
-    } else {
-        *scale = (s[part + 4] & 15) | (s[part - 4] >> 6) << 4;
-        *minimum = s[part + 4] >> 4 | (s[part] >> 6) << 4;
-    }
-}
-
-// Q4_K, or Q5_K, which has the fifth bits of all numbers before their lower four.
-INLINE void widen_k(const int fifth, const uint8_t *b, float *out, int64_t n, int64_t ahead) {
-    const int64_t size = fifth ? 176 : 144;
-    for (int64_t k = 0; k < n; k += 256, b += size) {
-        fetch(b + ahead, ahead ? size : 0);
-        float d = half(b), least = half(b + 2);
-        for (int part = 0; part < 8; part++) {
-            int scale, minimum;
-            six_bits(b + 4, part, &scale, &minimum);
-            vf by = splat(d * (float)scale), from = splat(-(least * (float)minimum));
-            const uint8_t *high = b + 16, *q = b + (fifth ? 48 : 16) + part / 2 * 32;
-            UNROLL for (int i = 0; i < 32; i += V) {
-                vi some = nibbles(q + i, part % 2);
-                if (fifth) some |= (bytes(high + i) >> part & 1) << 4;
-                store(out + k + part * 32 + i, fma_of(by, floats(some), from));
-            }
-        }
-    }
-}
-
-static void widen_q4_k(const uint8_t *b, float *out, int64_t n, int64_t ahead) { widen_k(0, b, out, n, ahead); }
-
-static void widen_q5_k(const uint8_t *b, float *out, int64_t n, int64_t ahead) { widen_k(1, b, out, n, ahead); }
-
-static void widen_q6_k(const uint8_t *b, float *out, int64_t n, int64_t ahead) {
-    for (int64_t k = 0; k < n; k += 256, b += 210) {
-        fetch(b + ahead, ahead ? 210 : 0);
-        float d = half(b + 208);
-        for (int part = 0; part < 16; part++) {  // of 16 weights with one scale
-            int row = part % 8 / 2, at = part % 2 * 16, side = part / 8;
-            const uint8_t *low = b + side * 64 + row % 2 * 32 + at, *high = b + 128 + side * 32 + at;
-            vf by = splat(d * (float)(int8_t)b[192 + part]);
-            UNROLL for (int i = 0; i < 16; i += V) {
-                vi some = nibbles(low + i, row / 2) | (bytes(high + i) >> 2 * row & 3) << 4;
-                store(out + k + part * 16 + i, by * floats(some - 32));
-            }
-        }
-    }
 }
 
 // V numbers of 16 bits, as IEEE 754 has them.
@@ -109,23 +61,19 @@ static void widen_bf16(const uint8_t *b, float *out, int64_t n, int64_t ahead) {
     if (k < n) store_part(out + k, load_half_part(from + k, n - k), n - k);
 }
 
-static const struct {
-    widen_fn *widen;
-    int64_t weights, bytes;  // of a block
-} formats[KINDS] = {
-    [Q4_0] = {widen_q4_0, 32, 18}, [Q4_1] = {widen_q4_1, 32, 20},   [Q5_0] = {widen_q5_0, 32, 22},
-    [Q5_1] = {widen_q5_1, 32, 24}, [Q8_0] = {widen_q8_0, 32, 34},   [Q4_K] = {widen_q4_k, 256, 144},
-    [Q5_K] = {widen_q5_k, 256, 176}, [Q6_K] = {widen_q6_k, 256, 210}, [F16] = {widen_f16, 1, 2},
-    [BFLOAT16] = {widen_bf16, 1, 2},
+static widen_fn *const formats[KINDS] = {
+    [Q4_0] = widen_q4_0, [Q4_1] = widen_q4_1, [Q5_0] = widen_q5_0, [Q5_1] = widen_q5_1, [Q8_0] = widen_q8_0,
+    [Q4_K] = widen_q4_k, [Q5_K] = widen_q5_k, [Q6_K] = widen_q6_k, [F16] = widen_f16, [BFLOAT16] = widen_bf16,
 };
 
-widen_fn *widen_of(int kind) { return formats[kind].widen; }
+widen_fn *widen_of(int kind) { return formats[kind]; }
 
-int64_t block_weights(int kind) { return formats[kind].weights; }
+int64_t block_weights(int kind) { return kind == F16 || kind == BFLOAT16 ? 1 : block_width(kind); }
 
 int64_t row_bytes(int kind, int64_t n) {
     if (kind == FLOAT32) return 4 * n;
-    return n / formats[kind].weights * formats[kind].bytes;
+    if (kind == F16 || kind == BFLOAT16) return 2 * n;
+    return n / block_width(kind) * block_bytes(kind);
 }
 
 // blocks: rows of n weights; index: which of them, or null for the first `rows`; out: (rows, n)

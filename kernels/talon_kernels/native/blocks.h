@@ -1,4 +1,8 @@
-// GGUF's blocks of 32 weights, widened in registers to the very float32 numbers that dequantising gives.
+// GGUF's blocks of 32 weights, or of 256 for the K kinds, widened in registers to the very float32 numbers that
+// dequantising gives.
+//
+// A product of a scale and a quantised number has at most 24 bits, so it is exact in float32 (but for Q6_K, which rounds
+// it), and adding the minimum rounds once: with one FMA or with two operations the result is the same.
 
 #ifndef TALON_BLOCKS_H
 #define TALON_BLOCKS_H
@@ -37,11 +41,7 @@ INLINE vf floats(vi a) { return __builtin_convertvector(a, vf); }
 INLINE vi splat_int(int32_t a) { return a - (vi){0}; }
 
 // The lower or the upper halves of bytes.
-INLINE vi nibbles(const uint8_t *p, const int upper) {
-    vi a = bytes(p);
-    if (upper) return a >> 4;
-    return a & 15;
-}
+INLINE vi nibbles(const uint8_t *p, const int upper) { return bytes(p) >> 4 * upper & 15; }
 
 // A number of 16 bits, as IEEE 754 has them.
 INLINE float half(const uint8_t *p) {
@@ -90,11 +90,28 @@ INLINE uint32_t word(const uint8_t *p) {
     return bits;
 }
 
-// Weights and bytes of a block of these kinds.
+// Weights that are widened together: a block of most kinds, and an eighth of one of a K kind.
 enum { BLOCK = 32 };
+INLINE int is_k(const int kind) { return kind == Q4_K || kind == Q5_K || kind == Q6_K; }
+
+// Weights and bytes of a block.
+INLINE int64_t block_width(const int kind) { return is_k(kind) ? 8 * BLOCK : BLOCK; }
 INLINE int64_t block_bytes(const int kind) {
-    return kind == Q4_0 ? 18 : kind == Q4_1 ? 20 : kind == Q5_0 ? 22 : kind == Q5_1 ? 24 : 34;
+    switch (kind) {
+        case Q4_0: return 18;
+        case Q4_1: return 20;
+        case Q5_0: return 22;
+        case Q5_1: return 24;
+        case Q8_0: return 34;
+        case Q4_K: return 144;
+        case Q5_K: return 176;
+        default: return 210;  // Q6_K
+    }
 }
+
+#if V == 16
+#define SIXTEEN ((vf){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+#endif
 
 // A block's weights, in their order. `kind` is a constant: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0.
 INLINE void block_of(const int kind, const uint8_t *b, vf *w) {
@@ -117,8 +134,7 @@ INLINE void block_of(const int kind, const uint8_t *b, vf *w) {
         return;
     }
 #if V == 16  // a register holds all that four bits can stand for, and a look-up reads four bits
-    const vf numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    __m512 table = (__m512)fma_of(by, numbers - splat((float)zero), from);
+    __m512 table = (__m512)fma_of(by, SIXTEEN - splat((float)zero), from);
     __m512i all = (__m512i)bytes(q);
     w[0] = (vf)_mm512_permutexvar_ps(all, table);
     w[1] = (vf)_mm512_permutexvar_ps(_mm512_srli_epi32(all, 4), table);
@@ -126,6 +142,66 @@ INLINE void block_of(const int kind, const uint8_t *b, vf *w) {
     UNROLL for (int i = 0; i < BLOCK / V; i++)
         w[i] = fma_of(by, floats(nibbles(q + i * V % 16, i * V / 16) - zero), from);
 #endif
+}
+
+// The factors of a block of a K kind: of Q6_K those of its sixteen parts; of others, for parts 0 to 3 and again for parts
+// 4 to 7, four factors and the four numbers that are added.
+typedef float Scales[16];
+
+INLINE void scales_of(const int kind, const uint8_t *b, float *s) {
+    if (kind == Q6_K) {
+        const vf by = splat(half(b + 208));
+        UNROLL for (int i = 0; i < 16; i += V) store(s + i, by * floats(signed_bytes(b + 192 + i)));
+        return;
+    }
+    // Six bits each: of parts 0 to 3 the lower of eight bytes; of the others four bits in four bytes, and the upper two
+    // of the eight.
+    uint64_t eight, both[2];
+    memcpy(&eight, b + 4, 8);
+    const uint32_t four = word(b + 12), fours = 0x0f0f0f0f;
+    both[0] = eight & 0x3f3f3f3f3f3f3f3f;
+    both[1] = (eight >> 2 & 0x3030303030303030) | (four & fours) | (uint64_t)(four >> 4 & fours) << 32;
+    const vi by = (vi)splat(half(b)), least = (vi)splat(-half(b + 2));
+    UNROLL for (int i = 0; i < 16; i += V) {
+        vi added;
+        UNROLL for (int lane = 0; lane < V; lane++) added[lane] = -((i + lane) / 4 % 2);
+        store(s + i, (vf)((by & ~added) | (least & added)) * floats(bytes((const uint8_t *)both + i)));
+    }
+}
+
+// 32 weights of a block of a K kind, in their order.
+INLINE void part_of(const int kind, const uint8_t *b, const float *s, int part, vf *w) {
+    if (kind == Q6_K) {
+        const int row = part % 4, side = part / 4;
+        const uint8_t *low = b + side * 64 + row % 2 * 32, *high = b + 128 + side * 32;
+        UNROLL for (int i = 0; i < BLOCK; i += V) {
+            const vi some = nibbles(low + i, row / 2) | (bytes(high + i) >> 2 * row & 3) << 4;
+            w[i / V] = splat(s[2 * part + i / 16]) * floats(some - 32);
+        }
+        return;
+    }
+    const uint8_t *high = b + 16, *q = b + (kind == Q5_K ? 48 : 16) + part / 2 * 32;
+    const int at = part % 4 + part / 4 * 8;
+    const vf by = splat(s[at]), from = splat(s[at + 4]);
+#if V == 16
+    if (kind == Q4_K) {
+        const __m512 table = (__m512)fma_of(by, SIXTEEN, from);
+        UNROLL for (int i = 0; i < BLOCK; i += V)
+            w[i / V] = (vf)_mm512_permutexvar_ps((__m512i)(bytes(q + i) >> 4 * (part % 2)), table);
+        return;
+    }
+#endif
+    UNROLL for (int i = 0; i < BLOCK; i += V) {
+        vi some = nibbles(q + i, part % 2);
+        if (kind == Q5_K) some |= (bytes(high + i) >> part & 1) << 4;
+        w[i / V] = fma_of(by, floats(some), from);
+    }
+}
+
+// The next 32 weights of any of these kinds; `s` and `part` are of a K kind.
+INLINE void next_weights(const int kind, const uint8_t *b, const float *s, int part, vf *w) {
+    if (is_k(kind)) part_of(kind, b, s, part, w);
+    else block_of(kind, b, w);
 }
 
 #endif

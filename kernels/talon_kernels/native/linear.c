@@ -3,9 +3,9 @@
 // A tile is MR rows of x times NR rows of W; its MR * NR accumulators stay in registers along the whole of K, each a
 // vector of partial sums. So an element of y is always the same sum in the same order, whatever the tile it falls in.
 // W is float32, or bfloat16 that is widened as it is loaded: half the bytes, the same sums, and so the same bits as with
-// the same values in float32. W in GGUF's blocks of 32 weights is widened in registers where x has few rows: again the
-// same bits. Where it has more, and of other blocks, a panel of rows is widened into memory of the thread's own that
-// stays in its cache, and the tiles read the panel.
+// the same values in float32. W in GGUF's blocks is widened in registers where x has few rows: again the same bits. Where
+// it has more, a panel of rows is widened into memory of the thread's own that stays in its cache, and the tiles read the
+// panel.
 // How many columns a tile has, and how far ahead W is fetched, is a plan for each number of rows. What is best differs by
 // processor: `tuning.py` tries plans and sets them.
 
@@ -15,9 +15,9 @@
 #include "parts.h"
 
 #if REGISTERS == 32
-enum { MAX_ROWS = 8, MAX_DIRECT = 8 };
+enum { MAX_ROWS = 8, MAX_DIRECT = 8, DIRECT_COLUMNS = 4 };
 #else
-enum { MAX_ROWS = 4, MAX_DIRECT = 2 };
+enum { MAX_ROWS = 4, MAX_DIRECT = 2, DIRECT_COLUMNS = 4 };
 #endif
 
 // Where a tile reads W.
@@ -168,32 +168,38 @@ TILE(7, 2) TILE(7, 3) TILE(8, 1) TILE(8, 2) TILE(8, 3)
 // that what is read next is what lies behind them: as much of it is fetched in each step as the step reads. Where there
 // are registers for the weights of all rows of the tile, x is loaded once for all of them.
 INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *t) {
-    const float *restrict x = t->x;
     const uint8_t *restrict w = t->w, *next = w + t->ahead;
     const int64_t x_step = t->x_step, w_step = t->w_step, size = block_bytes(kind);
     const int together = NR > 1 && NR * (BLOCK / V) + MR * NR + 4 <= REGISTERS;
+    const int parts = block_width(kind) / BLOCK, step = NR * block_bytes(kind) / parts;
     vf acc[24];
     UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
-    for (int64_t k = 0; k < t->n; k += BLOCK, w += size, next += NR * size) {
-        if (t->ahead) UNROLL for (int at = 0; at < NR * block_bytes(kind); at += 64) __builtin_prefetch(next + at, 0, 3);
-        if (together) {
-            vf b[32];
-            UNROLL for (int j = 0; j < NR; j++) block_of(kind, w + j * w_step, b + j * (BLOCK / V));
-            UNROLL for (int part = 0; part < BLOCK / V; part++) {
-                UNROLL for (int i = 0; i < MR; i++) {
-                    const vf a = load(x + i * x_step + k + part * V);
-                    UNROLL for (int j = 0; j < NR; j++)
-                        acc[i * NR + j] = fma_of(a, b[j * (BLOCK / V) + part], acc[i * NR + j]);
+    for (int64_t k = 0; k < t->n; k += block_width(kind), w += size) {
+        Scales scales[DIRECT_COLUMNS];
+        if (is_k(kind)) UNROLL for (int j = 0; j < NR; j++) scales_of(kind, w + j * w_step, scales[j]);
+        for (int eighth = 0; eighth < parts; eighth++, next += step) {
+            const float *restrict x = t->x + k + eighth * BLOCK;
+            if (t->ahead) UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, 3);
+            if (together) {
+                vf b[32];
+                UNROLL for (int j = 0; j < NR; j++)
+                    next_weights(kind, w + j * w_step, scales[j], eighth, b + j * (BLOCK / V));
+                UNROLL for (int part = 0; part < BLOCK / V; part++) {
+                    UNROLL for (int i = 0; i < MR; i++) {
+                        const vf a = load(x + i * x_step + part * V);
+                        UNROLL for (int j = 0; j < NR; j++)
+                            acc[i * NR + j] = fma_of(a, b[j * (BLOCK / V) + part], acc[i * NR + j]);
+                    }
                 }
+                continue;
             }
-            continue;
-        }
-        UNROLL for (int j = 0; j < NR; j++) {
-            vf b[BLOCK / V];
-            block_of(kind, w + j * w_step, b);
-            UNROLL for (int i = 0; i < MR; i++)
-                UNROLL for (int part = 0; part < BLOCK / V; part++)
-                    acc[i * NR + j] = fma_of(load(x + i * x_step + k + part * V), b[part], acc[i * NR + j]);
+            UNROLL for (int j = 0; j < NR; j++) {
+                vf b[BLOCK / V];
+                next_weights(kind, w + j * w_step, scales[j], eighth, b);
+                UNROLL for (int i = 0; i < MR; i++)
+                    UNROLL for (int part = 0; part < BLOCK / V; part++)
+                        acc[i * NR + j] = fma_of(load(x + i * x_step + part * V), b[part], acc[i * NR + j]);
+            }
         }
     }
     finish(MR, NR, t, acc);
@@ -209,25 +215,30 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
     [MR] = {[1] = direct_##KIND##_##MR##_1, [2] = direct_##KIND##_##MR##_2, [4] = direct_##KIND##_##MR##_4}
 #if REGISTERS == 32
 #define DIRECT_ROWS(KIND)                                                                                             \
-    DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2) DIRECT_ROW(KIND, 3) DIRECT_ROW(KIND, 4) DIRECT_ROW(KIND, 5)        \
-    DIRECT_HIGH(KIND, 6) DIRECT_HIGH(KIND, 7) DIRECT_HIGH(KIND, 8)
+    DIRECT_FEW(KIND) DIRECT_ROW(KIND, 5) DIRECT_HIGH(KIND, 6) DIRECT_HIGH(KIND, 7) DIRECT_HIGH(KIND, 8)
 #define DIRECT_ROWS_OF(KIND)                                                                                          \
     [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2), DIRECT_ROW_OF(KIND, 3), DIRECT_ROW_OF(KIND, 4),         \
               DIRECT_ROW_OF(KIND, 5), DIRECT_HIGH_OF(KIND, 6), DIRECT_HIGH_OF(KIND, 7), DIRECT_HIGH_OF(KIND, 8)}
+#define DIRECT_FEW(KIND) DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2) DIRECT_ROW(KIND, 3) DIRECT_ROW(KIND, 4)
+#define DIRECT_FEW_OF(KIND)                                                                                           \
+    [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2), DIRECT_ROW_OF(KIND, 3), DIRECT_ROW_OF(KIND, 4)}
 #else
 #define DIRECT_ROWS(KIND) DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2)
 #define DIRECT_ROWS_OF(KIND) [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2)}
+#define DIRECT_FEW(KIND) DIRECT_ROWS(KIND)
+#define DIRECT_FEW_OF(KIND) DIRECT_ROWS_OF(KIND)
 #endif
 DIRECT_ROWS(Q4_0) DIRECT_ROWS(Q4_1) DIRECT_ROWS(Q5_0) DIRECT_ROWS(Q5_1) DIRECT_ROWS(Q8_0)
+DIRECT_FEW(Q4_K) DIRECT_FEW(Q5_K) DIRECT_FEW(Q6_K)
 
-enum { DIRECT_COLUMNS = 4 };
-static tile_fn *const direct_tiles[Q8_0 + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1] = {
+static tile_fn *const direct_tiles[Q6_K + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1] = {
     DIRECT_ROWS_OF(Q4_0), DIRECT_ROWS_OF(Q4_1), DIRECT_ROWS_OF(Q5_0), DIRECT_ROWS_OF(Q5_1), DIRECT_ROWS_OF(Q8_0),
+    DIRECT_FEW_OF(Q4_K), DIRECT_FEW_OF(Q5_K), DIRECT_FEW_OF(Q6_K),
 };
 
 // Whether W is read directly.
 static int is_direct(int kind, int64_t rows) {
-    return rows <= MAX_DIRECT && kind <= Q8_0 && direct_tiles[kind][rows][1] && plans[DIRECT][rows].columns;
+    return rows <= MAX_DIRECT && kind <= Q6_K && direct_tiles[kind][rows][1] && plans[DIRECT][rows].columns;
 }
 
 enum { MAX_COLUMNS = 8 };
