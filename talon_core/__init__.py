@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from talon_core.errors import BusyError, PluginError
     from talon_core.forest import Forest, ForestCandidates
     from talon_core.forest_grower import ForestGrower, ForestGrowth
+    from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
     from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
     from talon_core.hookspecs import hookimpl
@@ -45,6 +46,7 @@ __all__ = [
     "AcceptanceRule",
     "Accepted",
     "Allocator",
+    "AskedLayer",
     "AttentionBackend",
     "BestRate",
     "BusyError",
@@ -63,6 +65,7 @@ __all__ = [
     "ForestCandidates",
     "ForestGrower",
     "ForestGrowth",
+    "ForestPlanner",
     "Frontier",
     "Growth",
     "HFTarget",
@@ -92,6 +95,7 @@ __all__ = [
     "Target",
     "TokenTree",
     "TreeLayout",
+    "TreePlan",
     "TreePolicy",
     "Verified",
     "as_generate",
@@ -118,6 +122,7 @@ import_on_use(
         ".errors": ["BusyError", "PluginError"],
         ".forest": ["Forest", "ForestCandidates"],
         ".forest_grower": ["ForestGrower", "ForestGrowth"],
+        ".forest_planner": ["AskedLayer", "ForestPlanner", "TreePlan"],
         ".hf.generate": ["as_generate"],
         ".hf.target": ["HFTarget"],
         ".hookspecs": ["hookimpl"],

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.candidates import LOWEST
-from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree, tree_of
 from talon_core.tree_arrays import among_highest, by_number, floats, highest_of_each, ints
 
 Count = int | IntArray
@@ -154,6 +154,33 @@ class Forest:
         parents = np.searchsorted(nodes, self.parents[nodes])
         parents[0] = -1
         return TokenTree(self.tokens[nodes], parents, self.path_logp[nodes])
+
+
+class TreesApart:
+    """The trees of a forest, each by itself.
+
+    Args:
+        forest: of which.
+        kept: which of its nodes are to be in them, as for `Forest.tree`.
+    """
+
+    def __init__(self, forest: Forest, kept: NDArray[np.bool_] | None = None) -> None:
+        trees = forest.trees if kept is None else forest.trees[kept]
+        order = by_number(trees, forest.size)
+        nodes = order if kept is None else kept.nonzero()[0][order]
+        ends = np.cumsum(np.bincount(trees, minlength=forest.size))
+        firsts = np.concatenate([[0], ends[:-1]])
+        places = np.full(len(forest) + 1, -1)  # the last one is that above a root
+        places[nodes] = np.arange(len(nodes)) - firsts[trees[order]]
+        columns = forest.tokens[nodes], places[forest.parents[nodes]], forest.depths[nodes]
+        self._tokens, self._parents, self._depths = map(ints, columns)
+        self._path_logp = floats(forest.path_logp[nodes])
+        self._bounds = [*zip(firsts.tolist(), ends.tolist(), strict=True)]
+
+    def tree(self, number: int) -> TokenTree:
+        """One of them."""
+        own = slice(*self._bounds[number])
+        return tree_of(self._tokens[own], self._parents[own], self._path_logp[own], self._depths[own])
 
 
 def _nodes(

@@ -375,6 +375,18 @@ def with_nodes(
     )
 
 
+def tree_of(tokens: IntArray, parents: IntArray, path_logp: FloatArray, depths: IntArray) -> TokenTree:
+    """A tree without draws, of read-only arrays that are known to fit: for whoever has checked them.
+
+    Args:
+        tokens: shape `(nodes,)`, int64, as `ints` makes it, or a part of such an array; so are the others.
+        parents: likewise.
+        path_logp: shape `(nodes,)`, float64.
+        depths: int64.
+    """
+    return TokenTree._of(tokens, parents, path_logp, {}, depths)
+
+
 def _draws_of(data: Any) -> tuple[int, Drawn]:
     if not isinstance(data, Mapping) or "node" not in data:
         raise ValueError(f"{written(data)}; it must be a dictionary with a node and how its children were drawn")

@@ -120,6 +120,19 @@ def _by_group(values: FloatArray, held: IntArray) -> IntArray:
     return order
 
 
+def totals(rows: FloatArray) -> FloatArray:
+    """The sum of each row, its numbers added one after the other, as by `np.bincount`: zeros at its end change no bit.
+
+    Args:
+        rows: shape `(rows, width)`, or `(width,)` for one; at least one number each.
+
+    Returns:
+        Shape `(rows,)`, or `()`.
+    """
+    found: FloatArray = rows.cumsum(axis=-1)[..., -1]
+    return found
+
+
 def by_number(numbers: IntArray, count: int) -> IntArray:
     """The stable order of whole numbers from 0 to `count - 1`, shape `(numbers,)`."""
     few = count <= np.iinfo(np.uint16).max  # numbers of two bytes are sorted many times as fast

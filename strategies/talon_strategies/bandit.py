@@ -1,7 +1,7 @@
 """One of several policies a round, by what each of them has brought in this text."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -12,6 +12,9 @@ from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.defaults import NONE
 from talon_core.errors import blaming
+from talon_core.forest import Count, Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrower, ForestGrowth, forest_grower
+from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan, forest_planner
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.searching import searched
@@ -27,7 +30,7 @@ DEFAULT: Any = "chain[length=2]+chain[length=5]+talon[budget=16]"  # text, as us
 
 
 @attrs.frozen
-class Plain(TreePolicy):
+class Plain(ForestGrower):
     """Drafts nothing: plain decoding, as one of several."""
 
     name = NONE
@@ -36,8 +39,14 @@ class Plain(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         return 0
 
+    def widths(self, forest: Forest) -> Count:
+        return 0
+
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         return Growth(NOTHING)
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        return ForestGrowth(NOTHING)
 
 
 def _policies(of: object) -> Any:
@@ -122,7 +131,7 @@ class _OfPolicies:
 
 
 @attrs.frozen
-class Bandit(TreePolicy):
+class Bandit(ForestPlanner):
     """Drafts each round with one of several policies, chosen by an upper confidence bound on what each has brought.
 
     That is BanditSpec (arXiv 2505.15141) with its algorithm UCBSpec: the arms are policies here, so also the lengths of
@@ -215,6 +224,21 @@ class Bandit(TreePolicy):
     def finish(self, tree: TokenTree) -> TokenTree:
         with blaming("tree policy", self.playing, "finish"):
             return self.playing.finish(tree)
+
+    def plan(self) -> TreePlan | None:
+        if any(forest_planner(policy) is None and forest_grower(policy) is None for policy in self.of):
+            return None
+        with blaming("tree policy", self.playing, "plan"):
+            return self.playing.plan() if isinstance(self.playing, ForestPlanner) else TreePlan(self.playing)
+
+    def drafted(self, layers: Sequence[AskedLayer] | None) -> None:
+        learnt = self.learnt
+        learnt.layers, learnt.asked = [(layer.rows, layer.width) for layer in layers or ()], None
+        if layers is not None:
+            learnt.asked = bool(layers) or self.width(TokenTree.root(0)) >= 1
+        if isinstance(self.playing, ForestPlanner):
+            with blaming("tree policy", self.playing, "drafted"):
+                self.playing.drafted(layers)
 
     def observe(self, round_: Round) -> None:
         learnt = self.learnt

@@ -33,13 +33,21 @@ class Likeliest:
             candidates: for the newest of these.
             count: how many.
         """
-        best = candidates.best(count)
-        scores = candidates.path_logp.ravel()[best]
-        earlier = np.sort(-drafted[1:])
-        places = np.searchsorted(earlier, -scores, side="right") + np.arange(len(best))
-        falling = np.sort(np.concatenate([earlier, -scores]))[:count]
-        among = int(np.searchsorted(places, count))
-        return cls(np.exp(-falling), best[:among], places[:among])
+        falling = -candidates.path_logp.ravel()  # of log-probabilities the negative ones, as NumPy sorts upwards
+        best = falling.argsort(kind="stable")[:count]
+        scores = falling.take(best)
+        if len(scores) and scores.item(-1) == np.inf:  # padding
+            real = int(scores.searchsorted(np.inf))
+            best, scores = best[:real], scores[:real]
+        if len(drafted) == 1:
+            return cls(np.exp(-scores), best, np.arange(len(best)))
+        earlier = -drafted[1:]
+        earlier.sort()
+        places = earlier.searchsorted(scores, side="right") + np.arange(len(best))
+        both = np.concatenate([earlier, scores])
+        both.sort()
+        among = int(places.searchsorted(count))
+        return cls(np.exp(-both[:count]), best[:among], places[:among])
 
 
 class BestFirst(TreePolicy):
@@ -71,13 +79,42 @@ class BestFirst(TreePolicy):
         return tree.keep(tree.best(self.budget))
 
 
-def likeliest_of(forest: Forest, candidates: ForestCandidates, count: int) -> IntArray:
-    """Those candidates of a forest that are among the `count` likeliest nodes of their tree, see `Likeliest.chosen`."""
-    best = candidates.best(count)
-    drafted = np.arange(forest.size, len(forest))  # the roots are none of them
-    scores = np.concatenate([forest.path_logp[drafted], candidates.path_logp.ravel()[best]])
-    trees = np.concatenate([forest.trees[drafted], candidates.trees_of(best)])
-    order = by_number(trees, forest.size)  # earlier layers come first, then the best
-    held = np.bincount(trees, minlength=forest.size)
-    among = order[highest_of_each(scores[order], held, np.full(forest.size, count))] - len(drafted)
-    return best[among[among >= 0]]
+@attrs.frozen(eq=False)
+class LikeliestOfEach:
+    """As `Likeliest`, of each tree of a forest.
+
+    Attributes:
+        chosen: those that are candidates, as flat indices, tree by tree, best first, shape `(chosen,)`.
+        prob: the path probabilities of all of them, tree by tree, falling, shape `(nodes,)`.
+        trees: in which tree each of these is, likewise.
+    """
+
+    chosen: IntArray
+    prob: FloatArray
+    trees: IntArray
+
+    @classmethod
+    def of(cls, forest: Forest, candidates: ForestCandidates, count: int) -> "LikeliestOfEach":
+        """The `count` likeliest of all nodes of each tree, or fewer where there are no more."""
+        best = candidates.best(count)
+        drafted = np.arange(forest.size, len(forest))  # the roots are none of them
+        scores = np.concatenate([forest.path_logp[drafted], candidates.path_logp.ravel()[best]])
+        trees = np.concatenate([forest.trees[drafted], candidates.trees_of(best)])
+        found = _highest_by_tree(scores, trees, forest.size, count)  # of equals an earlier layer's comes first
+        among = found - len(drafted)
+        return cls(best[among[among >= 0]], np.exp(scores[found]), trees[found])
+
+
+def drafted_prob(forest: Forest, count: int) -> tuple[FloatArray, IntArray]:
+    """The path probabilities of the `count` likeliest nodes of each tree, as in `LikeliestOfEach`, and their trees."""
+    drafted = np.arange(forest.size, len(forest))
+    scores, trees = forest.path_logp[drafted], forest.trees[drafted]
+    found = _highest_by_tree(scores, trees, forest.size, count)
+    return np.exp(scores[found]), trees[found]
+
+
+def _highest_by_tree(scores: FloatArray, trees: IntArray, size: int, count: int) -> IntArray:
+    """The places of the `count` highest scores of each tree, tree by tree, highest first."""
+    order = by_number(trees, size)
+    held = np.bincount(trees, minlength=size)
+    return order[highest_of_each(scores[order], held, np.full(size, count))]

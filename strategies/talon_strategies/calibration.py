@@ -43,8 +43,9 @@ class Calibration:
         Args:
             logp: the drafter's log-probabilities of tokens after their parents, any shape.
         """
-        odds = self.line[0] + self.line[1] * log_odds_of(logp, CERTAIN)
-        return np.where(np.isneginf(logp), -np.inf, log_sigmoid(odds))
+        found = log_sigmoid(self.line[0] + self.line[1] * log_odds_of(logp, CERTAIN))
+        found[logp == -np.inf] = -np.inf
+        return found
 
     def learn(self, round_: Round, but: IntArray | None = None) -> None:
         """Take note of the tokens that a round has tested.
@@ -53,21 +54,20 @@ class Calibration:
             round_: with the tree that was verified.
             but: its nodes of which nothing is to be learnt, shape `(nodes,)`; None for none.
         """
-        tree, path = round_.tree, round_.path
-        accepted = np.zeros(len(tree), dtype=bool)
-        accepted[path] = True
-        tested = 1 + np.flatnonzero(accepted[tree.parents[1:]])
-        if but is not None:
-            tested = np.setdiff1d(tested, but)
-        if not len(tested):
+        tree = round_.tree
+        accepted, parents = {*round_.path.tolist()}, tree.parents.tolist()
+        left_out = () if but is None else {*but.tolist()}
+        tested = [node for node, parent in enumerate(parents) if parent in accepted and node not in left_out]
+        if not tested:
             return
-        logp = tree.path_logp[tested] - tree.path_logp[tree.parents[tested]]
+        logp = tree.path_logp[tested] - tree.path_logp[[parents[node] for node in tested]]
         odds = log_odds_of(logp, CERTAIN)
         expected = 1.0 / (1.0 + np.exp(-self.line[0] - self.line[1] * odds))
-        weights, errors = expected * (1.0 - expected), accepted[tested] - expected
-        self.precision = self.precision + moments(odds, weights)
+        errors = np.array([node in accepted for node in tested]) - expected
+        self.precision = self.precision + moments(odds, expected * (1.0 - expected))
         self.line = self.line + solved(self.precision, float(errors.sum()), float(errors @ odds))
-        self.line[1] = max(self.line[1], LEAST_SLOPE)
+        if self.line[1] < LEAST_SLOPE:
+            self.line[1] = LEAST_SLOPE
 
 
 def moments(odds: FloatArray, weights: FloatArray) -> FloatArray:

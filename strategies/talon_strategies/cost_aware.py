@@ -154,9 +154,13 @@ class CostAware(BestFirst):
     def _verifying(self) -> FloatArray:
         costs, context = self.known.costs, self.known.context
         sizes = sizes_up_to(self.budget, self.sizes)
-        seconds = [costs.verify(size, context) for size in sizes.tolist()]
-        known = [second for second in seconds if second is not None]
-        if len(known) < len(seconds):
+        known: list[float] = []
+        for size in sizes.tolist():
+            seconds = costs.verify(size, context)
+            if seconds is None:
+                break
+            known.append(seconds)
+        if len(known) < len(sizes):
             return assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0])
         return np.maximum(self.curve(sizes, np.array(known)), LEAST) + self.others(costs)
 
@@ -180,8 +184,10 @@ def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:
         prob: path probabilities of the likeliest nodes, falling, shape `(nodes,)`.
         seconds: of the round with 0, 1, ... of them, shape `(nodes + 1,)`.
     """
-    expected: FloatArray = np.cumsum(np.concatenate([[1.0], prob]))
-    return expected / seconds
+    expected = np.empty(len(prob) + 1)
+    expected[0], expected[1:] = 1.0, prob
+    by_size: FloatArray = expected.cumsum() / seconds
+    return by_size
 
 
 @cache

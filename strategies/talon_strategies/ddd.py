@@ -8,9 +8,12 @@ from attrs.validators import ge, le
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import TokenTree
+from talon_core.tree_arrays import totals
 from talon_strategies.drawing import NOTHING
 from talon_strategies.eagle2 import Eagle2
 from talon_strategies.options import number, numbers_of, positive_numbers, whole_number
@@ -50,6 +53,15 @@ class DynamicDepth(Eagle2):
         growth = super().grow(tree, candidates, choices)
         beam = candidates.path_logp.ravel()[growth.chosen[: self.top_k]]
         layer = int(tree.depths[candidates.frontier[0]]) + 1
-        if layer in self.checked and np.exp(beam).sum() < self.threshold:
+        if layer in self.checked and totals(np.exp(beam)) < self.threshold:
             return Growth(growth.chosen, frontier=NOTHING)
         return growth
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        growth = super().grow_forest(forest, candidates)
+        if forest.layer + 1 not in self.checked or growth.frontier is None:
+            return growth
+        beam = growth.chosen[growth.frontier - len(forest)]
+        trees = candidates.trees_of(beam)
+        likely = np.bincount(trees, np.exp(candidates.path_logp.take(beam)), forest.size) >= self.threshold
+        return ForestGrowth(growth.chosen, growth.frontier[likely[trees]])

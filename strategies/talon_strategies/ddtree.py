@@ -10,7 +10,7 @@ from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
-from talon_strategies.best_first import BestFirst, Likeliest, likeliest_of
+from talon_strategies.best_first import BestFirst, Likeliest, LikeliestOfEach
 from talon_strategies.options import whole_number
 
 
@@ -40,7 +40,7 @@ class DDTree(BestFirst, ForestGrower):
         return self.budget - 1
 
     def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
-        return ForestGrowth(likeliest_of(forest, candidates, self.budget - 1))
+        return ForestGrowth(LikeliestOfEach.of(forest, candidates, self.budget - 1).chosen)
 
     def finish_forest(self, forest: Forest) -> IntArray:
         return forest.best(self.budget)

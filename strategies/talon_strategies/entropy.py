@@ -4,6 +4,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.tree import FloatArray
+from talon_core.tree_arrays import totals
 
 OFFERED = 16
 """Candidates that policies ask for at each node whose entropy they look at."""
@@ -36,7 +37,7 @@ def entropies_of(logp: FloatArray) -> FloatArray:
         Shape `(rows,)`, in nats.
     """
     prob = np.exp(logp)
-    rest = np.maximum(1.0 - prob.sum(axis=1), 0.0)  # below 0 where the drafter has rounded upwards
+    rest = np.maximum(1.0 - totals(prob), 0.0)  # below 0 where the drafter has rounded upwards
     others = rest * np.log(np.where(rest > 0, rest, 1.0))
-    entropies: FloatArray = -(prob * np.maximum(logp, LEAST)).sum(axis=1) - others
+    entropies: FloatArray = -totals(prob * np.maximum(logp, LEAST)) - others
     return entropies

@@ -1,5 +1,9 @@
 """What the next layer is likely to bring, by what followed the nodes that were drafted from before."""
 
+import itertools
+from bisect import bisect_right
+from collections import deque
+
 import attrs
 import numpy as np
 
@@ -26,22 +30,37 @@ class Seen:
     """
 
     def __init__(self, *first: tuple[float, ...]) -> None:
-        self._prob = np.zeros((LATEST, BEST))
-        self._count = 0
+        self._rows: deque[list[float]] = deque(maxlen=LATEST)
+        self._rising: list[float] | None = None  # all of them; None where others have been added since
+        self._sums: list[float] = []  # of the last of these, the last 1, the last 2, ...
         self.add(np.array(first).reshape(-1, BEST))
 
     def add(self, prob: FloatArray) -> None:
         """Nodes that were seen, and the probabilities of their candidates, falling, shape `(nodes, width)`."""
-        for row in prob[:, :BEST]:
-            place = self._count % LATEST
-            self._prob[place] = 0.0
-            self._prob[place, : len(row)] = row
-            self._count += 1
+        if len(prob):
+            self._rows.extend(prob[:, :BEST].tolist())
+            self._rising = None
+
+    def gain(self, reach: float, price: float) -> float:
+        """What the candidates of a node are expected to bring, see `Following.gains`.
+
+        Args:
+            reach: how likely the node is reached, more than 0.
+            price: of a candidate, in tokens.
+        """
+        if self._rising is None:
+            self._rising = sorted(itertools.chain.from_iterable(self._rows))
+            self._sums = [0.0, *itertools.accumulate(reversed(self._rising))]
+        worth_it = len(self._rising) - bisect_right(self._rising, max(price, 0.0) / reach)
+        return max(reach * self._sums[worth_it] - worth_it * price, 0.0) / max(len(self._rows), 1)
 
     @property
     def prob(self) -> FloatArray:
         """The probabilities of the best candidates of each node, falling, 0 behind them, shape `(seen, BEST)`."""
-        return self._prob[: self._count]
+        found = np.zeros((len(self._rows), BEST))
+        for own, row in zip(found, self._rows, strict=True):
+            own[: len(row)] = row
+        return found
 
 
 @attrs.define(eq=False)
@@ -65,10 +84,14 @@ class Following:
             prob: how likely their candidates are once they are, falling, shape `(nodes, width)`.
         """
         sure = own >= SURE
-        for group, seen in zip((~sure, sure), self.seen, strict=True):
-            seen.add(prob[group])
+        unsure, seen_sure = self.seen
+        if len(own) == 1:
+            (seen_sure if sure[0] else unsure).add(prob)
+        else:
+            unsure.add(prob[~sure])
+            seen_sure.add(prob[sure])
 
-    def gains(self, own: FloatArray, reach: FloatArray, price: float) -> FloatArray:
+    def gains(self, own: FloatArray, reach: FloatArray, price: float) -> list[float]:
         """What the candidates of each of some nodes are expected to bring above what they cost, in tokens.
 
         A candidate of probability x after a node that is reached with probability r brings r x tokens; it is verified
@@ -80,12 +103,10 @@ class Following:
             price: of a node, in tokens.
 
         Returns:
-            Shape `(nodes,)`, at least 0.
+            For each node, at least 0.
         """
-        sure = own >= SURE
-        gained = np.empty(len(own))
-        for group, seen in zip((~sure, sure), self.seen, strict=True):
-            if group.any():
-                prob = seen.prob.ravel()
-                gained[group] = np.maximum(np.outer(reach[group], prob) - price, 0.0).sum(axis=1) / (len(prob) // BEST)
-        return gained
+        unsure, sure = self.seen
+        return [
+            (sure if mine >= SURE else unsure).gain(reached, price)
+            for mine, reached in zip(own.tolist(), reach.tolist(), strict=True)
+        ]

@@ -6,15 +6,18 @@ from attrs.validators import ge
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.forest import Count, Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
-from talon_strategies.best_first import BestFirst, Likeliest
+from talon_core.tree import IntArray, TokenTree
+from talon_core.tree_arrays import totals
+from talon_strategies.best_first import BestFirst, Likeliest, LikeliestOfEach, drafted_prob
 from talon_strategies.options import number, whole_number
 
 
 @attrs.frozen
-class OptTree(BestFirst):
+class OptTree(BestFirst, ForestGrower):
     """Drafts on while the tokens it expects to be accepted grow by more than `delta` (OPT-Tree, arXiv 2406.17276).
 
     Their number is the sum of the path probabilities of the `budget` - 1 likeliest nodes of all layers, which are the
@@ -41,7 +44,22 @@ class OptTree(BestFirst):
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         best = Likeliest.of(tree.path_logp, candidates, self.budget - 1)
-        before = np.exp(np.sort(tree.path_logp[1:])[1 - self.budget :]).sum()
+        before = np.exp(-np.sort(-tree.path_logp[1:])[: self.budget - 1])
         last = tree.depths[candidates.frontier[0]] + 1 == self.depth
-        expanded = len(best.chosen) if best.prob.sum() - before > self.delta and not last else 0
+        gain = totals(best.prob) - totals(np.append(before, 0.0))
+        expanded = len(best.chosen) if gain > self.delta and not last else 0
         return Growth(best.chosen, frontier=len(tree) + np.arange(expanded))
+
+    def widths(self, forest: Forest) -> Count:
+        return self.budget - 1
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        best = LikeliestOfEach.of(forest, candidates, self.budget - 1)
+        before, trees = drafted_prob(forest, self.budget - 1)
+        gain = np.bincount(best.trees, best.prob, forest.size) - np.bincount(trees, before, forest.size)
+        goes_on = gain[candidates.trees_of(best.chosen)] > self.delta
+        last = forest.layer + 1 == self.depth
+        return ForestGrowth(best.chosen, len(forest) + (np.arange(0) if last else np.flatnonzero(goes_on)))
+
+    def finish_forest(self, forest: Forest) -> IntArray:
+        return forest.best(self.budget)

@@ -1,19 +1,21 @@
 """Chains that end where one of their tokens will probably be rejected."""
 
-import math
 from typing import Any
 
 import attrs
 import numpy as np
 from attrs.validators import ge, le
+from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
+from talon_core.forest_planner import ForestPlanner, TreePlan
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
+from talon_core.tree import IntArray, TokenTree
 from talon_strategies.acceptance_head import AcceptanceHead, given_head
 from talon_strategies.entropy import OFFERED, entropy_offered
 from talon_strategies.options import number, whole_number
-from talon_strategies.stopping import StoppingChain
+from talon_strategies.pooled import Pool
+from talon_strategies.stopping import PlainChain, StoppingChain
 
 FEATURES = ("probability", "second", "entropy", "depth")
 """What the head looks at, in this order: the token's probability after its parent; that of the second best candidate
@@ -37,7 +39,7 @@ class Survival:
 
 
 @attrs.frozen
-class SpecDecPlusPlus(StoppingChain):
+class SpecDecPlusPlus(StoppingChain, ForestPlanner):
     """Ends a chain where a token of it is rejected with a probability above `h` (SpecDec++, arXiv 2405.19715).
 
     That probability is 1 - a_1 a_2 ... a_n, the a_i being the predicted probabilities that each token is accepted if
@@ -65,6 +67,9 @@ class SpecDecPlusPlus(StoppingChain):
         default=attrs.Factory(lambda self: None if self.head is None else Survival(), takes_self=True),
     )
 
+    def plan(self) -> TreePlan | None:
+        return TreePlan(LikelyChain(self.length, self.offered, h=self.h)) if self.head is None else None
+
     def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
         return 1.0 - self._survival(len(tree), candidates) > self.h
 
@@ -74,9 +79,26 @@ class SpecDecPlusPlus(StoppingChain):
         Candidates of layers above are gone, so what a head has said of them is kept while the chain is drafted.
         """
         if self.head is None or self.predicted is None:
-            return math.exp(candidates.path_logp[0, 0])
+            return float(np.exp(candidates.path_logp[0, 0]))
         first, second = np.exp(np.append(candidates.logp[0], -np.inf)[:2])
         before = self.predicted.prob if depth > 1 else 1.0
         seen = (first, second, entropy_offered(candidates), depth)
         self.predicted.prob = before * float(self.head.accepted(seen))
         return self.predicted.prob
+
+
+@attrs.frozen
+class LikelyChain(PlainChain):
+    """The chain of a round by the drafter's own probabilities.
+
+    Attributes:
+        length: drafted tokens at most, at least 1.
+        h: as of the policy.
+    """
+
+    name = "likely-chain"
+    h: float = attrs.field(kw_only=True)
+
+    def ends(self, nodes: IntArray, pool: Pool) -> NDArray[np.bool_]:
+        unlikely: NDArray[np.bool_] = 1.0 - np.exp(pool.path_logp[:, 0]) > self.h
+        return super().ends(nodes, pool) | unlikely

@@ -1,5 +1,6 @@
 """Chains whose length a small network chooses, by how sure the drafter was in the round before."""
 
+from collections.abc import Sequence
 from math import log
 from typing import Any
 
@@ -9,6 +10,7 @@ from attrs.validators import in_
 
 from talon_core.candidates import Candidates
 from talon_core.costs import Costs, MeasuredCosts
+from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
@@ -16,7 +18,7 @@ from talon_strategies.acceptance_head import AcceptanceHead, given_head, notice,
 from talon_strategies.entropy import OFFERED, entropies_of
 from talon_strategies.options import numbers_of, positive_numbers
 from talon_strategies.prices import layer_price, verify_price
-from talon_strategies.stopping import PlannedChain, StoppingChain
+from talon_strategies.stopping import PlainChain, PlannedChain, StoppingChain
 
 FEATURES = ("mean_entropy", "mean_best", "max_entropy", "min_best", "compression", "gamma")
 """What the network looks at, in this order: of the chain before, the mean entropy of the laws along it, in bits, see
@@ -79,7 +81,7 @@ class Watched:
 
 
 @attrs.frozen
-class SpecKV(StoppingChain):
+class SpecKV(StoppingChain, ForestPlanner):
     """Drafts a chain of the length that promises most by a small network (SpecKV, arXiv 2605.02888).
 
     The network predicts which share a of a chain of gamma tokens is accepted, from how sure the drafter was along a
@@ -135,9 +137,24 @@ class SpecKV(StoppingChain):
             watched.entropies, watched.best = [], []
         watched.entropies.append(float(entropies_of(candidates.logp[:1])[0]))
         watched.best.append(float(np.exp(candidates.logp[0, 0])))
-        if watched.gamma is None:
-            watched.gamma = max((gamma for gamma in self.gammas if gamma <= USUAL), default=min(self.gammas))
-        return len(tree) >= watched.gamma
+        return len(tree) >= self.planned
+
+    @property
+    def planned(self) -> int:
+        """Tokens that the next chain may have."""
+        if self.watched.gamma is None:
+            return max((gamma for gamma in self.gammas if gamma <= USUAL), default=min(self.gammas))
+        return self.watched.gamma
+
+    def plan(self) -> TreePlan:
+        return TreePlan(PlainChain(self.length, self.offered), self.planned)
+
+    def drafted(self, layers: Sequence[AskedLayer] | None) -> None:
+        if layers:
+            logp = np.full((len(layers), max(layer.width for layer in layers)), -np.inf)  # (tokens, offered)
+            for row, layer in zip(logp, layers, strict=True):
+                row[: layer.width] = layer.logp[0]
+            self.watched.entropies, self.watched.best = entropies_of(logp).tolist(), np.exp(logp[:, 0]).tolist()
 
     def observe(self, round_: Round) -> None:
         watched = self.watched

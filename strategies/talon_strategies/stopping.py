@@ -3,13 +3,21 @@
 from abc import abstractmethod
 from typing import ClassVar
 
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.forest import Count, Forest, ForestCandidates
+from talon_core.forest_grower import ForestGrower, ForestGrowth
+from talon_core.forest_planner import ForestPlanner, TreePlan
 from talon_core.policy import Growth, TreePolicy
 from talon_core.rounds import Round
-from talon_core.tree import TokenTree
+from talon_core.tree import IntArray, TokenTree
 from talon_strategies.drawing import NOTHING
 from talon_strategies.options import plus_one
+from talon_strategies.pooled import Pool
 
 
 class StoppingChain(TreePolicy):
@@ -46,7 +54,55 @@ class StoppingChain(TreePolicy):
         """
 
 
-class PlannedChain(StoppingChain):
+class SteadyChain(StoppingChain, ForestGrower):
+    """A chain that ends by what is known of its nodes alone, whatever became of those before it.
+
+    A subclass says once, for one chain and for many, which of them end: NumPy's functions take both.
+    """
+
+    @abstractmethod
+    def ends(self, nodes: IntArray, pool: Pool) -> NDArray[np.bool_]:
+        """Whether the best candidate of each row is the last token of its chain.
+
+        Args:
+            nodes: of each chain without it, shape `(rows,)`.
+            pool: what is offered after the last node of each, a row for each chain.
+
+        Returns:
+            Shape `(rows,)`.
+        """
+
+    def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
+        return bool(self.ends(np.array([len(tree)]), candidates)[0])
+
+    def widths(self, forest: Forest) -> Count:
+        return self.offered
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        chosen = candidates.best(1)
+        ended = self.ends(forest.sizes[candidates.trees], candidates)
+        return ForestGrowth(chosen, len(forest) + np.flatnonzero(~ended[chosen // candidates.width]))
+
+
+@attrs.frozen
+class PlainChain(SteadyChain):
+    """A chain that nothing ends but its length: what a chain is whose length is planned, as far as it is drafted.
+
+    Attributes:
+        length: drafted tokens, at least 1.
+        offered: as of the policy that has planned it.
+    """
+
+    name = "plain-chain"
+    length: int
+    offered: int = 1  # type: ignore[misc]  # of a class in other policies
+
+    def ends(self, nodes: IntArray, pool: Pool) -> NDArray[np.bool_]:
+        ended: NDArray[np.bool_] = nodes >= self.length
+        return ended
+
+
+class PlannedChain(StoppingChain, ForestPlanner):
     """A chain whose length is planned before it is drafted, by what was accepted of those before it.
 
     A round in which nothing was drafted teaches nothing.
@@ -70,6 +126,11 @@ class PlannedChain(StoppingChain):
 
     def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
         return len(tree) >= self.planned
+
+    def plan(self) -> TreePlan | None:
+        if type(self).stops is not PlannedChain.stops:  # a subclass has changed when it stops
+            return None
+        return TreePlan(PlainChain(self.length, self.offered), self.planned)
 
     def observe(self, round_: Round) -> None:
         drafted = len(round_.tree) - 1

@@ -1,20 +1,20 @@
 """Chains that end where the drafter's law is flat."""
 
-import math
-
 import attrs
+import numpy as np
 from attrs.validators import ge, gt
+from numpy.typing import NDArray
 
-from talon_core.candidates import Candidates
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
-from talon_strategies.entropy import OFFERED, entropy_offered
+from talon_core.tree import IntArray
+from talon_strategies.entropy import OFFERED, entropies_of
 from talon_strategies.options import number, whole_number
-from talon_strategies.stopping import StoppingChain
+from talon_strategies.pooled import Pool
+from talon_strategies.stopping import SteadyChain
 
 
 @attrs.frozen
-class Svip(StoppingChain):
+class Svip(SteadyChain):
     """Ends a chain where sqrt(`factor` H(q)) is more than `h` (SVIP, arXiv 2411.18462; constants of the authors' code).
 
     H(q) is the entropy, in nats, of the law that a token was taken from, and the test comes after the token has joined.
@@ -34,5 +34,6 @@ class Svip(StoppingChain):
     h: float = attrs.field(default=0.3, validator=[number, ge(0)], metadata=searched(0.1, 0.7))
     factor: float = attrs.field(default=0.15, validator=[number, gt(0)])
 
-    def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
-        return math.sqrt(self.factor * entropy_offered(candidates)) > self.h
+    def ends(self, nodes: IntArray, pool: Pool) -> NDArray[np.bool_]:
+        flat: NDArray[np.bool_] = np.sqrt(self.factor * entropies_of(pool.logp)) > self.h
+        return flat

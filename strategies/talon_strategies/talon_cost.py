@@ -1,5 +1,7 @@
 """TALON's tree with a price for each node and layer, and no knob."""
 
+import itertools
+
 import attrs
 import numpy as np
 from attrs.validators import ge
@@ -13,6 +15,7 @@ from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.best_first import Likeliest
 from talon_strategies.calibration import Calibration
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
+from talon_strategies.drawing import NOTHING
 from talon_strategies.following import Following
 from talon_strategies.options import whole_number
 from talon_strategies.prices import ASSUMED
@@ -41,6 +44,7 @@ class Learnt:
         calibration: of the drafter's probabilities.
         scores: log-probabilities of the paths to this round's nodes, calibrated, the root's first.
         own: probabilities of these nodes once their parents are accepted, calibrated, likewise.
+        above: log-probabilities of the paths to the nodes of the frontier, shape `(frontier, 1)`.
         offered: log-probabilities of the paths to the newest candidates, shape `(frontier, width)`.
         rate: what a second is worth in this round, in tokens.
         layers: of this round: what is to be learnt of each, see `Following.learn`.
@@ -55,6 +59,7 @@ class Learnt:
     calibration: Calibration = attrs.field(factory=Calibration)
     scores: FloatArray = attrs.field(factory=lambda: np.zeros(1))
     own: FloatArray = attrs.field(factory=lambda: np.ones(1))
+    above: FloatArray = attrs.field(factory=lambda: np.empty((0, 1)))
     offered: FloatArray = attrs.field(factory=lambda: np.empty((0, 0)))
     rate: float = 0.0
     layers: list[tuple[FloatArray, FloatArray]] = attrs.field(factory=list)
@@ -119,8 +124,8 @@ class TalonCost(CostAware):
         learnt = self.learnt
         if len(tree) == 1:
             learnt.scores, learnt.own, learnt.layers = np.zeros(1), np.ones(1), []
-        reached = learnt.scores[candidates.frontier][:, None]
-        learnt.offered = reached + learnt.calibration.accepted(candidates.logp)
+        learnt.above = learnt.scores.take(candidates.frontier)[:, None]
+        learnt.offered = learnt.above + learnt.calibration.accepted(candidates.logp)
         given = candidates.frontier, candidates.tokens, candidates.logp
         return learnt.scores, Candidates(*given, learnt.offered, candidates.law)
 
@@ -135,7 +140,7 @@ class TalonCost(CostAware):
 
     def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
         by_size = rates(prob, seconds)
-        self.learnt.rate = self.rate(float(by_size.max()))
+        self.learnt.rate = self.rate(by_size.item(by_size.argmax()))
         return int(((by_size - self.learnt.rate) * seconds).argmax())
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
@@ -144,13 +149,12 @@ class TalonCost(CostAware):
         best = Likeliest.of(*self.scored(tree, candidates), self.budget - 1)
         seconds = sum(known.drafting) + known.verifying[: len(best.prob) + 1]
         known.nodes = self.worth(best.prob, seconds)
-        conditional = np.exp(learnt.offered - learnt.scores[candidates.frontier][:, None])
-        learnt.layers.append((learnt.own[candidates.frontier], conditional))
-        joined = best.chosen[: int(np.searchsorted(best.places, known.nodes))]
-        own, reach = conditional.take(joined), np.exp(learnt.offered.take(joined))
-        frontier = len(tree) + self.expanded(own, reach, learnt.rate, candidates.width)
-        learnt.scores = np.append(learnt.scores, learnt.offered.take(joined))
-        learnt.own = np.append(learnt.own, own)
+        conditional = np.exp(learnt.offered - learnt.above)
+        learnt.layers.append((learnt.own.take(candidates.frontier), conditional))
+        joined = best.chosen[: int(best.places.searchsorted(known.nodes))]
+        own, scores = conditional.take(joined), learnt.offered.take(joined)
+        frontier = len(tree) + self.expanded(own, np.exp(scores), learnt.rate, candidates.width)
+        learnt.scores, learnt.own = np.concatenate([learnt.scores, scores]), np.concatenate([learnt.own, own])
         return Growth(joined, frontier=frontier)
 
     def expanded(self, own: FloatArray, reach: FloatArray, rate: float, width: int) -> IntArray:
@@ -164,20 +168,22 @@ class TalonCost(CostAware):
         """
         known = self.known
         if len(known.drafting) >= self.depth or not len(own) or known.nodes + 1 >= len(known.verifying):
-            return np.arange(0)
-        price = rate * float(known.verifying[known.nodes + 1] - known.verifying[known.nodes])
+            return NOTHING
+        price = rate * (known.verifying.item(known.nodes + 1) - known.verifying.item(known.nodes))
         gains = self.learnt.following.gains(own, reach, price)
-        order = np.argsort(-gains, kind="stable")
-        sizes = sizes_up_to(len(own), self.sizes)
-        layers = rate * np.array([self.layer(size, width) for size in sizes.tolist()])
-        surplus = np.cumsum(gains[order])[sizes - 1] - layers
-        best = int(surplus.argmax())
-        return np.sort(order[: sizes[best] if surplus[best] > 0 else 0])
+        order = sorted(range(len(gains)), key=gains.__getitem__, reverse=True)  # of equals the earlier is first
+        sums = [*itertools.accumulate(gains[node] for node in order)]
+        best, most = 0, 0.0
+        for size in sizes_up_to(len(own), self.sizes).tolist():
+            surplus = sums[size - 1] - rate * self.layer(size, width)
+            if surplus > most:
+                best, most = size, surplus
+        return np.array(sorted(order[:best]), dtype=np.int64)
 
     def finish(self, tree: TokenTree) -> TokenTree:
-        if len(tree) == 1:
+        if len(tree) == 1 + self.known.nodes or len(tree) == 1:
             return tree
-        return tree.keep(np.argsort(-self.learnt.scores, kind="stable")[: 1 + self.known.nodes])
+        return tree.keep((-self.learnt.scores).argsort(kind="stable")[: 1 + self.known.nodes])
 
     def others(self, costs: Costs) -> float:
         return costs.besides(True) or 0.0
@@ -197,7 +203,9 @@ class TalonCost(CostAware):
             learnt.left = max(learnt.left - 1, 0)
             return
         nodes = len(round_.tree)
-        expected = np.exp(-np.sort(-learnt.scores)[:nodes]).sum()
+        falling = -learnt.scores
+        falling.sort()
+        expected = np.exp(-falling[:nodes]).sum()
         self.learn(round_)
         for own, brought in learnt.layers:
             learnt.following.learn(own, brought)

@@ -176,7 +176,7 @@ class Taps(TreePolicy):
             if not chosen.size:
                 return growth
             scores.path_logp = np.append(scores.path_logp, path_logp.take(chosen))
-        return attrs.evolve(growth, chosen=chosen // width * wide + chosen % width)
+        return Growth(chosen // width * wide + chosen % width, growth.frontier, growth.drawn)
 
     def finish(self, tree: TokenTree) -> TokenTree:
         shown = self._shown(tree)

@@ -17,7 +17,9 @@ def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
         ValueError: if it is more than `MOST_NODES`, which is what a user has asked for.
     """
     with blaming("tree policy", policy, which):
-        budget = getattr(policy, which)
+        budget = policy.budget if which == "budget" else policy.draft_budget
+    if type(budget) is int and 1 <= budget <= MOST_NODES:  # nearly always
+        return budget
     if not is_whole(budget) or budget < 1:
         raise PluginError(
             f"{naming('tree policy', policy)} has a {which} of {written(budget)}; "

@@ -210,9 +210,18 @@ def draft_tree(
     Raises:
         PluginError: if the policy or the drafter breaks its contract; the message names it.
     """
-    faults = Faults()
-    told = MeasuredCosts() if measured is None else measured
-    drafted = draft_trees([Wanted(0, policy, root, limits, choices)], offers(drafter), faults, told)
-    if faults:
-        raise faults[0]
-    return drafted[0]
+    own, asking = Growing(policy, root, limits), offers(drafter)
+    passes, layers = 0, []
+    while len(own.frontier):
+        frontier, width = own.frontier, own.width()
+        if not width:
+            break
+        asked = Frontier(0, own.tree, frontier, width)
+        started = perf_counter()
+        (offered,), count = asking.ask([asked], [own.shown_draws])
+        layers.append(Span("draft", started, perf_counter()))
+        passes += count
+        if measured is not None and asking.is_a_layer:
+            measured.drafted(len(frontier), width, layers[-1].seconds)
+        own.grow(asking.checked(offered, asked, limits.vocab_size), choices)
+    return Drafted(own.finish(), own.tree, passes, (*layers, *own.spans))

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core.choices import SeededChoices
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.drawn import Drawn
 from talon_core.engine.checked_policy import begun, checked_budget, checked_kind
@@ -18,7 +19,8 @@ from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import blaming
 from talon_core.forest_grower import forest_grower
-from talon_core.policy import SequenceInfo, TreePolicy
+from talon_core.forest_planner import AskedLayer, forest_planner
+from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
@@ -98,10 +100,10 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     candidates or none, rounding, tokens that end the text, limits of any depth. In between the policy is told of rounds
     in which nothing, something or all was accepted, in times of any size. Each tree must keep the budgets, be a part of
     what was drafted, and come out the same when it is drafted again with the same choices, what is said of its draws
-    included. A policy that grows forests must grow the same trees in them. A sequence after others, and beside others,
-    must get the trees that it gets alone: what a policy remembers of a text is in what `begin` returns, where each
-    field with a factory is made anew. That is a policy of the same `children`, for prompts of any length and any
-    temperature, whether or not it is known what passes cost.
+    included. A policy that grows forests must grow the same trees in them, and one that plans must draft those that it
+    plans. A sequence after others, and beside others, must get the trees that it gets alone: what a policy remembers of
+    a text is in what `begin` returns, where each field with a factory is made anew. That is a policy of the same
+    `children`, for prompts of any length and any temperature, whether or not it is known what passes cost.
 
     Args:
         make: the policy's class, or a function that makes a new policy with the options to be checked.
@@ -139,6 +141,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         served, twin = _begun(policy, sequence), _begun(make(), sequence)
         _check_sequence(served, twin, drafter, first, limits, seed)
         _check_forest(_begun(make(), sequence), drafter, [told.root for told in first + second], limits)
+        _check_plans(_begun(make(), sequence), _begun(make(), sequence), drafter, first + second, limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
     with steady("tree policy", make(), "choices"):
@@ -205,6 +208,67 @@ def _check_forest(policy: TreePolicy, drafter: AnyDrafter, roots: list[int], lim
             "grows another tree in a forest than by itself; widths, grow_forest and finish_forest must lead to the "
             "same trees as width, grow and finish",
         )
+
+
+@attrs.frozen(eq=False)
+class _Noting(TreePolicy):
+    """Drafts the trees of another policy, and notes what it was offered.
+
+    Attributes:
+        of: that policy.
+        layers: what was offered, layer by layer.
+    """
+
+    name = "noting"
+    of: TreePolicy
+    layers: list[AskedLayer] = attrs.field(factory=list, init=False)
+
+    @property
+    def budget(self) -> int:  # type: ignore[override]
+        return self.of.budget
+
+    @property
+    def draft_budget(self) -> int:
+        return self.of.draft_budget
+
+    def width(self, tree: TokenTree) -> int:
+        return self.of.width(tree)
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        logp = candidates.logp.copy()
+        rows, width = logp.shape
+        self.layers.append(AskedLayer(rows, width, lambda: logp))
+        return self.of.grow(tree, candidates, choices)
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return self.of.finish(tree)
+
+
+def _check_plans(
+    policy: TreePolicy, twin: TreePolicy, drafter: AnyDrafter, rounds: list[Told], limits: DraftLimits
+) -> None:
+    """Draft a sequence of trees with a policy that plans, and those that an equal one plans with whom it names."""
+    asked, planning = forest_planner(policy), forest_planner(twin)
+    if asked is None or planning is None:
+        return
+    for told in rounds:
+        plan = planning.plan()
+        if plan is None:
+            return
+        _require(hash(plan) == hash(asked.plan()) and plan == asked.plan(), policy, "plans another tree than its equal")
+        _require(
+            forest_grower(plan.policy) is not None,
+            policy,
+            f"plans trees of '{plan.policy.name}', which is no ForestGrower",
+        )
+        most = limits.max_depth if plan.depth is None else min(limits.max_depth, plan.depth)
+        noting = _Noting(plan.policy)
+        drafted = draft_tree(asked, drafter, told.root, limits, SeededChoices(0))
+        planned = draft_tree(noting, drafter, told.root, attrs.evolve(limits, max_depth=most), SeededChoices(0))
+        _require(_same(drafted, planned), policy, "drafts another tree than it plans")
+        planning.drafted(noting.layers if limits.max_depth > 0 and told.root not in limits.ends else None)
+        for one in (asked, planning):
+            _observe(one, told.of(drafted))
 
 
 def _check_memory(

@@ -12,6 +12,9 @@ from talon_core.tree import FloatArray, IntArray, TokenTree
 
 NO_LAWS = NoLaws()
 
+NO_TOKEN = -1
+"""In the place of a token that is none."""
+
 
 class TraceDrafter(Drafter):
     """Offers what was offered when the text was recorded; one text at a time, in slot 0.
@@ -117,9 +120,10 @@ class TraceDrafter(Drafter):
         if not self._cut:
             return self._missing
         nodes = [*self._cut]
-        last, _ = self._rows.offered([self._row_of[node] for node in nodes], self._rows.width)
-        went_on = (drafted.child(node, token) for node, token in zip(nodes, last[:, -1].tolist(), strict=True))
-        return self._missing + sum(child is not None for child in went_on)
+        offered, _ = self._rows.offered([self._row_of[node] for node in nodes], self._rows.width)
+        last = np.full(len(drafted), NO_TOKEN)
+        last[nodes] = offered[:, -1]
+        return self._missing + int(np.count_nonzero(drafted.tokens[1:] == last[drafted.parents[1:]]))
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self.go_on(len(committed[0].tokens))

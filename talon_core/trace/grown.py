@@ -1,6 +1,8 @@
 """Trees at some positions of several texts, which grow together."""
 
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import Any
 
 import attrs
 import numpy as np
@@ -8,12 +10,15 @@ from numpy.typing import NDArray
 
 from talon_core.costs import Costs
 from talon_core.engine.growing_forest import GrowingForest, Taking
-from talon_core.forest import Forest, ForestCandidates
+from talon_core.errors import PluginError
+from talon_core.forest import Forest, ForestCandidates, TreesApart
+from talon_core.forest_planner import AskedLayer
 from talon_core.rounds import Round, Span
 from talon_core.trace.columns import NO_ROW, padding, tokens_of
 from talon_core.trace.prices import behind, priced
 from talon_core.trace.several import PADDING, SeveralTexts
 from talon_core.tree import FloatArray, IntArray, read_only
+from talon_core.tree_arrays import ints
 
 
 @attrs.frozen(eq=False)
@@ -21,62 +26,34 @@ class Layer:
     """A layer of some trees that was asked for.
 
     Attributes:
-        trees: in which tree each frontier node is, shape `(frontier,)`.
-        rows: of these nodes in the texts, `NO_ROW` for those that were not recorded, shape `(frontier,)`.
+        nodes: that were drafted from, shape `(frontier,)`.
+        trees: in which tree each of them is, likewise.
+        depths: how deep, likewise.
+        rows: of them in the texts, `NO_ROW` for those that were not recorded, likewise.
         sizes: frontier nodes of each tree, shape `(trees,)`.
         widths: candidates that each tree has asked for, shape `(trees,)`.
+        known: whether the drafter has offered anything to a tree, likewise.
     """
 
+    nodes: IntArray
     trees: IntArray
+    depths: IntArray
     rows: IntArray
     sizes: IntArray
     widths: IntArray
+    known: NDArray[np.bool_]
 
 
-class Grown:
-    """Trees at some positions of several texts, grown together by one policy.
-
-    Args:
-        growing: their roots.
-        texts: the texts.
-        positions: of each tree, rising, shape `(trees,)`.
-
-    Raises:
-        PluginError: if the policy breaks its contract; the message names it.
-    """
+class _Asking:
+    """What was recorded for trees, while they grow."""
 
     def __init__(self, growing: GrowingForest, texts: SeveralTexts, positions: IntArray) -> None:
         self.texts, self.positions, self._growing = texts, positions, growing
         self.layers: list[Layer] = []
         self.widest = 0
-        self.passes: IntArray = np.zeros(len(positions), dtype=np.int64)
-        self._missing = np.zeros(len(positions), dtype=np.int64)
-        self._cut: list[tuple[IntArray, IntArray]] = []  # nodes, and their rows
-        self._known: list[tuple[IntArray, IntArray]] = []  # nodes that were drafted from, and their rows
         self._newest = 0, np.empty(0, dtype=np.int64)  # the first node of a layer, and the rows of all its nodes
 
-    def grow(self) -> None:
-        """Ask the policy, layer by layer."""
-        growing = self._growing
-        while len(growing.frontier):
-            widths = growing.widths()
-            if len(widths):
-                growing.grow(*self._offered(widths))
-        self.kept = growing.finish()
-        for fault in growing.faults.values():
-            raise fault
-
-    @property
-    def forest(self) -> Forest:
-        """The trees as they were drafted."""
-        return self._growing.forest
-
-    @property
-    def selected(self) -> bool:
-        """Whether the policy has selected nodes of what was drafted."""
-        return self._growing.selected
-
-    def _offered(self, widths: IntArray) -> tuple[ForestCandidates, Taking]:
+    def offered(self, widths: IntArray) -> tuple[ForestCandidates, Taking]:
         """What was recorded for the frontier.
 
         Args:
@@ -89,14 +66,14 @@ class Grown:
             rows = texts.roots[self.positions[trees]]
         else:
             rows = texts.find(self._rows_of(holding.parents.take(places)), holding.tokens.take(places))
-        self._remember(nodes, rows)
-        self._note(trees, nodes, rows, widths, holding.depths.take(places))
         width = min(int(widths.max()), texts.width)
         self.widest = max(self.widest, width)
         tokens, offered = texts.offered(rows, width)
         if (widths < width).any():
             beyond = np.arange(width) >= widths[:, None]
             tokens[beyond], offered[beyond] = padding(tokens.dtype), -np.inf
+        self._note(nodes, trees, holding.depths.take(places), rows, widths, offered)
+        self._remember(nodes, rows)
         logp: FloatArray = offered.astype(np.float64)
         path_logp = above[:, None] + logp
 
@@ -107,43 +84,115 @@ class Grown:
         def look_up() -> IntArray:
             return tokens_of(tokens)
 
-        return ForestCandidates(nodes.copy(), trees, logp, path_logp, forest.size, look_up), taking
+        return ForestCandidates(nodes.copy(), trees.copy(), logp, path_logp, forest.size, look_up), taking
 
     def _remember(self, nodes: IntArray, rows: IntArray) -> None:
-        self._known.append((nodes, rows))
-        newest = self.forest.layers[-1]
+        newest = self._growing.forest.layers[-1]
         of_layer = np.full(len(newest), NO_ROW)
         if nodes.min() >= newest.first:
             of_layer[nodes - newest.first] = rows
             self._newest = newest.first, of_layer
         else:
-            self._newest = len(self.forest), of_layer[:0]
+            self._newest = len(self._growing.forest), of_layer[:0]
 
     def _rows_of(self, nodes: IntArray) -> IntArray:
         """The rows of nodes that were drafted from."""
         first, rows = self._newest
         if nodes.min() < first:
-            first, rows = 0, np.full(len(self.forest), NO_ROW)
-            for known, own in self._known:
-                rows[known] = own
+            first, rows = 0, np.full(len(self._growing.forest), NO_ROW)
+            for layer in self.layers:
+                rows[layer.nodes] = layer.rows
         return rows[nodes - first]
 
-    def _note(self, trees: IntArray, nodes: IntArray, rows: IntArray, widths: IntArray, depths: IntArray) -> None:
-        size, passes = len(self.positions), self.texts.passes
-        there = rows != NO_ROW
-        if not there.all():
-            self._missing += np.bincount(trees[~there], minlength=size)
-        cut = there & (widths > self.texts.width)
-        if cut.any():
-            cut[cut] = ~self.texts.whole[rows[cut]]
-            self._cut.append((nodes[cut], rows[cut]))
+    def _note(
+        self, nodes: IntArray, trees: IntArray, depths: IntArray, rows: IntArray, widths: IntArray, logp: NDArray[Any]
+    ) -> None:
+        size = len(self.positions)
         (firsts,) = np.diff(trees, prepend=-1).nonzero()
-        asked, layer = trees[firsts], depths[firsts]
-        known = layer < passes.shape[1]
-        self.passes[asked[known]] += passes[self.positions[asked[known]], layer[known]]
         of_trees = np.zeros(size, dtype=np.int64)
-        of_trees[asked] = widths[firsts]
-        self.layers.append(Layer(trees, rows, np.bincount(trees, minlength=size), of_trees))
+        of_trees[trees[firsts]] = widths[firsts]
+        sizes = np.bincount(trees, minlength=size)
+        known = np.zeros(size, dtype=bool)
+        known[trees[logp[:, 0] > -np.inf]] = True
+        self.layers.append(Layer(nodes, trees, depths, rows, sizes, of_trees, known))
+
+
+@attrs.frozen(eq=False, slots=False)
+class Grown:
+    """Trees at some positions of several texts, grown together by one policy.
+
+    Attributes:
+        texts: the texts.
+        positions: of each tree, rising, shape `(trees,)`.
+        forest: the trees as they were drafted.
+        layers: that were asked for.
+        widest: the most candidates of a node that were looked at.
+        kept: which nodes are verified, shape `(nodes,)`.
+        selected: whether the policy has selected them.
+    """
+
+    texts: SeveralTexts
+    positions: IntArray
+    forest: Forest
+    layers: Sequence[Layer]
+    widest: int
+    kept: NDArray[np.bool_]
+    selected: bool
+
+    @classmethod
+    def at(cls, growing: GrowingForest, texts: SeveralTexts, positions: IntArray, vocab_size: int) -> "Grown":
+        """Grow trees.
+
+        Args:
+            growing: their roots.
+            texts: the texts.
+            positions: of each tree.
+            vocab_size: the target's.
+
+        Raises:
+            PluginError: if the policy breaks its contract; the message names it.
+            ValueError: if it has been shown what was changed since it was recorded.
+        """
+        asking = _Asking(growing, texts, positions)
+        try:
+            while len(growing.frontier):
+                widths = growing.widths()
+                if len(widths):
+                    growing.grow(*asking.offered(widths))
+            kept = growing.finish()
+            for fault in growing.faults.values():
+                raise fault
+        except PluginError:  # what a changed file has led to is not the policy's fault
+            if asking.layers:
+                rows = np.concatenate([layer.rows for layer in asking.layers])
+                texts.check(rows, asking.widest, vocab_size)
+            raise
+        return cls(texts, positions, growing.forest, asking.layers, asking.widest, kept, growing.selected)
+
+    def cut(self, depth: int) -> "Grown | None":
+        """The trees as they are where nothing deeper than so many layers can be used.
+
+        None where that is not simply a part of these: where nodes were selected, or layers hold nodes of many depths.
+        """
+        layers = self.forest.layers
+        by_depth = ((one.depths == place).all() for place, one in enumerate(layers))
+        if self.selected or not all(by_depth):
+            return None
+        own = layers[: depth + 1]
+        sizes = sum(np.bincount(layer.trees, minlength=len(self.positions)) for layer in own)
+        forest = Forest(own, ints(sizes))
+        return attrs.evolve(self, forest=forest, layers=self.layers[:depth], kept=self.kept[: len(forest)])
+
+    @cached_property
+    def passes(self) -> IntArray:
+        """Draft passes of each tree, shape `(trees,)`."""
+        found, passes = np.zeros(len(self.positions), dtype=np.int64), self.texts.passes
+        for layer in self.layers:
+            (firsts,) = np.diff(layer.trees, prepend=-1).nonzero()
+            asked, depth = layer.trees[firsts], layer.depths[firsts]
+            known = depth < passes.shape[1]
+            found[asked[known]] += passes[self.positions[asked[known]], depth[known]]
+        return found
 
     @cached_property
     def sizes(self) -> IntArray:
@@ -181,16 +230,26 @@ class Grown:
     @cached_property
     def outside(self) -> IntArray:
         """Questions of each tree that the texts do not answer, see `TraceDrafter.outside`; shape `(trees,)`."""
-        forest, found = self.forest, self._missing
-        if self._cut:
-            nodes, rows = (np.concatenate(each) for each in zip(*self._cut, strict=True))
+        forest, size, width = self.forest, len(self.positions), self.texts.width
+        found: IntArray = np.zeros(size, dtype=np.int64)
+        cut: list[tuple[IntArray, IntArray]] = []  # nodes of which more was wanted than was kept, and their rows
+        for layer in self.layers:
+            there = layer.rows != NO_ROW
+            if not there.all():
+                found += np.bincount(layer.trees[~there], minlength=size)
+            if layer.widths.max() > width:
+                there &= layer.widths[layer.trees] > width
+                there[there] = ~self.texts.whole[layer.rows[there]]
+                cut.append((layer.nodes[there], layer.rows[there]))
+        if cut:
+            nodes, rows = (np.concatenate(each) for each in zip(*cut, strict=True))
             order = rows.argsort(kind="stable")
             nodes, rows = nodes[order], rows[order]
             last = np.full(len(forest), PADDING)
-            last[nodes] = tokens_of(self.texts.offered(rows, self.texts.width)[0][:, -1])
+            last[nodes] = tokens_of(self.texts.offered(rows, width)[0][:, -1])
             went_on = forest.tokens == last[forest.parents]
             went_on[: forest.size] = False
-            found = found + np.bincount(forest.trees[went_on], minlength=forest.size)
+            found += np.bincount(forest.trees[went_on], minlength=size)
         return found
 
     def check(self, trees: NDArray[np.bool_], vocab_size: int) -> None:
@@ -211,15 +270,37 @@ class Grown:
         parts = priced(costs, layers, int(self.sizes[tree]), context, int(self.steps[tree]), goes_on)
         return tuple(behind(parts, 0.0))
 
+    @cached_property
+    def _drafted(self) -> TreesApart:
+        return TreesApart(self.forest)
+
+    @cached_property
+    def _verified(self) -> TreesApart:
+        return TreesApart(self.forest, self.kept) if self.selected else self._drafted
+
+    def asked(self, tree: int) -> list[AskedLayer]:
+        """The layers of a tree of which the drafter knew anything."""
+        found = []
+        for layer in self.layers:
+            if layer.known[tree]:
+                begin, end = layer.trees.searchsorted([tree, tree + 1]).tolist()
+                width = min(int(layer.widths[tree]), self.texts.width)
+                found.append(AskedLayer(end - begin, width, partial(self._logp, layer.rows[begin:end], width)))
+        return found
+
+    def _logp(self, rows: IntArray, width: int) -> FloatArray:
+        logp: FloatArray = self.texts.offered(rows, width)[1].astype(np.float64)
+        return logp
+
     def round(self, tree: int, coming: IntArray, spans: tuple[Span, ...], context: int) -> Round:
         """The round with a tree; `coming` are the tokens behind its root, to the end of the text."""
-        verified = self.forest.tree(tree, self.kept)
+        verified = self._verified.tree(tree)
         path = verified.follow(coming[:-1])
         return Round(
             tree=verified,
             path=read_only(path),
             tokens=read_only(coming[: len(path)]),
-            drafted=self.forest.tree(tree) if self.selected else None,
+            drafted=self._drafted.tree(tree) if self.selected else None,
             draft_passes=int(self.passes[tree]),
             spans=spans,
             context=context,

@@ -1,16 +1,19 @@
 """A policy on several texts of a trace at once: trees at many of their positions grow together."""
 
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import attrs
 import numpy as np
 
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
-from talon_core.errors import PluginError
+from talon_core.errors import blaming
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
+from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner
 from talon_core.rounds import Span
+from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
 from talon_core.trace.prices import seconds_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
@@ -21,71 +24,39 @@ TREES, NODES = 512, 1 << 17
 """Trees that are begun with, at most: fewer hardly take less time, and more of them turn out to be at no round's begin;
 and how many nodes they may have together while they are drafted, as each may have a row of candidates in the memory."""
 
+PLANS = 64
+"""Policies that may be planned on some texts, at most: with more of them, trees at all positions are many more than are
+wanted."""
 
-class Together:
-    """A method on several texts at once.
 
-    What a round's tree is does not hang on the rounds before, as the policy remembers nothing. So trees are grown at
-    several positions of each text at once, then at those where the rounds after them would begin, as long as nothing is
-    known of these. From wherever one begins, one soon comes to a position at which a round of the text begins.
+class _Growing:
+    """A method on several texts: rounds of which each has a tree of those that were grown at many positions together.
 
     Args:
         replay: of the trace.
-        policy: the method's, as it serves each of the texts.
         texts: they.
         most: the deepest node that the drafter drafts; None where it knows no limit.
-
-    Raises:
-        PluginError: if the policy breaks its contract; the message names it.
-        ValueError: if a text was changed since it was recorded.
     """
 
-    def __init__(self, replay: Replay, policy: ForestGrower, texts: SeveralTexts, most: int | None) -> None:
-        self._replay, self._policy, self._texts = replay, policy, texts
+    def __init__(self, replay: Replay, texts: SeveralTexts, most: int | None) -> None:
+        self._replay, self._texts = replay, texts
         self._vocab_size = int(replay.trace["target"]["vocab_size"])
-        first, count = texts.first_positions, int(texts.first_positions[-1])
+        self._count = int(texts.first_positions[-1])
         left = np.concatenate([replay.limit(text) - 1 - np.arange(text.positions) for text in texts.texts])
         self._deepest = left if most is None else np.minimum(left, most)
-        self._ends = np.repeat(first[1:], np.diff(first))
         self._grown: list[Grown] = []
-        self._steps = np.zeros(count, dtype=np.int64)  # by position; 0 where nothing is known
-        self._where = np.zeros((count, 2), dtype=np.int64)  # in which of `_grown`, and which tree there
-        trees = max(1, min(TREES, NODES // checked_budget(policy, "draft_budget")))
-        stride = max(1, count // trees)
-        wanted = np.concatenate([np.arange(*ends, stride) for ends in pairwise(first)])
-        while len(wanted):
-            grown = self._grow(wanted)
-            self._where[wanted, 0], self._where[wanted, 1] = len(self._grown), np.arange(len(wanted))
-            self._grown.append(grown)
-            self._steps[wanted] = grown.steps
-            then = wanted + grown.steps
-            then = then[then < self._ends[wanted]]
-            wanted = np.unique(then[self._steps[then] == 0])
-        self._check()
+        self._steps = np.zeros(self._count, dtype=np.int64)  # by position; 0 where nothing is known
+        self._where = np.zeros((self._count, 2), dtype=np.int64)  # in which of `_grown`, and which tree there
+        self._begins: list[IntArray] = []  # by text, the positions at which a round begins
 
-    def _grow(self, positions: IntArray) -> Grown:
+    def _grow(self, policy: ForestGrower, positions: IntArray, most: int | None = None) -> Grown:
+        """Trees at some positions, of so many layers at most."""
         target = self._replay.trace["target"]
         roots, deepest = self._texts.before[positions], self._deepest[positions]
-        growing = GrowingForest(self._policy, roots, deepest, self._vocab_size, target["eos"])
-        grown = Grown(growing, self._texts, positions)
-        try:
-            grown.grow()
-        except PluginError:  # what a changed file has led to is not the policy's fault
-            grown.check(np.ones(len(positions), dtype=bool), self._vocab_size)
-            raise
-        return grown
-
-    @cached_property
-    def _begins(self) -> list[IntArray]:
-        """The positions of each text at which a round begins."""
-        steps, bounds, found = self._steps.tolist(), self._texts.first_positions.tolist(), []
-        for position, end in pairwise(bounds):
-            own = []
-            while position < end:
-                own.append(position)
-                position += steps[position]
-            found.append(np.array(own))
-        return found
+        deepest = deepest if most is None else np.minimum(deepest, most)
+        growing = GrowingForest(policy, roots, deepest, self._vocab_size, target["eos"])
+        self._grown.append(Grown.at(growing, self._texts, positions, self._vocab_size))
+        return self._grown[-1]
 
     def _check(self) -> None:
         which, trees = self._where[np.concatenate(self._begins)].T
@@ -95,10 +66,12 @@ class Together:
             grown.check(begun, self._vocab_size)
 
     def _at(self, name: str) -> IntArray:
-        """What trees have, by position."""
-        found = np.zeros(len(self._steps), dtype=np.int64)
-        for grown in self._grown:
-            found[grown.positions] = getattr(grown, name)
+        """What the trees of rounds have, by position."""
+        begins = np.concatenate(self._begins)
+        found, which = np.zeros(self._count, dtype=np.int64), self._where[begins, 0]
+        for number, grown in enumerate(self._grown):
+            own = begins[which == number]
+            found[own] = getattr(grown, name)[self._where[own, 1]]
         return found
 
     def _spans(self, number: int) -> list[tuple[Span, ...]]:
@@ -152,11 +125,165 @@ class Together:
         return found
 
 
-def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | None:
+class Together(_Growing):
+    """A method on several texts at once.
+
+    What a round's tree is does not hang on the rounds before, as the policy remembers nothing. So trees are grown at
+    several positions of each text at once, then at those where the rounds after them would begin, as long as nothing is
+    known of these. From wherever one begins, one soon comes to a position at which a round of the text begins.
+
+    Args:
+        replay: of the trace.
+        policy: the method's, as it serves each of the texts.
+        texts: they.
+        most: the deepest node that the drafter drafts; None where it knows no limit.
+
+    Raises:
+        PluginError: if the policy breaks its contract; the message names it.
+        ValueError: if a text was changed since it was recorded.
+    """
+
+    def __init__(self, replay: Replay, policy: ForestGrower, texts: SeveralTexts, most: int | None) -> None:
+        super().__init__(replay, texts, most)
+        first = texts.first_positions
+        ends = np.repeat(first[1:], np.diff(first))
+        trees = max(1, min(TREES, NODES // checked_budget(policy, "draft_budget")))
+        stride = max(1, self._count // trees)
+        wanted = np.concatenate([np.arange(*ends, stride) for ends in pairwise(first)])
+        while len(wanted):
+            grown = self._grow(policy, wanted)
+            self._where[wanted, 0], self._where[wanted, 1] = len(self._grown) - 1, np.arange(len(wanted))
+            self._steps[wanted] = grown.steps
+            then = wanted + grown.steps
+            then = then[then < ends[wanted]]
+            wanted = np.unique(then[self._steps[then] == 0])
+        self._begins = self._found()
+        self._check()
+
+    def _found(self) -> list[IntArray]:
+        steps, bounds, found = self._steps.tolist(), self._texts.first_positions.tolist(), []
+        for position, end in pairwise(bounds):
+            own = []
+            while position < end:
+                own.append(position)
+                position += steps[position]
+            found.append(np.array(own))
+        return found
+
+
+class Planned(_Growing):
+    """Policies that plan, one for each of several texts.
+
+    The trees of what they plan are grown at all positions at which they may be wanted, a group of texts at a time.
+
+    Args:
+        replay: of the trace.
+        policies: those that serve the texts.
+        texts: they.
+        most: the deepest node that the drafter drafts; None where it knows no limit.
+
+    Raises:
+        PluginError: if a policy breaks its contract; the message names it.
+        ValueError: if a text was changed since it was recorded.
+        NotPlanned: if one plans what cannot be grown in forests.
+    """
+
+    def __init__(
+        self, replay: Replay, policies: Sequence[ForestPlanner], texts: SeveralTexts, most: int | None
+    ) -> None:
+        super().__init__(replay, texts, most)
+        self._able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
+        self._plans: dict[TreePlan | None, _Trees] = {}
+        self._whole: dict[tuple[ForestGrower, int], Grown] = {}  # of plans with a depth, by the first position
+        bounds = texts.first_positions.tolist()
+        for policy, text, (first, end) in zip(policies, texts.texts, pairwise(bounds), strict=True):
+            self._begins.append(np.array([*self._rounds(policy, text, first, end)]))
+        self._check()
+
+    def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[int]:
+        """Go through a text; the positions at which its rounds begin."""
+        new, position = text.ids[text.prompt_tokens :], first
+        listens = type(policy).drafted is not ForestPlanner.drafted
+        while position < end:
+            which = self._planned(policy, position)
+            grown, context = self._grown[which], text.prompt_tokens + position - first
+            tree = position - int(grown.positions[0])
+            step = int(grown.steps[tree])
+            self._steps[position], self._where[position] = step, (which, tree)
+            spans = grown.spans(tree, self._replay.costs, context, position + step < end)
+            round_ = grown.round(tree, new[position - first :], spans, context)
+            if listens:
+                with blaming("tree policy", policy, "drafted"):
+                    policy.drafted(grown.asked(tree) if self._able[position] else None)
+            with blaming("tree policy", policy, "observe"):
+                policy.observe(round_)
+            yield position
+            position += step
+
+    def _planned(self, policy: ForestPlanner, position: int) -> int:
+        """In which of `_grown` is the tree at a position that a policy plans."""
+        with blaming("tree policy", policy, "plan"):
+            plan = policy.plan()
+        if not isinstance(plan, TreePlan):
+            raise NotPlanned
+        try:
+            trees = self._plans.get(plan)
+        except TypeError:  # it cannot be hashed
+            raise NotPlanned from None
+        if trees is None:
+            trees = self._plans[plan] = self._trees_of(plan)
+        part = position // trees.size
+        if part not in trees.places:
+            first = part * trees.size
+            positions = np.arange(first, min(first + trees.size, self._count))
+            trees.places[part] = self._grow_plan(trees.grower, plan.depth, positions)
+        return trees.places[part]
+
+    def _trees_of(self, plan: TreePlan) -> "_Trees":
+        grower = forest_grower(plan.policy)
+        if grower is None or len(self._plans) >= PLANS:
+            raise NotPlanned
+        return _Trees(grower, max(1, NODES // checked_budget(grower, "draft_budget")))
+
+    def _grow_plan(self, grower: ForestGrower, depth: int | None, positions: IntArray) -> int:
+        """Grow trees; where in `_grown` they are."""
+        cut = None
+        if depth is not None:
+            key = grower, int(positions[0])
+            if key not in self._whole:
+                self._whole[key] = self._grow(grower, positions)
+            cut = self._whole[key].cut(depth)
+        if cut is None:
+            self._grow(grower, positions, depth)
+        else:
+            self._grown.append(cut)
+        return len(self._grown) - 1
+
+
+@attrs.frozen(eq=False)
+class _Trees:
+    """Trees that were planned.
+
+    Attributes:
+        grower: whose they are.
+        size: how many are grown together, at positions behind each other.
+        places: in `_grown`, by the positions divided by this.
+    """
+
+    grower: ForestGrower
+    size: int
+    places: dict[int, int] = attrs.field(factory=dict)
+
+
+class NotPlanned(Exception):
+    """A policy plans what cannot be grown in forests, or has too many plans: each text has to be tried by itself."""
+
+
+def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | Planned | None:
     """A method on several texts; None where it has to be tried on each by itself.
 
-    It has to where the policy remembers, draws or has no way to choose for many trees, where a text is drafted for by
-    a drafter that is asked again, where the rule tests probabilities, and where the policy's own time is wanted.
+    It has to where the policy draws, has no way to choose for many trees nor to plan, where a text is drafted for by a
+    drafter that is asked again, where the rule tests probabilities, and where the policy's own time is wanted.
 
     Args:
         replay: of the trace.
@@ -170,8 +297,14 @@ def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | 
     if method.drafter is not None or not replay.follows(method.rule) or (replay.costs is not None and replay.timed):
         return None
     policies = [replay.begun(method, text) for text in texts.texts]
-    grower = forest_grower(policies[0])
-    if grower is None or not serve_alike(policies):
-        return None
     most = NoDrafter.max_depth if method.policy is None else replay.trace["drafter"]["max_depth"]
-    return Together(replay, grower, texts, most)
+    grower = forest_grower(policies[0])
+    if grower is not None and serve_alike(policies):
+        return Together(replay, grower, texts, most)
+    planners = [one for one in map(forest_planner, policies) if one is not None]
+    if len(planners) < len(policies):
+        return None
+    try:
+        return Planned(replay, planners, texts, most)
+    except NotPlanned:
+        return None

@@ -1,5 +1,8 @@
 """The contract that every policy's tests call: what it lets through and what it refuses."""
 
+import itertools
+from typing import Any
+
 import attrs
 import numpy as np
 import pytest
@@ -7,10 +10,11 @@ from hypothesis import given
 
 from talon_core.errors import PluginError
 from talon_core.forest_grower import ForestGrowth
+from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import check_tree_policy, draft_trees
 from talon_core.tree import TokenTree
-from talon_strategies import Talon
+from talon_strategies import Chain, Talon
 
 
 @attrs.frozen
@@ -140,6 +144,51 @@ def test_a_broken_policy_is_refused_in_words(make, complaint):
 def test_siblings_in_random_trees_hold_different_tokens(tree):
     assert len(set(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))) == len(tree)
     assert tree.tokens.max() < 2
+
+
+@attrs.frozen
+class Plans(ForestPlanner):
+    """The best token, and the next best where nothing of the round before was accepted."""
+
+    name = "plans"
+    budget: int = 3
+    planned: Any = attrs.field(default=lambda length: TreePlan(Chain(length)), eq=False)
+    length: list[int] = attrs.field(init=False, eq=False, factory=lambda: [2])
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best(1), frontier=None if len(tree) < self.length[0] else np.arange(0))
+
+    def plan(self):
+        return self.planned(self.length[0])
+
+    def observe(self, round_):
+        self.length[0] = 2 if round_.accepted else 1
+
+
+PLANS = {
+    "drafts another tree than it plans": lambda length: TreePlan(Chain(1)),
+    "plans trees of 'widest', which is no ForestGrower": lambda length: TreePlan(Widest(3)),
+    "plans another tree than its equal": lambda length: TreePlan(Chain(length), depth=int(next(NUMBERS))),
+}
+NUMBERS = itertools.count(2)
+
+
+def test_a_policy_drafts_the_trees_that_it_plans():
+    for right in (lambda length: TreePlan(Chain(length)), lambda length: TreePlan(Chain(2), length), lambda _: None):
+        check_tree_policy(lambda planned=right: Plans(planned=planned), max_examples=20)
+    for wrong, planned in PLANS.items():
+        with pytest.raises(AssertionError, match=f"'plans' .* {wrong}"):
+            check_tree_policy(lambda planned=planned: Plans(planned=planned))
+
+
+def test_a_subclass_with_other_trees_does_not_plan():
+    @attrs.frozen
+    class Never(Plans):
+        def grow(self, tree, candidates, choices):
+            return Growth(np.arange(0))
+
+    assert forest_planner(Plans()) is not None
+    assert forest_planner(Never()) is None
 
 
 @attrs.frozen

@@ -15,7 +15,7 @@ def test_gains_are_what_candidates_bring_above_their_price_in_the_mean_of_what_w
     following.learn(np.array([0.9]), np.array([[0.8, 0.1, 0.0, 0.0]]))
     gains = following.gains(np.array([0.3, 0.95]), np.array([0.5, 0.9]), price=0.1)
     unsure = [0.5 * 0.6 - 0.1 + 0.5 * 0.3 - 0.1, 0.0]  # of the second nothing is worth its price
-    assert gains.tolist() == pytest.approx([sum(unsure) / 2, 0.9 * 0.8 - 0.1])
+    assert gains == pytest.approx([sum(unsure) / 2, 0.9 * 0.8 - 0.1])
 
 
 def test_a_node_as_likely_as_the_bound_is_sure():
@@ -35,5 +35,5 @@ def test_the_latest_nodes_are_remembered():
 
 def test_before_anything_is_seen_more_is_expected_of_sure_nodes():
     gains = Following().gains(np.array([0.1, 0.9]), np.array([1.0, 1.0]), price=0.0)
-    assert gains.tolist() == pytest.approx([sum(FIRST[0]), sum(FIRST[1])])
+    assert gains == pytest.approx([sum(FIRST[0]), sum(FIRST[1])])
     assert len(FIRST[0]) == len(FIRST[1]) == BEST

@@ -13,7 +13,9 @@ from talon_core.costs import Costs
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrowth
+from talon_core.forest_planner import ForestPlanner, TreePlan
 from talon_core.plugins.registry import load_registry
+from talon_core.policy import TreePolicy
 from talon_core.rounds import Round
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace.folder import Trace, read_trace
@@ -21,15 +23,22 @@ from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.trying import Trying, together
-from talon_strategies import Eagle2, Match, Talon
+from talon_strategies import Eagle2, Match, StaticTree, Talon
 
 GROWN_TOGETHER = (
     *("none", "chain:length=4", "talon:budget=14,top_k=4,mu=0.1", "talon:budget=60,least=0.01", "talon-gate-only"),
     *("talon-topk-layers:budget=12,top_k=3", "talon-absolute:budget=12,top_k=4", "talon-local:budget=12,top_k=4"),
     *("static", "static:shape=0;2;2.1;2.1.0", "ddtree:budget=8", "ddtree:budget=40"),
     *("eagle2:budget=12,depth=4", "eagle2:budget=5,depth=2,top_k=3"),
+    *("ddd:budget=12,depth=4,checked=1;2;3", "ddd:budget=6,depth=4,top_k=2,checked=2;3,threshold=0.6"),
+    *("opt-tree:budget=12,depth=5", "opt-tree:budget=7,delta=0.05,depth=4", "svip:length=6,h=0.6", "svip:length=5"),
 )
-ONE_BY_ONE = ("heuristic:length=6", "talon-cost:budget=12,depth=5", "ddd:budget=12,depth=4,checked=1;2;3")
+PLANNED = (
+    *("gammatune:length=6", "gammatune-plus:length=6,tau=0.1", "heuristic:length=6", "sps:length=6,start=0.9,weight=9"),
+    *("speckv:gammas=1;2;3;4;5", "speckv:objective=paper", "specdec-plus-plus:length=6"),
+    *("bandit", "bandit:of=none+gammatune[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3,reward=blend"),
+)
+ONE_BY_ONE = ("adaedl:length=6", "talon-cost:budget=12,depth=5", "bandit:of=chain[length=2]+talon-cost")
 
 
 class Prices(Costs):
@@ -81,14 +90,14 @@ def all_same(found: tuple[Sequence[Replayed], Sequence[Replayed]]) -> bool:
 
 
 @pytest.mark.parametrize("costs", [None, Prices()], ids=["free", "priced"])
-@pytest.mark.parametrize("spec", GROWN_TOGETHER)
+@pytest.mark.parametrize("spec", [*GROWN_TOGETHER, *PLANNED])
 def test_the_rounds_are_those_of_each_text(spec: str, costs: Costs | None) -> None:
     shipped = read_trace(SHIPPED)
     assert all_same(both(shipped, parse_method(spec, shipped, load_registry()), costs))
 
 
 @pytest.mark.parametrize("settings", [{}, {"width": 2, "nodes": 1, "depth": 2}, {"temperature": 0.7, "seed": 3}])
-@pytest.mark.parametrize("spec", GROWN_TOGETHER)
+@pytest.mark.parametrize("spec", [*GROWN_TOGETHER, *PLANNED])
 def test_so_they_are_where_questions_are_not_answered_and_at_a_temperature(
     tiny: Any, recorded: Callable[..., Trace], spec: str, settings: dict[str, Any]
 ) -> None:
@@ -96,7 +105,7 @@ def test_so_they_are_where_questions_are_not_answered_and_at_a_temperature(
     method = parse_method(spec, trace, load_registry())
     found = both(trace, method)
     assert all_same(found)
-    if settings.get("width") == 2 and method.policy is not None and method.policy.budget > 6:
+    if settings.get("width") == 2 and spec in GROWN_TOGETHER and method.policy is not None and method.policy.budget > 6:
         assert sum(one.outside for one in found[0]) > 0
 
 
@@ -107,6 +116,66 @@ def test_it_makes_no_difference_how_many_trees_are_begun_with(
     monkeypatch.setattr(f"talon_core.trace.together.{bound}", most)
     shipped = read_trace(SHIPPED)
     assert all_same(both(shipped, Method("talon", Talon(), Match())))
+
+
+def test_plans_are_grown_part_by_part_and_too_many_of_them_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = read_trace(SHIPPED)
+    method = parse_method("gammatune:length=6", shipped, load_registry())
+    monkeypatch.setattr("talon_core.trace.together.NODES", 100)
+    assert all_same(both(shipped, method))
+    monkeypatch.setattr("talon_core.trace.together.PLANS", 1)
+    assert together(Replay(shipped), method, SeveralTexts([*shipped])) is None
+
+
+@attrs.frozen(eq=False)
+class NotHashed(Talon):
+    """One that no other is equal to, and that cannot be hashed."""
+
+    name = "not-hashed"
+    __hash__ = None  # type: ignore[assignment]
+
+
+@attrs.frozen
+class Planning(ForestPlanner):
+    """Plans what it is told to: in each round the same."""
+
+    name = "planning"
+    of: TreePolicy
+    depth: int | None = None
+
+    @property
+    def budget(self) -> int:  # type: ignore[override]
+        return self.of.budget
+
+    @property
+    def draft_budget(self) -> int:
+        return self.of.draft_budget
+
+    def width(self, tree: TokenTree) -> int:
+        return self.of.width(tree) if self.depth is None or tree.depths.max() < self.depth else 0
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return self.of.grow(tree, candidates, choices)
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        return self.of.finish(tree)
+
+    def plan(self) -> TreePlan:
+        return TreePlan(self.of, self.depth)
+
+
+@pytest.mark.parametrize("depth", [None, 0, 1, 3, 40])
+@pytest.mark.parametrize("of", [Talon(budget=14, top_k=4, mu=0.1), Eagle2(budget=12, depth=4), StaticTree()])
+def test_plans_may_be_trees_of_a_policy_to_some_depth(of: TreePolicy, depth: int | None) -> None:
+    shipped = read_trace(SHIPPED)
+    assert all_same(both(shipped, Method("planning", Planning(of, depth), Match())))
+
+
+def test_what_is_planned_and_cannot_be_grown_together_is_tried_text_by_text() -> None:
+    shipped = read_trace(SHIPPED)
+    texts = SeveralTexts([*shipped])
+    for of in (NotHashed(), OfItsOwn()):
+        assert together(Replay(shipped), Method("planning", Planning(of), Match()), texts) is None
 
 
 def test_policies_that_remember_and_methods_that_need_more_are_tried_text_by_text(

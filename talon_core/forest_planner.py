@@ -1,0 +1,80 @@
+"""An optional ability of policies that learn: to say whose tree a round's is."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import attrs
+from attrs.validators import ge, instance_of, optional
+
+from talon_core.policy import TreePolicy
+from talon_core.tree import FloatArray
+
+
+@attrs.frozen(eq=False, slots=False)
+class AskedLayer:
+    """A layer of a round that a drafter was asked for.
+
+    Attributes:
+        rows: frontier nodes.
+        width: candidates of each.
+        look_up: gives `logp`.
+    """
+
+    rows: int
+    width: int
+    look_up: Callable[[], FloatArray]
+
+    @cached_property
+    def logp(self) -> FloatArray:
+        """What was offered, as `Candidates.logp` has it, shape `(rows, width)`; looked up when it is asked for."""
+        return self.look_up()
+
+
+@attrs.frozen
+class TreePlan:
+    """Whose tree a round has.
+
+    Attributes:
+        policy: a `ForestGrower` that can be hashed.
+        depth: the tree is that of `policy` where no node deeper than this can be used, at least 0; None for no limit.
+            Where plans differ in this alone, trees are grown once for all of them.
+    """
+
+    policy: TreePolicy
+    depth: int | None = attrs.field(default=None, validator=optional([instance_of(int), ge(0)]))
+
+
+class ForestPlanner(TreePolicy):
+    """A policy whose tree of a round is that of another one, which remembers nothing: an optional ability, for speed.
+
+    What it has learnt decides which one that is, as the length of a chain. Where many texts are tried, as while a trace
+    is replayed, the trees of a `ForestGrower` are grown at many positions at once; then such a policy is not asked for
+    them with `width`, `grow` and `finish`, but whose they are: `plan`, `drafted`, `observe`, round by round. Both ways
+    must lead to the same trees, which `talon_core.testing.check_tree_policy` tries.
+
+    A subclass that overrides `width`, `grow` or `finish` without `plan` is asked for its trees itself.
+    """
+
+    @abstractmethod
+    def plan(self) -> TreePlan | None:
+        """Whose tree this round's is, until the next `observe` an equal one; None, always, if it cannot be said."""
+
+    def drafted(self, layers: Sequence[AskedLayer] | None) -> None:
+        """Called before `observe`, in the place of `width`, `grow` and `finish`: what the drafter has offered.
+
+        Args:
+            layers: those of which it knew anything; None where nothing could have been drafted, as at a text's end.
+        """
+
+
+def forest_planner(policy: TreePolicy) -> ForestPlanner | None:
+    """A policy as one that plans; None if it has not the ability, or a subclass has changed what it does."""
+    if not isinstance(policy, ForestPlanner) or policy.children != "deterministic":
+        return None
+    classes = type(policy).__mro__
+
+    def place(method: str) -> int:
+        return next(number for number, one in enumerate(classes) if method in vars(one))
+
+    return None if any(place(method) < place("plan") for method in ("width", "grow", "finish")) else policy
