@@ -32,11 +32,11 @@ class Seen:
 
     def add(self, prob: FloatArray) -> None:
         """Nodes that were seen, and the probabilities of their candidates, falling, shape `(nodes, width)`."""
-        for row in prob[:, :BEST]:
-            place = self._count % LATEST
-            self._prob[place] = 0.0
-            self._prob[place, : len(row)] = row
-            self._count += 1
+        rows = prob[-LATEST:, :BEST]
+        places = (self._count + np.arange(len(rows))) % LATEST
+        self._prob[places] = 0.0
+        self._prob[places, : rows.shape[1]] = rows
+        self._count += len(rows)
 
     @property
     def prob(self) -> FloatArray:
