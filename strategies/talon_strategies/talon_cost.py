@@ -27,9 +27,6 @@ MEMORY = 0.9
 ENOUGH = 3
 """Rounds with a draft before it is decided whether drafting pays."""
 
-LOSS = 0.02
-"""The share of plain decoding's speed that may be lost before drafting pauses; less than what it hides would bring."""
-
 PAUSES = (4, 64)
 """Rounds of plain decoding before drafting is tried again: at first, and at most."""
 
@@ -73,7 +70,7 @@ class Learnt:
         self.tokens, self.passes = MEMORY * self.tokens + tokens, MEMORY * self.passes + passes
         self.drafted += 1
         if self.drafted >= ENOUGH:
-            pays = self.tokens >= (1.0 - LOSS) * self.passes
+            pays = self.tokens >= self.passes
             self.left = self.pause = 0 if pays else min(max(2 * self.pause, PAUSES[0]), PAUSES[1])
 
 

@@ -10,7 +10,7 @@ from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import CaDDTree, TalonCost
 from talon_strategies.following import Following, Seen
-from talon_strategies.talon_cost import ENOUGH, PAUSES, WIDEST, WIDTH
+from talon_strategies.talon_cost import ENOUGH, PAUSES, WIDEST, WIDTH, Learnt
 from talon_tests.prices import Prices
 
 
@@ -120,6 +120,14 @@ def test_drafting_pauses_where_it_does_not_pay_and_ever_longer_while_that_stays_
         policy.observe(round_of(drafted))
     assert asked == [1] * ENOUGH + [0] * 4 + [1] + [0] * 8 + [1] + [0] * 16 + [1]
     assert PAUSES[0] == 4
+
+
+@pytest.mark.parametrize(("passes", "left"), [(1.0, 0), (1.001, PAUSES[0])])
+def test_drafting_pauses_where_it_loses_anything_and_not_where_it_costs_nothing(passes, left):
+    learnt = Learnt()
+    for _ in range(ENOUGH):
+        learnt.went(1.0, passes)
+    assert learnt.left == left
 
 
 def test_it_goes_on_as_soon_as_drafting_pays_again(draft):
