@@ -109,12 +109,14 @@ class Costs(ABC):
     def besides(self, drafted: bool) -> float | None:
         """What a round takes besides the target's pass and the drafter's layers; None if nothing is known.
 
-        By default `accept`, `commit` and `tell` for one token, as far as they are known.
+        By default `accept`, `commit` and `tell` for one token, as far as they are known; without `tell` where the
+        drafter is not asked, as it hears of the tokens with its next layer.
 
         Args:
             drafted: whether the drafter is asked in it.
         """
-        known = [seconds for seconds in (self.accept(1), self.commit(1), self.tell(1)) if seconds is not None]
+        parts = self.accept(1), self.commit(1), self.tell(1) if drafted else None
+        known = [seconds for seconds in parts if seconds is not None]
         return sum(known) if known else None
 
     def snapshot(self) -> "Costs":

@@ -20,17 +20,15 @@ from talon_strategies.following import Following
 from talon_strategies.options import whole_number
 from talon_strategies.prices import ASSUMED
 
-WIDTH = 10
-"""Candidates of each node that are looked at: TALON's K (arXiv 2601.07353, section 5.2)."""
+WIDTH, WIDEST = 10, 32
+"""Candidates of each node that are looked at while nothing is known, TALON's K (arXiv 2601.07353, section 5.2), and at
+most: with more, the policy's own time is more than they bring."""
 
 MEMORY = 0.9
 """What a round's tokens and seconds still count for after the next one."""
 
 ENOUGH = 3
 """Rounds with a draft before it is decided whether drafting pays."""
-
-LOSS = 0.02
-"""The share of plain decoding's speed that may be lost before drafting pauses; less than what it hides would bring."""
 
 PAUSES = (4, 64)
 """Rounds of plain decoding before drafting is tried again: at first, and at most."""
@@ -47,6 +45,7 @@ class Learnt:
         above: log-probabilities of the paths to the nodes of the frontier, shape `(frontier, 1)`.
         offered: log-probabilities of the paths to the newest candidates, shape `(frontier, width)`.
         rate: what a second is worth in this round, in tokens.
+        width: candidates of each node that are looked at.
         layers: of this round: what is to be learnt of each, see `Following.learn`.
         following: what has followed nodes.
         tokens: expected of the latest rounds with a draft; the later a round was, the more it counts.
@@ -62,6 +61,7 @@ class Learnt:
     above: FloatArray = attrs.field(factory=lambda: np.empty((0, 1)))
     offered: FloatArray = attrs.field(factory=lambda: np.empty((0, 0)))
     rate: float = 0.0
+    width: int = WIDTH
     layers: list[tuple[FloatArray, FloatArray]] = attrs.field(factory=list)
     following: Following = attrs.field(factory=Following)
     tokens: float = 0.0
@@ -75,7 +75,7 @@ class Learnt:
         self.tokens, self.passes = MEMORY * self.tokens + tokens, MEMORY * self.passes + passes
         self.drafted += 1
         if self.drafted >= ENOUGH:
-            pays = self.tokens >= (1.0 - LOSS) * self.passes
+            pays = self.tokens >= self.passes
             self.left = self.pause = 0 if pays else min(max(2 * self.pause, PAUSES[0]), PAUSES[1])
 
 
@@ -95,7 +95,8 @@ class TalonCost(CostAware):
 
     Another layer is drafted from those nodes that are worth verifying and of which it is likely to pay: what followed
     such nodes of this text (`Following`), times how likely the path to them is accepted, less what verifying it costs,
-    is more than lambda times what the layer takes with so many rows.
+    is more than lambda times what the layer takes with so many rows. In a full tree a node costs what the least likely
+    one is worth, whose place it takes.
 
     A draft can turn out to be worth no node, and has cost its layers. Where the expected tokens of the latest rounds
     did not pay for those, rounds of plain decoding follow, in which the drafter is not asked: 4 at first, and twice as
@@ -118,7 +119,18 @@ class TalonCost(CostAware):
     learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)
 
     def width(self, tree: TokenTree) -> int:
-        return 0 if self.learnt.left and len(tree) == 1 else min(WIDTH, self.budget - 1)
+        return 0 if self.learnt.left and len(tree) == 1 else min(self.learnt.width, self.budget - 1)
+
+    def looked_at(self) -> int:
+        """How many candidates of each node are worth a look.
+
+        The k-th likeliest has a probability of at most 1 / k, so beyond the inverse of a node's price none is worth
+        it. A power of two, as passes of drafters may be recorded by their width.
+        """
+        verifying = self.known.verifying
+        nodes = min(WIDTH, len(verifying) - 1)
+        price = self.learnt.rate * float(verifying[nodes] - verifying[0]) / nodes
+        return WIDEST if price * WIDEST <= 1.0 else 1 << int(1.0 / price).bit_length()
 
     def scored(self, tree: TokenTree, candidates: Candidates) -> tuple[FloatArray, Candidates]:
         learnt = self.learnt
@@ -153,23 +165,32 @@ class TalonCost(CostAware):
         learnt.layers.append((learnt.own.take(candidates.frontier), conditional))
         joined = best.chosen[: int(best.places.searchsorted(known.nodes))]
         own, scores = conditional.take(joined), learnt.offered.take(joined)
-        frontier = len(tree) + self.expanded(own, np.exp(scores), learnt.rate, candidates.width)
+        price = self.price(known.nodes)
+        if price is None:  # another node would take the place of the least likely one
+            price = best.prob.item(known.nodes - 1)
+        frontier = len(tree) + self.expanded(own, np.exp(scores), price, candidates.width)
         learnt.scores, learnt.own = np.concatenate([learnt.scores, scores]), np.concatenate([learnt.own, own])
         return Growth(joined, frontier=frontier)
 
-    def expanded(self, own: FloatArray, reach: FloatArray, rate: float, width: int) -> IntArray:
+    def price(self, nodes: int) -> float | None:
+        """What one more node costs than so many drafted ones, in tokens; None where the tree is full."""
+        verifying = self.known.verifying
+        if nodes + 1 >= len(verifying):
+            return None
+        return self.learnt.rate * (verifying.item(nodes + 1) - verifying.item(nodes))
+
+    def expanded(self, own: FloatArray, reach: FloatArray, price: float, width: int) -> IntArray:
         """Which of the nodes that join are drafted from: those of which the next layer is likely to pay, or none.
 
         Args:
             own: how likely each is once its parent is accepted, shape `(joined,)`.
             reach: how likely the whole path to it is, likewise.
-            rate: what a second is worth, in tokens.
+            price: of a node, in tokens.
             width: candidates of each.
         """
-        known = self.known
-        if len(known.drafting) >= self.depth or not len(own) or known.nodes + 1 >= len(known.verifying):
+        known, rate = self.known, self.learnt.rate
+        if len(known.drafting) >= self.depth or not len(own):
             return NOTHING
-        price = rate * (known.verifying.item(known.nodes + 1) - known.verifying.item(known.nodes))
         gains = self.learnt.following.gains(own, reach, price)
         order = sorted(range(len(gains)), key=gains.__getitem__, reverse=True)  # of equals the earlier is first
         sums = [*itertools.accumulate(gains[node] for node in order)]
@@ -210,4 +231,5 @@ class TalonCost(CostAware):
         for own, brought in learnt.layers:
             learnt.following.learn(own, brought)
         learnt.went(float(expected), float((sum(known.drafting) + known.verifying[nodes - 1]) / known.plain))
+        learnt.width = self.looked_at()
         known.drafting = []

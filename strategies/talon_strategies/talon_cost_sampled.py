@@ -90,7 +90,7 @@ class TalonCostSampled(TalonCost):
         most = min(self.budget - len(tree), np.count_nonzero(gains * self.budget >= 1.0))
         order = np.argsort(-gains, axis=None, kind="stable")[:most]
         gain = np.concatenate([[0.0], np.cumsum(gains.ravel()[order])])
-        count, rate = self._worth(len(tree) - 1, float(np.exp(learnt.scores).sum()), gain)
+        count = self._worth(len(tree) - 1, float(np.exp(learnt.scores).sum()), gain)
         self.known.nodes = len(tree) - 1 + count
         sizes = np.bincount(order[:count] // gains.shape[1], minlength=len(rows))
         chosen, drawn, scores, drawn_scores = [NOTHING], {}, [NONE], []
@@ -109,7 +109,10 @@ class TalonCostSampled(TalonCost):
                 drawn_parents.append(float(reach[index, 0]))
         joined = np.concatenate([*scores, drawn_scores])
         own = np.exp(joined - np.concatenate([*parents, drawn_parents]))
-        frontier = len(tree) + self.expanded(own, np.exp(joined), rate, candidates.width)
+        price = self.price(self.known.nodes)
+        frontier = np.arange(0)
+        if price is not None:
+            frontier = len(tree) + self.expanded(own, np.exp(joined), price, candidates.width)
         learnt.scores, learnt.own = np.append(learnt.scores, joined), np.append(learnt.own, own)
         return Growth(np.concatenate(chosen), frontier=frontier, drawn=drawn)
 
@@ -123,8 +126,8 @@ class TalonCostSampled(TalonCost):
         self.learnt.calibration.learn(round_, but=drawn)
         self.drawing.calibration.learn(round_, but=others)
 
-    def _worth(self, drafted: int, expected: float, gain: FloatArray) -> tuple[int, float]:
-        """How many further nodes join, and what a second is worth, in tokens.
+    def _worth(self, drafted: int, expected: float, gain: FloatArray) -> int:
+        """How many further nodes join.
 
         Args:
             drafted: nodes that have joined before.
@@ -133,8 +136,8 @@ class TalonCostSampled(TalonCost):
         """
         seconds = sum(self.known.drafting) + self.known.verifying[drafted : drafted + len(gain)]
         by_size = (expected + gain) / seconds
-        rate = self.rate(float(by_size.max()))
-        return int((gain - rate * seconds).argmax()), rate
+        self.learnt.rate = self.rate(float(by_size.max()))
+        return int((gain - self.learnt.rate * seconds).argmax())
 
     def _drawn(self, choices: Choices, candidates: Candidates, row: int, beside: int, expected: float) -> Drawn | None:
         """One child from the law without the best ones; None where they are all that can come out."""

@@ -45,7 +45,8 @@ class Clocked(Drafter):
         transfer: seconds of a message to it, and of one back.
         max_depth: the deepest token that it is asked for, where that is less than its own; None for its own.
         unanswered: how many questions it could not answer so far.
-        apart: it is in a process beside, which is told of what was accepted with the next message.
+        late: it hears of what was accepted when it is next asked: nothing is prepared, or it is in a process beside,
+            which is told with the next message.
 
     Attributes:
         outside: how many of those that it was asked here.
@@ -59,10 +60,10 @@ class Clocked(Drafter):
         transfer: float = 0.0,
         max_depth: int | None = None,
         unanswered: Callable[[], int] = lambda: 0,
-        apart: bool = False,
+        late: bool = False,
     ) -> None:
         self.outside = 0
-        self._apart, self._untold = apart, 0.0
+        self._late, self._untold = late, 0
         self._unanswered = unanswered
         depths = [depth for depth in (drafter.max_depth, max_depth) if depth is not None]
         self.max_depth = min(depths) if depths else None
@@ -83,16 +84,16 @@ class Clocked(Drafter):
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._drafter.commit(committed)
-        seconds = self._costs.tell(max(len(one.tokens) for one in committed.values())) or 0.0
-        if self._apart:
-            self._untold += seconds
+        tokens = max(len(one.tokens) for one in committed.values())
+        if self._late:
+            self._untold += tokens
         else:
-            self._clock.spend(seconds)
+            self._clock.spend(self._costs.tell(tokens))
 
     def untold(self) -> float:
-        """Seconds that it takes to hear what it is told with the present message."""
-        seconds, self._untold = self._untold, 0.0
-        return seconds
+        """Seconds that it takes to hear what it has not heard yet."""
+        tokens, self._untold = self._untold, 0
+        return (self._costs.tell(tokens) or 0.0) if tokens else 0.0
 
     def close(self, slot: int) -> None:
         self._drafter.close(slot)

@@ -262,12 +262,14 @@ class Grown:
             rows = np.concatenate([layer.rows[trees[layer.trees]] for layer in self.layers])
             self.texts.check(rows, self.widest, vocab_size)
 
-    def spans(self, tree: int, costs: Costs | None, context: int, goes_on: bool) -> tuple[Span, ...]:
-        """What the parts of a round with a tree would take, where costs are known."""
-        if costs is None:
-            return ()
+    def drafts(self, tree: int) -> bool:
+        """Whether the drafter is asked for a tree."""
+        return any(one.sizes[tree] for one in self.layers)
+
+    def spans(self, tree: int, costs: Costs, context: int, untold: int) -> tuple[Span, ...]:
+        """What the parts of a round with a tree would take; `untold` is that of `priced`."""
         layers = [(int(one.sizes[tree]), int(one.widths[tree])) for one in self.layers if one.sizes[tree]]
-        parts = priced(costs, layers, int(self.sizes[tree]), context, int(self.steps[tree]), goes_on)
+        parts = priced(costs, layers, int(self.sizes[tree]), context, int(self.steps[tree]), untold)
         return tuple(behind(parts, 0.0))
 
     @cached_property

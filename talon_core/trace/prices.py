@@ -1,6 +1,6 @@
 """What the rounds of a text would take, by the costs of a machine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from talon_core.costs import Costs
 from talon_core.rounds import Span
@@ -8,7 +8,7 @@ from talon_core.trace.columns import TextTrace
 
 
 def priced(
-    costs: Costs, layers: Iterable[tuple[int, int]], nodes: int, context: int, new: int, goes_on: bool
+    costs: Costs, layers: Sequence[tuple[int, int]], nodes: int, context: int, new: int, untold: int
 ) -> dict[str, float]:
     """Seconds of a round's parts by the costs.
 
@@ -18,10 +18,11 @@ def priced(
         nodes: of the tree that was verified.
         context: committed tokens before the round.
         new: that it emitted.
-        goes_on: whether the drafter is told of them.
+        untold: tokens that were emitted since the drafter was last asked. It hears of them with the first layer; where
+            there is none, it goes on waiting.
     """
     draft = sum(costs.draft(*size) or 0.0 for size in layers)
-    draft += (costs.tell(new) or 0.0) if goes_on else 0.0
+    draft += (costs.tell(untold) or 0.0) if layers and untold else 0.0
     return {"draft": draft, **priced_target(costs, nodes, context, new)}
 
 

@@ -254,6 +254,7 @@ class _Text:
         choices = SeededChoices(int(trace["settings"]["seed"]) + text.prompt)
         self._choices, self._policy_choices = choices, choices.apart(1)
         self.outside = 0
+        self._untold = 0
         self._policy = replay.begun(method, text)
 
     def replayed(self) -> Replayed:
@@ -311,8 +312,8 @@ class _Text:
             return tuple(own)
         nodes = len(drafted.tree)
         if not (self._source.drafts and timed):
-            goes_on = context - self._text.prompt_tokens + new < len(self._new)
-            predicted = priced(costs, layers.sizes, nodes, context, new, goes_on)
+            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold)
+            self._untold = new if layers.sizes else self._untold + new
         else:
             draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
             predicted = {"draft": draft, **priced_target(costs, nodes, context, new)}

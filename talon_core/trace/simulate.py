@@ -123,8 +123,8 @@ def simulated(
         return recorded.unanswered if recorded is not None else 0
 
     deepest = int(settings["depth"]) if recorded is not None else None
-    apart = machines.drafter is not None
-    drafting = Clocked(drafter, machines.drafting, clock, machines.way, unanswered=unanswered, apart=apart)
+    late = schedule is None or machines.drafter is not None
+    drafting = Clocked(drafter, machines.drafting, clock, machines.way, unanswered=unanswered, late=late)
     behind = Clocked(drafter, machines.drafting, busy, max_depth=deepest, unanswered=unanswered)
     beside = Beside(drafting, behind, busy, clock, machines)
     writer = Written(text, vocab_size, weight_bits_of(trace), machines.target, clock, beside.during)

@@ -77,12 +77,15 @@ class _Growing:
     def _spans(self, number: int) -> list[tuple[Span, ...]]:
         """Those of each round of a text."""
         text, costs = self._texts.texts[number], self._replay.costs
-        first, end = self._texts.first_positions[number : number + 2].tolist()
-        found = []
-        for position in self._begins[number].tolist():
+        begins = self._begins[number].tolist()
+        if costs is None:
+            return [()] * len(begins)
+        found, asked = [], begins[0]  # nothing is untold when a text begins
+        for position in begins:
             which, tree = self._where[position].tolist()
-            goes_on = position + int(self._steps[position]) < end
-            found.append(self._grown[which].spans(tree, costs, text.prompt_tokens + position - first, goes_on))
+            context = text.prompt_tokens + position - begins[0]
+            found.append(self._grown[which].spans(tree, costs, context, position - asked))
+            asked = position if self._grown[which].drafts(tree) else asked
         return found
 
     def _seconds(self, number: int) -> float | None:

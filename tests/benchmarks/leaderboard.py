@@ -1,14 +1,17 @@
 """The leaderboard: drafters with every policy that is registered, by replay, and the best of them by the clock.
 
-    python tests/benchmarks/leaderboard.py --prompts ./sets [--limit 4] [--best 20] [--work FOLDER] [--out FILE]
-                                           [--page docs/leaderboard.md]
+    python tests/benchmarks/leaderboard.py --prompts ./sets [--limit 4] [--best 20] [--work FOLDER] [--until replay]
+                                           [--out FILE] [--page docs/leaderboard.md]
 
-At temperatures 0 and 1 records a trace of each drafter, replays every registered policy on it, plugins' too, predicts
-their tokens per second by a profile that is measured first, and decodes with the best twenty, in turn with plain
-decoding. Policies that draw are tried above temperature 0 alone, with every lossless rule for their trees; the others
-with their own rule. What draws needs whole laws, so it is replayed on fewer and smaller traces: the best are taken of
-both groups, as many of each. Every step is a command of `talon`; a step that is done is in the work folder, and the
-same command goes on from there.
+At temperatures 0 and 1 records a trace of each drafter, measures what passes take here, replays every registered
+policy, plugins' too, and decodes with those that are fastest by these predictions, in turn with plain decoding.
+Policies that draw are tried above temperature 0 alone, with every lossless rule for their trees; the others with
+their own rule. What draws needs whole laws, so it is replayed on fewer and smaller traces: the best are taken of both
+groups, as many of each.
+
+Every step is a command of `talon`; a step that is done is in the work folder, and the same command goes on from
+there. `--until` ends behind a step: what is recorded is the same beside other work, and the other steps look at the
+clock.
 
 `--page` writes the tables into a page, between its lines `<!-- tables -->` and `<!-- end -->`.
 """
@@ -19,15 +22,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 
-from talon_core.defaults import DEFAULT_MODEL
+from talon_core.defaults import DEFAULT_MODEL, EXACT_RULE
 from talon_core.paths import write_whole
+from talon_core.plugins.parts import built
 from talon_core.plugins.registry import Registry, load_registry
 
 DRAFTERS = (
@@ -38,8 +43,8 @@ DRAFTERS = (
 
 POLICIES = {
     "none": [],
-    "chain": ["chain:length=2", "chain:length=4"],
-    "talon": ["talon:budget=8", "talon:budget=16", "talon"],
+    "chain": ["chain:length=1", "chain:length=2", "chain:length=4"],
+    "talon": ["default", "talon:budget=8", "talon:budget=16", "talon"],
     "eagle2": ["eagle2:budget=8,depth=3,top_k=4", "eagle2:budget=16,depth=4,top_k=4", "eagle2"],
     "opt-tree": ["opt-tree:budget=8", "opt-tree"],
     "ddtree": ["ddtree:budget=8", "ddtree"],
@@ -48,11 +53,19 @@ POLICIES = {
     "sampled-chain": ["sampled-chain:length=2", "sampled-chain:length=4"],
     "sequoia": ["sequoia:budget=8,depth=3", "sequoia"],
 }
-"""Options besides, or in the place of, the default ones, where those are a paper's for a GPU."""
+"""Options besides, or in the place of, the default ones, where those are a paper's for a GPU; `default` is a preset."""
 
 PLAIN = "none"
-SMALL = ("--width", "16", "--depth", "8", "--nodes", "16")
+STEPS = ("record", "measure", "replay", "decode")
+
+RECORDED = ("--nodes", "24", "--depth", "10", "--least", "0.005")
+"""What traces have: less than by default, so that a recording takes minutes; a large tree may ask for more."""
+
+SMALL = ("--width", "16", "--nodes", "8", "--depth", "5", "--least", "0.005")
 """Of a trace with whole laws, which would take gigabytes otherwise."""
+
+SIZES = ("--batches", "1", "--nodes", "1,2,3,4,6,8,12,16,24,32,48,64")
+"""That are measured: one text decodes at a time."""
 
 
 def main() -> None:
@@ -66,16 +79,19 @@ def main() -> None:
     parser.add_argument("--drafters", nargs="*", default=DRAFTERS, metavar="SPEC")
     parser.add_argument("--temperatures", nargs="*", type=float, default=(0.0, 1.0), metavar="T")
     parser.add_argument("--work", type=Path, default=None, help="keep traces and results here, and go on from them")
+    parser.add_argument("--until", choices=STEPS, default=STEPS[-1], help="the last step; with --work")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     parser.add_argument("--page", type=Path, default=None, help="write the tables into this page")
     options = parser.parse_args()
+    if options.until != STEPS[-1] and options.work is None:
+        parser.error(f"--until is '{options.until}' and --work is not given; nothing would be left of the steps")
     with tempfile.TemporaryDirectory() as temporary:
         options.work = options.work or Path(temporary)
         options.work.mkdir(parents=True, exist_ok=True)
-        figures = {
-            "arguments": sys.argv[1:],
-            "temperatures": {f"{at:g}": _board(options, at) for at in options.temperatures},
-        }
+        boards = _boards(options, STEPS.index(options.until))
+    if not boards:
+        return
+    figures = {"arguments": sys.argv[1:], "temperatures": boards}
     if options.out is not None:
         write_whole(options.out, json.dumps(figures, indent=1) + "\n")
     written = tables(figures)
@@ -84,58 +100,76 @@ def main() -> None:
     Console().print(written, markup=False)
 
 
-def _board(options: argparse.Namespace, temperature: float) -> dict[str, Any]:
-    """What came of one temperature: the replays, the best first, and what the clock says of the best."""
-    registry = load_registry()
-    replayed: list[dict[str, Any]] = []
-    for drafter in options.drafters:
-        profile = _profile(options, drafter)
-        for laws in (False, True) if temperature else (False,):
-            methods = methods_of(registry, laws)
-            if methods:
-                trace = _recorded(options, drafter, temperature, laws)
-                answer = _talon("trace", "replay", str(trace), *methods, "--profile", str(profile), "--json")
-                replayed += [{"drafter": drafter, "laws": laws, **one} for one in answer["methods"]]
-    replayed.sort(key=lambda one: (one["laws"], -one["predicted_tokens_per_second"]))
-    share = options.best // (2 if temperature else 1)
-    best: list[str] = []
-    for laws in (False, True):
-        tried = [one for one in replayed if one["laws"] == laws and one["method"] != PLAIN]
-        best += [f"{one['drafter']} / {one['method'].replace('/', ' / ')}" for one in tried[:share]]
-    folder = options.work / f"bench-{temperature:g}"
-    _talon("bench", "run", *best, *_texts(options, options.limit, temperature), "--out", str(folder))
-    compared = _talon("bench", "compare", str(folder), "--json")
-    return {"replayed": replayed, "compared": compared["all"], "environment": compared.get("environment")}
+def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
+    """What came out at each temperature; nothing if the last step is an earlier one."""
+    for temperature in options.temperatures:
+        for drafter, laws in _traces(options, temperature):
+            _record(options, drafter, temperature, laws)
+    for drafter in options.drafters if last >= STEPS.index("measure") else ():
+        _profile(options, drafter)
+    replayed: dict[float, list[dict[str, Any]]] = {}
+    for temperature in options.temperatures if last >= STEPS.index("replay") else ():
+        traces = _traces(options, temperature)
+        rows = [row for drafter, laws in traces for row in _replayed(options, drafter, laws, temperature)]
+        replayed[temperature] = sorted(rows, key=lambda row: (row["laws"], -row["over_plain"]))
+    if last < STEPS.index("decode"):
+        return {}
+    return {f"{at:g}": {"replayed": rows, **_decoded(options, at, rows)} for at, rows in replayed.items()}
 
 
-def methods_of(registry: Registry, laws: bool) -> list[str]:
-    """Policies, as `talon trace replay` takes them.
+def _traces(options: argparse.Namespace, temperature: float) -> Iterator[tuple[str, bool]]:
+    """Drafters, and whether whole laws are recorded."""
+    for laws in (False, True) if temperature else (False,):
+        for drafter in options.drafters:
+            yield drafter, laws
+
+
+def methods_of(registry: Registry, laws: bool, reads_texts: bool = False) -> list[str]:
+    """Policies, as `talon trace sweep` takes them, plain decoding first.
 
     Args:
         registry: what there is.
-        laws: those that draw, each with every lossless rule for its trees; otherwise plain decoding and all the others,
-            with their own rule.
+        laws: those that draw, each with every lossless rule for its trees; otherwise all the others, with their own
+            rule.
+        reads_texts: the drafter does, and is asked again: where it leads the target's laws are not known, so that
+            only `match` can be tried.
     """
     lossless = {name: rule.cls for name, rule in registry.entries["rule"].items() if not rule.cls.lossy}
-    found = []
+    found = [PLAIN]
     for name, policy in registry.entries["tree policy"].items():
         draws = policy.cls.children != "deterministic"
         if draws != laws:
             continue
         rules = sorted(rule for rule, cls in lossless.items() if {policy.cls.children, "any"} & cls.exact_for)
+        rules = [rule for rule in rules if rule == EXACT_RULE or not reads_texts]
         for spec in POLICIES.get(name, [name]):
             found += [f"{spec}/{rule}" for rule in rules] if draws else [spec]
-    return found if laws else [PLAIN, *found]
+    return found
+
+
+def _record(options: argparse.Namespace, drafter: str, temperature: float, laws: bool) -> Path:
+    """The trace of a drafter; what is there is gone on with, and not looked at if the same command has ended before."""
+    kind = "-laws" if laws else ""
+    trace: Path = options.work / f"trace-{temperature:g}{kind}-{_file_name(drafter)}"
+    how = ["--laws", *SMALL] if laws else RECORDED
+    texts = _texts(options, options.laws_limit if laws else options.limit, temperature)
+    command = ["trace", "record", "--drafter", drafter, *texts, "--out", str(trace), *how, "--json"]
+    ended = options.work / f"{trace.name}.command"
+    said = "\n".join(command) + "\n"
+    if not ended.exists() or ended.read_text(encoding="utf-8") != said:
+        _talon(*command)
+        write_whole(ended, said)
+    return trace
 
 
 def _profile(options: argparse.Namespace, drafter: str) -> Path:
     """What passes of the target and a drafter take here."""
     kept: Path = options.work / f"profile-{_file_name(options.model)}-{_file_name(drafter)}.json"
     if not kept.exists():
+        of = ("--model", options.model, "--drafter", drafter)
         with tempfile.TemporaryDirectory() as data:  # so that none of the user's profiles is replaced
             made = _talon(
-                *("profile", "measure", "leaderboard", "--model", options.model, "--drafter", drafter, "--json"),
-                environment={"TALON_DATA": data},
+                *("profile", "measure", "leaderboard", *of, *SIZES, "--json"), environment={"TALON_DATA": data}
             )
             write_whole(kept, Path(made["file"]).read_text(encoding="utf-8"))
     return kept
@@ -145,22 +179,64 @@ def _file_name(spec: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in spec)
 
 
-def _recorded(options: argparse.Namespace, drafter: str, temperature: float, laws: bool) -> Path:
-    """The trace of a drafter; one that is there is gone on with."""
-    kind = "-laws" if laws else ""
-    trace: Path = options.work / f"trace-{temperature:g}{kind}-{_file_name(drafter)}"
-    how = ["--laws", *SMALL] if laws else []
-    limit = options.laws_limit if laws else options.limit
-    texts = _texts(options, limit, temperature)
-    _talon("trace", "record", "--drafter", drafter, *texts, "--out", str(trace), *how, "--json")
-    return trace
-
-
 def _texts(options: argparse.Namespace, limit: int, temperature: float) -> list[str]:
     return [
         *("--model", options.model, "--prompts", str(options.prompts), "--limit", str(limit)),
         *("--max-new-tokens", str(options.max_new_tokens), "--temperature", f"{temperature:g}"),
     ]
+
+
+def _replayed(options: argparse.Namespace, drafter: str, laws: bool, temperature: float) -> list[dict[str, Any]]:
+    """What each method does with a drafter's trace, of all sets and of each."""
+    registry = load_registry()
+    methods = methods_of(registry, laws, built(registry, "drafter", drafter).reads_texts)
+    trace = _record(options, drafter, temperature, laws)
+    how = ("--trace", str(trace), "--profile", str(_profile(options, drafter)), "--out", str(options.work / "replays"))
+    rows = _talon("trace", "sweep", *methods, *how, "--json")["rows"]
+    plain = {row["set"]: row["predicted_tokens_per_second"] for row in rows if row["method"] == PLAIN}
+    of_sets = {
+        method: {row["set"]: row for row in rows if row["method"] == method and row["set"] is not None}
+        for method in methods
+    }
+    return [
+        {
+            "drafter": drafter,
+            "method": row["method"],
+            "laws": laws,
+            "mean_accepted_tokens": _short(row["mean_accepted_tokens"]),
+            "share": _short(row["oracle"]["share"]),
+            "target_passes": row["target_passes"],
+            "draft_passes": row["draft_passes"],
+            "nodes_verified": row["nodes_verified"],
+            "outside": row["outside"],
+            "over_plain": _short(
+                geometric_mean(
+                    own["predicted_tokens_per_second"] / plain[name] for name, own in of_sets[row["method"]].items()
+                )
+            ),
+            "sets": {
+                name: [_short(own["mean_accepted_tokens"]), _short(own["oracle"]["share"])]
+                for name, own in of_sets[row["method"]].items()
+            },
+        }
+        for row in rows
+        if row["set"] is None and row["method"] != PLAIN
+    ]
+
+
+def _short(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, 4)
+
+
+def _decoded(options: argparse.Namespace, temperature: float, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the clock says of the best: of those that draw and of the others, as many of each."""
+    kinds = (False, True) if temperature else (False,)
+    best = [row for laws in kinds for row in [row for row in rows if row["laws"] == laws][: options.best // len(kinds)]]
+    methods = [f"{row['drafter']} / {row['method'].replace('/', ' / ')}" for row in best]
+    folder = options.work / f"bench-{temperature:g}"
+    _talon("bench", "run", *methods, *_texts(options, options.limit, temperature), "--out", str(folder))
+    compared = _talon("bench", "compare", str(folder), "--json")
+    return {"compared": compared["all"], "environment": compared.get("environment")}
 
 
 def _talon(*arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
@@ -172,30 +248,23 @@ def _talon(*arguments: str, environment: Mapping[str, str] = MappingProxyType({}
     return json.loads(done.stdout) if "--json" in arguments else {}
 
 
-def tables(figures: dict[str, Any], most: int = 40) -> str:
-    """The figures in Markdown: for each temperature what the clock says of the best, then the replays.
+def tables(figures: dict[str, Any], most: int = 20) -> str:
+    """The figures in Markdown: for each temperature the best by the clock, all by replay, and the best by set.
 
     Args:
         figures: as the script writes them.
-        most: replays that are shown of each group: those that draw, on fewer texts, and the others.
+        most: rows of the tables by set.
     """
     lines: list[str] = []
     for temperature, board in figures["temperatures"].items():
         lines += [f"### Temperature {temperature}, by the clock", ""]
         lines += _table(("method", "tokens/s", "over plain decoding", "95% interval", "MAT"), _timed(board["compared"]))
-        lines += ["", f"### Temperature {temperature}, by replay", ""]
-        head = (
-            "drafter",
-            "policy and rule",
-            "MAT",
-            "share of the oracle",
-            "draft passes a round",
-            "nodes",
-            "predicted",
-        )
-        for laws in (False, True):
-            rows = [_replayed(one) for one in board["replayed"] if one["laws"] == laws][:most]
-            lines += [*_table(head, rows), ""] if rows else []
+        for laws, kind in ((False, ""), (True, ", drawn trees")):
+            rows = [row for row in board["replayed"] if row["laws"] == laws]
+            if rows:
+                lines += ["", f"### Temperature {temperature}, by replay{kind}", "", *_matrix(rows)]
+                lines += ["", f"### Temperature {temperature}, the best by set{kind}", "", *_by_set(rows[:most])]
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -209,18 +278,57 @@ def _timed(compared: dict[str, dict[str, Any]]) -> list[Sequence[str]]:
     return rows
 
 
-def _replayed(one: dict[str, Any]) -> Sequence[str]:
-    """A row; the share is of what the drafter's best trees of that size would have had in hindsight."""
-    passes, mat = one["target_passes"], one["mean_accepted_tokens"]
-    return (
-        f"`{one['drafter']}`",
-        f"`{one['method']}`",
-        f"{mat:.2f}" + ("*" if one["outside"] else ""),
-        f"{mat / one['oracle']['in_hindsight']:.0%}",
-        f"{one['draft_passes'] / passes:.1f}",
-        f"{one['nodes_verified'] / passes:.1f}",
-        f"{one['predicted_tokens_per_second']:.1f}",
-    )
+def _matrix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row for each policy and a column for each drafter: the speed over plain decoding, and the MAT."""
+    drafters = sorted({row["drafter"] for row in rows}, key=lambda name: -_highest(rows, "drafter", name))
+    methods = sorted({row["method"] for row in rows}, key=lambda name: -_highest(rows, "method", name))
+    by_both = {(row["method"], row["drafter"]): row for row in rows}
+    best = {drafter: _highest(rows, "drafter", drafter) for drafter in drafters}
+    cells = [
+        (f"`{method}`", *(_cell(by_both.get((method, drafter)), best[drafter]) for drafter in drafters))
+        for method in methods
+    ]
+    return _table(("policy", *(f"`{drafter}`" for drafter in drafters)), cells)
+
+
+def _highest(rows: Sequence[Mapping[str, Any]], part: str, name: str) -> float:
+    return max(float(row["over_plain"]) for row in rows if row[part] == name)
+
+
+def _cell(row: Mapping[str, Any] | None, best: float) -> str:
+    if row is None:
+        return ""
+    speed = f"{row['over_plain']:.2f}x"
+    speed = f"**{speed}**" if row["over_plain"] == best else speed
+    return f"{speed} ({row['mean_accepted_tokens']:.2f}{_outside(row)})"
+
+
+def _outside(row: Mapping[str, Any]) -> str:
+    """A star where the trace does not answer more than one question in twenty rounds."""
+    return "*" if 20 * row["outside"] > row["target_passes"] else ""
+
+
+def _by_set(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a round has, and the MAT and the share of the oracle of each set."""
+    sets = [*rows[0]["sets"]]
+    head = ("drafter", "policy", "over plain decoding", "draft passes", "nodes", *(f"`{name}`" for name in sets), "all")
+    cells = [
+        (
+            f"`{row['drafter']}`",
+            f"`{row['method']}`",
+            f"{row['over_plain']:.2f}x",
+            f"{row['draft_passes'] / row['target_passes']:.1f}",
+            f"{row['nodes_verified'] / row['target_passes']:.1f}{_outside(row)}",
+            *(_share(*row["sets"][name]) for name in sets),
+            _share(row["mean_accepted_tokens"], row["share"]),
+        )
+        for row in rows
+    ]
+    return _table(head, cells)
+
+
+def _share(mat: float, share: float | None) -> str:
+    return f"{mat:.2f}" + ("" if share is None else f" ({share:.0%})")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

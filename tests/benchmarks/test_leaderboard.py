@@ -1,6 +1,7 @@
 """The leaderboard's script: what it tries, and what it writes of what came out."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -28,12 +29,21 @@ def test_every_policy_is_tried_and_what_draws_with_every_rule_that_is_exact_for_
     registry = load_registry()
     drawing = {name for name, one in registry.entries["tree policy"].items() if one.cls.children != "deterministic"}
     fixed = script.methods_of(registry, laws=False)
-    assert policies(fixed) - {"none"} == set(registry.entries["tree policy"]) - drawing
+    assert fixed[0] == "none"
+    assert policies(fixed) - {"none", "default"} == set(registry.entries["tree policy"]) - drawing
     assert not any("/" in method for method in fixed)
     drawn = script.methods_of(registry, laws=True)
-    assert policies(drawn) == drawing
+    assert policies(drawn) - {"none"} == drawing
     assert {"sequoia/rrsw", "sequoia/traversal", "talon-sampled/hybrid", "sampled-chain:length=2/block"} <= {*drawn}
-    assert len({*fixed, *drawn}) == len(fixed) + len(drawn)
+    assert {*fixed} & {*drawn} == {"none"}
+    assert len({*fixed, *drawn}) == len(fixed) + len(drawn) - 1
+
+
+def test_what_draws_from_a_drafter_of_texts_is_tried_with_match_alone(script):
+    registry = load_registry()
+    drawn = script.methods_of(registry, laws=True)
+    of_texts = script.methods_of(registry, laws=True, reads_texts=True)
+    assert of_texts == ["none", *(method for method in drawn if method.endswith("/match"))]
 
 
 FIGURES = {
@@ -49,17 +59,23 @@ FIGURES = {
             },
             "replayed": [
                 {
-                    "drafter": "eagle3",
+                    "drafter": drafter,
+                    "method": method,
                     "laws": False,
-                    "method": "talon",
                     "mean_accepted_tokens": 2.5,
+                    "share": 0.4,
                     "target_passes": 10,
                     "draft_passes": 30,
                     "nodes_verified": 80,
-                    "outside": 1,
-                    "oracle": {"in_hindsight": 5.0},
-                    "predicted_tokens_per_second": 24.4,
+                    "outside": int(method == "talon"),
+                    "over_plain": over_plain,
+                    "sets": {"one": [2.0, 0.25], "two": [1.0, None]},
                 }
+                for drafter, method, over_plain in (
+                    ("eagle3", "talon", 1.5),
+                    ("eagle3", "chain", 1.4),
+                    ("ngram", "chain", 0.9),
+                )
             ],
         }
     }
@@ -78,8 +94,13 @@ def test_tables_go_into_a_page_between_its_two_lines_in_the_place_of_what_was_th
         assert rows == [
             "| `eagle3/talon` | 25.0 | 1.26x | 1.20 to 1.31 | 2.50 |",
             "| `none` | 20.0 |  |  | 1.00 |",
-            "| `eagle3` | `talon` | 2.50* | 50% | 3.0 | 8.0 | 24.4 |",
+            "| `talon` | **1.50x** (2.50*) |  |",
+            "| `chain` | 1.40x (2.50) | **0.90x** (2.50) |",
+            "| `eagle3` | `talon` | 1.50x | 3.0 | 8.0* | 2.00 (25%) | 1.00 | 2.50 (40%) |",
+            "| `eagle3` | `chain` | 1.40x | 3.0 | 8.0 | 2.00 (25%) | 1.00 | 2.50 (40%) |",
+            "| `ngram` | `chain` | 0.90x | 3.0 | 8.0 | 2.00 (25%) | 1.00 | 2.50 (40%) |",
         ]
+        assert "| policy | `eagle3` | `ngram` |" in text
         assert "old" not in text
 
 
@@ -89,3 +110,59 @@ def test_a_page_without_a_place_for_them_is_left_alone(script, tmp_path):
     with pytest.raises(SystemExit, match="no lines '<!-- tables -->' and '<!-- end -->'"):
         script.write_page(page, "new")
     assert page.read_text() == "Words.\n<!-- tables -->\n"
+
+
+def test_steps_that_would_leave_nothing_are_refused(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "--prompts", ".", "--until", "record"])
+    with pytest.raises(SystemExit, match="2"):
+        script.main()
+    assert "--until is 'record' and --work is not given" in capsys.readouterr().err
+
+
+def test_steps_are_done_once_and_the_best_are_decoded_with(script, tmp_path, monkeypatch):
+    called = []
+
+    def row(method, name, over):
+        oracle = {"share": 0.5}
+        passes = {"target_passes": 10, "draft_passes": 3, "nodes_verified": 20, "outside": 0}
+        speed = {"mean_accepted_tokens": 1.5, "predicted_tokens_per_second": 20.0 * over}
+        return {"method": method, "set": name, "oracle": oracle, **passes, **speed}
+
+    def talon(*arguments, environment=None):
+        called.append(arguments)
+        if arguments[:2] == ("profile", "measure"):
+            (tmp_path / "made.json").write_text("{}")
+            return {"file": str(tmp_path / "made.json")}
+        if arguments[:2] == ("trace", "sweep"):
+            methods = arguments[2 : arguments.index("--trace")]
+            speeds = {method: 1.0 + place / 100 for place, method in enumerate(methods)}
+            return {
+                "rows": [row(*one) for each, over in speeds.items() for one in ((each, None, over), (each, "a", over))]
+            }
+        return {"all": {"none": {"tokens_per_second": 20.0, "to_plain": None, "mean_accepted_tokens": 1.0}}}
+
+    monkeypatch.setattr(script, "_talon", talon)
+    work, out = tmp_path / "work", tmp_path / "figures.json"
+    command = ["leaderboard.py", "--prompts", "sets", "--work", str(work), "--drafters", "ngram", "--best", "4"]
+    for until, first in (("record", "record"), ("measure", "measure"), ("replay", "sweep")):
+        called.clear()
+        monkeypatch.setattr(sys, "argv", [*command, "--until", until])
+        script.main()
+        assert {arguments[1] for arguments in called} == {first}  # steps before it are not done again
+    called.clear()
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(out)])
+    script.main()
+    (greedy, drawn) = (arguments for arguments in called if arguments[:2] == ("bench", "run"))
+    fixed, draws = (script.methods_of(load_registry(), laws, reads_texts=True) for laws in (False, True))
+
+    def decoded(arguments):
+        return [method for method in arguments[2:] if method.startswith("ngram / ")]
+
+    def named(methods):
+        return [f"ngram / {method.replace('/', ' / ')}" for method in reversed(methods)]
+
+    assert decoded(greedy) == named(fixed[-4:])
+    assert decoded(drawn) == [*named(fixed[-2:]), *named(draws[-2:])]
+    boards = json.loads(out.read_text())["temperatures"]
+    assert [len(board["replayed"]) for board in boards.values()] == [len(fixed) - 1, len(fixed) + len(draws) - 2]
+    assert boards["0"]["replayed"][0]["sets"] == {"a": [1.5, 0.5]}

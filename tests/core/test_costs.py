@@ -335,7 +335,7 @@ def test_a_round_that_was_held_up_does_not_change_what_rounds_take_besides():
     assert costs.besides(False) == 1.0
 
 
-def test_besides_is_the_sum_of_what_given_costs_know():
+def test_besides_is_the_sum_of_what_given_costs_know_and_a_drafter_that_is_not_asked_hears_nothing():
     class Some(Fixed):
         def accept(self, nodes):
             return 0.25 * nodes
@@ -343,7 +343,7 @@ def test_besides_is_the_sum_of_what_given_costs_know():
         def tell(self, tokens):
             return 0.5 * tokens
 
-    assert [Some().besides(drafted) for drafted in (True, False)] == [0.75, 0.75]
+    assert [Some().besides(drafted) for drafted in (True, False)] == [0.75, 0.25]
     assert Fixed().besides(True) is None
 
 

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
+from talon_core.tree import TokenTree
 from talon_strategies import CaDDTree, TalonCost
 from talon_strategies.following import Following, Seen
-from talon_strategies.talon_cost import ENOUGH, PAUSES, WIDTH
+from talon_strategies.talon_cost import ENOUGH, PAUSES, WIDEST, WIDTH, Learnt
 from talon_tests.prices import Prices
 
 
@@ -75,6 +76,28 @@ def test_another_layer_is_drafted_where_what_has_followed_such_nodes_would_pay_f
     )  # the likelier child is reached with 0.6: 0.9 of it is worth 0.2 passes
 
 
+def test_a_full_tree_goes_on_where_what_follows_is_likelier_than_its_least_likely_node(draft):
+    drafter = TableDrafter([[0.9, 0.1]])
+    for layer, depth in ((0.01, 3), (0.8, 2)):  # 0.81 of the likeliest is followed by 0.8, and replaces one of 0.1
+        policy = served(TalonCost(budget=4), Prices(node=0.0, layer=layer))
+        drafted = draft(policy, drafter)
+        assert len(drafted.tree) == 4
+        assert int(drafted.tree.depths.max()) == depth
+
+
+@pytest.mark.parametrize(("node", "width"), [(0.0, WIDEST), (0.02, 32), (0.3, 4), (2.0, 1)])
+def test_so_many_candidates_are_looked_at_as_could_be_worth_a_node(draft, node, width):
+    drafter = TableDrafter([[0.25, 0.25, 0.25, 0.25]])
+    policy = served(TalonCost(), Prices(node=node, layer=0.0))
+    drafted = draft(policy, drafter)
+    assert policy.width(drafted.tree) == WIDTH
+    policy.observe(round_of(drafted))
+    policy.learnt.left = 0
+    assert policy.width(drafted.tree) == width
+    policy.learnt.left = 1
+    assert policy.width(TokenTree.root(0)) == 0
+
+
 def test_what_was_rejected_is_worth_less_the_next_time(draft):
     drafter = TableDrafter([[0.7, 0.2, 0.1]])
     policy = served(TalonCost(budget=8, depth=4), Prices(node=0.05, layer=0.01))
@@ -97,6 +120,14 @@ def test_drafting_pauses_where_it_does_not_pay_and_ever_longer_while_that_stays_
         policy.observe(round_of(drafted))
     assert asked == [1] * ENOUGH + [0] * 4 + [1] + [0] * 8 + [1] + [0] * 16 + [1]
     assert PAUSES[0] == 4
+
+
+@pytest.mark.parametrize(("passes", "left"), [(1.0, 0), (1.001, PAUSES[0])])
+def test_drafting_pauses_where_it_loses_anything_and_not_where_it_costs_nothing(passes, left):
+    learnt = Learnt()
+    for _ in range(ENOUGH):
+        learnt.went(1.0, passes)
+    assert learnt.left == left
 
 
 def test_it_goes_on_as_soon_as_drafting_pays_again(draft):

@@ -5,16 +5,27 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import attrs
+import numpy as np
 import pytest
 
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
+from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.profiles.measure import Measuring, ProfilePlan
+from talon_core.rounds import Round
 from talon_core.trace.folder import Trace
+from talon_core.trace.machines import Machines
 from talon_core.trace.methods import parse_methods
 from talon_core.trace.replay import Replay, Replayed, Totals
 from talon_core.trace.run import replayed
+from talon_core.trace.several import SeveralTexts
+from talon_core.trace.simulate import simulated
+from talon_core.trace.together import together
+from talon_core.tree import TokenTree
 
 
 class Known(Costs):
@@ -66,16 +77,78 @@ def test_every_part_of_every_round_is_counted(tiny: Any, recorded: Callable[...,
         expected = costs.read(one.text.prompt_tokens)
         expected += sum(costs.verify(len(each.tree), each.context) for each in rounds)
         expected += sum(costs.accept(len(each.tree)) + costs.commit(len(each.tokens)) for each in rounds)
-        expected += sum(costs.tell(len(each.tokens)) for each in rounds[:-1])
+        asked = [each for each in rounds if each.draft_passes]  # in the last round there may be nothing to draft
+        assert asked == rounds[: len(asked)]
+        expected += sum(costs.tell(len(each.tokens)) for each in rounds[: len(asked) - 1])
         expected += sum(costs.draft(*layer) for layer in layers(one))
         assert one.seconds == pytest.approx(expected, rel=1e-9)
         assert any(each.draft_passes > 1 for each in rounds)
 
 
-def test_where_nothing_is_drafted_no_drafter_is_counted(tiny: Any, recorded: Callable[..., Trace]) -> None:
-    for one in of(recorded(tiny), "none", Known()):
+@pytest.mark.parametrize("timed", [True, False])
+def test_where_nothing_is_drafted_no_drafter_is_counted(tiny: Any, recorded: Callable[..., Trace], timed: bool) -> None:
+    trace = recorded(tiny)
+    (method,) = parse_methods(["none"], trace, load_registry())
+    for text in trace:
+        one = Replay(trace, Known(), timed=timed).text(method, text)
         drafting = sum(span.seconds for each in one.rounds for span in each.spans if span.part == "draft")
         assert drafting < 1
+
+
+def test_plain_decoding_takes_no_longer_where_texts_are_tried_together(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace, costs = recorded(tiny), Known()
+    (method,) = parse_methods(["none"], trace, load_registry())
+    texts = [*trace]
+    grown = together(Replay(trace, costs, timed=False), method, SeveralTexts(texts))
+    assert grown is not None
+    for text, totals in zip(texts, grown.totals(), strict=True):
+        rounds = sum(
+            costs.verify(1, text.prompt_tokens + done) + costs.accept(1) + costs.commit(1)
+            for done in range(text.positions)
+        )
+        assert totals.predicted_seconds == pytest.approx(costs.read(text.prompt_tokens) + rounds, rel=1e-12)
+
+
+class Now(TreePolicy):
+    """Drafts a token in every third round."""
+
+    name = "now-and-then"
+    budget = 2
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def begin(self, sequence: SequenceInfo) -> TreePolicy:
+        return Now()
+
+    def width(self, tree: TokenTree) -> int:
+        return 1 if len(tree) == 1 and self.rounds % 3 == 0 else 0
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(candidates.best(1), frontier=np.arange(0))
+
+    def observe(self, round_: Round) -> None:
+        self.rounds += 1
+
+
+def test_a_drafter_hears_of_all_that_was_emitted_when_it_is_next_asked(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace, costs = recorded(tiny), Known()
+    (plain,) = parse_methods(["none"], trace, load_registry())
+    method = attrs.evolve(plain, name="now-and-then", policy=Now())
+    for text in trace:
+        rounds = Replay(trace, costs).text(method, text).rounds
+        untold = 0
+        for one in rounds:
+            drafting = sum(span.seconds for span in one.spans if span.part == "draft")
+            assert drafting == pytest.approx(one.draft_passes * (costs.draft(1, 1) + costs.tell(untold)))
+            untold = len(one.tokens) + (0 if one.draft_passes else untold)
+        assert {one.draft_passes for one in rounds} == {0, 1}
+        found = simulated(trace, method, text, None, Machines(costs))
+        assert found.stats.seconds == pytest.approx(Replay(trace, costs, timed=False).text(method, text).seconds)
 
 
 def test_a_drafter_of_texts_takes_what_it_takes_here(tiny: Any, recorded: Callable[..., Trace]) -> None:
