@@ -205,7 +205,8 @@ class Planned(_Growing):
 
     def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[int]:
         """Go through a text; the positions at which its rounds begin."""
-        new, position = text.ids[text.prompt_tokens :], first
+        new, costs = text.ids[text.prompt_tokens :], self._replay.costs
+        position = asked = first  # nothing is untold when a text begins
         listens = type(policy).drafted is not ForestPlanner.drafted
         while position < end:
             which = self._planned(policy, position)
@@ -213,7 +214,8 @@ class Planned(_Growing):
             tree = position - int(grown.positions[0])
             step = int(grown.steps[tree])
             self._steps[position], self._where[position] = step, (which, tree)
-            spans = grown.spans(tree, self._replay.costs, context, position + step < end)
+            spans = () if costs is None else grown.spans(tree, costs, context, position - asked)
+            asked = position if grown.drafts(tree) else asked
             round_ = grown.round(tree, new[position - first :], spans, context)
             if listens:
                 with blaming("tree policy", policy, "drafted"):
