@@ -58,6 +58,13 @@ class TreeLayout:
         """
         return cls(np.array([start]), (np.arange(-1, count - 1),), np.array([first], dtype=np.int64))
 
+    def of_some(self, sequences: Sequence[int]) -> "TreeLayout":
+        """The layout of some of the sequences, ascending, among which are all that have queries."""
+        own = [*sequences]
+        if len(own) == len(self.parents):
+            return self
+        return TreeLayout(self.prefix_lengths[own], tuple(self.parents[b] for b in own), self.first_queries[own])
+
     @cached_property
     def nodes(self) -> IntArray:
         """Nodes of each tree, shape `(batch,)`, int64."""
@@ -254,8 +261,24 @@ class DeviceBackend(AttentionBackend):
         softcap: float | None = None,
         window: int | None = None,
         sinks: "Tensor | None" = None,
+        table: "Tensor | None" = None,
     ) -> "Tensor":
-        """As `attend`. Queries behind the layout's are padding, and their outputs are zero."""
+        """As `attend`. Queries behind the layout's are padding, and their outputs are zero.
+
+        Args:
+            query: as there, and so are the others that nothing is said of.
+            key: as there, or with a table pages of rows, shape `(pages, kv_heads, rows, head_dim)`.
+            value: likewise, with its own head size.
+            layout: who may attend to whom, in device memory.
+            scale: as there.
+            softcap: as there.
+            window: as there.
+            sinks: as there.
+            table: the pages of each sequence, shape `(batch, most)`, int32, contiguous, on the device: row `r` of
+                sequence `b` is row `r % rows` of page `table[b, r // rows]`, and `rows` is a power of two. What is
+                behind the pages that a sequence needs for its prefix and its tree is not read. As the layout, it may be
+                written anew for each pass. None if each sequence has its rows in one piece, as for `attend`.
+        """
 
     @abstractmethod
     def greedy_walk(
@@ -277,15 +300,15 @@ class DeviceBackend(AttentionBackend):
         """
 
     @abstractmethod
-    def mover(self, buffers: "Sequence[Tensor]") -> "Callable[[Tensor, Tensor], None]":
+    def mover(self, buffers: "Sequence[Tensor]") -> "Callable[[Tensor, Tensor, Tensor], None]":
         """What moves accepted rows to the end of the prefix, in place, in all these buffers.
 
         Args:
-            buffers: keys and values of all layers, each of shape `(batch, kv_heads, capacity, head_dim)`.
+            buffers: keys and values of all layers in pages, each of shape `(pages, kv_heads, rows, head_dim)`.
 
         Returns:
-            `move(sequences, walks)`, with `sequences` as in `PackedLayout` and `walks` as `greedy_walk` returns them:
-            node `path[i]` of a tree goes to row `prefix + i`.
+            `move(sequences, walks, table)`, with `sequences` as in `PackedLayout`, `walks` as `greedy_walk` returns
+            them and `table` as for `attend_packed`: node `path[i]` of a tree goes to row `prefix + i`.
         """
 
 

@@ -141,6 +141,20 @@ class Target(ABC):
         self.open(slot, room)
         return 0
 
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        """How many rows of keys and values are kept where slots with so much room are open, and no others.
+
+        An engine with a bound asks it before it opens a slot. By default every slot up to the last one has as many as
+        the longest.
+
+        Args:
+            rooms: by slot, as for `open`.
+
+        Returns:
+            Those of all slots together; it does not shrink where a room grows or a slot is added.
+        """
+        return rows_of_longest(rooms)
+
     @abstractmethod
     def close(self, slot: int) -> None:
         """The sequence has left its slot; what is kept for it may be given up."""
@@ -187,6 +201,15 @@ class Target(ABC):
         Args:
             paths: by slot; those that the target has committed by itself are not among them.
         """
+
+
+def rows_of_longest(rooms: Mapping[int, int]) -> int:
+    """Rows of all slots up to the last one together, if every slot has as many as the longest; 0 for none.
+
+    Args:
+        rooms: by slot how many rows are asked for.
+    """
+    return (max(rooms) + 1) * max(rooms.values()) if rooms else 0
 
 
 def check_open(slots: Iterable[int], opened: Collection[int]) -> None:

@@ -121,11 +121,11 @@ class TritonAttention(DeviceBackend):
 
         return greedy_walk(best, tokens, parents, sequences, ends, longest, backend="triton")
 
-    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
+    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
         from talon_kernels.commit_path import BufferTable, commit_path
 
-        table = BufferTable(buffers)
-        return lambda sequences, walks: commit_path(table, sequences, walks, backend="triton")
+        known = BufferTable(buffers)
+        return lambda sequences, walks, table: commit_path(known, sequences, walks, table, backend="triton")
 
 
 class NativeAccelerator(Accelerator):

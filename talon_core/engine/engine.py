@@ -64,8 +64,9 @@ class Engine:
         spec: its options, which errors name.
         children: the kind of trees that the rule was found exact for; None for what the policy says of itself.
         slots: sequences at a time; None for as many as there are.
-        rows: rows of keys and values for all slots together, a row for each token, every slot as many as the longest:
-            a request that does not fit now waits, and one that can never fit is refused. None for no bound.
+        rows: rows of keys and values for all slots together, a row for each token, as the target counts them
+            (`Target.rows`): a request that does not fit now waits, and one that can never fit is refused. None for no
+            bound.
         prompt_tokens: of prompts, read in a step where other sequences have a round in it.
         keep: keep the keys and values of texts that are over until their slot is needed, so that the next prompt that
             begins in the same way, as the next turn of a conversation does, is read from there on.
@@ -130,7 +131,7 @@ class Engine:
         self.allocator = allocator
         self._machine: dict[str, Any] = {}
         self._shared: dict[str, Any] = {}  # what the allocator has learnt of the machine
-        self._slots = Slots(slots, rows, target.occupied)
+        self._slots = Slots(slots, rows, target.occupied, target.rows)
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
         weakref.finalize(self, _give_back, target, self._slots, self._opened[0])
         self._prompt_tokens = prompt_tokens
@@ -194,7 +195,7 @@ class Engine:
         return sequence
 
     def _check_rows(self, sequence: Sequence) -> None:
-        missing = self._slots.rows(self._room(sequence))
+        missing = self._slots.missing(self._room(sequence))
         if missing is not None:
             raise ValueError(
                 f"the prompt has {len(sequence.request.ids)} tokens, and {sequence.limit} new ones are asked for: "

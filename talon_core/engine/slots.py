@@ -1,11 +1,12 @@
 """Which sequence has which slot, how much memory slots take, and whose texts are kept in slots that are free."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 
 import attrs
 import numpy as np
 
+from talon_core.target import rows_of_longest
 from talon_core.tree import IntArray
 
 
@@ -27,24 +28,31 @@ class Place:
 class Slots:
     """Slots that are taken or free; a free one may still hold the text of the sequence that was there before.
 
-    Targets keep the same number of rows for every slot up to the last one, so memory is the product of both.
-
     Args:
         most: slots at most; None for any number.
         most_rows: rows of keys and values at most, those of all slots together; None for any number.
         occupied: slots of the target that are taken, by whomever; grows and shrinks with these.
+        rows_of: how many rows the target keeps for slots of so much room, as `Target.rows`.
     """
 
-    def __init__(self, most: int | None = None, most_rows: int | None = None, occupied: set[int] | None = None) -> None:
+    def __init__(
+        self,
+        most: int | None = None,
+        most_rows: int | None = None,
+        occupied: set[int] | None = None,
+        rows_of: Callable[[Mapping[int, int]], int] = rows_of_longest,
+    ) -> None:
         self._most = most
         self._most_rows = most_rows
+        self._rows_of = rows_of
         self._occupied = occupied if occupied is not None else set()
         self._rooms: dict[int, int] = {}  # of the slots that are taken, and of those whose text is kept
         self._kept: dict[int, IntArray] = {}  # texts in free slots, the oldest first
 
-    def rows(self, room: int) -> int | None:
+    def missing(self, room: int) -> int | None:
         """The rows that are missing for a sequence that needs so many, if it were alone; None if it fits."""
-        return room - self._most_rows if self._most_rows is not None and room > self._most_rows else None
+        needed = self._rows_of({0: room})
+        return needed - self._most_rows if self._most_rows is not None and needed > self._most_rows else None
 
     def take(self, prompt: IntArray, room: int, running: Mapping[int, IntArray]) -> tuple[Place, list[int]] | None:
         """Find a slot for a sequence; None if there is none now.
@@ -98,7 +106,7 @@ class Slots:
             return False
         rooms = {**self._rooms, slot: room}
         left = {one: rows for one, rows in rooms.items() if one not in without}
-        return (max(left) + 1) * max(left.values()) > self._most_rows
+        return self._rows_of(left) > self._most_rows
 
     def keep(self, slot: int, text: IntArray) -> None:
         """The sequence has left its slot; its text stays there until the slot is needed."""

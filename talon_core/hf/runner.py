@@ -164,7 +164,7 @@ class ModelRunner:
         self._opened_at[slot] = self._changes
 
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
-        """As `open`, taking over what is cached, as `TreeCache.resume`; nothing where the model has changed since."""
+        """As `KeyValueCache.resume`, taking over what is cached; nothing where the model has changed since."""
         if self._opened_at.get(source) != self._changes:
             self.open(slot, room)
             return 0

@@ -129,6 +129,9 @@ class HFTarget(NetworkTarget):
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
         return self.runner.resume(slot, room, source, length)
 
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        return self.runner.cache.rows_for(rooms)
+
     def close(self, slot: int) -> None:
         self.runner.close(slot)
 

@@ -6,7 +6,8 @@ The target's adapter (`hf/`) stands on it, and so does any neural drafter:
 - `executor` runs passes, on a host or a device (`device`, `recording`);
 - `modules` and `states` look into a network: what it is made of, and what its layers give;
 - `blocks` are weights as GGUF files store them, and layers that hold such weights;
-- `cache` holds keys and values, `passes` is a pass as an attention layer sees it, `inputs` what a network reads in it;
+- `cache` holds keys and values, on a device in `pages`; `passes` is a pass as an attention layer sees it, and `inputs`
+  what a network reads in it;
 - `staging` says which nodes of a growing tree are in a drafter's cache, `rows` keeps what passes read by its place, and
   `best` makes candidates out of scores (`scores`).
 
@@ -20,11 +21,12 @@ from talon_core.lazy import import_on_use
 if TYPE_CHECKING:
     from talon_core.runtime.best import Best, Vocabulary, best_by, few_widths, last_rows, rows_at
     from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, Blocks
-    from talon_core.runtime.cache import TreeCache
+    from talon_core.runtime.cache import KeyValueCache, TreeCache
     from talon_core.runtime.device import DeviceExecutor, executor_for
     from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
     from talon_core.runtime.inputs import PassInputs, pass_inputs
     from talon_core.runtime.network import NetworkTarget, network_target
+    from talon_core.runtime.pages import PagedCache
     from talon_core.runtime.passes import Pass
     from talon_core.runtime.recording import Recorder
     from talon_core.runtime.rows import KeptRows
@@ -51,8 +53,10 @@ __all__ = [
     "Executor",
     "HostExecutor",
     "KeptRows",
+    "KeyValueCache",
     "NetworkTarget",
     "Numbers",
+    "PagedCache",
     "Pass",
     "PassInputs",
     "Recorder",
@@ -84,11 +88,12 @@ import_on_use(
     {
         ".best": ["Best", "Vocabulary", "best_by", "few_widths", "last_rows", "rows_at"],
         ".blocks": ["BlockEmbedding", "BlockLinear", "Blocks"],
-        ".cache": ["TreeCache"],
+        ".cache": ["KeyValueCache", "TreeCache"],
         ".device": ["DeviceExecutor", "executor_for"],
         ".executor": ["Executor", "HostExecutor", "Numbers", "TreeView"],
         ".inputs": ["PassInputs", "pass_inputs"],
         ".network": ["NetworkTarget", "network_target"],
+        ".pages": ["PagedCache"],
         ".passes": ["Pass"],
         ".recording": ["Recorder"],
         ".rows": ["KeptRows"],

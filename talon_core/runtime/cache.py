@@ -1,5 +1,6 @@
-"""A preallocated key-value cache with a tree region behind each sequence's committed prefix."""
+"""Preallocated key-value caches with a tree region behind each sequence's committed prefix."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from talon_core.errors import is_whole
-from talon_core.target import check_open
+from talon_core.target import check_open, rows_of_longest
 from talon_core.tree import IntArray
 
 
@@ -21,19 +22,13 @@ def bucket(count: int) -> int:
     return size * 3 // 4 if size > 32 and count <= size * 3 // 4 else size
 
 
-class TreeCache:
+class KeyValueCache(ABC):
     """Keys and values of sequences in slots: of each `lengths[slot]` committed rows, then the rows of its tree.
 
     A model sees it as its `past_key_values` and calls `update` and `get_seq_length` alone; nothing of transformers'
-    own caches is used. Each layer's buffers have shape `(slots, kv_heads, capacity, head_dim)` and are allocated
-    when the layer first writes, so layers may differ in heads and head size. Layers are told apart by their index,
-    which may have gaps.
-
-    Args:
-        granule: buffers have a multiple of so many rows.
-        padding: rows of each slot behind all that is asked for, for what is padding.
-        spare: tells how many bytes of buffers may stay, or be made, where smaller ones would do. Whoever keeps their
-            addresses needs others less often then.
+    own caches is used. Each layer's buffers have four dimensions, of which the second is the heads and the last the
+    size of a head, and are allocated when the layer first writes, so layers may differ in heads and head size. Layers
+    are told apart by their index, which may have gaps.
 
     Attributes:
         lengths: committed rows of each slot; 0 for one that is not open.
@@ -42,82 +37,37 @@ class TreeCache:
         passes: how many passes over trees have been run.
     """
 
-    def __init__(self, granule: int = 1, padding: int = 0, spare: Callable[[], int] = lambda: 0) -> None:
-        self._granule = granule
-        self._padding = padding
-        self._spare = spare
+    def __init__(self) -> None:
         self.lengths: list[int] = []
         self.staged: list[int] = []
         self.reallocations = 0
         self.passes = 0
         self._rooms: dict[int, int] = {}  # of the slots that are open
-        self._needed = (0, 0)  # most slots and rows since all were closed
-        self._slots = 0  # of the buffers
-        self._capacity = 0
-        self._had = (0, 0)  # most slots and rows of buffers that were given up for others
-        self._row_bytes = 0  # of all layers, as those had them
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
-        self._writes: _Write = _nowhere
+        self._writes: Write = _nowhere
 
+    @abstractmethod
     def open(self, slot: int, room: int) -> None:
         """Let a sequence have a slot, with so many rows, committed and staged together; more are made where needed.
 
-        Buffers in which nothing is kept are given up where they are too small; and where they were much too large for
-        all that came between the last two times that every slot was closed, unless they are no larger than may be
-        spared.
+        Raises:
+            ValueError: if the slot is no whole number of at least 0.
         """
-        if not is_whole(slot) or slot < 0:
-            raise ValueError(f"the slot is {slot!r}; it must be a whole number and at least 0")
-        self.close(slot)
-        if not self._rooms:
-            slots, rows = self._needed
-            too_large = self._slots > 2 * slots or self._capacity > 4 * self._rounded(rows)
-            if too_large and not 0 < self.nbytes <= self._spare():
-                self._give_up()
-                self._had = (0, 0)
-            self._needed = (0, 0)
-        self._needed = max(self._needed[0], slot + 1), max(self._needed[1], room)
-        self._rooms[slot] = room
-        if room + self._padding > self._capacity and not self._keeps:
-            self._give_up()
+
+    def _reach(self, slot: int) -> None:
+        """Have numbers for all slots up to this one."""
         grown = max(0, slot + 1 - len(self.lengths))
         self.lengths += [0] * grown
         self.staged += [0] * grown
 
-    @torch.inference_mode()  # as passes, in which buffers are made
+    @abstractmethod
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
         """As `open`, taking over the first rows that another slot, or this one, has committed.
 
         Returns:
             How many: `length`, or as many as there are.
         """
-        self.check_open([source])
-        length = min(length, self.lengths[source])
-        if slot != source:
-            self.open(slot, room)
-            self.make_room(length)
-            for buffer in self.buffers():
-                buffer[slot, :, :length] = buffer[source, :, :length]
-        self._rooms[slot] = room
-        self._needed = max(self._needed[0], slot + 1), max(self._needed[1], room)
-        self.lengths[slot], self.staged[slot] = length, 0
-        return length
-
-    @property
-    def _keeps(self) -> bool:
-        """Whether anything is kept for any slot."""
-        return any(self.lengths) or any(self.staged)
-
-    def _give_up(self) -> None:
-        """Have no buffers, and no slots behind the last one that is open."""
-        self._note_size()
-        self._keys.clear()
-        self._values.clear()
-        self._slots = self._capacity = 0
-        self.lengths = [0] * (max(self._rooms, default=-1) + 1)
-        self.staged = [0] * len(self.lengths)
-        self.reallocations += 1
 
     def check_open(self, slots: Iterable[int]) -> None:
         """Make sure that these slots are open.
@@ -133,20 +83,24 @@ class TreeCache:
         if slot < len(self.lengths):
             self.lengths[slot] = self.staged[slot] = 0
 
-    def stage(self, counts: Sequence[int]) -> None:
-        """Announce a pass over trees, which writes `counts[b]` rows behind those of sequence `b`.
+    @abstractmethod
+    def rows_for(self, rooms: Mapping[int, int]) -> int:
+        """How many rows are needed, for all slots together, where slots with so much room are open and no others."""
 
-        The keys of all sequences come one after another, as the queries do: shape `(1, kv_heads, rows, head_dim)`.
+    @abstractmethod
+    def stage_prompts(self, slots: Sequence[int], counts: Sequence[int]) -> None:
+        """Announce a pass over prompts, which writes rows behind those of each of `slots`, which are equally long.
+
+        Keys have shape `(len(slots), kv_heads, longest, head_dim)`. What is padding among them is never read.
+
+        Args:
+            slots: which.
+            counts: how many rows of each are no padding.
         """
-        self.make_room_for(counts)
-        starts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
-        writing = [slot for slot, count in enumerate(counts) if count]
-        if len(writing) == 1:
-            (slot,) = writing
-            self._writes = partial(_write_run, slot, starts[slot], counts[slot])
-        else:
-            slots, rows = self.next_rows(counts)
-            self._writes = _Scattered(torch.from_numpy(slots), torch.from_numpy(rows))
+
+    @abstractmethod
+    def make_room_for(self, counts: Sequence[int]) -> None:
+        """Let there be room for the next `counts[b]` rows of each sequence `b`; nothing is lost."""
 
     def next_rows(self, counts: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Where the next `counts[b]` rows of each sequence `b` go: slots and rows there, in their order, int64."""
@@ -154,33 +108,6 @@ class TreeCache:
         slots = np.repeat(np.arange(len(counts)), counts)
         firsts = np.cumsum([0, *counts[:-1]])
         return slots, np.arange(len(slots)) + (starts - firsts)[slots]
-
-    def stage_by(self, write: "_Write") -> None:
-        """Announce a pass whose rows somebody else writes.
-
-        Args:
-            write: is called with each buffer and its new rows, and returns what the attention reads.
-        """
-        self._writes = write
-
-    def stage_at(self, slots: Tensor, rows: Tensor) -> None:
-        """Announce passes that write the `i`-th of their rows to row `rows[i]` of slot `slots[i]`.
-
-        Args:
-            slots: shape `(rows,)`, int64, on the device; what it holds is read when a layer writes, and again in each
-                replay of a captured graph.
-            rows: likewise.
-        """
-        self._writes = _Scattered(slots, rows)
-
-    def stage_prompts(self, slots: Sequence[int], count: int) -> None:
-        """Announce a pass that writes `count` rows behind those of each of `slots`, which are equally long.
-
-        Keys have shape `(len(slots), kv_heads, count, head_dim)`. What is padding among them is overwritten later.
-        """
-        start = self.lengths[slots[0]]
-        self.make_room(start + count)
-        self._writes = _Block(list(slots), start, count)
 
     def staged_now(self, counts: Sequence[int]) -> None:
         """A pass over trees is over: its `counts[b]` rows are part of the tree of sequence `b`."""
@@ -202,26 +129,165 @@ class TreeCache:
         for slot, count in counts.items():
             self.staged[slot] = count
 
+    @property
+    def _keeps(self) -> bool:
+        """Whether anything is kept for any slot."""
+        return any(self.lengths) or any(self.staged)
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write a pass's rows, as a model's attention layer asks for it.
+
+        Args:
+            keys: of the shape that the pass was announced with.
+            values: the same shape but for its own head size.
+            layer_idx: the model's own number of the layer.
+
+        Returns:
+            For a pass over trees the whole buffers; for prompts the rows of their sequences, up to their ends, shape
+            `(sequences, kv_heads, end, head_dim)`.
+        """
+        own_keys, own_values = self.layer(layer_idx, keys, values)
+        return self._writes(own_keys, keys), self._writes(own_values, values)
+
+    @abstractmethod
+    def layer(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The buffers of a layer, made now if it has none yet.
+
+        Args:
+            layer_idx: the model's own number of the layer.
+            keys: rows of keys, as in `update`, or others of their type, heads and size.
+            values: likewise.
+        """
+
+    def _layer(self, layer_idx: int, keys: Tensor, values: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
+        """As `layer`, with buffers of so many slots, or pages, of so many rows."""
+        if layer_idx not in self._keys:
+            self._keys[layer_idx] = keys.new_empty((first, keys.shape[1], rows, keys.shape[3]))
+            self._values[layer_idx] = values.new_empty((first, values.shape[1], rows, values.shape[3]))
+        return self._keys[layer_idx], self._values[layer_idx]
+
+    def buffers(self) -> list[Tensor]:
+        """The keys of all layers, then their values. They stay the same for as long as `reallocations` does."""
+        return [*self._keys.values(), *self._values.values()]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Committed rows of the longest sequence; models ask when they are not told positions."""
+        return max(self.lengths, default=0)
+
+    def committed(self, counts: Mapping[int, int]) -> None:
+        """Note that the first `counts[slot]` rows behind a prefix belong to it now, and forget the others."""
+        for slot, count in counts.items():
+            self.lengths[slot] += count
+            self.staged[slot] = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(buffer.nbytes for buffer in self.buffers())
+
+
+class TreeCache(KeyValueCache):
+    """Keys and values of which each sequence has its rows in one piece, and every slot as many as the others.
+
+    Each layer's buffers have shape `(slots, kv_heads, capacity, head_dim)`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._needed = (0, 0)  # most slots and rows since all were closed
+        self._slots = 0  # of the buffers
+        self._capacity = 0
+
+    def open(self, slot: int, room: int) -> None:
+        """As `KeyValueCache.open`.
+
+        Buffers in which nothing is kept are given up where they are too small; and where they were much too large for
+        all that came between the last two times that every slot was closed.
+        """
+        check_slot(slot)
+        self.close(slot)
+        if not self._rooms:
+            slots, rows = self._needed
+            if self._slots > 2 * slots or self._capacity > 4 * rows:
+                self._give_up()
+            self._needed = (0, 0)
+        self._needed = max(self._needed[0], slot + 1), max(self._needed[1], room)
+        self._rooms[slot] = room
+        if room > self._capacity and not self._keeps:
+            self._give_up()
+        self._reach(slot)
+
+    @torch.inference_mode()  # as passes, in which buffers are made
+    def resume(self, slot: int, room: int, source: int, length: int) -> int:
+        self.check_open([source])
+        length = min(length, self.lengths[source])
+        if slot != source:
+            self.open(slot, room)
+            self.make_room(length)
+            for buffer in self.buffers():
+                buffer[slot, :, :length] = buffer[source, :, :length]
+        self._rooms[slot] = room
+        self._needed = max(self._needed[0], slot + 1), max(self._needed[1], room)
+        self.lengths[slot], self.staged[slot] = length, 0
+        return length
+
+    def _give_up(self) -> None:
+        """Have no buffers, and no slots behind the last one that is open."""
+        self._keys.clear()
+        self._values.clear()
+        self._slots = self._capacity = 0
+        self.lengths = [0] * (max(self._rooms, default=-1) + 1)
+        self.staged = [0] * len(self.lengths)
+        self.reallocations += 1
+
+    def rows_for(self, rooms: Mapping[int, int]) -> int:
+        return rows_of_longest(rooms)
+
+    def stage(self, counts: Sequence[int]) -> None:
+        """Announce a pass over trees, which writes `counts[b]` rows behind those of sequence `b`.
+
+        The keys of all sequences come one after another, as the queries do: shape `(1, kv_heads, rows, head_dim)`.
+        """
+        self.make_room_for(counts)
+        starts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
+        writing = [slot for slot, count in enumerate(counts) if count]
+        if len(writing) == 1:
+            (slot,) = writing
+            self._writes = partial(_write_run, slot, starts[slot], counts[slot])
+        else:
+            slots, rows = self.next_rows(counts)
+            self._writes = Scattered(torch.from_numpy(slots), torch.from_numpy(rows))
+
+    def stage_by(self, write: "Write") -> None:
+        """Announce a pass whose rows somebody else writes.
+
+        Args:
+            write: is called with each buffer and its new rows, and returns what the attention reads.
+        """
+        self._writes = write
+
+    def stage_prompts(self, slots: Sequence[int], counts: Sequence[int]) -> None:
+        start, count = self.lengths[slots[0]], max(counts)
+        self.make_room(start + count)
+        self._writes = _Block(list(slots), start, count)
+
     def make_room_for(self, counts: Sequence[int]) -> None:
-        """Let there be room for the next `counts[b]` rows of each sequence `b`; nothing is lost."""
         self.make_room(max([sum(rows) for rows in zip(self.lengths, self.staged, counts, strict=True)], default=0))
 
     def make_room(self, capacity: int) -> None:
         """Let each slot have at least `capacity` rows, committed and staged together; nothing is lost."""
-        capacity += self._padding
-        asked = max([capacity, *(room + self._padding for room in self._rooms.values())])
+        asked = max([capacity, *self._rooms.values()])
         self._needed = self._needed[0], max(self._needed[1], asked)
         slots = len(self.lengths)
         if asked <= self._capacity and slots <= self._slots:
             return
-        self._note_size()
         if not self._keeps:
             self._keys.clear()
             self._values.clear()
             self._capacity = 0
         elif capacity > self._capacity:  # a text is longer than was thought: do not come back soon
             asked = max(asked, self._capacity + self._capacity // 2)
-        slots, rows = self._generous(slots, max(self._rounded(asked), self._capacity))
+        rows = max(asked, self._capacity)
         counts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
         kept = [(slot, count) for slot, count in enumerate(counts) if count]
         for buffers in (self._keys, self._values):
@@ -233,51 +299,8 @@ class TreeCache:
         self._slots, self._capacity = slots, rows
         self.reallocations += 1
 
-    def _note_size(self) -> None:
-        """Before buffers are given up for others: how large they are."""
-        if self._keys and self._capacity:
-            self._row_bytes = self.nbytes // (self._slots * self._capacity)
-            self._had = max(self._had[0], self._slots), max(self._had[1], self._capacity)
-
-    def _generous(self, slots: int, rows: int) -> tuple[int, int]:
-        """How many slots and rows new buffers have that need so many: more, as long as that may be spared."""
-        for most_slots, most_rows in ((max(slots, self._had[0]), max(rows, self._had[1])), (slots, rows)):
-            roomy = bucket(most_slots), self._granule * bucket(-(-most_rows // self._granule))
-            if 0 < roomy[0] * roomy[1] * self._row_bytes <= self._spare():
-                return roomy
-        return slots, rows
-
-    def _rounded(self, capacity: int) -> int:
-        return -(-capacity // self._granule) * self._granule
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write a pass's rows, as a model's attention layer asks for it.
-
-        Args:
-            keys: of the shape that the pass was announced with.
-            values: the same shape but for its own head size.
-            layer_idx: the model's own number of the layer.
-
-        Returns:
-            For a pass over trees the whole buffers, shape `(slots, kv_heads, capacity, head_dim)`; for prompts those
-            of their sequences, up to their ends.
-        """
-        own_keys, own_values = self.layer(layer_idx, keys, values)
-        return self._writes(own_keys, keys), self._writes(own_values, values)
-
     def layer(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The buffers of a layer, made now if it has none yet.
-
-        Args:
-            layer_idx: the model's own number of the layer.
-            keys: rows of keys, as in `update`, or others of their type, heads and size.
-            values: likewise.
-        """
-        if layer_idx not in self._keys:
-            rows = self._capacity
-            self._keys[layer_idx] = keys.new_empty((self._slots, keys.shape[1], rows, keys.shape[3]))
-            self._values[layer_idx] = values.new_empty((self._slots, values.shape[1], rows, values.shape[3]))
-        return self._keys[layer_idx], self._values[layer_idx]
+        return self._layer(layer_idx, keys, values, self._slots, self._capacity)
 
     def place_of(self, buffer: Tensor) -> tuple[int, int]:
         """Which layer a buffer belongs to, and whether it has its keys (0) or its values (1).
@@ -291,23 +314,10 @@ class TreeCache:
                     return layer, which
         raise KeyError("this is no buffer of the cache")
 
-    def buffers(self) -> list[Tensor]:
-        """The keys of all layers, then their values. They stay the same for as long as `reallocations` does."""
-        return [*self._keys.values(), *self._values.values()]
-
     @property
     def capacity(self) -> int:
         """Rows of each sequence in the buffers."""
         return self._capacity
-
-    @property
-    def slots(self) -> int:
-        """Sequences that the buffers have rows for."""
-        return self._slots
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Committed rows of the longest sequence; models ask when they are not told positions."""
-        return max(self.lengths, default=0)
 
     def commit(self, paths: Mapping[int, IntArray], move: Callable[[int, int, IntArray], None] | None = None) -> None:
         """Move the tree rows `paths[slot]`, ascending, to the end of the slot's prefix and forget its others.
@@ -335,16 +345,15 @@ class TreeCache:
             # the right side gathers into a new tensor before anything is written
             buffer[slot, :, target] = buffer[slot].index_select(1, source.to(buffer.device))
 
-    def committed(self, counts: Mapping[int, int]) -> None:
-        """Note that the first `counts[slot]` rows behind a prefix belong to it now, and forget the others."""
-        for slot, count in counts.items():
-            self.lengths[slot] += count
-            self.staged[slot] = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return sum(buffer.nbytes for buffer in self.buffers())
+def check_slot(slot: int) -> None:
+    """Make sure that a slot is a number of one.
+
+    Raises:
+        ValueError: if it is no whole number of at least 0.
+    """
+    if not is_whole(slot) or slot < 0:
+        raise ValueError(f"the slot is {slot!r}; it must be a whole number and at least 0")
 
 
 def _in_place(path: list[int]) -> int:
@@ -352,7 +361,7 @@ def _in_place(path: list[int]) -> int:
     return next((place for place, node in enumerate(path) if node != place), len(path))
 
 
-_Write = Callable[[Tensor, Tensor], Tensor]
+Write = Callable[[Tensor, Tensor], Tensor]
 """`write(buffer, new) -> what the attention reads`."""
 
 
@@ -386,8 +395,14 @@ class _Block:
         return buffer[self._at, :, :end] if start else new
 
 
-class _Scattered:
-    """Writes each row to a place of its own; on the device of what is written."""
+class Scattered:
+    """Writes each row to a place of its own; on the device of what is written.
+
+    Args:
+        slots: the slot, or the page, of each row of a pass over trees, shape `(rows,)`, int64; what it holds is read
+            when a layer writes, and again in each replay of a captured graph.
+        rows: the row there, likewise.
+    """
 
     def __init__(self, slots: Tensor, rows: Tensor) -> None:
         self._slots = slots

@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape
-from talon_core.runtime.cache import TreeCache, bucket
+from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape, TreeLayout
+from talon_core.runtime.cache import bucket
 from talon_core.runtime.draws import as_words, next_tokens, of_words
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
+from talon_core.runtime.pages import PADDING, PAGE_ROWS, PagedCache
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Walks
 from talon_core.runtime.recordings import Recordings
@@ -24,12 +25,11 @@ from talon_core.tree import IntArray
 
 T = TypeVar("T")
 
-GRANULE = 1024
-"""Caches that recorded passes write to have a multiple of so many rows: other buffers would need other recordings."""
-
 FEWEST_NODES = 32
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
 
+PATIENCE = 64
+"""Passes over few sequences behind one over many that have room for as many as that one."""
 
 SPARE_SHARE = 4
 """A cache takes up to one in so many parts of the memory that is free where it need not."""
@@ -40,10 +40,34 @@ SPARE_BYTES = 2**28
 
 def node_room(count: int) -> int:
     """For how many nodes of each tree a pass over trees of up to `count` nodes has room: hardly anything follows it."""
-    size = FEWEST_NODES
+    return _of_few(count, FEWEST_NODES)
+
+
+def _of_few(count: int, size: int) -> int:
+    """The smallest of some sizes that has room for a count: each is four times the one before."""
     while size < count:
         size *= 4
     return size
+
+
+class BatchRoom:
+    """For how many sequences passes have room: as the largest of the latest passes needs.
+
+    Batches that come and go so need few recordings, and small ones that stay get the tiles of small ones.
+    """
+
+    def __init__(self) -> None:
+        self._room = 0
+        self._smaller = 0  # passes since one that needed it
+        self._next = 0  # what the largest of these needed
+
+    def of(self, count: int) -> int:
+        """The room of the next pass, over so many sequences."""
+        needed = _of_few(count, 1)
+        self._smaller, self._next = self._smaller + 1, max(self._next, needed)
+        if needed >= self._room or self._smaller > PATIENCE:
+            self._room, self._smaller, self._next = self._next, 0, 0
+        return self._room
 
 
 def _spare_bytes(device: torch.device) -> int:
@@ -58,44 +82,63 @@ class _DevicePass:
         ids: token ids, shape `(queries,)`; padding is 0.
         positions: shape `(queries,)`.
         layout: who may attend to whom.
+        table: the pages of each sequence, shape `(batch, width)`.
         more: what else was sent, each of shape `(queries,)`.
     """
 
     ids: Tensor
     positions: Tensor
     layout: PackedLayout
+    table: Tensor
     more: Mapping[str, Tensor]
 
 
 class _Memory:
     """All numbers of a pass, in one piece of memory here and one on the device."""
 
-    def __init__(self, shape: PackedShape, fill: Mapping[str, int], device: torch.device) -> None:
+    def __init__(self, shape: PackedShape, width: int, fill: Mapping[str, int], device: torch.device) -> None:
         self.shape = shape
-        self._fill = {"ids": 0, "positions": 0, "slots": 0, **fill}
+        self._fill = {"ids": 0, "positions": 0, "pages": PADDING, "rows": 0, **fill}
+        self._width = width
         pinned = device.type == "cuda"
-        size = shape.size + len(self._fill) * shape.queries
+        size = shape.size + shape.batch * width + len(self._fill) * shape.queries
         self._here = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
         self._there = torch.zeros(size, dtype=torch.int32, device=device)
         self._sent = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]  # nor here
         numbers: NDArray[np.int32] = self._here.numpy()
         self._layout = numbers[: shape.size]
-        self._parts = dict(zip(self._fill, self._split(numbers), strict=True))
-        more = dict(zip(self._fill, self._split(self._there), strict=True))
-        ids, positions, self.slots, self.rows = (more.pop(name) for name in ("ids", "positions", "slots", "rows"))
-        self.on_device = _DevicePass(ids, positions, shape.views(self._there[: shape.size]), more)
+        self._table, parts = self._split(numbers)
+        self._parts = dict(zip(self._fill, parts, strict=True))
+        table, parts = self._split(self._there)
+        more = dict(zip(self._fill, parts, strict=True))
+        ids, positions, self.pages, self.rows = (more.pop(name) for name in ("ids", "positions", "pages", "rows"))
+        self.on_device = _DevicePass(ids, positions, shape.views(self._there[: shape.size]), table, more)
 
-    def _split(self, numbers: Any) -> list[Any]:
-        return list(numbers[self.shape.size :].reshape(-1, self.shape.queries))
+    def _split(self, numbers: Any) -> tuple[Any, list[Any]]:
+        end = self.shape.size + self.shape.batch * self._width
+        table = numbers[self.shape.size : end].reshape(self.shape.batch, self._width)
+        return table, list(numbers[end:].reshape(-1, self.shape.queries))
 
     def clear(self) -> None:
         """A pass over nothing."""
         self._layout[:] = 0
+        self._table[:] = PADDING
         for name, part in self._parts.items():
             part[:] = self._fill[name]
 
-    def write(self, inputs: PassInputs, more: Mapping[str, IntArray]) -> None:
-        self.shape.write(inputs.layout, self._layout)
+    def write(
+        self, inputs: PassInputs, layout: TreeLayout, table: NDArray[np.int32], more: Mapping[str, IntArray]
+    ) -> None:
+        """A pass over these inputs.
+
+        Args:
+            inputs: what is to be run.
+            layout: its own, of the sequences that take part.
+            table: their pages, shape `(sequences, width)`.
+            more: further numbers.
+        """
+        self.shape.write(layout, self._layout)
+        self._table[: len(table)] = table
         parts = {"ids": inputs.ids.numpy(), "positions": inputs.positions.numpy(), **more}
         for name, part in self._parts.items():
             count = len(parts[name])
@@ -126,13 +169,15 @@ class DeviceExecutor(Executor):
     can_draw = True
 
     def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
-        super().__init__(attention, device, TreeCache(GRANULE, 1, partial(_spare_bytes, device)))
+        super().__init__(attention, device, PagedCache(partial(_spare_bytes, device)))
+        self.cache: PagedCache
         self._backend = attention
         self._recordings = Recordings(recorder)
         self._reallocations = self.cache.reallocations
+        self._batch = BatchRoom()
         self._ends: dict[frozenset[int], Tensor] = {}
-        self._walked = torch.empty(0)  # places of accepted nodes among those of all trees, shape `(slots, longest)`
-        self._mover: tuple[int, Callable[[Tensor, Tensor], None]] | None = None
+        self._walked = torch.empty(0)  # places of accepted nodes among those of all trees, shape `(taking, longest)`
+        self._mover: tuple[int, Callable[[Tensor, Tensor, Tensor], None]] | None = None
 
     @property
     def failure(self) -> str | None:
@@ -191,8 +236,8 @@ class DeviceExecutor(Executor):
             walks, self._walked, made = self._run(inputs, walk, ("walk", kind, ends), more)
         found = fetched(walks).numpy().astype(np.int64)  # the round's only copy to the host
         paths = {
-            slot: (found[slot, 2 : 2 + found[slot, 0]], int(found[slot, 1]))
-            for slot in range(len(inputs.counts))
+            slot: (found[row, 2 : 2 + found[row, 0]], int(found[row, 1]))
+            for row, slot in enumerate(_taking(inputs))
             if slot in slots and slot not in failed
         }
         self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
@@ -205,7 +250,8 @@ class DeviceExecutor(Executor):
         longest = max(len(path) for path, _ in walks.values())
         places = self._walked[:, :longest].reshape(-1).clamp(max=len(rows) - 1)
         found = rows.index_select(0, places)
-        return {slot: found[slot * longest :][: len(path)] for slot, (path, _) in walks.items()}
+        row_of = {slot: row for row, slot in enumerate(_taking(inputs))}
+        return {slot: found[row_of[slot] * longest :][: len(path)] for slot, (path, _) in walks.items()}
 
     def _follow(self, tokens: Tensor, given: _DevicePass, ends: frozenset[int]) -> tuple[Tensor, Tensor]:
         """Walk along the tokens after the nodes, shape `(queries,)`, and commit.
@@ -216,25 +262,25 @@ class DeviceExecutor(Executor):
         layout, parents = given.layout, given.more["parents"]
         longest = layout.depths.shape[1]
         walks = self._backend.greedy_walk(tokens, given.ids, parents, layout.sequences, self._ends[ends], longest)
-        self._move(layout.sequences, walks)
+        self._move(layout.sequences, walks, given.table)
         return walks, walks[:, 2:].clamp(min=0) + layout.sequences[:, 3:]
 
     @torch.inference_mode()
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         self._check_paths(paths)
         if all(np.array_equal(path, np.arange(len(path))) for path in paths.values()):
-            self.cache.commit(paths)  # nothing moves
+            self.cache.committed({slot: len(path) for slot, path in paths.items()})  # nothing moves
             return
-        slots = max(self.cache.slots, len(self.cache.lengths))  # one may have been opened since the pass
-        sequences = np.zeros((slots, 4), dtype=np.int32)
-        sequences[: len(self.cache.lengths), 0] = self.cache.lengths
-        walks = np.full((slots, 2 + max(map(len, paths.values()))), -1, dtype=np.int32)
-        walks[:, 0] = 0
-        for slot, path in paths.items():
-            walks[slot, 0] = len(path)
-            walks[slot, 2 : 2 + len(path)] = path
-        numbers = sent(np.concatenate([sequences.ravel(), walks.ravel()]), self.device)
-        self._move(numbers[: sequences.size].reshape(sequences.shape), numbers[sequences.size :].reshape(walks.shape))
+        sequences = np.zeros((len(paths), 4), dtype=np.int32)
+        sequences[:, 0] = [self.cache.lengths[slot] for slot in paths]
+        walks = np.full((len(paths), 2 + max(map(len, paths.values()))), -1, dtype=np.int32)
+        for walk, path in zip(walks, paths.values(), strict=True):
+            walk[0] = len(path)
+            walk[2 : 2 + len(path)] = path
+        arrays = sequences, walks, self.cache.table([*paths])
+        ends = np.cumsum([array.size for array in arrays])[:-1].tolist()
+        numbers = sent(np.concatenate([array.ravel() for array in arrays]), self.device).tensor_split(ends)
+        self._move(*(own.reshape(array.shape) for own, array in zip(numbers, arrays, strict=True)))
         self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
     def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
@@ -261,7 +307,7 @@ class DeviceExecutor(Executor):
         self._recordings.forget()
 
     def _view(self, given: _DevicePass) -> TreeView:
-        this_pass = TreePass(given.layout, self._backend.attend_packed)
+        this_pass = TreePass(given.layout, partial(self._backend.attend_packed, table=given.table))
         more = {name: numbers.long() for name, numbers in given.more.items()}
         return TreeView(given.ids.long(), given.positions.long(), this_pass, more)
 
@@ -269,28 +315,28 @@ class DeviceExecutor(Executor):
         self, inputs: PassInputs, work: Callable[[_DevicePass], T], kind: Hashable, more: Mapping[str, Numbers]
     ) -> T:
         check_numbers(inputs, more)
-        starts = [length + staged for length, staged in zip(self.cache.lengths, self.cache.staged, strict=True)]
-        ends = [start + count for start, count in zip(starts, inputs.counts, strict=True)]
-        self.cache.make_room(max(ends))
+        self.cache.make_room_for(inputs.counts)
         if self._reallocations != self.cache.reallocations:
             self._recordings.forget_passes()
             self._reallocations = self.cache.reallocations
-        nodes = node_room(int(inputs.layout.nodes.max()))
-        shape = PackedShape(self.cache.slots, nodes, bucket(inputs.layout.queries))
-        key = ("pass", kind, shape)
+        taking = _taking(inputs)
+        layout, table = inputs.layout.of_some(taking), self.cache.table(taking)
+        width, nodes = table.shape[1], node_room(int(layout.nodes.max(initial=0)))
+        shape = PackedShape(self._batch.of(len(taking)), nodes, bucket(layout.queries))
+        key = ("pass", kind, shape, width)
         found = self._recordings.find(key)
         if found is None:
-            # what is padding is written behind all sequences' rows
-            fill = {"rows": self.cache.capacity - 1, **{name: numbers.padding for name, numbers in more.items()}}
-            memory = _Memory(shape, fill, self.device)
+            fill = {name: numbers.padding for name, numbers in more.items()}
+            memory = _Memory(shape, width, fill, self.device)
             memory.clear()
             memory.send()
             found = self._recordings.record(key, memory, lambda: self._work(memory, work), on_cache=True)
-        slots = np.repeat(np.arange(len(inputs.counts)), inputs.counts)
-        rows = np.concatenate([np.arange(*of) for of in zip(starts, ends, strict=True)])
+        _, rows = self.cache.next_rows(inputs.counts)
+        which = np.repeat(np.arange(len(taking)), [inputs.counts[slot] for slot in taking])
+        places = {"pages": table[which, rows // PAGE_ROWS], "rows": rows % PAGE_ROWS}
         memory = found.inputs
         memory.wait()
-        memory.write(inputs, {"slots": slots, "rows": rows, **{name: one.values for name, one in more.items()}})
+        memory.write(inputs, layout, table, {**places, **{name: one.values for name, one in more.items()}})
         memory.send()
         if found.repeat is None:
             out: T = self._work(memory, work)
@@ -301,14 +347,19 @@ class DeviceExecutor(Executor):
         return out
 
     def _work(self, memory: _Memory, work: Callable[[_DevicePass], T]) -> T:
-        self.cache.stage_at(memory.slots.long(), memory.rows.long())
+        self.cache.stage_at(memory.pages.long(), memory.rows.long())
         return work(memory.on_device)
 
-    def _move(self, sequences: Tensor, walks: Tensor) -> None:
+    def _move(self, sequences: Tensor, walks: Tensor, table: Tensor) -> None:
         """Commit to the cache, with a mover that is made once for its buffers."""
         if self._mover is None or self._mover[0] != self.cache.reallocations:
             self._mover = (self.cache.reallocations, self._backend.mover(self.cache.buffers()))
-        self._mover[1](sequences, walks)
+        self._mover[1](sequences, walks, table)
+
+
+def _taking(inputs: PassInputs) -> list[int]:
+    """The slots that take part in a pass: its batch is of these alone, in their order."""
+    return [slot for slot, count in enumerate(inputs.counts) if count]
 
 
 def executor_for(attention: AttentionBackend, device: torch.device, recorder: Recorder | None = None) -> Executor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from talon_core.attention import AttentionBackend, TreeLayout
-from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.cache import KeyValueCache, TreeCache
 from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
 from talon_core.runtime.recording import PassRecorder, Walks
@@ -97,7 +97,7 @@ class Executor(ABC):
     can_walk: bool = False
     can_draw: bool = False
 
-    def __init__(self, attention: AttentionBackend, device: torch.device, cache: TreeCache) -> None:
+    def __init__(self, attention: AttentionBackend, device: torch.device, cache: KeyValueCache) -> None:
         self.attention = attention
         self.device = device
         self.cache = cache
@@ -172,7 +172,7 @@ class Executor(ABC):
         if busy:
             raise ValueError(f"slot {busy[0]} has staged nodes; commit them before more of its text is read")
         start, count = self.cache.lengths[slots[0]], max(counts)
-        self.cache.stage_prompts(slots, count)
+        self.cache.stage_prompts(slots, counts)
         this_pass: Pass
         if as_trees:
             this_pass = TreePass(TreeLayout.chain(start, count), self.attention.attend)
@@ -338,6 +338,7 @@ class HostExecutor(Executor):
 
     def __init__(self, attention: AttentionBackend, device: torch.device, recorder: PassRecorder | None = None) -> None:
         super().__init__(attention, device, TreeCache())
+        self.cache: TreeCache
         self._recorder = recorder
         self._passes = RepeatedPasses(recorder, self.cache) if recorder is not None else None
         self._move: tuple[tuple[int, int], Callable[[int, int, IntArray], None]] | None = None

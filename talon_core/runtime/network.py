@@ -41,8 +41,8 @@ class NetworkTarget(Target):
         """The executor of the target's own passes, with the keys and values of the committed texts in its cache.
 
         While a drafter is asked it may run layers of the target with it, which see these and stage rows behind them.
-        They are given up before it answers (`TreeCache.committed`, 0 rows), and may be counted again when it is asked
-        for more of the same tree (`TreeCache.restage`).
+        They are given up before it answers (`KeyValueCache.committed`, 0 rows), and may be counted again when it is
+        asked for more of the same tree (`KeyValueCache.restage`).
         """
 
     @abstractmethod

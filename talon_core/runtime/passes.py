@@ -41,7 +41,7 @@ class Pass(ABC):
         Args:
             query: shape `(rows, heads, queries, head_dim)`, as the model has it.
             key: what the cache's `update` gave for this layer, which each layer calls in each pass, with the keys and
-                values that it made. Shape `(sequences, kv_heads, capacity, head_dim)`.
+                values that it made. Shape `(sequences, kv_heads, capacity, head_dim)`, or of pages.
             value: likewise.
             scale: as in `AttentionBackend.attend`, and so are the others.
 

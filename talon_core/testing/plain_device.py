@@ -28,7 +28,10 @@ class PlainDevice(DeviceBackend):
         softcap: float | None = None,
         window: int | None = None,
         sinks: Tensor | None = None,
+        table: Tensor | None = None,
     ) -> Tensor:
+        if table is not None:
+            key, value = _in_one_piece(key, table), _in_one_piece(value, table)
         out = query.new_zeros((*query.shape[:2], value.shape[3]))
         group = query.shape[0] // key.shape[1]
         for sequence, (_, nodes, first, start) in enumerate(layout.sequences.tolist()):
@@ -62,14 +65,22 @@ class PlainDevice(DeviceBackend):
             walk[: 2 + len(path)] = torch.tensor([len(path), token, *path])
         return walks
 
-    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
-        def move(sequences: Tensor, walks: Tensor) -> None:
-            for sequence, (walk, prefix) in enumerate(zip(walks.tolist(), sequences[:, 0].tolist(), strict=True)):
+    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
+        def move(sequences: Tensor, walks: Tensor, table: Tensor) -> None:
+            for pages, walk, prefix in zip(table.long(), walks.tolist(), sequences[:, 0].tolist(), strict=True):
                 path = torch.tensor(walk[2 : 2 + walk[0]], dtype=torch.int64)
+                source, target = prefix + path, prefix + torch.arange(len(path))
                 for buffer in buffers:
-                    buffer[sequence, :, prefix : prefix + len(path)] = buffer[sequence, :, prefix + path]
+                    rows = buffer.shape[2]
+                    kept = buffer[pages[source // rows], :, source % rows]
+                    buffer[pages[target // rows], :, target % rows] = kept
 
         return move
+
+
+def _in_one_piece(buffer: Tensor, table: Tensor) -> Tensor:
+    """Rows of pages, `(pages, heads, rows, size)`, by sequence: `(batch, heads, capacity, size)`."""
+    return buffer[table.long()].transpose(1, 2).flatten(2, 3)
 
 
 def _visible(layout: PackedLayout, sequence: int, window: int | None) -> Tensor:

@@ -201,9 +201,9 @@ class TapedBackend(DeviceBackend):
     ) -> Tensor:
         return _step(self._backend.greedy_walk, best, tokens, parents, sequences, ends, longest)
 
-    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
+    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
         move = self._backend.mover(buffers)
-        return lambda sequences, walks: _step(move, sequences, walks)
+        return lambda *numbers: _step(move, *numbers)
 
 
 def _step(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -33,9 +33,11 @@ if "--smoke" in sys.argv and not any(Path("/dev").glob("nvidia[0-9]*")):
 sys.path.insert(0, str(Path(__file__).parent.parent))  # where pytest finds `talon_tests` too
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from schedule_ways import measured, ways_of
+from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core.attention import TreeLayout
@@ -46,6 +48,7 @@ from talon_core.drafter import Frontier, Part
 from talon_core.hf.target import HFTarget
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
+from talon_core.runtime.pages import PAGE_ROWS
 from talon_core.runtime.recording import CudaGraphs
 from talon_core.tree import TokenTree
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
@@ -224,9 +227,10 @@ class Bench:
         ways = {f"sdpa_{name}": way for name, way in pytorch_ways(*given).items()}
         source = torch.empty(2**30 if self.on_gpu else 2**20, dtype=torch.int8, device=self.device)
         target = torch.empty_like(source)
+        pages, table = self._in_pages(torch.stack([key, value]))
         functions: dict[str, Callable[[], Any]] = {
             "copy": lambda: target.copy_(source),
-            "triton": lambda: tree_attention_triton(query, key, value, packed, scale=scale),
+            "triton": lambda: tree_attention_triton(query, *pages, packed, scale=scale, table=table),
             **ways,
             **flashinfer_way(*given),
         }
@@ -241,6 +245,16 @@ class Bench:
             "fastest_sdpa_over_triton": min(times[name] for name in ways) / times["triton"],
             "teraflops": 4e-12 * heads * nodes * (context + nodes) * dim / times["triton"],
         }
+
+    def _in_pages(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of one sequence as a cache has them, in pages that stand anywhere, and the table of these."""
+        count = -(-rows.shape[3] // PAGE_ROWS)
+        padded = F.pad(rows[:, 0], (0, 0, 0, count * PAGE_ROWS - rows.shape[3]))  # (2, kv_heads, rows, head_dim)
+        table = torch.from_numpy(self.rng.permutation(count)).to(self.device)
+        own = padded.unflatten(2, (count, PAGE_ROWS)).transpose(1, 2)
+        pages = own.new_empty(own.shape)
+        pages[:, table] = own
+        return pages, table.int()[None]
 
     @torch.inference_mode()
     def model(self) -> dict[str, float]:

@@ -391,6 +391,17 @@ def test_a_kept_text_is_given_up_where_there_is_no_room_beside_it():
     assert slots.take(np.array([5, 5]), 20, {}) == (Place(0, 0, 0), [1, 0])
 
 
+def test_a_long_sequence_costs_those_beside_it_nothing_where_the_target_counts_so():
+    def let_in(**options):
+        slots = Slots(most_rows=1000, **options)
+        assert slots.missing(1001) == 1
+        assert slots.missing(1000) is None
+        return [slots.take(np.array([7]), room, {}) is not None for room in (900, *[10] * 12)].count(True)
+
+    assert let_in() == 1  # every slot has as many rows as the longest
+    assert let_in(rows_of=lambda rooms: sum(rooms.values())) == 11
+
+
 def test_what_was_handed_in_before_or_does_not_fit_is_refused():
     own, small = engine(None), engine(None, rows=20)
     done = own.submit(Request(np.array([0]), 3))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from talon_kernels.commit_path import BufferTable, commit_path
 from talon_kernels.commit_path.native import NativeMover
 from talon_tests.interpreter import guarded_copy
+from talon_tests.pages import paged
 
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float64]
 
@@ -154,6 +155,26 @@ def test_long_paths_overwrite_nothing_they_still_need(device, length, skipped, d
 
 
 @pytest.mark.parametrize("backend", ["triton", "reference"])
+@pytest.mark.parametrize("page", [1, 8, 64])
+def test_rows_in_pages_move_as_rows_in_one_piece(device, backend, page):
+    """From page to page and within one; sequences have pages in any order, and one has none."""
+    prefixes, nodes = [5, 63, 0, 100, 16], [30, 20, 0, 63, 7]
+    taken = [[0, 2, 3, 29], [0, 1, 2, 19], [], [0, *range(3, 63, 2)], list(range(7))]
+    used = [prefix + count for prefix, count in zip(prefixes, nodes, strict=True)]
+    rows = [noise((5, 2, 170, 16), torch.bfloat16, device, 1), noise((5, 3, 170, 7), torch.bfloat16, device, 2)]
+    case = {"prefixes": prefixes, "nodes": nodes, "paths": taken, "longest": 40}
+    pages, table = paged(rows, used, page, seed=3)
+    moved = [own.clone() for own in pages]
+    commit_path(moved, *numbers(case, device), table, backend=backend)
+    commit_path(rows, *numbers(case, device), backend="reference")
+    expected, same = paged(rows, used, page, seed=3)
+    assert torch.equal(table, same)
+    assert not torch.equal(bits(moved[0]), bits(pages[0]))
+    for mine, theirs in zip(moved, expected, strict=True):
+        assert torch.equal(bits(mine), bits(theirs))
+
+
+@pytest.mark.parametrize("backend", ["triton", "reference"])
 def test_the_tree_of_seven(device, backend):
     #        0
     #      /   \
@@ -243,6 +264,7 @@ def test_the_cpu_takes_the_reference_and_says_so_where_triton_is_asked_for(monke
 BUFFER = torch.zeros(2, 1, 5, 3)
 SEQUENCES = torch.zeros(2, 4, dtype=torch.int32)
 WALKS = torch.zeros(2, 3, dtype=torch.int32)
+TABLE = torch.zeros(2, 1, dtype=torch.int32)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +277,7 @@ WALKS = torch.zeros(2, 3, dtype=torch.int32)
         (lambda: BufferTable([BUFFER.transpose(2, 3)]), "last stride 3; it must be 1"),
         (lambda: BufferTable([BUFFER.expand(2, 4, 5, 3)]), r"buffer 0 .* none may be 0"),
         (lambda: BufferTable([BUFFER, BUFFER]), "buffer 1 starts where buffer 0 does; each must be given once"),
-        (lambda: commit_path([BUFFER], SEQUENCES[:1], WALKS), r"batch is 2; got \(1, 4\) and \(2, 3\)"),
+        (lambda: commit_path([BUFFER], SEQUENCES[:1], WALKS), r"batch of the buffers is 2; got \(1, 4\) and \(2, 3\)"),
         (lambda: commit_path([BUFFER], SEQUENCES, WALKS[:1]), r"got \(2, 4\) and \(1, 3\)"),
         (lambda: commit_path([BUFFER], SEQUENCES, WALKS[:, :1]), r"got \(2, 4\) and \(2, 1\)"),
         (
@@ -267,6 +289,13 @@ WALKS = torch.zeros(2, 3, dtype=torch.int32)
             r"walks must be contiguous .* strides \(1, 2\)",
         ),
         (lambda: commit_path([BUFFER], SEQUENCES.to("meta"), WALKS), "on cpu, where the buffers are; .* on meta"),
+        (lambda: commit_path([BUFFER], SEQUENCES, WALKS, TABLE[:1]), r"batch of the table is 1; got \(2, 4\)"),
+        (lambda: commit_path([BUFFER], SEQUENCES, WALKS, TABLE.long()), "table must be contiguous int32"),
+        (lambda: commit_path([BUFFER], SEQUENCES, WALKS, TABLE), "a page has 5 rows; that must be a power of two"),
+        (
+            lambda: commit_path([BUFFER, torch.zeros(2, 1, 4, 3)], SEQUENCES, WALKS, TABLE),
+            r"pages have \[4, 5\] rows; they must have the same number",
+        ),
         (lambda: commit_path([BUFFER], SEQUENCES, WALKS, backend="magic"), "no backend 'magic' .* triton, reference"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from talon_core.attention import PackedShape, TreeLayout
 from talon_kernels.tree_attention.reference import tree_attention_reference
+from talon_tests.pages import paged
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -97,6 +98,11 @@ def check(got, query, key, value, layout, **options):
     assert (got[:, :queries] - truth).abs().max().item() <= allowed
 
 
+def used_rows(layout, batch):
+    """How many rows each sequence has; more than the layout has have none."""
+    return [*(layout.prefix_lengths + layout.nodes).tolist(), *[0] * (batch - len(layout.parents))]
+
+
 def buffers(layout, heads, kv_heads, head_dim, value_dim, dtype, device="cpu", spare=2, seed=0, strided=False, more=0):
     """Query, key and value; NaN where nobody wrote, in `more` sequences and behind the queries too."""
     random = torch.Generator().manual_seed(seed)
@@ -113,8 +119,7 @@ def buffers(layout, heads, kv_heads, head_dim, value_dim, dtype, device="cpu", s
         query = filled(heads, layout.queries + more, head_dim)
         key, value = filled(batch, kv_heads, capacity, head_dim), filled(batch, kv_heads, capacity, value_dim)
     query[:, layout.queries :] = torch.nan
-    used = [*(layout.prefix_lengths + layout.nodes), *[0] * more]
-    for row, end in enumerate(used):
+    for row, end in enumerate(used_rows(layout, batch)):
         key[row, :, end:] = value[row, :, end:] = torch.nan
     return query, key, value
 
@@ -144,6 +149,7 @@ def cases(draw):
         merged=draw(st.sampled_from([1, 2, 4, 16])),
         more=draw(st.sampled_from([0, 0, 3])),
         strided=draw(st.booleans()),
+        page=draw(st.sampled_from([None, 64, 64, 128])),
         seed=draw(st.integers(0, 99)),
     )
 
@@ -158,11 +164,15 @@ def run(case, device):
     if case.sinks:
         options["sinks"] = torch.linspace(-1, 2, case.heads).to(case.dtype).to(device)
     layout = packed(case.layout, device, case.more, 5 * case.more, case.more)
+    kept = key, value
+    if case.page is not None:
+        (key, value), options["table"] = paged([key, value], used_rows(case.layout, len(key)), case.page, case.seed)
     with pytest.MonkeyPatch.context() as patch:
         if device.type == "cpu":
             patch.setattr(kernels, "merged_rows", lambda rows: case.merged)
         got = tree_attention_triton(query, key, value, layout, programs=case.programs, **options)
-    check(got, query, key, value, case.layout, **options)
+    options.pop("table", None)
+    check(got, query, *kept, case.layout, **options)
 
 
 @pytest.mark.slow
@@ -175,8 +185,40 @@ def test_it_has_the_error_of_its_type(device, case):
 
 def case_of(layout, **options):
     plain = {"heads": 4, "kv_heads": 2, "head_dim": 16, "value_dim": 16, "dtype": torch.float32, "window": None}
-    rest = {"softcap": None, "sinks": False, "programs": 8, "merged": 1, "more": 0, "strided": False, "seed": 1}
+    rest = {
+        "softcap": None,
+        "sinks": False,
+        "programs": 8,
+        "merged": 1,
+        "more": 0,
+        "strided": False,
+        "seed": 1,
+        "page": None,
+    }
     return SimpleNamespace(layout=layout, **{**plain, **rest, **options})
+
+
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize(("page", "dtype", "strided"), [(64, torch.bfloat16, False), (256, torch.float32, True)])
+def test_pages_in_any_order_give_the_bits_of_rows_in_one_piece(device, page, dtype, strided, window):
+    """Trees begin in a page and end in the next one, prefixes end with a page, and a sequence may have no page."""
+    layout = layout_of([60, 128, 0, 300], [SEVEN, [-1, *[0] * 69], [], SEVEN], [0, 3, 0, 2])
+    query, key, value = buffers(layout, 2, 1, 64, 80, dtype, device, strided=strided, more=1)
+    options = {"scale": 0.2, "window": window, "programs": 5}
+    expected = tree_attention_triton(query, key, value, packed(layout, device, batch=1), **options)
+    assert expected[:, : layout.queries].isfinite().all()
+    (keys, values), table = paged([key, value], used_rows(layout, 5), page, seed=0)
+    got = tree_attention_triton(query, keys, values, packed(layout, device, batch=1), table=table, **options)
+    assert torch.equal(got[:, : layout.queries], expected[:, : layout.queries])
+
+
+@pytest.mark.parametrize("rows", [1, 16, 32, 48, 96])
+def test_pages_that_would_cut_a_tile_are_refused(device, rows):
+    layout = packed(layout_of([5], [SEVEN]), device)
+    query, key = torch.zeros(2, 7, 64, device=device).half(), torch.zeros(9, 1, rows, 64, device=device).half()
+    table = torch.zeros(1, 9, dtype=torch.int32, device=device)
+    with pytest.raises(ValueError, match=f"a page has {rows} rows; that must be a power of two and at least 64"):
+        tree_attention_triton(query, key, key, layout, scale=1.0, table=table)
 
 
 @pytest.mark.parametrize("programs", [1, 20])

@@ -1,6 +1,6 @@
 """How the work of tree attention is divided: evenly, in pieces of one line, and on the device as on the host."""
 
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talon_core.attention import TreeLayout
+from talon_core.runtime.pages import PAGE_ROWS
 from talon_kernels.compiling import MOST_OF_IDEAL
 from talon_kernels.tree_attention import cutting
 from talon_kernels.tree_attention.cutting import Blocks, blocks, segments, starts_at
@@ -117,3 +118,12 @@ def test_trees_alone_are_work_as_well():
 @given(rows=st.sampled_from([16, 32, 64, 128]))
 def test_rows_are_merged_in_whole_parts(rows):
     assert rows % cutting.merged_rows(rows) == 0
+
+
+def test_a_page_is_as_large_as_the_largest_tile_of_keys():
+    """Tiles are cut by no page then; of larger ones more would be unused where texts end."""
+    dims, rows = (16, 64, 80, 128, 192, 256), (1, 16, 32, 64, 128)
+    kinds, types = ("other", "hopper", "amd"), (torch.bfloat16, torch.float16, torch.float32)
+    cuts = [blocks(dim, dim, count, dtype, kind) for dim, count, kind, dtype in product(dims, rows, kinds, types)]
+    assert max(cut.keys for cut in cuts) == PAGE_ROWS
+    assert all(PAGE_ROWS % cut.keys == 0 for cut in cuts)

@@ -70,10 +70,14 @@ for prefix, nodes, capacity, room in ((0, 1, 16, 1), (1, 14, 100, 16), (16, 15, 
     packed = shape.views(torch.from_numpy(numbers))
     query = torch.empty(16, 8, 64, dtype=torch.bfloat16).transpose(0, 1)
     key = torch.empty((2, 2, capacity, 64), dtype=torch.bfloat16)
-    tree_attention_triton(query, key, key, packed, scale=0.1 * nodes, window=prefix + 1, softcap=1.0 + nodes)
-    table = BufferTable([key, key.clone()][: 1 + nodes % 2])
+    options = {"scale": 0.1 * nodes, "window": prefix + 1, "softcap": 1.0 + nodes}
+    pages, table = torch.empty((9, 2, 64, 64), dtype=torch.bfloat16), torch.zeros(2, capacity, dtype=torch.int32)
+    tree_attention_triton(query, key, key, packed, **options)
+    tree_attention_triton(query, pages, pages, packed, table=table, **options)
+    known = BufferTable([key, key.clone()][: 1 + nodes % 2])
     walks = torch.zeros(2, 2 + nodes, dtype=torch.int32)
-    commit_path_triton(table.slabs, table.word, packed.sequences, walks)
+    commit_path_triton(known.slabs, known.word, packed.sequences, walks)
+    commit_path_triton(known.slabs, known.word, packed.sequences, walks, table, 6)
     flat = torch.zeros(2 * nodes, dtype=torch.int32)
     greedy_walk_triton(flat.long(), flat, flat, packed.sequences, torch.zeros(nodes, dtype=torch.int32), nodes)
 for name, found in keys.items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from talon_core import TokenTree
 from talon_core.runtime import recordings
-from talon_core.runtime.cache import TreeCache, bucket
-from talon_core.runtime.device import GRANULE, DeviceExecutor, node_room
+from talon_core.runtime.cache import KeyValueCache, bucket
+from talon_core.runtime.device import PATIENCE, DeviceExecutor, node_room
 from talon_core.runtime.executor import TreeView
+from talon_core.runtime.pages import PAGE_ROWS
 from talon_core.runtime.results import FEWEST_ROWS, SharedResults
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
@@ -101,23 +103,58 @@ def test_batches_that_come_and_go_are_recorded_about_once_for_each_size() -> Non
     assert (
         executor.cache.reallocations <= 10
     )  # for most requests they would be others if they were no larger than asked
+    print("REC", recorder.recorded, len(sizes), executor.cache.reallocations)
     assert recorder.recorded <= 2 * len(sizes) <= 40
+
+
+class NotesBatches(PlainDevice):
+    """Notes for how many sequences each pass has room."""
+
+    def __init__(self) -> None:
+        self.rooms: list[int] = []
+
+    def attend_packed(self, *given: Any, **options: Any) -> Tensor:
+        self.rooms.append(len(given[3].sequences))
+        return super().attend_packed(*given, **options)
+
+
+def test_small_batches_that_stay_get_no_room_for_the_large_one_before_them() -> None:
+    """By that room trees are cut into tiles. A single pass over few sequences is no reason to record all anew."""
+    backend = NotesBatches()
+    executor = DeviceExecutor(backend, CPU)
+    tree = TokenTree([1, 2], [-1, 0], [0.0, 0.0])
+    for slot in range(20):
+        executor.cache.open(slot, 200)
+
+    def rooms(*slots: int) -> list[int]:
+        backend.rooms.clear()
+        inputs = executor.inputs(dict.fromkeys(slots, (tree, 0)))
+        executor.walk(inputs, partial(attended, executor.cache), "attended", slots, frozenset())
+        return backend.rooms
+
+    assert rooms(7) == [1]  # and not for seven others
+    assert rooms(*range(20)) == [64]
+    for _ in range(PATIENCE):
+        assert rooms(3, 19) == [64]
+    assert rooms(19, 3) == rooms(5) == [4]
+    assert rooms(*range(20)) == [64]
+    assert executor.cache.lengths[:4] == [2, 2, 2, 2 + PATIENCE + 1]
 
 
 def test_a_text_that_takes_all_its_room_needs_no_other_buffers() -> None:
     executor, recorder = recorded()
-    executor.cache.open(0, GRANULE)
-    executor.cache.make_room(0)
-    executor.cache.lengths[0] = GRANULE - 3
+    executor.cache.open(0, 2 * PAGE_ROWS)
+    executor.cache.stage_prompts([0], [2 * PAGE_ROWS - 3])
+    executor.cache.lengths[0] = 2 * PAGE_ROWS - 3
     before = executor.cache.reallocations
     for _ in range(3):
         tree = TokenTree([1], [-1], [0.0])
         executor.walk(executor.inputs({0: (tree, 0)}), partial(attended, executor.cache), "attended", [0], frozenset())
-    assert executor.cache.lengths == [GRANULE]
+    assert executor.cache.lengths == [2 * PAGE_ROWS]
     assert (executor.cache.reallocations, recorder.recorded) == (before, 1)
 
 
-def attended(cache: TreeCache, view: TreeView) -> tuple[Tensor]:
+def attended(cache: KeyValueCache, view: TreeView) -> tuple[Tensor]:
     """States of a model of one layer, to whose attention nobody listens."""
     states = STATES[view.ids]
     keys, values = cache.update(states[None, None], states[None, None], 0)

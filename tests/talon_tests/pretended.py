@@ -175,10 +175,10 @@ class PretendedBackend(DeviceBackend):
     def greedy_walk(self, *arguments: Any) -> Tensor:
         return launched(self._backend.greedy_walk, *arguments)
 
-    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor], None]:
+    def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
         with _disable_current_modes():
             move = self._backend.mover([_here(buffer) for buffer in buffers])
-        return lambda sequences, walks: launched(move, sequences, walks)
+        return lambda *numbers: launched(move, *numbers)
 
 
 def launched(function: Callable[..., Any], *arguments: Any) -> Any:

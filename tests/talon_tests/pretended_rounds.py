@@ -66,7 +66,7 @@ def of_rounds(
 ) -> dict[str, Any]:
     """What the rounds behind the first ones ask, so that neither prompts nor what is made once is among it."""
     found = []
-    for tokens in (SHORT, SHORT, LONG):  # the first makes what is made once
+    for tokens in (LONG, SHORT, LONG):  # the first makes what is made once
         pretended.forget()
         results = decoder.generate(prompts, max_new_tokens=tokens, **options)
         passes = {

@@ -20,7 +20,7 @@ class BufferTable:
 
     Attributes:
         buffers: what it was made of.
-        batch: sequences in each of them.
+        batch: sequences in each of them, or pages.
         word: bytes that are moved at a time, 8, 4, 2 or 1: the most that the place of every row is a multiple of.
         slabs: each head of each buffer, cut into slabs of at most `SLAB` words of every row: address, strides of batch
             and capacity in words, words of a row; shape `(slabs, 4)`, int64, on the buffers' device.
@@ -54,6 +54,18 @@ class BufferTable:
                     address = buffer.data_ptr() + self.word * (head * per_head + left)
                     slabs.append((address, per_sequence, per_row, min(SLAB, width - left)))
         self.slabs = torch.tensor(slabs, dtype=torch.int64).reshape(-1, 4).to(self.buffers[0].device)
+
+    @property
+    def rows(self) -> int:
+        """Rows of each page, if the buffers are of pages.
+
+        Raises:
+            ValueError: if they differ in that.
+        """
+        found = {buffer.shape[2] for buffer in self.buffers}
+        if len(found) > 1:
+            raise ValueError(f"pages have {sorted(found)} rows; they must have the same number in all buffers")
+        return found.pop()
 
 
 def _strides(buffer: Tensor) -> list[int]:

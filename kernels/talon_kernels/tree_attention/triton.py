@@ -8,6 +8,10 @@ programs as the GPU holds at a time, so all begin at once and end at once. A pro
 writes its result; where a piece begins or ends among them, they are a share, and a second kernel merges the shares.
 Where pieces begin follows from numbers of the layout that the host need not know: launches depend on shapes alone, so
 they can be captured.
+
+Keys and values are in pages of a power of two rows, and a table says which pages a sequence has. Tiles of the prefix
+begin where pages do or between, so each is in one page, whose number is read while the tile before it is joined. A tile
+of the tree may be in two.
 """
 
 # The body of a kernel is in Triton's language, with types of its own.
@@ -30,6 +34,7 @@ from torch import Tensor
 
 from talon_core.attention import PackedLayout
 from talon_kernels.occupancy import AMD, Multiprocessor, nvidia
+from talon_kernels.paging import one_page_each, page_bits
 from talon_kernels.tree_attention.cutting import Blocks, blocks, merged_rows, width
 
 MOST_DIMS = 256
@@ -159,19 +164,22 @@ def _finish(top, total, out, sinks, result, place, head, live, heads, DIM: tl.co
 # What varies from call to call is not specialised: it would be compiled anew.
 @triton.jit(
     do_not_specialize=[
-        *("depths", "bits", "layout", "batch", "kv_heads", "window", "nodes_stride", "words"),
-        *("query_head", "query_row", "key_batch", "key_head", "key_row", "value_batch", "value_head", "value_row"),
+        *("depths", "bits", "layout", "table", "batch", "kv_heads", "window", "nodes_stride", "words"),
+        *("table_stride", "page_bits", "query_head", "query_row"),
+        *("key_page", "key_head", "key_row", "value_page", "value_head", "value_row"),
     ]
 )
 def attend(
-    query, key, value, depths, bits, nodes_stride, words,
-    query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row, factor, cap,
+    query, key, value, depths, bits, table, nodes_stride, words, table_stride, page_bits,
+    query_head, query_row, key_page, key_head, key_row, value_page, value_head, value_row, factor, cap,
     sinks, result, outs, tops, totals, layout, batch, kv_heads, window,
     HEAD_DIM: tl.constexpr, HEAD_WIDTH: tl.constexpr, UNIT: tl.constexpr, CAPPED: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr, GROUP: tl.constexpr,
     BATCH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """A program's piece of the line; grid `(programs,)`. Strides are in units of `UNIT` numbers.
+    """A program's piece of the line; grid `(programs,)`. Strides of what it attends with are in units of `UNIT`.
+
+    Row `r` of a sequence is row `r % 2**page_bits` of the page that the table has at `r >> page_bits`.
 
     Of the tiles of rows that a piece has, others may have keys of the first and of the last. What it finds for these it
     writes to `outs`, `(2 * programs, ROWS, VALUE_DIM)`: relative to `tops` and not yet divided by `totals`, both
@@ -200,8 +208,8 @@ def attend(
         place = (start + index).to(tl.int64)
         head = kv_head * GROUP + (first_row + m) % GROUP
         q = _read(query + (head * query_head * UNIT)[:, None], place, live, query_row, UNIT, HEAD_DIM, HEAD_WIDTH)
-        its_key = key + (sequence.to(tl.int64) * key_batch + kv_head * key_head) * UNIT
-        its_value = value + (sequence.to(tl.int64) * value_batch + kv_head * value_head) * UNIT
+        its_key, its_value = key + kv_head * key_head * UNIT, value + kv_head * value_head * UNIT
+        its_pages = table + sequence.to(tl.int64) * table_stride
         its_depths = depths + sequence.to(tl.int64) * nodes_stride
         oldest = prefix - window + 1  # the first position that a row sees
         if WINDOWED:
@@ -213,22 +221,29 @@ def attend(
         end = tl.minimum(end, middle + last // KEYS + 1)  # a node's ancestors stand before it
 
         n = tl.arange(0, KEYS)
+        in_page = (1 << page_bits) - 1
         top = tl.full([ROWS], -float("inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
         out = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
         # What is `seen` is said in terms of `n`, as loads run ahead and what they share with it is kept in registers.
+        page = tl.load(its_pages + (begin * KEYS >> page_bits), mask=begin < middle, other=0).to(tl.int64)
         for tile in range(begin, tl.minimum(middle, end)):
-            keys = tile * KEYS + n
-            k = _read(its_key, keys, keys < prefix, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
-            v = _read(its_value, keys, keys < prefix, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
+            inside = tile * KEYS + n < prefix
+            row = (tile * KEYS & in_page) + n
+            k = _read(its_key + page * key_page * UNIT, row, inside, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+            v = _read(its_value + page * value_page * UNIT, row, inside, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
+            following = tile + 1
+            page = tl.load(its_pages + (following * KEYS >> page_bits), mask=following < middle, other=0).to(tl.int64)
             seen = (n < prefix - tile * KEYS)[None, :]
             if WINDOWED:
                 seen = seen & (n[None, :] >= (oldest - tile * KEYS)[:, None])
             top, total, out = _join(q, k, v, seen, top, total, out, factor, cap, CAPPED)
         for tile in range(tl.maximum(begin, middle) - middle, end - middle):
             keys = tile * KEYS + n
-            k = _read(its_key, prefix + keys, keys < nodes, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
-            v = _read(its_value, prefix + keys, keys < nodes, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
+            row = (prefix + keys) & in_page
+            pages = tl.load(its_pages + (prefix + keys >> page_bits), mask=keys < nodes, other=0).to(tl.int64)[:, None]
+            k = _read(its_key + pages * key_page * UNIT, row, keys < nodes, key_row, UNIT, HEAD_DIM, HEAD_WIDTH)
+            v = _read(its_value + pages * value_page * UNIT, row, keys < nodes, value_row, UNIT, VALUE_DIM, VALUE_WIDTH)
             word = tile * KEYS // 32
             ancestors = tl.load(bits + place * words + word, mask=live, other=0)[:, None] >> tile * KEYS % 32
             if KEYS == 64:  # two words; where there is no second one, there are no nodes for it either
@@ -334,6 +349,7 @@ def tree_attention_triton(
     softcap: float | None = None,
     window: int | None = None,
     sinks: Tensor | None = None,
+    table: Tensor | None = None,
     programs: int | None = None,
 ) -> Tensor:
     """Shapes as in `tree_attention`, of one type; head dimensions up to 256.
@@ -343,20 +359,25 @@ def tree_attention_triton(
 
     Args:
         query: as there, and so are the others that nothing is said of.
-        key: as there.
-        value: as there.
+        key: as there, or with a table pages of rows, shape `(pages, kv_heads, rows, head_dim)`.
+        value: likewise, with its own head size.
         layout: who may attend to whom, on the device of the tensors.
         scale: as there.
         softcap: as there.
         window: as there.
         sinks: as there.
+        table: the pages of each sequence, as in `DeviceBackend.attend_packed`; None if it has its rows in one piece.
         programs: among how many to divide the work; None is as many as the GPU holds at a time.
 
     Returns:
         Shape `(heads, queries, value_dim)`. In memory the heads stand last but one, as an output projection reads them.
+
+    Raises:
+        ValueError: if a head is too large, or a page has no power of two rows, or fewer than a tile of keys.
     """
     heads, queries, head_dim = query.shape
-    batch, kv_heads, _, value_dim = value.shape
+    _, kv_heads, rows, value_dim = value.shape
+    batch = len(layout.sequences)
     if max(head_dim, value_dim) > MOST_DIMS:
         raise ValueError(f"triton's heads have up to {MOST_DIMS} dimensions, not {max(head_dim, value_dim)}")
     result = query.new_zeros((queries, heads, value_dim))
@@ -365,14 +386,19 @@ def tree_attention_triton(
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     group, gpu = heads // kv_heads, _gpu(query.device)
     cut = blocks(head_dim, value_dim, triton.cdiv(queries, batch) * group, query.dtype, gpu.kind)
+    if table is None:
+        table, in_bits = one_page_each(batch, query.device)
+    else:
+        in_bits = page_bits(rows, cut.keys)
     tiles = kv_heads * (triton.cdiv(queries * group, cut.rows) + batch)  # at most
     strides = (*query.stride()[:2], *key.stride()[:3], *value.stride()[:3])
     unit = gcd(16, head_dim, value_dim)
     if any(stride % unit for stride in strides):
         unit = 1
     factor, cap = (scale * LOG2E.value, 0.0) if softcap is None else (scale / softcap, softcap * LOG2E.value)
-    numbers = (layout.depths.stride(0), layout.bits.stride(0), *(stride // unit for stride in strides), factor, cap)
-    own = (query, key, value, layout.depths, layout.bits, *numbers)
+    steps = (layout.depths.stride(0), layout.bits.stride(0), table.stride(0))
+    numbers = (*steps, in_bits, *(stride // unit for stride in strides), factor, cap)
+    own = (query, key, value, layout.depths, layout.bits, table, *numbers)
     sizes = (layout.sequences, batch, kv_heads, 0 if window is None else window)
     constants = _constants(value_dim, group, batch, cut, window is not None)
     every = {**_own_constants(head_dim, unit, softcap is not None), **constants, **_options(cut, gpu.kind)}
@@ -486,7 +512,7 @@ def _compiled(
     plain = batch == 1
     types = dict.fromkeys(("query", "key", "value", "sinks", "result"), f"*{name}")
     types |= dict.fromkeys(("outs", "tops", "totals"), "*fp32") | {"factor": "fp32", "cap": "fp32"}
-    types |= dict.fromkeys(("depths", "bits", "layout"), "*i32")
+    types |= dict.fromkeys(("depths", "bits", "layout", "table"), "*i32")
     constants = _constants(value_dim, group, batch, cut, not plain) | ({"sinks": None} if plain else {})
     parts = [(attend, _own_constants(dim, gcd(16, dim, value_dim), not plain), _options(cut, kind))]
     if group == 4 and not marks["between"]:  # it knows no types of queries and no rows beside its own
