@@ -64,7 +64,7 @@ RECORDED = ("--nodes", "24", "--depth", "10", "--least", "0.005")
 SMALL = ("--width", "16", "--nodes", "8", "--depth", "5", "--least", "0.005")
 """Of a trace with whole laws, which would take gigabytes otherwise."""
 
-SIZES = ("--batches", "1", "--nodes", "1,2,3,4,6,8,12,16,24,32,48,64")
+SIZES = ("--batches", "1", "--nodes", "1,2,3,4,6,8,16,32,64", "--repetitions", "3")
 """That are measured: one text decodes at a time."""
 
 
@@ -77,6 +77,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--best", type=int, default=20, help="how many are decoded with at each temperature")
     parser.add_argument("--drafters", nargs="*", default=DRAFTERS, metavar="SPEC")
+    parser.add_argument("--laws-drafters", nargs="*", metavar="SPEC", help="likewise for those rules; by default all")
     parser.add_argument("--temperatures", nargs="*", type=float, default=(0.0, 1.0), metavar="T")
     parser.add_argument("--work", type=Path, default=None, help="keep traces and results here, and go on from them")
     parser.add_argument("--until", choices=STEPS, default=STEPS[-1], help="the last step; with --work")
@@ -119,9 +120,10 @@ def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
 
 def _traces(options: argparse.Namespace, temperature: float) -> Iterator[tuple[str, bool]]:
     """Drafters, and whether whole laws are recorded."""
-    for laws in (False, True) if temperature else (False,):
-        for drafter in options.drafters:
-            yield drafter, laws
+    yield from ((drafter, False) for drafter in options.drafters)
+    if temperature:
+        of_laws = options.drafters if options.laws_drafters is None else options.laws_drafters
+        yield from ((drafter, True) for drafter in of_laws)
 
 
 def methods_of(registry: Registry, laws: bool, reads_texts: bool = False) -> list[str]:
@@ -234,7 +236,8 @@ def _decoded(options: argparse.Namespace, temperature: float, rows: Sequence[Map
     best = [row for laws in kinds for row in [row for row in rows if row["laws"] == laws][: options.best // len(kinds)]]
     methods = [f"{row['drafter']} / {row['method'].replace('/', ' / ')}" for row in best]
     folder = options.work / f"bench-{temperature:g}"
-    _talon("bench", "run", *methods, *_texts(options, options.limit, temperature), "--out", str(folder))
+    texts = _texts(options, options.limit, temperature)
+    _talon("bench", "run", *methods, *texts, "--warmup", "1", "--out", str(folder))
     compared = _talon("bench", "compare", str(folder), "--json")
     return {"compared": compared["all"], "environment": compared.get("environment")}
 
