@@ -74,6 +74,7 @@ def forest_grower(policy: TreePolicy) -> ForestGrower | None:
         return next(number for number, one in enumerate(classes) if method in vars(one))
 
     changed = any(place(one) < place(other) for one, other in ALIKE.items())
+    changed |= any(place(hook) < place("grow_forest") for hook in policy.hooks)
     return None if changed or policy.children != "deterministic" else policy
 
 

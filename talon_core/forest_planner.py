@@ -77,4 +77,5 @@ def forest_planner(policy: TreePolicy) -> ForestPlanner | None:
     def place(method: str) -> int:
         return next(number for number, one in enumerate(classes) if method in vars(one))
 
-    return None if any(place(method) < place("plan") for method in ("width", "grow", "finish")) else policy
+    grows = "width", "grow", "finish", *policy.hooks
+    return None if any(place(method) < place("plan") for method in grows) else policy

@@ -36,8 +36,8 @@ def log_odds_of(logp: Any, most: float) -> FloatArray:
     """
     below = np.minimum(logp, -1e-9)
     odds: FloatArray = below - np.log(-np.expm1(below))
-    np.maximum(odds, -most, out=odds)  # of so few numbers sooner done than by `clip`
-    return np.minimum(odds, most, out=odds)
+    cut: FloatArray = np.minimum(np.maximum(odds, -most), most)  # of so few numbers sooner done than by `clip`
+    return cut
 
 
 def log_sigmoid(odds: FloatArray) -> FloatArray:

@@ -93,6 +93,10 @@ class TreePolicy(ABC):
     purpose: ClassVar[str] = ""
     """What it is for, in a few words, under which `talon list` shows it with others; without, under "other"."""
 
+    hooks: ClassVar[tuple[str, ...]] = ()
+    """Further methods that its trees hang on: a subclass that overrides one grows other trees, and where trees of many
+    texts are grown at once it is asked for its own."""
+
     paper: ClassVar[str] = ""
     """Where it was published, as "arXiv 2601.07353"; empty if nowhere."""
 

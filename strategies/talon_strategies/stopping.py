@@ -27,6 +27,7 @@ class StoppingChain(TreePolicy):
     """
 
     purpose = "chains that stop by confidence"
+    hooks = ("stops",)
 
     length: int
     """Most drafted tokens, at least 1; an attrs field."""
@@ -127,9 +128,7 @@ class PlannedChain(StoppingChain, ForestPlanner):
     def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
         return len(tree) >= self.planned
 
-    def plan(self) -> TreePlan | None:
-        if type(self).stops is not PlannedChain.stops:  # a subclass has changed when it stops
-            return None
+    def plan(self) -> TreePlan:
         return TreePlan(PlainChain(self.length, self.offered), self.planned)
 
     def observe(self, round_: Round) -> None:

@@ -124,8 +124,8 @@ class TalonCost(CostAware):
     def looked_at(self) -> int:
         """How many candidates of each node are worth a look.
 
-        The k-th likeliest has a probability of at most 1 / k, so beyond the inverse of a node's price none is worth
-        it. A power of two, as passes of drafters may be recorded by their width.
+        The k-th likeliest has a probability of at most 1 / k, so beyond the inverse of what the first nodes cost in
+        the mean none is worth it. A power of two, as passes of drafters may be recorded by their width.
         """
         verifying = self.known.verifying
         nodes = min(WIDTH, len(verifying) - 1)

@@ -244,7 +244,7 @@ def _made_policy(registry: Registry, given: Any) -> tuple[Any, TreePolicy]:
     try:
         return spec, cast(TreePolicy, _made(registry, "tree policy", spec))
     except ValueError as error:
-        if spec == given:
+        if not isinstance(given, str) or spec == given:
             raise
         raise ValueError(f"preset '{parse_spec(given)[0]}': {error}") from error
 

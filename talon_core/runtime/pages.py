@@ -151,8 +151,7 @@ class PagedCache(KeyValueCache):
 
     def _take(self, ends: Mapping[int, int]) -> None:
         """Let slots have pages for so many rows each; a slot that has more keeps them."""
-        ends = {slot: end for slot, end in ends.items() if end > PAGE_ROWS * len(self._pages[slot])}
-        if not ends:
+        if all(end <= PAGE_ROWS * len(self._pages[slot]) for slot, end in ends.items()):
             return
         for slot, end in ends.items():
             if end > self._rooms[slot]:  # a text is longer than was thought: do not come back soon
@@ -162,7 +161,7 @@ class PagedCache(KeyValueCache):
         if wanted > self._count:
             self._grow(wanted)
         self._width = max(self._width, bucket(max(map(_pages_of, self._rooms.values()))))
-        for slot, end in ends.items():
+        for slot, end in ends.items():  # those that had enough, too: where nothing is kept, growing takes all pages
             missing = _pages_of(end) - len(self._pages[slot])
             taken = np.array([self._free.pop() for _ in range(missing)], dtype=np.int32)
             self._pages[slot] = np.append(self._pages[slot], taken)

@@ -1,6 +1,6 @@
 """Trees at some positions of several texts, which grow together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -129,6 +129,7 @@ class Grown:
         widest: the most candidates of a node that were looked at.
         kept: which nodes are verified, shape `(nodes,)`.
         selected: whether the policy has selected them.
+        faults: how it has broken its contract, by tree; see `check`.
     """
 
     texts: SeveralTexts
@@ -138,6 +139,7 @@ class Grown:
     widest: int
     kept: NDArray[np.bool_]
     selected: bool
+    faults: Mapping[int, PluginError]
 
     @classmethod
     def at(cls, growing: GrowingForest, texts: SeveralTexts, positions: IntArray, vocab_size: int) -> "Grown":
@@ -150,7 +152,7 @@ class Grown:
             vocab_size: the target's.
 
         Raises:
-            PluginError: if the policy breaks its contract; the message names it.
+            PluginError: if the policy breaks its contract for all of them; the message names it.
             ValueError: if it has been shown what was changed since it was recorded.
         """
         asking = _Asking(growing, texts, positions)
@@ -160,23 +162,23 @@ class Grown:
                 if len(widths):
                     growing.grow(*asking.offered(widths))
             kept = growing.finish()
-            for fault in growing.faults.values():
-                raise fault
         except PluginError:  # what a changed file has led to is not the policy's fault
             if asking.layers:
                 rows = np.concatenate([layer.rows for layer in asking.layers])
                 texts.check(rows, asking.widest, vocab_size)
             raise
-        return cls(texts, positions, growing.forest, asking.layers, asking.widest, kept, growing.selected)
+        found = texts, positions, growing.forest, asking.layers, asking.widest, kept
+        return cls(*found, growing.selected, dict(growing.faults))
 
     def cut(self, depth: int) -> "Grown | None":
         """The trees as they are where nothing deeper than so many layers can be used.
 
-        None where that is not simply a part of these: where nodes were selected, or layers hold nodes of many depths.
+        None where that is not simply a part of these: where nodes were selected, layers hold nodes of many depths, or a
+        tree has ended with a fault.
         """
         layers = self.forest.layers
         by_depth = ((one.depths == place).all() for place, one in enumerate(layers))
-        if self.selected or not all(by_depth):
+        if self.selected or self.faults or not all(by_depth):
             return None
         own = layers[: depth + 1]
         sizes = sum(np.bincount(layer.trees, minlength=len(self.positions)) for layer in own)
@@ -253,14 +255,18 @@ class Grown:
         return found
 
     def check(self, trees: NDArray[np.bool_], vocab_size: int) -> None:
-        """Refuse what was looked at for some of the trees, if it was changed.
+        """Refuse what was looked at for some of the trees, if it was changed, and faults in these.
 
         Raises:
             ValueError: if it was.
+            PluginError: if the policy has broken its contract in one of them.
         """
         if self.layers:
             rows = np.concatenate([layer.rows[trees[layer.trees]] for layer in self.layers])
             self.texts.check(rows, self.widest, vocab_size)
+        for tree, fault in self.faults.items():
+            if trees[tree]:
+                raise fault
 
     def drafts(self, tree: int) -> bool:
         """Whether the drafter is asked for a tree."""

@@ -212,6 +212,8 @@ class Planned(_Growing):
             which = self._planned(policy, position)
             grown, context = self._grown[which], text.prompt_tokens + position - first
             tree = position - int(grown.positions[0])
+            if tree in grown.faults:
+                grown.check(np.arange(len(grown.positions)) == tree, self._vocab_size)
             step = int(grown.steps[tree])
             self._steps[position], self._where[position] = step, (which, tree)
             spans = () if costs is None else grown.spans(tree, costs, context, position - asked)

@@ -31,7 +31,7 @@ def profile(tmp_path: Path) -> Callable[..., str]:
     def write(name: str, verify: float = 1.0, draft: float | None = 0.25) -> str:
         tables = {} if draft is None else {"draft_table": Table("draft", {(1, 1): draft, (64, 16): draft})}
         table = Table("verify", {(1, 1, 1): verify, (64, 1, 1): verify})
-        machine = dict.fromkeys(MACHINE, "any")
+        machine = {**dict.fromkeys(MACHINE, "any"), "gpu": ["any"], "threads": 1}
         model = {"name": "a model", "parameters": 7, "weights_sha256": "0" * 64}
         made = Profile(name, "measured", machine, model, None, {}, table, **tables)
         file = tmp_path / f"{name}.json"

@@ -11,7 +11,7 @@ from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import forest_grower, serve_alike
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.tree import TokenTree
-from talon_strategies import Chain, DynamicDepth, Eagle2, Heuristic, Talon
+from talon_strategies import Chain, DynamicDepth, Eagle2, Heuristic, Svip, Talon
 
 SCORES = st.sampled_from([-np.inf, -3.0, -2.0, -1.0, 0.0]) | st.floats(-5, 0)
 
@@ -91,6 +91,14 @@ class Listening(Talon):
 
 
 @attrs.frozen
+class Stopping(Svip):
+    name = "stopping"
+
+    def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
+        return len(tree) > 1
+
+
+@attrs.frozen
 class Wider(Talon):
     name = "wider"
 
@@ -99,9 +107,9 @@ class Wider(Talon):
 
 
 def test_a_policy_has_the_ability_unless_a_subclass_has_changed_what_it_does() -> None:
-    for able in (Talon(), Chain(), Eagle2()):
+    for able in (Talon(), Chain(), Eagle2(), DynamicDepth()):
         assert forest_grower(able) is able
-    for not_able in (Heuristic(), DynamicDepth(), Listening(), Wider()):
+    for not_able in (Heuristic(), Listening(), Wider(), Stopping()):
         assert forest_grower(not_able) is None
 
 

@@ -157,6 +157,24 @@ class Trial:
                     assert torch.equal(held(self.cache, slot, layer, which, len(rows)), content(rows, layer, which))
 
 
+def test_a_slot_with_pages_and_no_rows_has_pages_when_the_pool_has_grown():
+    cache = PagedCache()
+    for slot in (0, 1):
+        cache.open(slot, 10)
+    write(cache, {0: [1, 2, 3]})
+    cache.committed({0: 0})
+    assert len(cache.pages[0]) == 1
+    before = cache.reallocations
+    write(cache, {0: [4, 5], 1: [*range(10, 400)]})
+    assert cache.reallocations > before
+    assert PADDING not in cache.pages[0]
+    assert not {*cache.pages[0]} & {*cache.pages[1]}
+    for slot, rows in ((0, [4, 5]), (1, [*range(10, 400)])):
+        for layer in LAYERS:
+            for which in (0, 1):
+                assert torch.equal(held(cache, slot, layer, which, len(rows)), content(rows, layer, which))
+
+
 @pytest.mark.parametrize("spare", [0, 10**9])
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())

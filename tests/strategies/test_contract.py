@@ -14,7 +14,7 @@ from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import check_tree_policy, draft_trees
 from talon_core.tree import TokenTree
-from talon_strategies import Chain, Talon
+from talon_strategies import Chain, GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, SpecKV, Talon
 
 
 @attrs.frozen
@@ -189,6 +189,17 @@ def test_a_subclass_with_other_trees_does_not_plan():
 
     assert forest_planner(Plans()) is not None
     assert forest_planner(Never()) is None
+
+
+@pytest.mark.parametrize("policy", [GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, SpecKV])
+def test_a_chain_that_stops_elsewhere_does_not_plan(policy):
+    @attrs.frozen
+    class Elsewhere(policy):
+        def stops(self, tree, candidates):
+            return len(tree) > 1
+
+    assert forest_planner(policy()) is not None
+    assert forest_planner(Elsewhere()) is None
 
 
 @attrs.frozen

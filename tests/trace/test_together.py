@@ -222,6 +222,40 @@ class Greedy(Eagle2):
         return ForestGrowth(np.zeros(2, dtype=np.int64))
 
 
+@attrs.frozen
+class GreedyAtTimes(Talon):
+    """Drafts a tree deeper than its budget allows where its root is this token."""
+
+    name = "greedy-at-times"
+    at: int = 0
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        growth = super().grow_forest(forest, candidates)
+        wrong = forest.tokens[: forest.size][candidates.trees[growth.chosen // candidates.width]] == self.at
+        again = growth.chosen[wrong][:1]
+        return ForestGrowth(np.concatenate([growth.chosen, again]), growth.frontier)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_what_is_wrong_counts_where_a_round_begins_and_nowhere_else(planned: bool) -> None:
+    shipped = read_trace(SHIPPED)
+    texts = [*shipped]
+    done = Replay(shipped).text(parse_method("talon", shipped, load_registry()), texts[0])
+    roots = {int(one.tree.tokens[0]) for one in done.rounds}
+    others = [token for token in texts[0].ids[texts[0].prompt_tokens - 1 : -1].tolist() if token not in roots]
+
+    def tried(at: int) -> Any:
+        policy: TreePolicy = GreedyAtTimes(at=at)
+        method = Method("greedy-at-times", Planning(policy) if planned else policy, Match())
+        return together(Replay(shipped), method, SeveralTexts(texts[:1]))
+
+    found = tried(others[0])
+    assert found is not None
+    assert len(found.replayed()[0].rounds) == len(done.rounds)
+    with pytest.raises(PluginError, match="chose the same candidate twice"):
+        tried(max(roots))
+
+
 def test_what_is_wrong_for_a_forest_names_the_policy() -> None:
     shipped = read_trace(SHIPPED)
     with pytest.raises(PluginError, match=r"tree policy 'greedy' .*Greedy\) chose the same candidate twice"):
