@@ -81,7 +81,7 @@ class Watched:
 
 
 @attrs.frozen
-class SpecKV(StoppingChain, ForestPlanner):
+class SpecKV(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
     """Drafts a chain of the length that promises most by a small network (SpecKV, arXiv 2605.02888).
 
     The network predicts which share a of a chain of gamma tokens is accepted, from how sure the drafter was along a

@@ -55,7 +55,7 @@ class StoppingChain(TreePolicy):
         """
 
 
-class SteadyChain(StoppingChain, ForestGrower):
+class SteadyChain(StoppingChain, ForestGrower):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
     """A chain that ends by what is known of its nodes alone, whatever became of those before it.
 
     A subclass says once, for one chain and for many, which of them end: NumPy's functions take both.
@@ -103,7 +103,7 @@ class PlainChain(SteadyChain):
         return ended
 
 
-class PlannedChain(StoppingChain, ForestPlanner):
+class PlannedChain(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
     """A chain whose length is planned before it is drafted, by what was accepted of those before it.
 
     A round in which nothing was drafted teaches nothing.
