@@ -1,16 +1,20 @@
-"""A device backend by the definitions, in plain PyTorch and slow, for tests on a CPU."""
+"""A device backend by the definitions, in plain PyTorch, for tests on a CPU."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from talon_core.attention import DeviceBackend, PackedLayout
+from talon_core.tree import IntArray
 
 
 class PlainDevice(DeviceBackend):
-    """Computes what its docstrings say, one sequence after the other."""
+    """Computes what its docstrings say: scores of all rows, those that a query may not see masked, softmax, sum."""
 
     name = "plain-device"
 
@@ -30,22 +34,28 @@ class PlainDevice(DeviceBackend):
         sinks: Tensor | None = None,
         table: Tensor | None = None,
     ) -> Tensor:
+        packed = _Queries.of(layout)
+        seen = torch.from_numpy(packed.visible(window))[:, None]  # (batch, 1, queries, rows)
+        batch, _, _, rows = seen.shape
         if table is not None:
+            table = table[:batch, : -(-rows // key.shape[2])]  # of the pages that are read
             key, value = _in_one_piece(key, table), _in_one_piece(value, table)
-        out = query.new_zeros((*query.shape[:2], value.shape[3]))
+        key, value = key[:batch, :, :rows], value[:batch, :, :rows]
+        value = value.masked_fill(~seen.any(2)[..., None], 0.0)  # what nobody sees may be NaN
         group = query.shape[0] // key.shape[1]
-        for sequence, (_, nodes, first, start) in enumerate(layout.sequences.tolist()):
-            own = slice(start, start + nodes - first)
-            seen = _visible(layout, sequence, window)  # (queries, rows)
-            rows = seen.shape[1]
-            score = query[:, own] @ key[sequence, :, :rows].repeat_interleave(group, 0).transpose(1, 2) * scale
-            if softcap is not None:
-                score = softcap * torch.tanh(score / softcap)
-            score = score.masked_fill(~seen, -torch.inf)
-            if sinks is not None:
-                score = torch.cat([score, sinks[:, None, None].expand(-1, len(seen), 1)], dim=-1)
-            prob = torch.softmax(score, dim=-1)[..., :rows]
-            out[:, own] = prob @ value[sequence, :, :rows].repeat_interleave(group, 0)
+        own = query.new_zeros((*packed.padded, len(query), query.shape[2]))  # (batch, queries, heads, size)
+        own[packed.sequence, packed.at] = query[:, packed.place].transpose(0, 1)
+        own = own.transpose(1, 2).unflatten(1, (-1, group)).flatten(2, 3)  # (batch, heads of keys, rows, size)
+        score = (own @ key.transpose(2, 3) * scale).unflatten(2, (group, -1)).flatten(1, 2)
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        score = score.masked_fill(~seen, -torch.inf)
+        if sinks is not None:
+            score = torch.cat([score, sinks[:, None, None].expand(*score.shape[:3], 1)], dim=-1)
+        prob = torch.softmax(score, dim=-1)[..., :rows].unflatten(1, (-1, group)).flatten(2, 3)
+        summed = (prob @ value).unflatten(2, (group, -1)).flatten(1, 2)  # (batch, heads, queries, size)
+        out = query.new_zeros((*query.shape[:2], value.shape[3]))
+        out[:, packed.place] = summed[packed.sequence, :, packed.at].transpose(0, 1)
         return out
 
     def greedy_walk(
@@ -67,13 +77,13 @@ class PlainDevice(DeviceBackend):
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
         def move(sequences: Tensor, walks: Tensor, table: Tensor) -> None:
-            for pages, walk, prefix in zip(table.long(), walks.tolist(), sequences[:, 0].tolist(), strict=True):
-                path = torch.tensor(walk[2 : 2 + walk[0]], dtype=torch.int64)
-                source, target = prefix + path, prefix + torch.arange(len(path))
-                for buffer in buffers:
-                    rows = buffer.shape[2]
-                    kept = buffer[pages[source // rows], :, source % rows]
-                    buffer[pages[target // rows], :, target % rows] = kept
+            sequence, at = _each_of(walks[:, 0].numpy())
+            prefix = sequences[:, 0].long()[sequence]
+            source, target = prefix + walks[sequence, 2 + at], prefix + torch.from_numpy(at)
+            for buffer in buffers:
+                rows = buffer.shape[2]
+                kept = buffer[table[sequence, source // rows].long(), :, source % rows]
+                buffer[table[sequence, target // rows].long(), :, target % rows] = kept
 
         return move
 
@@ -83,14 +93,56 @@ def _in_one_piece(buffer: Tensor, table: Tensor) -> Tensor:
     return buffer[table.long()].transpose(1, 2).flatten(2, 3)
 
 
-def _visible(layout: PackedLayout, sequence: int, window: int | None) -> Tensor:
-    """Which rows of the buffers each query of one sequence sees, from the packed numbers alone."""
-    prefix, nodes, first, start = layout.sequences[sequence].tolist()
-    words = np.ascontiguousarray(layout.bits[start : start + nodes - first].numpy())
-    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :nodes].astype(bool)
-    seen = np.concatenate([np.ones((len(bits), prefix), dtype=bool), bits], axis=1)
-    depths = layout.depths[sequence, :nodes].numpy()
-    at = np.concatenate([np.arange(prefix), prefix + depths])
-    if window is not None:
-        seen &= (prefix + depths[first:])[:, None] - at < window
-    return torch.from_numpy(seen)
+def _each_of(counts: NDArray[np.integer[Any]]) -> tuple[IntArray, IntArray]:
+    """For so many things of each sequence, one after the other: whose each is, and which of those it is."""
+    sequence = np.repeat(np.arange(len(counts)), counts)
+    return sequence, np.arange(len(sequence)) - np.repeat(counts.cumsum() - counts, counts)
+
+
+@attrs.frozen(eq=False)
+class _Queries:
+    """The queries of a packed layout, of all sequences one after the other.
+
+    Attributes:
+        layout: in which they are.
+        padded: how many sequences there are, and queries of the one that has most.
+        sequence: of each query, shape `(queries,)`.
+        at: its number among those of its sequence, likewise.
+        place: where it is among the queries of all, likewise.
+    """
+
+    layout: PackedLayout
+    padded: tuple[int, int]
+    sequence: IntArray
+    at: IntArray
+    place: IntArray
+
+    @classmethod
+    def of(cls, layout: PackedLayout) -> "_Queries":
+        _, nodes, first, start = layout.sequences.numpy().astype(np.int64).T
+        counts = nodes - first
+        sequence, at = _each_of(counts)
+        return cls(layout, (len(counts), int(counts.max(initial=0))), sequence, at, start[sequence] + at)
+
+    def visible(self, window: int | None) -> NDArray[np.bool_]:
+        """Which rows of the buffers each query sees, from the packed numbers alone, shape `(batch, queries, rows)`.
+
+        Rows behind a tree's last node are seen by none; a query that is only there to fill up sees the first row.
+        """
+        prefix, nodes, first, _ = self.layout.sequences.numpy().astype(np.int64).T
+        depths, most = self.layout.depths.numpy(), int((prefix + nodes).max(initial=1))
+        node = np.arange(most) - prefix[:, None]  # which node of its tree a row has, below 0 in the prefix
+        inside = (node >= 0) & (node < nodes[:, None])
+        node = np.where(inside, node, 0)
+        words = np.ascontiguousarray(self.layout.bits.numpy()[self.place])
+        bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
+        own = np.take_along_axis(bits, node[self.sequence], axis=1) & inside[self.sequence]
+        own |= (np.arange(most) < prefix[:, None])[self.sequence]
+        if window is not None:
+            row_at = np.where(inside, prefix[:, None] + np.take_along_axis(depths, node, axis=1), np.arange(most))
+            query_at = prefix[self.sequence] + depths[self.sequence, first[self.sequence] + self.at]
+            own &= query_at[:, None] - row_at[self.sequence] < window
+        seen = np.zeros((*self.padded, most), dtype=bool)
+        seen[:, :, 0] = True
+        seen[self.sequence, self.at] = own
+        return seen
