@@ -1,7 +1,7 @@
 """What the next layer is likely to bring, by what followed the nodes that were drafted from before."""
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 import attrs
@@ -31,15 +31,20 @@ class Seen:
 
     def __init__(self, *first: tuple[float, ...]) -> None:
         self._rows: deque[list[float]] = deque(maxlen=LATEST)
-        self._rising: list[float] | None = None  # all of them; None where others have been added since
-        self._sums: list[float] = []  # of the last of these, the last 1, the last 2, ...
+        self._rising: list[float] = []  # all of them
+        self._sums: list[float] = []  # of the last 0, 1, 2, ... of these; empty where others have been added since
         self.add(np.array(first).reshape(-1, BEST))
 
     def add(self, prob: FloatArray) -> None:
         """Nodes that were seen, and the probabilities of their candidates, falling, shape `(nodes, width)`."""
-        if len(prob):
-            self._rows.extend(prob[:, :BEST].tolist())
-            self._rising = None
+        for row in prob[:, :BEST].tolist():
+            if len(self._rows) == LATEST:
+                for oldest in self._rows[0]:
+                    del self._rising[bisect_left(self._rising, oldest)]
+            self._rows.append(row)
+            for newest in row:
+                insort(self._rising, newest)
+            self._sums = []
 
     def gain(self, reach: float, price: float) -> float:
         """What the candidates of a node are expected to bring, see `Following.gains`.
@@ -48,8 +53,7 @@ class Seen:
             reach: how likely the node is reached, more than 0.
             price: of a candidate, in tokens.
         """
-        if self._rising is None:
-            self._rising = sorted(itertools.chain.from_iterable(self._rows))
+        if not self._sums:
             self._sums = [0.0, *itertools.accumulate(reversed(self._rising))]
         worth_it = len(self._rising) - bisect_right(self._rising, max(price, 0.0) / reach)
         return max(reach * self._sums[worth_it] - worth_it * price, 0.0) / max(len(self._rows), 1)
