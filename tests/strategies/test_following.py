@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from talon_strategies.following import BEST, FIRST, LATEST, SURE, Following, Seen
 
@@ -37,3 +39,22 @@ def test_before_anything_is_seen_more_is_expected_of_sure_nodes():
     gains = Following().gains(np.array([0.1, 0.9]), np.array([1.0, 1.0]), price=0.0)
     assert gains == pytest.approx([sum(FIRST[0]), sum(FIRST[1])])
     assert len(FIRST[0]) == len(FIRST[1]) == BEST
+
+
+PROB = st.integers(0, 8).map(lambda eighths: eighths / 8)  # so that equal ones come often
+
+
+@given(st.lists(st.lists(st.lists(PROB, min_size=2, max_size=4), max_size=5), max_size=60), PROB)
+def test_what_is_expected_after_a_node_counts_the_latest_ones_alone(
+    added: list[list[list[float]]], price: float
+) -> None:
+    seen = Seen((0.5, 0.25, 0.125))
+    rows = [[0.5, 0.25, 0.125]]
+    for nodes in added:
+        width = min(map(len, nodes), default=0)
+        falling = [sorted(node[:width], reverse=True) for node in nodes]
+        seen.add(np.array(falling).reshape(len(nodes), width))
+        rows += [node[:BEST] for node in falling]
+        latest = rows[-LATEST:]
+        expected = sum(max(0.5 * prob - price, 0.0) for node in latest for prob in node) / len(latest)
+        assert seen.gain(0.5, price) == pytest.approx(expected)
