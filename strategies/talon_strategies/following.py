@@ -1,9 +1,5 @@
 """What the next layer is likely to bring, by what followed the nodes that were drafted from before."""
 
-import itertools
-from bisect import bisect_left, bisect_right, insort
-from collections import deque
-
 import attrs
 import numpy as np
 
@@ -30,41 +26,36 @@ class Seen:
     """
 
     def __init__(self, *first: tuple[float, ...]) -> None:
-        self._rows: deque[list[float]] = deque(maxlen=LATEST)
-        self._rising: list[float] = []  # all of them
-        self._sums: list[float] = []  # of the last 0, 1, 2, ... of these; empty where others have been added since
-        self.add(np.array(first).reshape(-1, BEST))
+        self.prob = np.array(first).reshape(-1, BEST)
+        """Probabilities of the best candidates of each node, falling, 0 behind them, shape `(seen, BEST)`."""
+        self._rising: FloatArray | None = None  # all of them; None where others have been added since
+        self._sums = np.zeros(1)  # of the last of these, the last 1, the last 2, ...
 
     def add(self, prob: FloatArray) -> None:
         """Nodes that were seen, and the probabilities of their candidates, falling, shape `(nodes, width)`."""
-        for row in prob[:, :BEST].tolist():
-            if len(self._rows) == LATEST:
-                for oldest in self._rows[0]:
-                    del self._rising[bisect_left(self._rising, oldest)]
-            self._rows.append(row)
-            for newest in row:
-                insort(self._rising, newest)
-            self._sums = []
+        if not len(prob):
+            return
+        best = prob[-LATEST:, :BEST]
+        if best.shape[1] < BEST:
+            best = np.pad(best, ((0, 0), (0, BEST - best.shape[1])))
+        self.prob = np.concatenate([self.prob, best])[-LATEST:]
+        self._rising = None
 
-    def gain(self, reach: float, price: float) -> float:
-        """What the candidates of a node are expected to bring, see `Following.gains`.
+    def gains(self, reach: FloatArray, price: float) -> FloatArray:
+        """What the candidates of nodes are expected to bring, see `Following.gains`.
 
         Args:
-            reach: how likely the node is reached, more than 0.
+            reach: how likely each node is reached, more than 0, shape `(nodes,)`.
             price: of a candidate, in tokens.
         """
-        if not self._sums:
-            self._sums = [0.0, *itertools.accumulate(reversed(self._rising))]
-        worth_it = len(self._rising) - bisect_right(self._rising, max(price, 0.0) / reach)
-        return max(reach * self._sums[worth_it] - worth_it * price, 0.0) / max(len(self._rows), 1)
-
-    @property
-    def prob(self) -> FloatArray:
-        """The probabilities of the best candidates of each node, falling, 0 behind them, shape `(seen, BEST)`."""
-        found = np.zeros((len(self._rows), BEST))
-        for own, row in zip(found, self._rows, strict=True):
-            own[: len(row)] = row
-        return found
+        if self._rising is None:
+            self._rising = self.prob.flatten()
+            self._rising.sort()
+            self._sums = np.zeros(len(self._rising) + 1)
+            self._rising[::-1].cumsum(out=self._sums[1:])
+        worth_it = len(self._rising) - self._rising.searchsorted(max(price, 0.0) / reach, side="right")
+        brought: FloatArray = reach * self._sums.take(worth_it) - worth_it * price
+        return np.maximum(brought, 0.0) / max(len(self.prob), 1)
 
 
 @attrs.define(eq=False)
@@ -95,7 +86,7 @@ class Following:
             unsure.add(prob[~sure])
             seen_sure.add(prob[sure])
 
-    def gains(self, own: FloatArray, reach: FloatArray, price: float) -> list[float]:
+    def gains(self, own: FloatArray, reach: FloatArray, price: float) -> FloatArray:
         """What the candidates of each of some nodes are expected to bring above what they cost, in tokens.
 
         A candidate of probability x after a node that is reached with probability r brings r x tokens; it is verified
@@ -107,10 +98,10 @@ class Following:
             price: of a node, in tokens.
 
         Returns:
-            For each node, at least 0.
+            For each node, at least 0, shape `(nodes,)`.
         """
         unsure, sure = self.seen
-        return [
-            (sure if mine >= SURE else unsure).gain(reached, price)
-            for mine, reached in zip(own.tolist(), reach.tolist(), strict=True)
-        ]
+        if len(own) == 1:
+            return (sure if own[0] >= SURE else unsure).gains(reach, price)
+        found: FloatArray = np.where(own >= SURE, sure.gains(reach, price), unsure.gains(reach, price))
+        return found

@@ -1,7 +1,5 @@
 """TALON's tree with a price for each node and layer, and no knob."""
 
-import itertools
-
 import attrs
 import numpy as np
 from attrs.validators import ge
@@ -192,14 +190,16 @@ class TalonCost(CostAware):
         if len(known.drafting) >= self.depth or not len(own):
             return NOTHING
         gains = self.learnt.following.gains(own, reach, price)
-        order = sorted(range(len(gains)), key=gains.__getitem__, reverse=True)  # of equals the earlier is first
-        sums = [*itertools.accumulate(gains[node] for node in order)]
+        order = (-gains).argsort(kind="stable")  # of equals the earlier is first
+        sums = gains.take(order).cumsum().tolist()
         best, most = 0, 0.0
         for size in sizes_up_to(len(own), self.sizes).tolist():
             surplus = sums[size - 1] - rate * self.layer(size, width)
             if surplus > most:
                 best, most = size, surplus
-        return np.array(sorted(order[:best]), dtype=np.int64)
+        chosen = order[:best]
+        chosen.sort()
+        return chosen
 
     def finish(self, tree: TokenTree) -> TokenTree:
         if len(tree) == 1 + self.known.nodes or len(tree) == 1:

@@ -57,4 +57,4 @@ def test_what_is_expected_after_a_node_counts_the_latest_ones_alone(
         rows += [node[:BEST] for node in falling]
         latest = rows[-LATEST:]
         expected = sum(max(0.5 * prob - price, 0.0) for node in latest for prob in node) / len(latest)
-        assert seen.gain(0.5, price) == pytest.approx(expected)
+        assert seen.gains(np.array([0.5]), price) == pytest.approx([expected])
