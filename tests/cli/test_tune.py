@@ -300,7 +300,7 @@ def test_a_profile_must_be_of_the_traces_drafter_and_know_it(tune: Any) -> None:
         ((*PROFILE, "--search", "mu=0.1..2"), "'mu' cannot be searched in 0.1..2.0: with 2.0,"),
         ((*PROFILE, "--save", "talon"), "a preset cannot be called 'talon'"),
         ((*PROFILE, "--save", "default"), "the preset 'default' comes with TALON"),
-        ((*PROFILE, "--save", "nowhere/mine.json"), "there is no such folder"),
+        ((*PROFILE, "--save", "nowhere/mine.json"), "it must be a file in a folder that exists"),
         ((*PROFILE, "--save", "here/mine"), "a preset's file is called as the preset is"),
         ((*PROFILE, "--save", "./chain.json"), "a preset cannot be called 'chain'"),
         ((*PROFILE, "--save", "./ngram.json"), "a preset cannot be called 'ngram', as a registered drafter is"),
