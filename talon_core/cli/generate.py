@@ -13,6 +13,7 @@ from talon_core.cli.lanes import check_timeline, write_timeline
 from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, stderr, summary
 from talon_core.cli.streams import current
 from talon_core.decoding.loading import BATCH_SIZE
+from talon_core.defaults import AUTO
 from talon_core.paths import check_file, utf8, write_whole
 from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
@@ -46,7 +47,7 @@ def generate(
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
     schedule: opts.Schedule = opts.DEFAULT_SCHEDULE,
-    draft_on: opts.DraftOn = opts.DEFAULT_PLACE,
+    draft_on: opts.DraftOn = AUTO,
     lossy: opts.Lossy = False,
     attention: opts.Attention = None,
     max_new_tokens: Annotated[

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from talon_core.plugins.presets import find_preset
+from talon_core.plugins.presets import find_preset, known_presets
 from talon_core.plugins.registry import load_registry
 from talon_core.profiles.profile import Profile, Table
 from talon_core.profiles.store import find_profile, save_profile
@@ -228,6 +228,16 @@ def test_ctrl_c_saves_nothing(tune: Any, monkeypatch: pytest.MonkeyPatch, own_da
     assert "interrupted; nothing is saved" in ran.err
     assert not own_data.exists()
     assert not Path("seen.png").exists()
+
+
+def test_a_place_that_this_machine_has_not_is_refused_unless_it_is_for_another_one(tune: Any) -> None:
+    schedule = ("--schedule", "pearl", "--shared", "1", "--draft-on", "cpu:4000")
+    refusal = tune("--profile", "h100-llama-3.1-8b", *schedule, "--save", "mine", "--json").refusal
+    assert refusal.startswith("draft_on is cpu:4000, and this process may use ")
+    assert not known_presets().keys() & {"mine"}
+    ran = tune(*PROFILE, *SMALL, *schedule, "--json")
+    assert "--other-machine" in PROFILE
+    assert ran.status == 0, ran.err
 
 
 @pytest.mark.parametrize("full", ["talon_core.kept.write_whole", "talon_core.tune.picture.write_whole_bytes"])
