@@ -228,13 +228,11 @@ def test_a_thread_that_is_asked_for_is_taken_where_the_presets_place_is_not_ther
 
 def test_a_place_that_is_asked_for_is_refused_with_the_reason_where_nothing_goes_ahead() -> None:
     kept(PAYS)
-    with pytest.raises(ValueError, match="^draft_on is 'cpu:4000', and the schedule drafts and verifies in turn") as no:
+    with pytest.raises(ValueError, match=r"^draft_on is 'cpu:4000', and the schedule drafts .* turn") as no:
         loaded(draft_on="cpu:4000")
-    assert "preset 'mine' has cached:budget=8 on thread, cpu:4000 was asked for, which cannot be used: " in str(
-        no.value
-    )
+    assert "has cached:budget=8 on thread, cpu:4000 was asked for, which cannot be used: " in str(no.value)
     kept({**PAYS, "draft_on": "cpu:1"}, model={"name": "big", "weights_sha256": "0" * 64})
-    with pytest.raises(ValueError, match="in turn .*found for a model of other weights, big.*; name one that"):
+    with pytest.raises(ValueError, match=r"in turn .*found for a model of other weights, big.*; name one that"):
         loaded(draft_on="cpu:1")
     kept(NOT)
     with pytest.raises(ValueError, match="no schedule pays: the best would be slower"):
