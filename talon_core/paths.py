@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryFile
 
 import platformdirs
 
@@ -47,6 +48,51 @@ def small_text(path: Path, most: int = 2**24) -> str:
     if found.st_size > most:
         raise ValueError(f"'{path}' has {found.st_size} bytes; at most {most} are read")
     return utf8(path.read_bytes(), f"'{path}'")
+
+
+def check_file(path: Path, called: str) -> None:
+    """Refuse a file that could not be written, before the work whose result it is to hold; nothing is left there.
+
+    Args:
+        path: the file, which may be there or not; a device or a pipe may be meant.
+        called: how an error calls it, as "--out".
+
+    Raises:
+        ValueError: if it is a folder, is in none, or may not be written; the sentence says which.
+    """
+    try:
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise ValueError(f"{called} is '{path}'; it must be a file in a folder that exists")
+        if path.exists() and not path.is_file():  # written to as it is, see `write_whole_bytes`
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        with TemporaryFile(dir=path.absolute().parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"{called} is '{path}', which cannot be written: {error.strerror or error}") from None
+
+
+def check_folder(path: Path, called: str) -> None:
+    """Refuse a folder in which nothing could be written, or that could not be made, as `check_file` does.
+
+    Args:
+        path: the folder, which may be there or not; those above it are made with it.
+        called: how an error calls it, as "--out".
+
+    Raises:
+        ValueError: if it is a file, or below one, or may not be made or written in; the sentence says which.
+    """
+    try:
+        whole = path.absolute()
+        there = next(each for each in (whole, *whole.parents) if each.exists())
+        if not there.is_dir():
+            what = "which" if there == whole else f"and '{there}'"
+            raise ValueError(f"{called} is '{path}', {what} is a file; it must be a folder")
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise ValueError(f"{called} is '{path}', which cannot be written: {error.strerror or error}") from None
 
 
 def write_whole(path: Path, text: str) -> None:

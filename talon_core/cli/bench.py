@@ -17,9 +17,9 @@ from talon_core.bench.results import check_settings, read_manifest, read_results
 from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, print_json, wide_stdout
+from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
-from talon_core.paths import write_whole
+from talon_core.paths import check_file, check_folder, write_whole
 from talon_core.rule import CLAIMED, MEASURED
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def run(
     manifest = read_manifest(folder)
     if manifest is not None:
         check_settings(folder, manifest, "settings", plan.settings())
+    check_folder(folder, "--out")
     results = measure(plan, folder, trust_remote_code)
     comparison = compare_results(results)
     if as_json:
@@ -145,12 +146,8 @@ def measure(plan: Plan, folder: Path, trust_remote_code: bool = False) -> "Resul
         if before is not None:
             cut = f", and {before.unfinished} unfinished at the end are left out" if before.unfinished else ""
             note(f"{len(before.measurements)} measurements are there already{cut}")
-        try:
-            with progress("measuring", "prompts") as report:
-                return bench.run(folder, report)
-        except KeyboardInterrupt:
-            note(f"interrupted; the same command with --out '{folder}' goes on from here")
-            raise
+        with if_interrupted(GOES_ON.format(folder)), progress("measuring", "prompts") as report:
+            return bench.run(folder, report)
 
 
 @bench.command()
@@ -176,8 +173,8 @@ def compare(
     That is float32: there, every method must give plain decoding's tokens, unless it is lossy or a peer.
     """
     form = _form(form, as_json)
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise ValueError(f"--out is '{out}'; it must be a file in a folder that exists")
+    if out is not None:
+        check_file(out, "--out")
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise ValueError(f"--out is '{out}'; its name must end in {', '.join(ENDINGS)}, which says what is written")
     results = [read_results(folder) for folder in folders]

@@ -11,10 +11,11 @@ from rich.table import Table
 from talon_core.certificates.store import RANDOM, WORLDS, certificates_folder, keep, write
 from talon_core.certificates.subject import is_own
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, print_json, stdout
+from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import AUTO
 from talon_core.errors import PluginError, one_line
+from talon_core.paths import check_file
 from talon_core.plugins.fitting import rule_for
 from talon_core.plugins.parts import built, made_policy
 from talon_core.plugins.registry import Registry, load_registry
@@ -151,8 +152,7 @@ def _check_out(out: Path | None, drafter: str | None, worlds: int | None, schedu
     """Refuse to write what would count for nothing."""
     if out is None:
         return
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise ValueError(f"--out is '{out}'; it must be a file in a folder that exists")
+    check_file(out, "--out")
     if worlds is not None and worlds < WORLDS:
         raise ValueError(f"--worlds is {worlds}; a certificate in a file is about at least {WORLDS}")
     if schedule != opts.DEFAULT_SCHEDULE:
@@ -207,7 +207,7 @@ def _in_worlds(
     from talon_core.certify.trial import certify as certified
 
     try:
-        with progress("certifying", "worlds") as report:
+        with if_interrupted("there is no certificate"), progress("certifying", "worlds") as report:
             return certified(
                 policy,
                 rule,

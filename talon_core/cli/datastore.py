@@ -12,6 +12,7 @@ import typer
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
+from talon_core.paths import check_folder
 from talon_core.retrieval.corpus import PATTERNS, Corpus, Piece, find_corpus, tokenised
 from talon_core.retrieval.writing import SHARD_TOKENS, check_new, check_shard, write_index
 
@@ -54,6 +55,7 @@ def build(
 
     check_shard(shard_tokens, "--shard-tokens")
     check_new(out)
+    check_folder(out, "--out")
     check_model_name(model)
     corpus = find_corpus(files, field or (), include or PATTERNS)
     quieten_libraries()

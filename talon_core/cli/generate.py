@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from talon_core.cli import many
+from talon_core.cli import INTERRUPTED, many
 from talon_core.cli import options as opts
 from talon_core.cli.lanes import check_timeline, write_timeline
 from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, stderr, summary
+from talon_core.cli.streams import current
 from talon_core.decoding.loading import BATCH_SIZE
-from talon_core.paths import utf8, write_whole
+from talon_core.defaults import AUTO
+from talon_core.paths import check_file, utf8, write_whole
 from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
 from talon_core.rule import CLAIMED
@@ -45,7 +47,7 @@ def generate(
     policy: opts.Policy = opts.DEFAULT_POLICY,
     rule: opts.Rule = opts.DEFAULT_RULE,
     schedule: opts.Schedule = opts.DEFAULT_SCHEDULE,
-    draft_on: opts.DraftOn = opts.DEFAULT_PLACE,
+    draft_on: opts.DraftOn = AUTO,
     lossy: opts.Lossy = False,
     attention: opts.Attention = None,
     max_new_tokens: Annotated[
@@ -105,7 +107,8 @@ def generate(
     prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
     resolved = opts.resolved(drafter, policy, rule, attention, lossy, schedule, draft_on)
     costs = None if profile is None else _profile(profile)
-    _check_picture(tree_svg)
+    if tree_svg is not None:
+        check_file(tree_svg, "--tree-svg")
     from talon_core.cli.session import open_session
 
     session = open_session(model, trust_remote_code=trust_remote_code)
@@ -129,7 +132,7 @@ def generate(
         if answers.error is not None:
             raise answers.error
         if answers.interrupted:
-            raise typer.Exit(130)
+            raise typer.Exit(INTERRUPTED)
         return
     assert result is not None
     if as_json:
@@ -144,7 +147,8 @@ def generate(
     if show_tree or tree_svg is not None:
         _show(session, result, show_tree, tree_svg)
     if result.finish_reason == "interrupted":
-        raise typer.Exit(130)
+        current().interrupted = None  # which the figures above have said
+        raise typer.Exit(INTERRUPTED)
 
 
 def _profile(given: str) -> "Profile":
@@ -246,11 +250,6 @@ def _result(result: "Result") -> dict[str, Any]:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _check_picture(file: Path | None) -> None:
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise ValueError(f"--tree-svg is '{file}'; it must be a file in a folder that exists")
 
 
 def _show(session: "Session", result: "Result", on_terminal: bool, file: Path | None) -> None:

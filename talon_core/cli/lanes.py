@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from talon_core.cli.output import note
+from talon_core.paths import check_file
 
 if TYPE_CHECKING:
     from talon_core.rounds import Round
@@ -24,8 +25,7 @@ def check_timeline(file: Path, option: str) -> None:
 
     if _form(file) not in FORMS:
         raise ValueError(f"{option} is '{file}'; it must end in .html, .png or .svg")
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        raise ValueError(f"{option} is '{file}'; it must be a file in a folder that exists")
+    check_file(file, option)
     if _form(file) != "html":
         from talon_core.report.plotting import check_matplotlib
 

@@ -8,6 +8,7 @@ from talon_core.cli.helps import first_sentence
 from talon_core.cli.streams import JSON, current
 from talon_core.decoding.loading import load
 from talon_core.defaults import (
+    AUTO,
     DEFAULT_DRAFTER,
     DEFAULT_MODEL,
     DEFAULT_PLACE,
@@ -162,7 +163,7 @@ def resolved(
     attention: str | None,
     lossy: bool = False,
     schedule: str = DEFAULT_SCHEDULE,
-    draft_on: str = DEFAULT_PLACE,
+    draft_on: str = AUTO,
 ) -> Resolved:
     """The parts of a decoder, made before a model is loaded, so that a typing error costs no waiting.
 

@@ -3,7 +3,8 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,10 @@ WIDTH = 120
 
 PARTS = ("prefill", "draft", "policy", "verify", "accept", "commit", "other")
 """The parts of a generation's time, as in `Stats`."""
+
+
+GOES_ON = "the same command with --out '{}' goes on from here"
+"""What Ctrl-C leaves of work that is kept in a folder as it is done."""
 
 
 def debugging() -> bool:
@@ -45,6 +50,20 @@ def stderr() -> Console:
 def note(text: str) -> None:
     """Tell something that the user should know and that stops nothing."""
     print(f"talon: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def if_interrupted(left: str) -> Iterator[None]:
+    """Have Ctrl-C inside say what it leaves; `talon_core.cli.run` says it, for every command in the same way.
+
+    Args:
+        left: what there is then, as in "nothing is saved".
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        current().interrupted = f"interrupted; {left}"
+        raise
 
 
 def print_json(answer: Mapping[str, Any]) -> None:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from talon_core.cli import options as opts
-from talon_core.cli.output import note, print_json, stdout
+from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import CHECK_POLICY, EXACT_RULE, NONE
 from talon_core.engine.ahead.place import parse_place
 from talon_core.errors import one_line
+from talon_core.paths import check_folder
 from talon_core.plugins.parts import Parts, built, choose_drafter, resolve
 from talon_core.plugins.registry import load_registry
 
@@ -32,6 +33,9 @@ MOST_ROWS = 1024
 
 WIDTH = 120
 """Columns of the tables where stdout is no terminal."""
+
+NOTHING = "nothing is kept"
+"""What Ctrl-C leaves of a measurement."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A profile of talon profile list, or a .json file.")]
 
@@ -83,9 +87,10 @@ def measure(
     By default that is about a minute with the default model on a CPU.
     """
     from talon_core.profiles.measure import ProfilePlan
-    from talon_core.profiles.store import check_name, save_profile
+    from talon_core.profiles.store import check_name, profiles_folder, save_profile
 
     check_name(name)
+    check_folder(profiles_folder(), "the folder of profiles")
     if repetitions < 1:
         raise ValueError(f"--repetitions is {repetitions}; it must be at least 1")
     if 1 not in batches:
@@ -93,9 +98,9 @@ def measure(
     registry = load_registry()
     if drafter not in (opts.DEFAULT_DRAFTER, NONE):
         built(registry, "drafter", drafter)  # a typing error costs no waiting
-    made = _measured(
-        name, ProfilePlan(nodes, contexts, batches, rows, widths, repetitions), model, drafter, trust_remote_code
-    )
+    plan = ProfilePlan(nodes, contexts, batches, rows, widths, repetitions)
+    with if_interrupted(NOTHING):
+        made = _measured(name, plan, model, drafter, trust_remote_code)
     file = save_profile(made)
     if as_json:
         print_json({"file": str(file), **_answer(made)})
@@ -155,7 +160,9 @@ def beside(
         raise ValueError(f"--draft-on is '{draft_on}'; on a GPU of its own a drafter costs the target nothing")
     if place is not None:
         check_cores(place)
-    found = _beside(BesidePlan(nodes, rows, repetitions=repetitions), model, drafter, draft_on, trust_remote_code)
+    plan = BesidePlan(nodes, rows, repetitions=repetitions)
+    with if_interrupted(NOTHING):
+        found = _beside(plan, model, drafter, draft_on, trust_remote_code)
     if as_json:
         print_json(found.as_dict())
     else:

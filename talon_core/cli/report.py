@@ -8,7 +8,7 @@ import typer
 from talon_core.bench.methods import PLAIN
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json
-from talon_core.paths import write_whole
+from talon_core.paths import check_file, check_folder, write_whole
 
 if TYPE_CHECKING:
     from talon_core.bench.results import Results
@@ -65,8 +65,7 @@ def report(
     wanted = _forms(forms, figures)
     results = read_results(folder)
     page = out if out is not None else folder / PAGE
-    if page.is_dir() or not page.absolute().parent.is_dir():
-        raise ValueError(f"--out is '{page}'; it must be a file in a folder that exists")
+    check_file(page, "--out")
     progress = progress_of(results)
     if not unfinished:
         check_finished(progress, folder)
@@ -107,8 +106,8 @@ def _forms(forms: list[str] | None, figures: Path | None) -> list[str]:
     for form in forms or ():
         if form not in FORMS:
             raise ValueError(f"--format is '{form}'; it must be one of {', '.join(FORMS)}")
-    if figures is not None and figures.exists() and not figures.is_dir():
-        raise ValueError(f"--figures is '{figures}', which is a file; it must be a folder")
+    if figures is not None:
+        check_folder(figures, "--figures")
     return list(dict.fromkeys(forms or FORMS))
 
 

@@ -80,6 +80,8 @@ def _status(out: Streams, given: Sequence[str]) -> int:
             _finished(out, BAD_INPUT)
             raise
         return _told(out, given, sentence(error))
+    if status == INTERRUPTED and out.interrupted is not None:
+        note(out.interrupted)
     if status == INTERRUPTED and not out.answered:
         return _told(out, given, "interrupted", on_stderr=False, status=status)
     return status if isinstance(status, int) else 0

@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
 from talon_core.cli.lanes import check_timeline, write_timeline
-from talon_core.cli.output import note, print_json, wide_stdout
+from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.errors import written
 from talon_core.plugins.parts import made_schedule
@@ -92,7 +92,7 @@ def simulate(
     there = None if drafter_profile is None else find_profile(drafter_profile)
     machines = Machines(here, there, transfer, shared, drafter_shared)
     wanted = cases(parse_methods(methods, trace, registry), named, machines)
-    with progress("simulating", "texts") as report:
+    with if_interrupted("nothing is written"), progress("simulating", "texts") as report:
         answer = promises(trace, wanted, limit, report)
     if any(one.unanswered.drafted for one in answer.found):
         note("the trace does not answer all that was asked; record with more --nodes, --depth or --width")

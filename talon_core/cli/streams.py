@@ -39,6 +39,7 @@ class Streams:
 
     Attributes:
         json: whether the answer is one JSON object; see `only_json`.
+        interrupted: what Ctrl-C is answered with on stderr; None where the command has said it already.
     """
 
     def __init__(self, stdout: TextIO, for_good: bool) -> None:
@@ -50,6 +51,7 @@ class Streams:
                 exit is no part of the answer either.
         """
         self.json = False
+        self.interrupted: str | None = "interrupted"
         self._answer: str | None = None
         self._values: Mapping[str, Any] = {}
         self._stdout = stdout

@@ -9,8 +9,9 @@ from rich.table import Column, Table
 
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import note, print_json, wide_stdout
+from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
+from talon_core.paths import check_folder
 
 if TYPE_CHECKING:
     from talon_core.trace.sweep import Summary
@@ -53,6 +54,7 @@ def sweep(
     from talon_core.trace.sweep import Sweep, summaries
 
     count = opts.processes(jobs)
+    check_folder(out, "--out")
     if jobs is not None and ray:
         raise ValueError(f"--jobs is {jobs} and --ray is given; a cluster says itself how many processes it has")
     costs = told = None
@@ -61,12 +63,8 @@ def sweep(
         told = costs.fingerprint
     wanted = Sweep(traces, methods, costs, told)
     executor = on_ray() if ray else in_processes(count)
-    try:
-        with progress("sweeping", "lines") as report:
-            lines = wanted.run(out, executor, report)
-    except KeyboardInterrupt:
-        note(f"interrupted; the same command with --out '{out}' goes on from here")
-        raise
+    with if_interrupted(GOES_ON.format(out)), progress("sweeping", "lines") as report:
+        lines = wanted.run(out, executor, report)
     found = summaries(lines)
     for trace in wanted.traces:
         missing = trace.planned_texts - len(trace.texts())

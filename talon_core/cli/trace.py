@@ -10,10 +10,11 @@ from rich.table import Column, Table
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import note, print_json, wide_stdout
+from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.cli.simulate import simulate
 from talon_core.cli.sweep import sweep
+from talon_core.paths import check_folder
 from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
@@ -141,6 +142,7 @@ def _record(
     there = find_trace(out)  # a folder of something else is refused before a model is loaded
     if there is not None:
         check_same(there, {"settings": wanted.settings()})
+    check_folder(out, "--out")
     session = open_session(wanted.model, trust_remote_code=trust_remote_code)
     registry = load_registry()
     spec = choose_drafter(registry, session.model) if drafter == opts.DEFAULT_DRAFTER else drafter
@@ -149,12 +151,8 @@ def _record(
     for method in parse_methods(methods, planned, registry):
         Replay(planned).check(method)  # before hours of recording
     note(f"the trace of '{spec}' goes to '{out}'")
-    try:
-        with progress("recording", "texts") as report:
-            return recorder.run(out, report)
-    except KeyboardInterrupt:
-        note(f"interrupted; the same command with --out '{out}' goes on from here")
-        raise
+    with if_interrupted(GOES_ON.format(out)), progress("recording", "texts") as report:
+        return recorder.run(out, report)
 
 
 def _said(recorded: "Recorded") -> str:
@@ -205,7 +203,7 @@ def _replay(trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Pr
     from talon_core.trace.run import replayed
 
     chosen = parse_methods(methods, trace, load_registry())
-    with progress("replaying", "texts") as report:
+    with if_interrupted("the trace is as it was"), progress("replaying", "texts") as report:
         answer = replayed(trace, chosen, jobs, report, costs)
     if answer.missing:
         note(f"{answer.missing} texts of the trace are not there, and are left out; talon trace record goes on with it")

@@ -10,6 +10,7 @@ import typer
 from talon_core.cli import options as opts
 from talon_core.cli.output import print_json, stdout
 from talon_core.errors import blaming_bugs
+from talon_core.paths import check_folder
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
 from talon_core.recipe import Recipe, TrainingJob
@@ -100,8 +101,7 @@ def train(
     for file in job.prompts:
         if not file.is_file():
             raise ValueError(f"--prompts is '{file}'; it must be a file")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out is '{out}'; it must be a folder, or nothing that is there already")
+    check_folder(out, "--out")
     if start is not None and not (start / "head.safetensors").is_file():
         raise ValueError(f"--start is '{start}'; it must be OUT/<recipe> of an earlier training")
     if dtype not in DTYPES:

@@ -10,10 +10,12 @@ from rich.table import Column, Table
 
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import note, print_json, wide_stdout
+from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
+from talon_core.engine.ahead.place import parse_place
 from talon_core.kept import is_file, is_name
-from talon_core.plugins.presets import as_text, check_meaning, check_preset_name, save_preset
+from talon_core.paths import check_file, check_folder
+from talon_core.plugins.presets import KEPT, as_text, check_meaning, check_preset_name, save_preset
 from talon_core.plugins.registry import Registry, load_registry
 
 if TYPE_CHECKING:
@@ -111,12 +113,14 @@ def tune(
     needs_optuna()
     if picture is not None:
         check_picture(picture)
+    tried = _schedules(schedules or (), draft_on, drafter_profile, transfer, shared, drafter_shared)
+    if tried is not None and not other_machine:
+        _check_cores(draft_on)
     traces = _traces(folders)
     costs = _costs(profile, traces, other_machine)
-    tried = _schedules(schedules or (), draft_on, drafter_profile, transfer, shared, drafter_shared)
     if tried is not None:
         tried.check(costs, traces, space.base, rule, registry)
-    try:
+    with if_interrupted("nothing is saved"):
         with progress("searching", "trials") as report:
             found = tuned(traces, space, costs, registry, plan, report)
         ahead = None
@@ -125,9 +129,6 @@ def tune(
 
             with progress("simulating schedules", "traces") as report:
                 ahead = scheduled(traces, found.best.spec, rule, costs, tried, registry, report)
-    except KeyboardInterrupt:
-        note("interrupted; nothing is saved")
-        raise
     _notes(found)
     if ahead is not None and ahead.outside:
         _note_outside(ahead.outside, "with these schedules")
@@ -158,12 +159,12 @@ def _name_of(save: str, registry: Registry) -> str:
     """What a preset is to be called; refused before anything is searched."""
     if not is_file(save):
         check_preset_name(save, registry)
+        check_folder(KEPT.folder(), "the folder of presets")
         return save
     file = Path(save)
     if not save.endswith(".json") or not is_name(file.stem):
         raise ValueError(f"--save is '{save}'; a preset's file is called as the preset is, with .json behind it")
-    if not file.absolute().parent.is_dir():
-        raise ValueError(f"--save is '{save}', and there is no such folder; make it first")
+    check_file(file, "--save")
     check_meaning(file.stem, registry)
     return file.stem
 
@@ -232,6 +233,19 @@ def _schedules(
 
     drafter = None if drafter_profile is None else find_profile(drafter_profile)
     return SchedulePlan(tuple(written), draft_on, drafter, transfer, shared, drafter_shared)
+
+
+def _check_cores(draft_on: str) -> None:
+    """Refuse a place with which nothing could be decoded here.
+
+    Raises:
+        ValueError: if it is none, or a process is to have cores that there are not.
+    """
+    from talon_core.decoding.hosting import check_cores  # which loads torch
+
+    place = parse_place(draft_on)
+    if place is not None:
+        check_cores(place)
 
 
 def _command(

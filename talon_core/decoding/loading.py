@@ -11,9 +11,9 @@ from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce, announce_schedule
 from talon_core.defaults import (
+    AUTO,
     DEFAULT_DRAFTER,
     DEFAULT_MODEL,
-    DEFAULT_PLACE,
     DEFAULT_POLICY,
     DEFAULT_RULE,
     DEFAULT_SCHEDULE,
@@ -57,7 +57,7 @@ def load(
     graphs: bool = True,
     lossy: bool = False,
     schedule: str | Schedule | None = DEFAULT_SCHEDULE,
-    draft_on: str = DEFAULT_PLACE,
+    draft_on: str = AUTO,
     tokenizer: Any = None,
     costs: Costs | None = None,
     **model_options: Any,
@@ -84,7 +84,8 @@ def load(
             preset for this machine, model and drafter, and otherwise "sync", which drafts and verifies in turn. A spec
             such as `cached:budget=24`, or a `Schedule`.
         draft_on: where what is prepared is drafted: "thread" is a thread of this process. "cpu:1" is a process that has
-            so many cores, and "cuda:1" one on this GPU; it opens the drafter anew.
+            so many cores, and "cuda:1" one on this GPU; it opens the drafter anew. "auto" is the place that was kept
+            with the schedule that "auto" stands for, and otherwise the thread.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
         costs: what passes take on this machine, such as a profile of `talon profile`; measured while it decodes by
             default.

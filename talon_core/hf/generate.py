@@ -18,7 +18,7 @@ from talon_core.attention import AttentionBackend
 from talon_core.certificates.standing import standing
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_PLACE, DEFAULT_POLICY, DEFAULT_RULE, DEFAULT_SCHEDULE
+from talon_core.defaults import AUTO, DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE, DEFAULT_SCHEDULE
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.generation import Generation
 from talon_core.hf.arguments import ARGUMENTS, check_streamer, check_tokenizer, refuse
@@ -46,7 +46,7 @@ def as_generate(
     graphs: bool = True,
     lossy: bool = False,
     schedule: str | Schedule | None = DEFAULT_SCHEDULE,
-    draft_on: str = DEFAULT_PLACE,
+    draft_on: str = AUTO,
     decoder: Decoder | None = None,
     seed: int | None = None,
     stop_strings: str | list[str] | None = None,

@@ -32,6 +32,7 @@ class Chosen:
         why: the reason, in a sentence.
         preset: whose schedule it is; None where it drafts and verifies in turn.
         dropped: whether a preset has another schedule, which does not fit here.
+        asked: whether where it drafts was asked for, whatever the preset says.
     """
 
     schedule: str
@@ -39,6 +40,14 @@ class Chosen:
     why: str
     preset: Preset | None = None
     dropped: bool = False
+    asked: bool = False
+
+    def on(self, place: str) -> "Chosen":
+        """The same where somebody has asked for the place; what drafts and verifies in turn has none."""
+        if self.preset is None:
+            return self
+        why = f"{self.why}; it drafts on {place}, which was asked for"
+        return attrs.evolve(self, draft_on=place, why=why, asked=True)
 
     def in_turn(self, why: str) -> "Chosen":
         """What drafts and verifies in turn in its place.
@@ -46,7 +55,10 @@ class Chosen:
         Args:
             why: what does not fit, as the end of a sentence.
         """
-        found = "" if self.preset is None else f"preset '{self.preset.name}' has {self.schedule} on {self.draft_on}, "
+        found = ""
+        if self.preset is not None and self.preset.schedule is not None:
+            found = f"preset '{self.preset.name}' has {self.schedule} on {self.preset.schedule['draft_on']}, "
+        found += f"{self.draft_on} was asked for, " if self.asked else ""
         return Chosen(DEFAULT_SCHEDULE, DEFAULT_PLACE, f"{found}{why}; {HOW}", dropped=True)
 
     def compared(

@@ -44,7 +44,7 @@ class Parts:
     graphs: bool = True
     lossy: bool = False
     schedule: str | Schedule | None = DEFAULT_SCHEDULE
-    draft_on: str = DEFAULT_PLACE
+    draft_on: str = AUTO
 
 
 @attrs.frozen
@@ -99,9 +99,15 @@ class Resolved:
         return self if drafter is self.drafter else attrs.evolve(self, drafter=drafter)
 
     def found_with(self, chosen: Chosen) -> "Resolved":
-        """The same with what "auto" stands for as more is known; without a schedule where that does not fit."""
+        """The same with what "auto" stands for as more is known; without a schedule where that does not fit.
+
+        Raises:
+            ValueError: if it does not, and a place was asked for where it is to draft.
+        """
         if not chosen.dropped:
             return attrs.evolve(self, chosen=chosen)
+        if self.chosen is not None and self.chosen.asked:
+            check_place(self.parts.draft_on, None, chosen.why)
         parts = attrs.evolve(self.parts, schedule=DEFAULT_SCHEDULE, draft_on=DEFAULT_PLACE)
         return attrs.evolve(self, parts=parts, schedule=None, chosen=chosen)
 
@@ -125,9 +131,11 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
             )
     chosen = None
     if parts.schedule == AUTO:
-        chosen = usable(chosen_schedule(parts.policy, parts.drafter, registry), registry)
-        place = chosen.draft_on if parts.draft_on == DEFAULT_PLACE else parts.draft_on
-        parts = attrs.evolve(parts, schedule=chosen.schedule, draft_on=place)
+        chosen = chosen_schedule(parts.policy, parts.drafter, registry)
+        chosen = usable(chosen if parts.draft_on == AUTO else chosen.on(parts.draft_on), registry)
+        parts = attrs.evolve(parts, schedule=chosen.schedule)
+    if parts.draft_on == AUTO:
+        parts = attrs.evolve(parts, draft_on=DEFAULT_PLACE if chosen is None else chosen.draft_on)
     spec, policy = (parts.policy, None) if parts.policy in (NONE, None) else _made_policy(registry, parts.policy)
     parts = attrs.evolve(parts, policy=spec)
     drafter = _made_drafter(registry, parts.drafter, policy)
@@ -141,7 +149,7 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
     if isinstance(parts.accelerate, str):
         registry.get("accelerator", parts.accelerate)
     schedule = made_schedule(registry, parts.schedule)
-    check_place(parts.draft_on, schedule)
+    check_place(parts.draft_on, schedule, "" if chosen is None else chosen.why)
     return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen)
 
 
@@ -170,8 +178,13 @@ def made_schedule(registry: Registry, asked: str | Schedule | None) -> Schedule 
     return made if made is not None and made.prepares else None
 
 
-def check_place(asked: object, schedule: Schedule | None) -> None:
+def check_place(asked: object, schedule: Schedule | None, why: str = "") -> None:
     """Refuse what is no place to draft on while the target verifies.
+
+    Args:
+        asked: see `parse_place`.
+        schedule: what drafts there; None drafts and verifies in turn.
+        why: the reason for None, where nobody has asked for it.
 
     Raises:
         ValueError: if it is none, or nothing is drafted meanwhile.
@@ -179,8 +192,8 @@ def check_place(asked: object, schedule: Schedule | None) -> None:
     parse_place(asked)
     if schedule is None and asked != DEFAULT_PLACE:
         raise ValueError(
-            f"draft_on is {written(asked)}, and the schedule drafts and verifies in turn; name one that prepares "
-            "something, as cached"
+            f"draft_on is {written(asked)}, and the schedule drafts and verifies in turn{f' ({why})' if why else ''}; "
+            "name one that prepares something, as cached"
         )
 
 

@@ -93,7 +93,7 @@ def measured_beside(
 
     The drafter is asked in a thread, as `ThreadWorker` does it; one that stands for a process beside works there.
     It drafts for a text of its own, with the hidden states that the target has given for its. Stretches take turns, as
-    other work comes and goes.
+    other work comes and goes, every second time in the opposite order.
 
     Args:
         target: with the features that the drafter asks for.
@@ -290,6 +290,7 @@ class _Measuring:
         self._noting = _Noting(drafter, now)
         own = Shaped(plan.nodes, layers, Shape(plan.nodes, plan.rows, plan.width))
         self._drafting = _Drafting(self._noting, self._heard, own, target.vocab_size)
+        self._lasted = 0.0  # seconds of the target's latest stretch
 
     def run(self, threads: int, whole: int, draft_on: str) -> Contention:
         """All stretches, each time on a new text."""
@@ -299,14 +300,16 @@ class _Measuring:
             torch.set_num_threads(threads)
             thread = ThreadPoolExecutor(1, "talon-drafts")  # one thread, and torch's own settings in it, for all
             opened.callback(thread.shutdown)
-            for _ in range(self._plan.repetitions):
+            for number in range(self._plan.repetitions):
                 piece = self._rng.integers(0, self._vocab_size, min(PERIOD, self._plan.context))
                 request = Request(np.resize(piece, self._plan.context), self._plan.tokens)
                 sequence = self._engine.submit(request)
                 try:
                     self._step(sequence)
                     self._drafting.begin(request.ids)
-                    self._stretches(sequence, thread, seen, threads, whole)
+                    stretches = self._stretches(sequence, thread, seen, threads, whole)
+                    for stretch in stretches if number % 2 == 0 else reversed(stretches):
+                        stretch()
                 finally:
                     if not sequence.finished:
                         self._engine.cancel(sequence)
@@ -320,23 +323,38 @@ class _Measuring:
 
     def _stretches(
         self, sequence: Decoded, thread: ThreadPoolExecutor, seen: Stretches, threads: int, whole: int
-    ) -> None:
-        """Each of both alone, and both beside each other."""
-        torch.set_num_threads(whole)
-        seen.passes.extend(span.seconds for span in self._passes(sequence)[SETTLING:])
-        torch.set_num_threads(threads)
-        alone = self._passes(sequence)
-        seen.passes_fewer.extend(span.seconds for span in alone[SETTLING:])
-        with self._drafting_in(thread):
-            Event().wait(sum(span.seconds for span in alone))
-        for size, span in self._noting.layers:
-            seen.layers.setdefault(size, []).append(span.seconds)
-        with self._drafting_in(thread):
-            passes = self._passes(sequence)
-        seen.passes_beside.extend(passes[SETTLING:])
-        seen.all_passes_beside.extend(passes)
-        seen.layers_beside.extend(self._noting.layers)
-        seen.calls_beside.extend(self._noting.calls)
+    ) -> Sequence[Callable[[], None]]:
+        """Each of both alone, and both beside each other.
+
+        The text grows from one to the next, and other work comes and goes: every second time they are made in the
+        opposite order. Alone the drafter works for as long as the target did in the stretch before.
+        """
+
+        def with_all() -> None:
+            torch.set_num_threads(whole)
+            seen.passes.extend(span.seconds for span in self._passes(sequence)[SETTLING:])
+
+        def with_fewer() -> None:
+            torch.set_num_threads(threads)
+            seen.passes_fewer.extend(span.seconds for span in self._passes(sequence)[SETTLING:])
+
+        def drafter_alone() -> None:
+            torch.set_num_threads(threads)
+            with self._drafting_in(thread):
+                Event().wait(self._lasted)
+            for size, span in self._noting.layers:
+                seen.layers.setdefault(size, []).append(span.seconds)
+
+        def beside() -> None:
+            torch.set_num_threads(threads)
+            with self._drafting_in(thread):
+                passes = self._passes(sequence)
+            seen.passes_beside.extend(passes[SETTLING:])
+            seen.all_passes_beside.extend(passes)
+            seen.layers_beside.extend(self._noting.layers)
+            seen.calls_beside.extend(self._noting.calls)
+
+        return with_all, with_fewer, drafter_alone, beside
 
     @contextmanager
     def _drafting_in(self, thread: ThreadPoolExecutor) -> Iterator[None]:
@@ -353,7 +371,9 @@ class _Measuring:
     def _passes(self, sequence: Decoded) -> list[Span]:
         """Passes of the target, of which the first do not count."""
         rounds = [self._step(sequence) for _ in range(SETTLING + PASSES)]
-        return [span for own in rounds for span in own if span.part == "verify"]
+        passes = [span for own in rounds for span in own if span.part == "verify"]
+        self._lasted = sum(span.seconds for span in passes)
+        return passes
 
     def _step(self, sequence: Decoded) -> tuple[Span, ...]:
         done = self._engine.step()

@@ -8,7 +8,7 @@ from statistics import fmean, pvariance
 from typing import Any
 
 from talon_core.extras import library
-from talon_core.paths import write_whole_bytes
+from talon_core.paths import check_file, write_whole_bytes
 from talon_core.searching import Among
 from talon_core.tune.run import Tuned
 from talon_core.tune.search import Trial
@@ -23,12 +23,11 @@ def check_picture(file: Path) -> None:
     """Refuse what cannot become a picture, before anything is searched.
 
     Raises:
-        ValueError: if its ending is another one, its folder is not there, or matplotlib is not.
+        ValueError: if its ending is another one, it cannot be written, or matplotlib is not there.
     """
     if file.suffix.lower() not in ENDINGS:
         raise ValueError(f"--picture is '{file}'; it must end in {' or '.join(ENDINGS)}")
-    if not file.absolute().parent.is_dir():
-        raise ValueError(f"--picture is '{file}', and there is no such folder; make it first")
+    check_file(file, "--picture")
     _matplotlib()
 
 

@@ -31,7 +31,8 @@ from typing import Any
 from rich.console import Console
 
 from talon_core.defaults import DEFAULT_MODEL, EXACT_RULE
-from talon_core.paths import write_whole
+from talon_core.numerals import fault_of_temperature
+from talon_core.paths import check_file, check_folder, write_whole
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import Registry, load_registry
 
@@ -86,6 +87,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.until != STEPS[-1] and options.work is None:
         parser.error(f"--until is '{options.until}' and --work is not given; nothing would be left of the steps")
+    try:
+        _check(options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
     with tempfile.TemporaryDirectory() as temporary:
         options.work = options.work or Path(temporary)
         options.work.mkdir(parents=True, exist_ok=True)
@@ -99,6 +104,32 @@ def main() -> None:
     if options.page is not None:
         write_page(options.page, written)
     Console().print(written, markup=False)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what hours of work would end at.
+
+    Raises:
+        ValueError: if a number is too small, nothing is named to be tried, or a file or folder cannot be written.
+        OSError: if the page cannot be read.
+    """
+    for option in ("limit", "laws_limit", "max_new_tokens", "best"):
+        if getattr(options, option) < 1:
+            raise ValueError(f"--{option.replace('_', '-')} is {getattr(options, option)}; it must be at least 1")
+    for option in ("drafters", "temperatures"):
+        if not getattr(options, option):
+            raise ValueError(f"--{option} is empty; name at least one")
+    for temperature in options.temperatures:
+        fault = fault_of_temperature(temperature)
+        if fault is not None:
+            raise ValueError(f"--temperatures has {temperature:g}; {fault}")
+    if options.work is not None:
+        check_folder(options.work, "--work")
+    if options.out is not None:
+        check_file(options.out, "--out")
+    if options.page is not None:
+        check_file(options.page, "--page")
+        _around_tables(options.page)
 
 
 def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
@@ -342,13 +373,19 @@ def write_page(page: Path, written: str) -> None:
     """Put the tables into a page, in the place of those that are there.
 
     Raises:
-        SystemExit: if the page does not have the two lines that they stand between.
+        ValueError: if the page does not have the two lines that they stand between.
     """
+    before, after = _around_tables(page)
+    write_whole(page, f"{before}\n{written}\n{after}")
+
+
+def _around_tables(page: Path) -> tuple[str, str]:
+    """What stands before the tables of a page and behind them, with the lines that mark their place."""
     before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- tables -->\n")
     _, end, after = rest.partition("<!-- end -->\n")
     if not begin or not end:
-        sys.exit(f"'{page}' has no lines '<!-- tables -->' and '<!-- end -->' for the tables to stand between")
-    write_whole(page, f"{before}{begin}\n{written}\n{end}{after}")
+        raise ValueError(f"'{page}' has no lines '<!-- tables -->' and '<!-- end -->' for the tables to stand between")
+    return before + begin, end + after
 
 
 if __name__ == "__main__":

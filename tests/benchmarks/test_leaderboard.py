@@ -107,7 +107,7 @@ def test_tables_go_into_a_page_between_its_two_lines_in_the_place_of_what_was_th
 def test_a_page_without_a_place_for_them_is_left_alone(script, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("Words.\n<!-- tables -->\n")
-    with pytest.raises(SystemExit, match="no lines '<!-- tables -->' and '<!-- end -->'"):
+    with pytest.raises(ValueError, match="no lines '<!-- tables -->' and '<!-- end -->'"):
         script.write_page(page, "new")
     assert page.read_text() == "Words.\n<!-- tables -->\n"
 
@@ -117,6 +117,31 @@ def test_steps_that_would_leave_nothing_are_refused(script, monkeypatch, capsys)
     with pytest.raises(SystemExit, match="2"):
         script.main()
     assert "--until is 'record' and --work is not given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--best", "0"), "--best is 0; it must be at least 1"),
+        (("--laws-limit", "-1"), "--laws-limit is -1; it must be at least 1"),
+        (("--drafters",), "--drafters is empty; name at least one"),
+        (("--temperatures", "nan"), "--temperatures has nan; "),
+        (("--work", "{file}"), "--work is '{file}', which is a file; it must be a folder"),
+        (("--out", "{file}/x.json"), "--out is '{file}/x.json'; it must be a file in a folder that exists"),
+        (("--page", "{file}"), "'{file}' has no lines '<!-- tables -->'"),
+        (("--page", "{file}.md"), "No such file or directory: '{file}.md'"),
+    ],
+)
+def test_what_the_work_would_end_at_is_refused_before_it(script, tmp_path, monkeypatch, capsys, arguments, sentence):
+    file = tmp_path / "file"
+    file.write_text("a page")
+    monkeypatch.setattr(script, "_talon", lambda *_, **__: pytest.fail("nothing is to be begun"))
+    given = [argument.format(file=file) for argument in arguments]
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "--prompts", "sets", *given])
+    with pytest.raises(SystemExit) as left:
+        script.main()
+    assert left.value.code == 2
+    assert sentence.format(file=file) in capsys.readouterr().err
 
 
 def test_steps_are_done_once_and_the_best_are_decoded_with(script, tmp_path, monkeypatch):

@@ -168,13 +168,13 @@ sys.meta_path.insert(0, Interrupts())
     assert out == ('{"error": "interrupted"}\n' if "--json" in arguments else "")
 
 
-def test_ctrl_c_in_doctor_ends_with_130_and_not_a_word(talon, monkeypatch):
+def test_ctrl_c_in_doctor_ends_with_130_and_one_word(talon, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("talon_core.cli.doctor.resolve", interrupted)
     ran = talon("doctor")
-    assert (ran.status, ran.out, ran.err) == (130, "", "")
+    assert (ran.status, ran.out, ran.err) == (130, "", "talon: interrupted\n")
     assert talon("doctor", "--json").answer == {"error": "interrupted"}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from talon_core.plugins.presets import find_preset
+from talon_core.plugins.presets import find_preset, known_presets
 from talon_core.plugins.registry import load_registry
 from talon_core.profiles.profile import Profile, Table
 from talon_core.profiles.store import find_profile, save_profile
@@ -230,6 +230,16 @@ def test_ctrl_c_saves_nothing(tune: Any, monkeypatch: pytest.MonkeyPatch, own_da
     assert not Path("seen.png").exists()
 
 
+def test_a_place_that_this_machine_has_not_is_refused_unless_it_is_for_another_one(tune: Any) -> None:
+    schedule = ("--schedule", "pearl", "--shared", "1", "--draft-on", "cpu:4000")
+    refusal = tune("--profile", "h100-llama-3.1-8b", *schedule, "--save", "mine", "--json").refusal
+    assert refusal.startswith("draft_on is cpu:4000, and this process may use ")
+    assert not known_presets().keys() & {"mine"}
+    ran = tune(*PROFILE, *SMALL, *schedule, "--json")
+    assert "--other-machine" in PROFILE
+    assert ran.status == 0, ran.err
+
+
 @pytest.mark.parametrize("full", ["talon_core.kept.write_whole", "talon_core.tune.picture.write_whole_bytes"])
 def test_a_full_disk_loses_no_search(tune: Any, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     def refuse(*_: object) -> None:
@@ -300,7 +310,7 @@ def test_a_profile_must_be_of_the_traces_drafter_and_know_it(tune: Any) -> None:
         ((*PROFILE, "--search", "mu=0.1..2"), "'mu' cannot be searched in 0.1..2.0: with 2.0,"),
         ((*PROFILE, "--save", "talon"), "a preset cannot be called 'talon'"),
         ((*PROFILE, "--save", "default"), "the preset 'default' comes with TALON"),
-        ((*PROFILE, "--save", "nowhere/mine.json"), "there is no such folder"),
+        ((*PROFILE, "--save", "nowhere/mine.json"), "it must be a file in a folder that exists"),
         ((*PROFILE, "--save", "here/mine"), "a preset's file is called as the preset is"),
         ((*PROFILE, "--save", "./chain.json"), "a preset cannot be called 'chain'"),
         ((*PROFILE, "--save", "./ngram.json"), "a preset cannot be called 'ngram', as a registered drafter is"),

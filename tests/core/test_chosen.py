@@ -211,6 +211,34 @@ def test_a_place_beside_the_default_is_refused_in_a_sentence() -> None:
         resolve(Parts("ngram", "chain", schedule=AUTO, draft_on="cpu:1"), REGISTRY)
 
 
+def test_a_place_that_is_asked_for_counts_more_than_the_presets() -> None:
+    kept({**PAYS, "draft_on": "cpu:1"})
+    for asked, place in (("auto", "cpu:1"), ("thread", "thread"), ("cpu:2", "cpu:2")):
+        made = resolve(Parts("ngram", "mine", schedule=AUTO, draft_on=asked), REGISTRY)
+        assert made.chosen is not None
+        assert (made.parts.schedule, made.parts.draft_on, made.chosen.draft_on) == ("cached:budget=8", place, place)
+        assert ("it drafts on" in made.chosen.why) == (asked != "auto")
+    assert resolve(Parts("ngram", "mine", schedule="pearl"), REGISTRY).parts.draft_on == "thread"
+
+
+def test_a_thread_that_is_asked_for_is_taken_where_the_presets_place_is_not_there() -> None:
+    kept({**PAYS, "draft_on": "cpu:4000"})
+    assert goes_ahead(loaded(draft_on="thread"))
+
+
+def test_a_place_that_is_asked_for_is_refused_with_the_reason_where_nothing_goes_ahead() -> None:
+    kept(PAYS)
+    with pytest.raises(ValueError, match=r"^draft_on is 'cpu:4000', and the schedule drafts .* turn") as no:
+        loaded(draft_on="cpu:4000")
+    assert "has cached:budget=8 on thread, cpu:4000 was asked for, which cannot be used: " in str(no.value)
+    kept({**PAYS, "draft_on": "cpu:1"}, model={"name": "big", "weights_sha256": "0" * 64})
+    with pytest.raises(ValueError, match=r"in turn .*found for a model of other weights, big.*; name one that"):
+        loaded(draft_on="cpu:1")
+    kept(NOT)
+    with pytest.raises(ValueError, match="no schedule pays: the best would be slower"):
+        resolve(Parts("ngram", "mine", schedule=AUTO, draft_on="cpu:1"), REGISTRY)
+
+
 @pytest.mark.parametrize(
     ("profile", "sentence"),
     [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from talon_core.paths import write_whole
+from talon_core.paths import check_file, check_folder, write_whole
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -44,3 +44,37 @@ def test_a_folder_that_is_not_there_is_named_with_the_file(tmp_path: Path) -> No
     with pytest.raises(FileNotFoundError) as raised:
         write_whole(tmp_path / "none" / "file.txt", "text")
     assert raised.value.filename == str(tmp_path / "none" / "file.txt")
+
+
+def test_what_can_be_written_passes_and_nothing_is_left(tmp_path: Path) -> None:
+    there = tmp_path / "there.json"
+    there.write_text("what was there before")
+    for file in (there, tmp_path / "new.json", Path("/dev/null")):
+        check_file(file, "--out")
+    for folder in (tmp_path, tmp_path / "new" / "newer"):
+        check_folder(folder, "--out")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["there.json"]
+    assert there.read_text() == "what was there before"
+
+
+def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("a file")
+    for wrong in (tmp_path, tmp_path / "none" / "x.json", file / "x.json"):
+        with pytest.raises(ValueError, match=r"^--out is '.*'; it must be a file in a folder that exists$"):
+            check_file(wrong, "--out")
+    for wrong, what in ((file, "which"), (file / "folder", f"and '{file}'")):
+        with pytest.raises(ValueError, match=rf"^--out is '{wrong}', {what} is a file; it must be a folder$"):
+            check_folder(wrong, "--out")
+    for check in (check_file, check_folder):
+        with pytest.raises(ValueError, match=r"^--out is 'x{999}', which cannot be written: File name too long$"):
+            check(Path("x" * 999), "--out")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_folder_in_which_nobody_may_write_is_refused() -> None:
+    """Whatever its mode says, as root's word counts for more than that."""
+    with pytest.raises(ValueError, match=r"^--out is '/proc/x\.json', which cannot be written: "):
+        check_file(Path("/proc/x.json"), "--out")
+    with pytest.raises(ValueError, match=r"^--out is '/proc/a/b', which cannot be written: "):
+        check_folder(Path("/proc/a/b"), "--out")

@@ -1,6 +1,7 @@
 """Timing a target and a drafter beside each other: both do what they would, and nothing is left of it."""
 
 import threading
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from talon_core import Candidates, Drafter, DrafterSpec, Proposed, TableTarget
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.engine.ahead.host import usable_cores
 from talon_core.plugins.parts import Parts
-from talon_core.profiles.beside import BesidePlan, drafting_beside, measured_beside
+from talon_core.profiles.beside import BesidePlan, _Measuring, drafting_beside, measured_beside
 from talon_strategies import Match
 from talon_tests.tiny_models import tiny_model
 from talon_tests.whole_texts import WholeTexts
@@ -65,6 +66,32 @@ def test_the_drafter_works_in_one_thread_of_its_own_by_its_contract(max_depth: i
     assert min(found.pass_seconds, found.pass_seconds_beside, found.layer_seconds) > 0
     assert found.target >= 1
     assert found.drafter >= 1
+
+
+def test_what_is_timed_first_is_timed_last_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a text that grows nor a machine that slows down is taken for what both cost each other."""
+    seen: list[str] = []
+    passes, drafting = _Measuring._passes, _Measuring._drafting_in
+
+    def noted_passes(self: _Measuring, sequence: Any) -> Any:
+        seen.append(f"passes with {torch.get_num_threads()}")
+        return passes(self, sequence)
+
+    @contextmanager
+    def noted_drafting(self: _Measuring, thread: Any) -> Any:
+        seen.append("drafts")
+        with drafting(self, thread):
+            yield
+        seen.append("drafted")
+
+    monkeypatch.setattr(_Measuring, "_passes", noted_passes)
+    monkeypatch.setattr(_Measuring, "_drafting_in", noted_drafting)
+    whole = torch.get_num_threads()
+    measured_beside(target(), Match(), Told(), whole + 1, "thread", attrs.evolve(SMALL, repetitions=3))
+    alone, beside = ["drafts", "drafted"], ["drafts", f"passes with {whole + 1}", "drafted"]
+    forth = [f"passes with {whole}", f"passes with {whole + 1}", *alone, *beside]
+    back = [*beside, *alone, f"passes with {whole + 1}", f"passes with {whole}"]
+    assert seen == [*forth, *back, *forth]
 
 
 def test_what_fails_in_the_drafter_comes_out_and_leaves_nothing() -> None:

@@ -11,7 +11,7 @@ import attrs
 
 import talon_core
 from talon_core.errors import is_whole, one_line
-from talon_core.paths import write_whole_bytes
+from talon_core.paths import check_file, write_whole_bytes
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace, read_trace
 from talon_strategies.entropy import OFFERED
@@ -56,8 +56,7 @@ def _run(given: argparse.Namespace) -> None:
     for option, value, least in (("hidden", given.hidden, 1), ("seed", given.seed, 0)):
         if value < least:
             raise ValueError(f"--{option} is {value}; it must be at least {least}")
-    if given.out.is_dir() or not given.out.parent.is_dir():
-        raise ValueError(f"--out is '{given.out}'; it must be a file in a folder that is there")
+    check_file(given.out, "--out")
     kind = KINDS[given.policy]
     traces = [checked(read_trace(folder), kind.depth) for folder in given.traces]
     check_alike(traces)
