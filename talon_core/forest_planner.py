@@ -1,7 +1,7 @@
 """An optional ability of policies that learn: to say whose tree a round's is."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import attrs
@@ -9,6 +9,9 @@ from attrs.validators import ge, instance_of, optional
 
 from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray
+
+Measure = Callable[[FloatArray], FloatArray]
+"""What is computed of each row of log-probabilities by itself: `(rows, width)` to `(rows,)`."""
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -30,6 +33,18 @@ class AskedLayer:
         """What was offered, as `Candidates.logp` has it, shape `(rows, width)`; looked up when it is asked for."""
         return self.look_up()
 
+    def measured(self, measure: Measure) -> FloatArray:
+        """What a function says of each row of `logp`, shape `(rows,)`.
+
+        Where many trees were grown at once, it is computed once for the rows of all of them. So give the same function
+        in each round, one of a module and no lambda.
+
+        Args:
+            measure: from `(rows, width)` to `(rows,)`. It looks at each row by itself, and more padding at a row's end,
+                which is minus infinity, changes nothing.
+        """
+        return measure(self.logp)
+
 
 @attrs.frozen
 class TreePlan:
@@ -44,14 +59,25 @@ class TreePlan:
     policy: TreePolicy
     depth: int | None = attrs.field(default=None, validator=optional([instance_of(int), ge(0)]))
 
+    def ended(self, depth: int | None) -> "TreePlan":
+        """The plan of the same tree without the nodes that are deeper than this; None for all of it.
+
+        Raises:
+            TypeError, ValueError: if it is no whole number, or less than 0.
+        """
+        if depth is None:
+            return self
+        shorter = TreePlan(self.policy, depth)
+        return self if self.depth is not None and self.depth < depth else shorter
+
 
 class ForestPlanner(TreePolicy):
     """A policy whose tree of a round is that of another one, which remembers nothing: an optional ability, for speed.
 
     What it has learnt decides which one that is, as the length of a chain. Where many texts are tried, as while a trace
     is replayed, the trees of a `ForestGrower` are grown at many positions at once; then such a policy is not asked for
-    them with `width`, `grow` and `finish`, but whose they are: `plan`, `drafted`, `observe`, round by round. Both ways
-    must lead to the same trees, which `talon_core.testing.check_tree_policy` tries.
+    them with `width`, `grow` and `finish`, but whose they are: `plan`, `ends_after`, `drafted`, `observe`, round by
+    round. Both ways must lead to the same trees, which `talon_core.testing.check_tree_policy` tries.
 
     A subclass that overrides `width`, `grow` or `finish` without `plan` is asked for its trees itself.
     """
@@ -59,6 +85,20 @@ class ForestPlanner(TreePolicy):
     @abstractmethod
     def plan(self) -> TreePlan | None:
         """Whose tree this round's is, until the next `observe` an equal one; None, always, if it cannot be said."""
+
+    def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
+        """After how many layers this round's tree ends, where that is decided while it is drafted.
+
+        So the tree is that of `plan` without the nodes that are deeper. Called after `plan`, and nothing may change.
+
+        Args:
+            layers: of the whole tree that was planned, those of which the drafter knew anything, the root's first. Take
+                no more of them than are needed: each is looked up when it is taken.
+
+        Returns:
+            The depth of the deepest node there may be, at least 0; None if nothing ends the tree but its plan.
+        """
+        return None
 
     def drafted(self, layers: Sequence[AskedLayer] | None) -> None:
         """Called before `observe`, in the place of `width`, `grow` and `finish`: what the drafter has offered.

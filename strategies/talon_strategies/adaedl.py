@@ -1,17 +1,19 @@
 """Chains that end where the drafter's entropy promises little acceptance, by a threshold that follows what happens."""
 
 import math
+from collections.abc import Iterator
 
 import attrs
 from attrs.validators import ge, gt, le
 
 from talon_core.candidates import Candidates
+from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
 from talon_core.rounds import Round
 from talon_core.searching import searched
 from talon_core.tree import TokenTree
-from talon_strategies.entropy import OFFERED, entropy_offered
+from talon_strategies.entropy import OFFERED, entropies_of, entropy_offered
 from talon_strategies.options import number, whole_number
-from talon_strategies.stopping import StoppingChain
+from talon_strategies.stopping import PlainChain, StoppingChain
 
 
 @attrs.define
@@ -26,7 +28,7 @@ class Threshold:
 
 
 @attrs.frozen
-class AdaEdl(StoppingChain):
+class AdaEdl(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
     """Ends a chain where 1 - sqrt(`factor` H(q)) is less than a threshold (AdaEDL, arXiv 2410.18351).
 
     Published are that lower bound of the probability that a token is accepted, its `factor`, and that the threshold,
@@ -56,7 +58,17 @@ class AdaEdl(StoppingChain):
     )
 
     def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
-        return 1.0 - math.sqrt(self.factor * entropy_offered(candidates)) < self.learnt.now
+        return self._unsure(entropy_offered(candidates))
+
+    def _unsure(self, entropy: float) -> bool:
+        return 1.0 - math.sqrt(self.factor * entropy) < self.learnt.now
+
+    def plan(self) -> TreePlan:
+        return TreePlan(PlainChain(self.length, self.offered))
+
+    def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
+        entropies = (layer.measured(entropies_of).item() for layer in layers)
+        return next((depth for depth, entropy in enumerate(entropies, 1) if self._unsure(entropy)), None)
 
     def observe(self, round_: Round) -> None:
         drafted = len(round_.tree) - 1

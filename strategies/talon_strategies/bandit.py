@@ -1,7 +1,7 @@
 """One of several policies a round, by what each of them has brought in this text."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -230,6 +230,12 @@ class Bandit(ForestPlanner):
             return None
         with blaming("tree policy", self.playing, "plan"):
             return self.playing.plan() if isinstance(self.playing, ForestPlanner) else TreePlan(self.playing)
+
+    def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
+        if not isinstance(self.playing, ForestPlanner):
+            return None
+        with blaming("tree policy", self.playing, "ends_after"):
+            return self.playing.ends_after(layers)
 
     def drafted(self, layers: Sequence[AskedLayer] | None) -> None:
         learnt = self.learnt

@@ -1,5 +1,6 @@
 """Chains that end where one of their tokens will probably be rejected."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -8,11 +9,11 @@ from attrs.validators import ge, le
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
-from talon_core.forest_planner import ForestPlanner, TreePlan
+from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
 from talon_core.searching import searched
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.acceptance_head import AcceptanceHead, given_head
-from talon_strategies.entropy import OFFERED, entropy_offered
+from talon_strategies.entropy import OFFERED, entropies_of, entropy_offered
 from talon_strategies.options import number, whole_number
 from talon_strategies.pooled import Pool
 from talon_strategies.stopping import PlainChain, StoppingChain
@@ -67,8 +68,20 @@ class SpecDecPlusPlus(StoppingChain, ForestPlanner):  # pyright: ignore[reportIn
         default=attrs.Factory(lambda self: None if self.head is None else Survival(), takes_self=True),
     )
 
-    def plan(self) -> TreePlan | None:
-        return TreePlan(LikelyChain(self.length, self.offered, h=self.h)) if self.head is None else None
+    def plan(self) -> TreePlan:
+        if self.head is None:
+            return TreePlan(LikelyChain(self.length, self.offered, h=self.h))
+        return TreePlan(PlainChain(self.length, self.offered))
+
+    def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
+        if self.head is None:
+            return None
+        prob = 1.0
+        for depth, layer in enumerate(layers, 1):
+            prob *= _accepted(self.head, layer.logp[0], layer.measured(entropies_of).item(), depth)
+            if 1.0 - prob > self.h:
+                return depth
+        return None
 
     def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
         return 1.0 - self._survival(len(tree), candidates) > self.h
@@ -80,11 +93,16 @@ class SpecDecPlusPlus(StoppingChain, ForestPlanner):  # pyright: ignore[reportIn
         """
         if self.head is None or self.predicted is None:
             return float(np.exp(candidates.path_logp[0, 0]))
-        first, second = np.exp(np.append(candidates.logp[0], -np.inf)[:2])
         before = self.predicted.prob if depth > 1 else 1.0
-        seen = (first, second, entropy_offered(candidates), depth)
-        self.predicted.prob = before * float(self.head.accepted(seen))
+        entropy = entropy_offered(candidates)
+        self.predicted.prob = before * _accepted(self.head, candidates.logp[0], entropy, depth)
         return self.predicted.prob
+
+
+def _accepted(head: AcceptanceHead, logp: FloatArray, entropy: float, depth: int) -> float:
+    """What a head predicts of the best candidate of a row, `logp` of shape `(width,)`, if those before are accepted."""
+    first, second = np.exp(np.append(logp, -np.inf)[:2])
+    return float(head.accepted((first, second, entropy, depth)))
 
 
 @attrs.frozen

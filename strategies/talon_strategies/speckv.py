@@ -51,6 +51,12 @@ def signals(entropies: FloatArray, best: FloatArray) -> tuple[float, float, floa
     return float(bits.mean()), float(best.mean()), float(bits.max()), float(best.min())
 
 
+def _best(logp: FloatArray) -> FloatArray:
+    """The probability of the best token of each row."""
+    best: FloatArray = np.exp(logp[:, 0])
+    return best
+
+
 def _lengths(given: Any) -> Any:
     return numbers_of(given, int, "gammas", "2;4;6;8")
 
@@ -151,10 +157,8 @@ class SpecKV(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibl
 
     def drafted(self, layers: Sequence[AskedLayer] | None) -> None:
         if layers:
-            logp = np.full((len(layers), max(layer.width for layer in layers)), -np.inf)  # (tokens, offered)
-            for row, layer in zip(logp, layers, strict=True):
-                row[: layer.width] = layer.logp[0]
-            self.watched.entropies, self.watched.best = entropies_of(logp).tolist(), np.exp(logp[:, 0]).tolist()
+            self.watched.entropies = [layer.measured(entropies_of).item() for layer in layers]
+            self.watched.best = [layer.measured(_best).item() for layer in layers]
 
     def observe(self, round_: Round) -> None:
         watched = self.watched

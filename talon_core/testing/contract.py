@@ -1,7 +1,7 @@
 """What every tree policy must keep, as a function that its author runs in a test."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -19,7 +19,7 @@ from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import blaming
 from talon_core.forest_grower import forest_grower
-from talon_core.forest_planner import AskedLayer, forest_planner
+from talon_core.forest_planner import AskedLayer, TreePlan, forest_planner
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
@@ -252,6 +252,16 @@ class _Noting(TreePolicy):
         return self.of.finish(tree)
 
 
+def _planned(
+    plan: TreePlan, drafter: AnyDrafter, root: int, limits: DraftLimits
+) -> tuple[Drafted, Sequence[AskedLayer]]:
+    """Draft the tree of a plan; what was offered for it, too."""
+    most = limits.max_depth if plan.depth is None else min(limits.max_depth, plan.depth)
+    noting = _Noting(plan.policy)
+    drafted = draft_tree(noting, drafter, root, attrs.evolve(limits, max_depth=most), SeededChoices(0))
+    return drafted, noting.layers
+
+
 def _check_plans(
     policy: TreePolicy, twin: TreePolicy, drafter: AnyDrafter, rounds: list[Told], limits: DraftLimits
 ) -> None:
@@ -269,12 +279,14 @@ def _check_plans(
             policy,
             f"plans trees of '{plan.policy.name}', which is no ForestGrower",
         )
-        most = limits.max_depth if plan.depth is None else min(limits.max_depth, plan.depth)
-        noting = _Noting(plan.policy)
         drafted = draft_tree(asked, drafter, told.root, limits, SeededChoices(0))
-        planned = draft_tree(noting, drafter, told.root, attrs.evolve(limits, max_depth=most), SeededChoices(0))
+        planned, layers = _planned(plan, drafter, told.root, limits)
+        with blaming("tree policy", policy, "ends_after"):
+            ended = plan.ended(planning.ends_after(iter(layers)))
+        if ended != plan:
+            planned, layers = _planned(ended, drafter, told.root, limits)
         _require(_same(drafted, planned), policy, "drafts another tree than it plans")
-        planning.drafted(noting.layers if limits.max_depth > 0 and told.root not in limits.ends else None)
+        planning.drafted(layers if limits.max_depth > 0 and told.root not in limits.ends else None)
         for one in (asked, planning):
             _observe(one, told.of(drafted))
 

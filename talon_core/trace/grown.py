@@ -1,6 +1,6 @@
 """Trees at some positions of several texts, which grow together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from talon_core.costs import Costs
 from talon_core.engine.growing_forest import GrowingForest, Taking
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates, TreesApart
-from talon_core.forest_planner import AskedLayer
+from talon_core.forest_planner import AskedLayer, Measure
 from talon_core.rounds import Round, Span
 from talon_core.trace.columns import NO_ROW, padding, tokens_of
 from talon_core.trace.prices import behind, priced
@@ -33,6 +33,7 @@ class Layer:
         sizes: frontier nodes of each tree, shape `(trees,)`.
         widths: candidates that each tree has asked for, shape `(trees,)`.
         known: whether the drafter has offered anything to a tree, likewise.
+        measured: what functions have said of what was offered to each node, shape `(frontier,)` each.
     """
 
     nodes: IntArray
@@ -42,6 +43,23 @@ class Layer:
     sizes: IntArray
     widths: IntArray
     known: NDArray[np.bool_]
+    measured: dict[Measure, FloatArray] = attrs.field(init=False, factory=dict)
+
+
+@attrs.frozen(eq=False, slots=False)
+class _LayerOfOne(AskedLayer):
+    """The part of a layer of some trees that is one tree's.
+
+    Attributes:
+        measured_of_all: says of each node of the layer what a function says of it.
+        part: which nodes are the tree's.
+    """
+
+    measured_of_all: Callable[[Measure], FloatArray]
+    part: slice
+
+    def measured(self, measure: Measure) -> FloatArray:
+        return self.measured_of_all(measure)[self.part]
 
 
 class _Asking:
@@ -286,14 +304,23 @@ class Grown:
     def _verified(self) -> TreesApart:
         return TreesApart(self.forest, self.kept) if self.selected else self._drafted
 
-    def asked(self, tree: int) -> list[AskedLayer]:
+    def asked(self, tree: int) -> Iterator[AskedLayer]:
         """The layers of a tree of which the drafter knew anything."""
-        found = []
         for layer in self.layers:
             if layer.known[tree]:
                 begin, end = layer.trees.searchsorted([tree, tree + 1]).tolist()
                 width = min(int(layer.widths[tree]), self.texts.width)
-                found.append(AskedLayer(end - begin, width, partial(self._logp, layer.rows[begin:end], width)))
+                look_up, measured = partial(self._logp, layer.rows[begin:end], width), partial(self._measured, layer)
+                yield _LayerOfOne(end - begin, width, look_up, measured, slice(begin, end))
+
+    def _measured(self, layer: Layer, measure: Measure) -> FloatArray:
+        found = layer.measured.get(measure)
+        if found is None:
+            widths = layer.widths[layer.trees]
+            logp = self._logp(layer.rows, min(int(widths.max()), self.texts.width))
+            logp[np.arange(logp.shape[1]) >= widths[:, None]] = -np.inf
+            with np.errstate(all="ignore"):  # of rows that were changed, which are refused where a round has them
+                found = layer.measured[measure] = read_only(measure(logp))
         return found
 
     def _logp(self, rows: IntArray, width: int) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
-from talon_core.errors import blaming
+from talon_core.errors import PluginError, blaming
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
 from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner
 from talon_core.rounds import Span
@@ -197,7 +197,7 @@ class Planned(_Growing):
         super().__init__(replay, texts, most)
         self._able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
         self._plans: dict[TreePlan | None, _Trees] = {}
-        self._whole: dict[tuple[ForestGrower, int], Grown] = {}  # of plans with a depth, by the first position
+        self._whole: dict[tuple[ForestGrower, int], int] = {}  # in `_grown`, without a depth, by the first position
         bounds = texts.first_positions.tolist()
         for policy, text, (first, end) in zip(policies, texts.texts, pairwise(bounds), strict=True):
             self._begins.append(np.array([*self._rounds(policy, text, first, end)]))
@@ -221,7 +221,7 @@ class Planned(_Growing):
             round_ = grown.round(tree, new[position - first :], spans, context)
             if listens:
                 with blaming("tree policy", policy, "drafted"):
-                    policy.drafted(grown.asked(tree) if self._able[position] else None)
+                    policy.drafted([*grown.asked(tree)] if self._able[position] else None)
             with blaming("tree policy", policy, "observe"):
                 policy.observe(round_)
             yield position
@@ -233,6 +233,21 @@ class Planned(_Growing):
             plan = policy.plan()
         if not isinstance(plan, TreePlan):
             raise NotPlanned
+        which = self._place(plan, position)
+        if type(policy).ends_after is ForestPlanner.ends_after:
+            return which
+        grown = self._grown[which]
+        tree = position - int(grown.positions[0])
+        try:
+            with blaming("tree policy", policy, "ends_after"):
+                plan = plan.ended(policy.ends_after(grown.asked(tree)))
+        except PluginError:  # what a changed file has led to is not the policy's fault
+            grown.check(np.arange(len(grown.positions)) == tree, self._vocab_size)
+            raise
+        return self._place(plan, position)
+
+    def _place(self, plan: TreePlan, position: int) -> int:
+        """In which of `_grown` is the tree of a plan at a position."""
         try:
             trees = self._plans.get(plan)
         except TypeError:  # it cannot be hashed
@@ -254,12 +269,13 @@ class Planned(_Growing):
 
     def _grow_plan(self, grower: ForestGrower, depth: int | None, positions: IntArray) -> int:
         """Grow trees; where in `_grown` they are."""
-        cut = None
-        if depth is not None:
-            key = grower, int(positions[0])
-            if key not in self._whole:
-                self._whole[key] = self._grow(grower, positions)
-            cut = self._whole[key].cut(depth)
+        key = grower, int(positions[0])
+        if key not in self._whole:
+            self._grow(grower, positions)
+            self._whole[key] = len(self._grown) - 1
+        if depth is None:
+            return self._whole[key]
+        cut = self._grown[self._whole[key]].cut(depth)
         if cut is None:
             self._grow(grower, positions, depth)
         else:

@@ -14,7 +14,7 @@ from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import check_tree_policy, draft_trees
 from talon_core.tree import TokenTree
-from talon_strategies import Chain, GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, SpecKV, Talon
+from talon_strategies import AdaEdl, Chain, GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, SpecKV, Talon
 
 
 @attrs.frozen
@@ -181,6 +181,44 @@ def test_a_policy_drafts_the_trees_that_it_plans():
             check_tree_policy(lambda planned=planned: Plans(planned=planned))
 
 
+@attrs.frozen
+class Ends(Plans):
+    """A chain of three, which ends after a token that is likely, for as many more as `late` says."""
+
+    name = "ends"
+    budget: int = 4
+    late: int = 0
+
+    def grow(self, tree, candidates, choices):
+        likely = len(tree) > self.late and candidates.logp[0, 0] > -0.5
+        return Growth(candidates.best(1), frontier=np.arange(0) if likely else None)
+
+    def plan(self):
+        return TreePlan(Chain(3))
+
+    def ends_after(self, layers):
+        likely = (layer.measured(best_of_rows)[0] > -0.5 for layer in layers)
+        return next((depth for depth, one in enumerate(likely, 1) if one), None)
+
+
+def best_of_rows(logp):
+    return logp[:, 0]
+
+
+@pytest.mark.usefixtures("unshrunk")
+def test_a_policy_may_end_the_trees_that_it_plans_by_what_was_offered():
+    check_tree_policy(Ends, max_examples=20)
+    with pytest.raises(AssertionError, match=r"'ends' .* drafts another tree than it plans"):
+        check_tree_policy(lambda: Ends(late=1))
+
+
+@pytest.mark.parametrize(
+    ("depth", "ended", "left"), [(None, None, None), (None, 2, 2), (3, 2, 2), (2, 3, 2), (2, None, 2)]
+)
+def test_a_plan_ends_where_the_first_of_two_limits_is(depth, ended, left):
+    assert TreePlan(Chain(3), depth).ended(ended) == TreePlan(Chain(3), left)
+
+
 def test_a_subclass_with_other_trees_does_not_plan():
     @attrs.frozen
     class Never(Plans):
@@ -191,7 +229,7 @@ def test_a_subclass_with_other_trees_does_not_plan():
     assert forest_planner(Never()) is None
 
 
-@pytest.mark.parametrize("policy", [GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, SpecKV])
+@pytest.mark.parametrize("policy", [AdaEdl, GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, SpecKV])
 def test_a_chain_that_stops_elsewhere_does_not_plan(policy):
     @attrs.frozen
     class Elsewhere(policy):

@@ -220,14 +220,15 @@ def test_a_text_that_is_none_is_told_in_a_sentence(
         (with_rising_rows, "is not sorted, or holds a token twice"),
     ],
 )
+@pytest.mark.parametrize("spec", ["talon", "adaedl:length=6"])
 def test_numbers_that_were_changed_are_told_when_they_are_looked_at(
-    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, change: Callable[[Any], None], what: str
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, change: Callable[[Any], None], what: str, spec: str
 ) -> None:
     trace = damaged(recorded(tiny), tmp_path, changed(change))
     with pytest.raises(
         ValueError, match=f"^prompt 0 of the set '.+': a row of the trace {what}; its file was changed$"
     ):
-        replayed(trace, [parse_method("talon", trace, load_registry())])
+        replayed(trace, [parse_method(spec, trace, load_registry())])
 
 
 def test_passes_below_0_are_told_in_a_sentence(tiny: Any, recorded: Callable[..., Trace], tmp_path: Path) -> None:

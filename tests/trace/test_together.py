@@ -1,11 +1,13 @@
 """A policy on several texts at once has the rounds that it has on each of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from talon_core import Candidates, Growth, TokenTree
 from talon_core.choices import Choices
@@ -13,7 +15,7 @@ from talon_core.costs import Costs
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrowth
-from talon_core.forest_planner import ForestPlanner, TreePlan
+from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Round
@@ -23,7 +25,9 @@ from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.trying import Trying, together
-from talon_strategies import Eagle2, Match, StaticTree, Talon
+from talon_core.tree import FloatArray
+from talon_core.tree_arrays import totals
+from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon
 
 GROWN_TOGETHER = (
     *("none", "chain:length=4", "talon:budget=14,top_k=4,mu=0.1", "talon:budget=60,least=0.01", "talon-gate-only"),
@@ -35,10 +39,12 @@ GROWN_TOGETHER = (
 )
 PLANNED = (
     *("gammatune:length=6", "gammatune-plus:length=6,tau=0.1", "heuristic:length=6", "sps:length=6,start=0.9,weight=9"),
+    *("adaedl:length=6", "adaedl:threshold=0.7,step=0.3", "adaedl:threshold=0,step=0", "adaedl:factor=50,step=0"),
+    "bandit:of=adaedl+chain[length=2]+specdec-plus-plus",
     *("speckv:gammas=1;2;3;4;5", "speckv:objective=paper", "specdec-plus-plus:length=6"),
     *("bandit", "bandit:of=none+gammatune[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3,reward=blend"),
 )
-ONE_BY_ONE = ("adaedl:length=6", "talon-cost:budget=12,depth=5", "bandit:of=chain[length=2]+talon-cost")
+ONE_BY_ONE = ("taps", "talon-cost:budget=12,depth=5", "bandit:of=chain[length=2]+talon-cost")
 
 
 class Prices(Costs):
@@ -109,6 +115,16 @@ def test_so_they_are_where_questions_are_not_answered_and_at_a_temperature(
         assert sum(one.outside for one in found[0]) > 0
 
 
+@pytest.mark.parametrize("h", [0.1, 0.7, 0.95])
+def test_so_they_are_where_a_head_ends_chains(tmp_path: Path, h: float) -> None:
+    shapes = {"hidden.weight": (3, 4), "hidden.bias": (3,), "output.weight": (1, 3), "output.bias": (1,)}
+    numbers = np.random.default_rng(7)
+    save_file({name: numbers.normal(size=shape) for name, shape in shapes.items()}, tmp_path / "head.safetensors")
+    policy = SpecDecPlusPlus(h=h, length=9, head=str(tmp_path / "head.safetensors"))
+    shipped = read_trace(SHIPPED)
+    assert all_same(both(shipped, Method("specdec-plus-plus", policy, Match())))
+
+
 @pytest.mark.parametrize(("bound", "most"), [("TREES", 1), ("TREES", 7), ("TREES", 10_000), ("NODES", 100)])
 def test_it_makes_no_difference_how_many_trees_are_begun_with(
     monkeypatch: pytest.MonkeyPatch, bound: str, most: int
@@ -169,6 +185,61 @@ class Planning(ForestPlanner):
 def test_plans_may_be_trees_of_a_policy_to_some_depth(of: TreePolicy, depth: int | None) -> None:
     shipped = read_trace(SHIPPED)
     assert all_same(both(shipped, Method("planning", Planning(of, depth), Match())))
+
+
+def best(logp: FloatArray) -> FloatArray:
+    return logp[:, 0]
+
+
+def covered(logp: FloatArray) -> FloatArray:
+    return totals(np.exp(logp))
+
+
+@attrs.frozen
+class Ending(Planning):
+    """Ends the trees that it plans with the layer in which a candidate is as likely as this."""
+
+    name = "ending"
+    likely: float = attrs.field(default=-0.1, kw_only=True)
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        growth = super().grow(tree, candidates, choices)
+        return Growth(growth.chosen, frontier=np.arange(0)) if best(candidates.logp).max() > self.likely else growth
+
+    def plan(self) -> TreePlan:
+        return super().plan()
+
+    def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
+        for depth, layer in enumerate(layers, 1):
+            assert layer.logp.shape == (layer.rows, layer.width)
+            for measure in (best, covered):
+                assert layer.measured(measure).tolist() == measure(layer.logp).tolist()
+            if layer.measured(best).max() > self.likely:
+                return depth
+        return None
+
+
+@pytest.mark.parametrize("likely", [-0.5, -0.1, 0.0])
+@pytest.mark.parametrize("depth", [None, 0, 2])
+@pytest.mark.parametrize("of", [Talon(budget=14, top_k=4, mu=0.1), Eagle2(budget=12, depth=4), StaticTree()])
+def test_they_may_end_by_what_was_offered(of: TreePolicy, depth: int | None, likely: float) -> None:
+    shipped = read_trace(SHIPPED)
+    assert all_same(both(shipped, Method("ending", Ending(of, depth, likely=likely), Match())))
+
+
+@attrs.frozen
+class EndsWrongly(Planning):
+    name = "ends-wrongly"
+
+    def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
+        return -1
+
+
+def test_an_end_that_is_none_names_the_policy() -> None:
+    shipped = read_trace(SHIPPED)
+    method = Method("ends-wrongly", EndsWrongly(Talon()), Match())
+    with pytest.raises(PluginError, match=r"tree policy 'ends-wrongly' .*ends_after.*depth"):
+        together(Replay(shipped), method, SeveralTexts([*shipped]))
 
 
 def test_what_is_planned_and_cannot_be_grown_together_is_tried_text_by_text() -> None:
