@@ -85,6 +85,7 @@ class Sizes:
         new: tokens of each sequence.
         repetitions: how often everything is timed.
         schedules: what is prepared, besides nothing.
+        texts: with which schedules are compared.
     """
 
     contexts: tuple[int, ...] = (8192, 32768)
@@ -107,11 +108,12 @@ class Sizes:
     new: int = 128
     repetitions: int = 15
     schedules: tuple[str, ...] = ("cached:budget=8", "pearl")
+    texts: int = 3
 
 
 SMOKE = Sizes(
     (100,),
-    9,
+    8,
     {
         "vocab_size": 128,
         "hidden_size": 64,
@@ -121,10 +123,11 @@ SMOKE = Sizes(
         "num_key_value_heads": 2,
     },
     32,
-    20,
+    8,
     (1, 2),
     4,
     1,
+    texts=1,
 )
 
 
@@ -332,7 +335,7 @@ class Bench:
     def schedules(self, model: Any, tokenizer: Any, source: str, drafter: str, policy: str) -> dict[str, Any]:
         """Schedules in each place over drafting and verifying in turn, all ways in turns on each prompt."""
         ways = ways_of(model, tokenizer, source, drafter, policy, self.sizes.schedules, places())
-        texts = [f"{PROMPT} Its number is {number}." for number in range(3)]
+        texts = [f"{PROMPT} Its number is {number}." for number in range(self.sizes.texts)]
         return measured("schedules", ways, texts, self.sizes.new, max(1, self.sizes.repetitions // 5))
 
     def batches(self, plain: Decoder, fast: Decoder) -> list[dict[str, float]]:
