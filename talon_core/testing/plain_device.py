@@ -42,18 +42,25 @@ class PlainDevice(DeviceBackend):
             key, value = _in_one_piece(key, table), _in_one_piece(value, table)
         key, value = key[:batch, :, :rows], value[:batch, :, :rows]
         value = value.masked_fill(~seen.any(2)[..., None], 0.0)  # what nobody sees may be NaN
-        group = query.shape[0] // key.shape[1]
         own = query.new_zeros((*packed.padded, len(query), query.shape[2]))  # (batch, queries, heads, size)
         own[packed.sequence, packed.at] = query[:, packed.place].transpose(0, 1)
-        own = own.transpose(1, 2).unflatten(1, (-1, group)).flatten(2, 3)  # (batch, heads of keys, rows, size)
-        score = (own @ key.transpose(2, 3) * scale).unflatten(2, (group, -1)).flatten(1, 2)
+        together = (
+            batch,
+            key.shape[1],
+            len(query) // key.shape[1] * packed.padded[1],
+        )  # queries of heads that share keys
+        apart = batch, len(query), packed.padded[1]
+        score = own.transpose(1, 2).reshape(*together, query.shape[2]) @ key.transpose(2, 3) * scale
+        score = score.reshape(*apart, rows)
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         score = score.masked_fill(~seen, -torch.inf)
         if sinks is not None:
             score = torch.cat([score, sinks[:, None, None].expand(*score.shape[:3], 1)], dim=-1)
-        prob = torch.softmax(score, dim=-1)[..., :rows].unflatten(1, (-1, group)).flatten(2, 3)
-        summed = (prob @ value).unflatten(2, (group, -1)).flatten(1, 2)  # (batch, heads, queries, size)
+        prob = torch.softmax(score, dim=-1)[..., :rows]
+        summed = (prob.reshape(*together, rows) @ value).reshape(
+            *apart, value.shape[3]
+        )  # (batch, heads, queries, size)
         out = query.new_zeros((*query.shape[:2], value.shape[3]))
         out[:, packed.place] = summed[packed.sequence, :, packed.at].transpose(0, 1)
         return out

@@ -1,12 +1,14 @@
 """How much sooner a replay says what a method does than decoding, and whether it says the same.
 
     python tests/benchmarks/trace_speed.py [--prompts PATH] [--limit N] [--drafter eagle3] [--trace FOLDER] [--out FILE]
-                                           [METHOD ...]
+                                           [--profile NAME|FILE] [METHOD ...]
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
 in medians over repetitions, in each of which a trace is replayed seven times. Decoding has all cores as threads, a
-replay all cores as processes. Ends with status 1 if a method's target passes are not the same in both, where the trace
-answers all that was asked.
+replay all cores as processes. With a profile, policies that ask what passes take are told the same in both; without
+one, decoding measures it and a replay knows nothing, so that their trees differ.
+
+Ends with status 1 if a method's target passes are not the same in both, where the trace answers all that was asked.
 """
 
 import argparse
@@ -32,6 +34,7 @@ from talon_core.defaults import DEFAULT_MODEL, NONE
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
+from talon_core.profiles.store import find_profile
 from talon_core.trace.folder import Trace
 from talon_core.trace.record import Recorded, Recorder, TracePlan
 
@@ -51,6 +54,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--trace", type=Path, default=None, help="keep the trace here; one that is there is taken")
+    parser.add_argument("--profile", default=None, metavar="NAME|FILE", help="what policies are told that passes take")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
     registry = load_registry()
@@ -60,7 +64,8 @@ def main() -> None:
     wanted = TracePlan(options.model, sets, max_new_tokens=options.max_new_tokens)
     recorder = Recorder(wanted, model, tokenizer, built(registry, "drafter", drafter), drafter)
     parts = {one: Parts(policy=one) if one == NONE else Parts(drafter, one) for one in options.methods}
-    decoders = {one: decoder_for_model(model, tokenizer, own) for one, own in parts.items()}
+    costs = None if options.profile is None else find_profile(options.profile)
+    decoders = {one: decoder_for_model(model, tokenizer, own, costs) for one, own in parts.items()}
     target = next(iter(decoders.values())).target
     with tempfile.TemporaryDirectory() as folder:
         recorded = recorder.run(options.trace or Path(folder, "trace"))
@@ -69,10 +74,11 @@ def main() -> None:
             "session": describe_session(),
             "recording": _recording(recorded),
             "methods": {
-                one: _measured(one, decoder, recorded.trace, options.repetitions) for one, decoder in decoders.items()
+                one: _measured(one, decoder, recorded.trace, options.repetitions, options.profile)
+                for one, decoder in decoders.items()
             },
         }
-        figures["together"] = _together(figures["methods"], recorded.trace)
+        figures["together"] = _together(figures["methods"], recorded.trace, options.profile)
     _show(figures)
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
@@ -93,7 +99,9 @@ def _recording(recorded: Recorded) -> dict[str, float]:
     }
 
 
-def _measured(method: str, decoder: Decoder, trace: Trace, repetitions: int) -> dict[str, Any]:
+def _measured(
+    method: str, decoder: Decoder, trace: Trace, repetitions: int, profile: str | None = None
+) -> dict[str, Any]:
     """One method in both ways, in turn."""
     seconds: dict[str, list[float]] = {"decoding": [], "replay": []}
     for _ in track(range(repetitions), method, console=Console(stderr=True), transient=True):
@@ -103,7 +111,7 @@ def _measured(method: str, decoder: Decoder, trace: Trace, repetitions: int) -> 
             prompt = text.ids[: text.prompt_tokens]
             passes += decoder.generate(prompt, max_new_tokens=wanted_tokens(trace)).stats.target_passes
         seconds["decoding"].append(time.perf_counter() - started)
-        answers = [_replayed([method], trace) for _ in range(REPLAYS)]
+        answers = [_replayed([method], trace, profile) for _ in range(REPLAYS)]
         seconds["replay"].append(statistics.median(answer["seconds"] for answer in answers))
     (tried,) = answers[-1]["methods"]
     return {
@@ -116,17 +124,18 @@ def _measured(method: str, decoder: Decoder, trace: Trace, repetitions: int) -> 
     }
 
 
-def _together(methods: dict[str, Any], trace: Trace) -> dict[str, Any]:
+def _together(methods: dict[str, Any], trace: Trace, profile: str | None = None) -> dict[str, Any]:
     """All methods by one command, as one tries them."""
     decoding = sum(one["decoding_seconds"] for one in methods.values())
-    replay = statistics.median(_replayed([*methods], trace)["seconds"] for _ in range(REPLAYS))
+    replay = statistics.median(_replayed([*methods], trace, profile)["seconds"] for _ in range(REPLAYS))
     return {"decoding_seconds": decoding, "replay_seconds": replay, "ratio": decoding / replay}
 
 
-def _replayed(methods: list[str], trace: Trace) -> dict[str, Any]:
+def _replayed(methods: list[str], trace: Trace, profile: str | None = None) -> dict[str, Any]:
     """What the command says, with the seconds that it took, but for the interpreter's start: torch is loaded here."""
     busy_after()  # this process has decoded, and its threads go on for a while, waiting for more
     command = [sys.executable, "-m", "talon_core", "trace", "replay", str(trace.folder), *methods, "--json"]
+    command += [] if profile is None else ["--profile", profile, "--other-machine"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
