@@ -157,7 +157,7 @@ listing.load_registry = load_registry
 sys.exit(main())
 """
     status, out, err = process(script, "list", *more)
-    assert (status, err) == (130, "")
+    assert (status, err) == (130, "talon: interrupted\n")
     assert not out if not more else json.loads(out) == {"error": "interrupted"}
 
 
