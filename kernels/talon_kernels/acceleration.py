@@ -49,11 +49,7 @@ class _Place:
         self.name = REPLACED.get(type(module), "forward")
         self.forward = forward
         self._classes = [(one, type(one), _forward_of(type(one))) for one in (module, *module.children())]
-        self._settings = [(one.__dict__, _settings(one.__dict__)) for one in module.modules()]
-
-    def as_tried(self) -> bool:
-        """Whether the settings of the module and its parts, such as a factor, are those that it was tried with."""
-        return all(_settings(own) == before for own, before in self._settings)
+        self.parts = [one.__dict__ for one in module.modules()]
 
     def free(self) -> bool:
         """Whether nobody has given the module, or a part whose work is replaced, another class or `forward`."""
@@ -88,6 +84,8 @@ class Acceleration(WatchfulSession):
         self._narrow = narrow or {}
         self._checked = checked or {}
         self._places = [_Place(module, forward) for _, module, forward in replaced]
+        # those of a part that several places have are looked at once
+        self._settings = {id(own): (own, _settings(own)) for place in self._places for own in place.parts}
         self._trusted = self._places
         self._patched: list[_Place] = []
         self._left = left
@@ -98,7 +96,7 @@ class Acceleration(WatchfulSession):
         if self._entered == 0:
             self.changes += sum([narrow.refresh() for narrow in self._narrow.values()])
             self.changes += sum([checked.refresh() for checked in self._checked.values()])
-            self._trusted = [place for place in self._places if place.as_tried()]
+            self._trusted = self._as_tried()
         return self._enter()
 
     @contextmanager
@@ -120,6 +118,13 @@ class Acceleration(WatchfulSession):
                 place.own[place.name] = place.forward
         self._entered += 1
         return self
+
+    def _as_tried(self) -> list[_Place]:
+        """Where the settings of the module and its parts, such as a factor, are those that it was tried with."""
+        changed = {key for key, (own, before) in self._settings.items() if _settings(own) != before}
+        if not changed:
+            return self._places
+        return [place for place in self._places if changed.isdisjoint(map(id, place.parts))]
 
     def watches(self, weight: object) -> bool:
         if not isinstance(weight, Tensor):

@@ -19,7 +19,7 @@ from talon_core.rule import Accepted
 from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.executor import Executor, TreeView
 from talon_core.runtime.inputs import PassInputs, Staged
-from talon_core.runtime.modules import Modules, hooks_of, marks_of, recorded_parts
+from talon_core.runtime.modules import Modules, hooks_of, marks_of, modules_of, recorded_parts
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
@@ -81,7 +81,7 @@ class ModelRunner:
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._switch = AttentionSwitch(model)
         self._modules = Modules(model)
-        self._hooks = hooks_of(model)
+        self._hooks = hooks_of(modules_of(model))
         self.as_loaded = AsLoaded(model)
         self._parts: list[object] = []  # what recorded passes hold on to
         self._marks: list[object] = []  # of the model, as it was found the last time
@@ -113,9 +113,11 @@ class ModelRunner:
         changed = self.as_loaded.difference()
         if changed is not None:
             raise ValueError(changed)
+        modules: list[nn.Module] = []
         if not again or not self._modules.are_those_of_the_model():
+            modules = modules_of(self.model)
             self._modules = Modules(self.model)
-            self._hooks = hooks_of(self.model)
+            self._hooks = hooks_of(modules)
             if again:
                 self._forget()
         why = "the model has hooks, which are called in each pass" if any(self._hooks) else None
@@ -124,7 +126,7 @@ class ModelRunner:
         watchful = self._accelerated if isinstance(self._accelerated, WatchfulSession) else None
         seen = watchful.changes if watchful is not None else 0
         if not again:
-            self._look(watchful.watches if watchful is not None else lambda _: False)
+            self._look(modules, watchful.watches if watchful is not None else lambda _: False)
         # streams and captures are those of the current device
         device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         with device, self._switch.switched(), evaluating(self._modules), ExitStack() as stack:
@@ -138,13 +140,14 @@ class ModelRunner:
                 self._forget()
             yield
 
-    def _look(self, watched: Callable[[Tensor], bool]) -> None:
+    def _look(self, modules: Sequence[nn.Module], watched: Callable[[Tensor], bool]) -> None:
         """Notice whether the model is another one than before; then texts are not taken over, nor passes repeated.
 
         Args:
+            modules: all of the model.
             watched: tells weights whose numbers the accelerator compares.
         """
-        parts, marks = recorded_parts(self.model), marks_of(self.model, watched)
+        parts, marks = recorded_parts(modules), marks_of(modules, watched)
         if (parts, marks) != (self._parts, self._marks):
             if self._marks:
                 forget_widened(self.model)  # they may be numbers of other blocks

@@ -1,7 +1,7 @@
 """Which modes a model's modules are in: training, compiled; asked in each round, so at little cost. And what it is."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -59,13 +59,15 @@ class Modules:
         return training, compiled
 
 
-def recorded_parts(model: nn.Module) -> list[object]:
+def recorded_parts(modules: Sequence[nn.Module]) -> list[object]:
     """What a recording of a model's pass holds on to: its modules, their hooks, and where its tensors are in memory.
 
     Where any of it has changed, the recording would go on with what was there before.
+
+    Args:
+        modules: all of the model, as `modules_of` has them.
     """
     parts: list[object] = []
-    modules = _modules(model)
     for module in modules:
         parts += [module, *module._forward_pre_hooks, *module._forward_hooks]
     for tensor in _tensors(modules):
@@ -74,11 +76,11 @@ def recorded_parts(model: nn.Module) -> list[object]:
     return parts
 
 
-def hooks_of(model: nn.Module) -> list[Mapping[int, object]]:
-    """Where hooks of the model's modules stand, and those of whatever module is called: all empty if there are none."""
+def hooks_of(modules: Iterable[nn.Module]) -> list[Mapping[int, object]]:
+    """Where hooks of these modules stand, and those of whatever module is called: all empty if there are none."""
     of_all = nn.modules.module
     found: list[Mapping[int, object]] = [of_all._global_forward_pre_hooks, of_all._global_forward_hooks]
-    for module in _modules(model):
+    for module in modules:
         found += [module._forward_pre_hooks, module._forward_hooks]
     return found
 
@@ -89,19 +91,18 @@ NO_ATTRIBUTES = {*vars(nn.Module())}
 SIMPLE = (int, float, str, type(None))
 
 
-def marks_of(model: nn.Module, watched: Callable[[torch.Tensor], bool]) -> list[object]:
+def marks_of(modules: Sequence[nn.Module], watched: Callable[[torch.Tensor], bool]) -> list[object]:
     """By what one knows, beside its `recorded_parts`, that a model is as it was: what modules hold, and numbers.
 
     Of each tensor the sums of its rows are among them, because PyTorch does not count what is written through
     `tensor.data`. Reading all of it costs about as much as a pass over one token.
 
     Args:
-        model: the model.
+        modules: all of the model, as `modules_of` has them.
         watched: tells tensors whose numbers somebody else compares.
     """
     of_all = nn.modules.module  # hooks for whatever module is called
     marks: list[object] = [*of_all._global_forward_pre_hooks, *of_all._global_forward_hooks]
-    modules = _modules(model)
     for module in modules:
         marks.append(getattr(type(module), "forward", None))
         marks += [_mark(value) for name, value in vars(module).items() if name not in NO_ATTRIBUTES]
@@ -123,7 +124,7 @@ def _in_words(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(torch.int32) if fours and tensor.data_ptr() % 4 == 0 else tensor
 
 
-def _modules(model: nn.Module) -> list[nn.Module]:
+def modules_of(model: nn.Module) -> list[nn.Module]:
     """All modules of a model, each once, in an order that is always the same; `nn.Module.modules` takes five times as
     long."""
     found: dict[int, nn.Module] = {}

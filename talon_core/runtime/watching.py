@@ -6,7 +6,7 @@ from types import TracebackType
 
 from torch import nn
 
-from talon_core.runtime.modules import recorded_parts
+from talon_core.runtime.modules import modules_of, recorded_parts
 from talon_core.sessions import RepeatableSession
 
 
@@ -28,7 +28,7 @@ class WatchedModules(RepeatableSession):
         self._parts: list[object] | None = None
 
     def __enter__(self) -> object:
-        parts = [part for module in self._modules for part in recorded_parts(module)]
+        parts = [part for module in self._modules for part in recorded_parts(modules_of(module))]
         if self._parts is not None and parts != self._parts:
             self._changed()
         self._parts = parts

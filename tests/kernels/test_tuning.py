@@ -97,9 +97,26 @@ def test_plans_are_kept_beside_the_library_and_read_again(timed, tmp_path):
     again.path = machine.path
     assert apply_plans(again) == plans
     assert again.plans == machine.plans | plans
-    kept.write_text(json.dumps([{"source": 0}]))
+    kept.write_text(json.dumps({"form": tuning.FORM, "plans": [{"source": 0}]}))
     assert apply_plans(machine) == plans  # what cannot be read is tried again
-    assert json.loads(kept.read_text())[0]["plan"]
+    assert json.loads(kept.read_text())["plans"][0]["plan"]
+
+
+def test_plans_of_another_form_are_tried_anew(timed, tmp_path):
+    machine = Machine(lambda source, rows, plan: plan.columns)
+    machine.path = str(tmp_path / "key-digest.so")
+    (tmp_path / "key-digest.so").touch()
+    plans = apply_plans(machine)
+    (kept,) = tmp_path.glob("*.plans.json")
+    entries = json.loads(kept.read_text())["plans"]
+    entries[0]["plan"]["columns"] = 3
+    before = [{"form": tuning.FORM - 1, "plans": entries}, {"plans": entries}, entries]  # at first there was no number
+    for one in before:
+        kept.write_text(json.dumps(one))
+        assert apply_plans(machine) == plans
+        assert json.loads(kept.read_text())["form"] == tuning.FORM
+    kept.write_text(json.dumps({"form": tuning.FORM, "plans": entries}))
+    assert apply_plans(machine) != plans
 
 
 def test_no_plan_changes_a_bit(library):

@@ -19,7 +19,7 @@ from talon_core.runtime.blocks import (
     named_weights,
     shape_of_weight,
 )
-from talon_core.runtime.modules import marks_of
+from talon_core.runtime.modules import marks_of, modules_of
 from talon_tests.tiny_gguf import random_blocks
 
 ROWS, COLUMNS = 7, 256
@@ -115,19 +115,19 @@ def test_the_numbers_are_kept_from_the_first_pass_until_they_are_forgotten():
 def test_changed_blocks_are_other_numbers():
     _, layer = plain_and_in_blocks()
     x = torch.randn(2, COLUMNS)
-    before, marks = layer(x), marks_of(layer, lambda _: False)
-    assert marks_of(layer, lambda _: False) == marks
+    before, marks = layer(x), marks_of(modules_of(layer), lambda _: False)
+    assert marks_of(modules_of(layer), lambda _: False) == marks
     layer.data[3] = made(seed=1).data[3]
-    assert marks_of(layer, lambda _: False) != marks
+    assert marks_of(modules_of(layer), lambda _: False) != marks
     changed = (layer(x) != before).any(dim=0)
     assert changed.tolist() == [row == 3 for row in range(ROWS)]
 
 
 def test_a_change_that_nobody_counts_is_noticed():
     for layer in (plain_and_in_blocks()[1], plain_and_in_blocks("Q6_K")[1]):
-        marks = marks_of(layer, lambda _: False)
+        marks = marks_of(modules_of(layer), lambda _: False)
         layer.data.data[2, 5] += 1
-        assert marks_of(layer, lambda _: False) != marks
+        assert marks_of(modules_of(layer), lambda _: False) != marks
 
 
 def test_a_layer_computes_in_the_type_that_its_model_is_brought_to():

@@ -39,29 +39,38 @@ EXPORT int64_t talon_multiply(int64_t times, int64_t threads, float *out) {
     return CHAINS * V;
 }
 
+typedef uint64_t words_of __attribute__((vector_size(4 * V), aligned(1), may_alias));
+
 // Tells whether n bytes are others than before: a sum of words of eight bytes, each times an odd number of its
-// own, so that it matters where they stand, and of the bytes that are left.
+// own, 2 i + 1 for word i, so that it matters where they stand, and of the bytes that are left.
+//
+// Products of eight bytes would take longer than reading does. So words STRIDE apart are added up in a number of a, and in
+// that of b what it was before each of them: of `steps` words, word k is in b's number steps - 1 - k times.
 EXPORT uint64_t talon_checksum(const uint8_t *p, int64_t n, int64_t threads) {
+    enum { VECTORS = 4, EACH = V / 2, STRIDE = VECTORS * EACH };
     uint64_t total = 0;
     const int64_t words = n / 8;
 #pragma omp parallel num_threads((int)threads) reduction(+ : total)
     {
         int64_t thread, all;
         own_thread(&thread, &all);
-        uint64_t a[8] = {0};
-        int64_t i = words * thread / all, end = words * (thread + 1) / all;
-        for (; i + 8 <= end; i += 8)
-            for (int j = 0; j < 8; j++) {
-                uint64_t word;
-                memcpy(&word, p + 8 * (i + j), 8);
-                a[j] += word * (uint64_t)(2 * (i + j) + 1);
+        const int64_t begin = words * thread / all, end = words * (thread + 1) / all, steps = (end - begin) / STRIDE;
+        words_of a[VECTORS], b[VECTORS];
+        UNROLL for (int j = 0; j < VECTORS; j++) a[j] = b[j] = (words_of){0};
+        for (int64_t step = 0; step < steps; step++)
+            UNROLL for (int j = 0; j < VECTORS; j++) {
+                b[j] += a[j];
+                a[j] += *(const words_of *)(p + 8 * (begin + step * STRIDE + j * EACH));
             }
-        for (; i < end; i++) {
+        for (int j = 0; j < STRIDE; j++) {
+            uint64_t once = a[j / EACH][j % EACH], places = (uint64_t)(steps - 1) * once - b[j / EACH][j % EACH];
+            total += (uint64_t)(2 * (begin + j) + 1) * once + 2 * STRIDE * places;  // places: the sum of k times word k
+        }
+        for (int64_t i = begin + steps * STRIDE; i < end; i++) {
             uint64_t word;
             memcpy(&word, p + 8 * i, 8);
-            a[0] += word * (uint64_t)(2 * i + 1);
+            total += word * (uint64_t)(2 * i + 1);
         }
-        for (int j = 0; j < 8; j++) total += a[j];
     }
     for (int64_t i = 8 * words; i < n; i++) total += (uint64_t)p[i] << 32;
     return total;

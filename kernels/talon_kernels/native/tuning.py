@@ -66,6 +66,9 @@ INPUTS, OUTPUTS = 1024, 1536
 MEGABYTES = 96
 """Of weights, more than most processors cache."""
 
+FORM = 1
+"""Of kept plans: raised with every change of what is tried, how it is timed, or what a plan's numbers mean."""
+
 GAIN = 1.05
 """Another plan is taken if it is so many times as fast as the one before it."""
 
@@ -109,7 +112,8 @@ class Speeds:
 def apply_plans(library: Library) -> Plans:
     """Let the library follow the plans that are kept beside it; where none are, try which are best and keep them.
 
-    A library that lies nowhere, as its folder could not be written to, keeps the plans that it was built with.
+    Plans of another `FORM` are tried anew. A library that lies nowhere, as its folder could not be written to, keeps
+    the plans that it was built with.
     """
     place = Path(library.path)
     path = place.with_name(f"{place.stem}-{torch.get_num_threads()}.plans.json")
@@ -129,7 +133,10 @@ def apply_plans(library: Library) -> Plans:
 
 def _kept(path: Path) -> Plans | None:
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["form"] != FORM:
+            return None
+        entries = kept["plans"]
         return {(int(one["source"]), int(one["rows"])): Plan(**one["plan"]) for one in entries}
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -139,7 +146,7 @@ def _keep(path: Path, plans: Plans) -> None:
     entries = [{"source": source, "rows": rows, "plan": attrs.asdict(plan)} for (source, rows), plan in plans.items()]
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as folder:  # or it is tried again
         whole = Path(folder) / path.name
-        whole.write_text(json.dumps(entries), encoding="utf-8")
+        whole.write_text(json.dumps({"form": FORM, "plans": entries}), encoding="utf-8")
         whole.replace(path)
 
 
