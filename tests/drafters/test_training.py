@@ -574,7 +574,7 @@ def test_bad_input_is_refused_in_words(capfd: pytest.CaptureFixture[str], tmp_pa
         ("eagle3:steps=0", "--library"): "'steps' must be >= 1: 0",
         ("eagle3", "--library", "--dtype", "int8"): "--dtype is 'int8'; it must be one of auto, float32, bfloat16",
         ("eagle3", "--library", "--start", "nowhere"): "--start is 'nowhere'",
-        ("eagle3", "--library", "--out", __file__): f"--out is '{__file__}'; it must be a folder",
+        ("eagle3", "--library", "--out", __file__): f"--out is '{__file__}', which is a file; it must be a folder",
     }
     for arguments, sentence in cases.items():
         assert main(["train", "--out", str(tmp_path / "out"), *arguments]) == 2
