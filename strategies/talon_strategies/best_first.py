@@ -7,7 +7,7 @@ from talon_core.candidates import Candidates
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_core.tree_arrays import by_number, highest_of_each
+from talon_core.tree_arrays import by_number, highest, highest_of_each
 
 
 @attrs.frozen(eq=False)
@@ -33,9 +33,9 @@ class Likeliest:
             candidates: for the newest of these.
             count: how many.
         """
-        falling = -candidates.path_logp.ravel()  # of log-probabilities the negative ones, as NumPy sorts upwards
-        best = lowest(falling, count)
-        scores = falling.take(best)
+        offered = candidates.path_logp.ravel()
+        best = highest(offered, count)
+        scores = -offered.take(best)  # of log-probabilities the negative ones, as NumPy sorts upwards
         if len(scores) and scores.item(-1) == np.inf:  # padding
             real = int(scores.searchsorted(np.inf))
             best, scores = best[:real], scores[:real]
@@ -48,19 +48,6 @@ class Likeliest:
         both.sort()
         among = int(places.searchsorted(count))
         return cls(np.exp(-both[:count]), best[:among], places[:among])
-
-
-def lowest(values: FloatArray, count: int) -> IntArray:
-    """The places of the `count` lowest values, lowest first; of equals the earlier comes first.
-
-    Args:
-        values: shape `(values,)`.
-        count: at least 1.
-    """
-    if len(values) < 4 * count:
-        return values.argsort(kind="stable")[:count]
-    among = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])  # a stable sort of all takes longer
-    return among.take(values.take(among).argsort(kind="stable")[:count])
 
 
 class BestFirst(TreePolicy):

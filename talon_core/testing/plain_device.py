@@ -1,7 +1,6 @@
 """A device backend by the definitions, in plain PyTorch, for tests on a CPU."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import attrs
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from talon_core.attention import DeviceBackend, PackedLayout
 from talon_core.tree import IntArray
+from talon_core.tree_arrays import places_of
 
 
 class PlainDevice(DeviceBackend):
@@ -44,12 +44,9 @@ class PlainDevice(DeviceBackend):
         value = value.masked_fill(~seen.any(2)[..., None], 0.0)  # what nobody sees may be NaN
         own = query.new_zeros((*packed.padded, len(query), query.shape[2]))  # (batch, queries, heads, size)
         own[packed.sequence, packed.at] = query[:, packed.place].transpose(0, 1)
-        together = (
-            batch,
-            key.shape[1],
-            len(query) // key.shape[1] * packed.padded[1],
-        )  # queries of heads that share keys
-        apart = batch, len(query), packed.padded[1]
+        heads, shared, queries = len(query), key.shape[1], packed.padded[1]
+        together = batch, shared, heads // shared * queries  # the queries of all heads that share keys
+        apart = batch, heads, queries
         score = own.transpose(1, 2).reshape(*together, query.shape[2]) @ key.transpose(2, 3) * scale
         score = score.reshape(*apart, rows)
         if softcap is not None:
@@ -58,9 +55,8 @@ class PlainDevice(DeviceBackend):
         if sinks is not None:
             score = torch.cat([score, sinks[:, None, None].expand(*score.shape[:3], 1)], dim=-1)
         prob = torch.softmax(score, dim=-1)[..., :rows]
-        summed = (prob.reshape(*together, rows) @ value).reshape(
-            *apart, value.shape[3]
-        )  # (batch, heads, queries, size)
+        summed = prob.reshape(*together, rows) @ value
+        summed = summed.reshape(*apart, value.shape[3])
         out = query.new_zeros((*query.shape[:2], value.shape[3]))
         out[:, packed.place] = summed[packed.sequence, :, packed.at].transpose(0, 1)
         return out
@@ -84,7 +80,7 @@ class PlainDevice(DeviceBackend):
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
         def move(sequences: Tensor, walks: Tensor, table: Tensor) -> None:
-            sequence, at = _each_of(walks[:, 0].numpy())
+            sequence, at = _each_of(walks[:, 0].long().numpy())
             prefix = sequences[:, 0].long()[sequence]
             source, target = prefix + walks[sequence, 2 + at], prefix + torch.from_numpy(at)
             for buffer in buffers:
@@ -100,10 +96,9 @@ def _in_one_piece(buffer: Tensor, table: Tensor) -> Tensor:
     return buffer[table.long()].transpose(1, 2).flatten(2, 3)
 
 
-def _each_of(counts: NDArray[np.integer[Any]]) -> tuple[IntArray, IntArray]:
+def _each_of(counts: IntArray) -> tuple[IntArray, IntArray]:
     """For so many things of each sequence, one after the other: whose each is, and which of those it is."""
-    sequence = np.repeat(np.arange(len(counts)), counts)
-    return sequence, np.arange(len(sequence)) - np.repeat(counts.cumsum() - counts, counts)
+    return np.repeat(np.arange(len(counts)), counts), places_of(np.zeros_like(counts), counts)
 
 
 @attrs.frozen(eq=False)

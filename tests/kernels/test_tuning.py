@@ -85,12 +85,18 @@ def test_trials_end_in_time(timed, monkeypatch):
     assert 0 < len(few) < 20
 
 
-def test_plans_are_kept_beside_the_library_and_read_again(timed, tmp_path):
+def planned(folder):
+    """A machine whose library lies in a folder, the plans that were tried for it, and the file that keeps them."""
     machine = Machine(lambda source, rows, plan: plan.columns)
-    machine.path = str(tmp_path / "key-digest.so")
-    (tmp_path / "key-digest.so").touch()
+    machine.path = str(folder / "key-digest.so")
+    (folder / "key-digest.so").touch()
     plans = apply_plans(machine)
-    (kept,) = tmp_path.glob("*.plans.json")
+    (kept,) = folder.glob("*.plans.json")
+    return machine, plans, kept
+
+
+def test_plans_are_kept_beside_the_library_and_read_again(timed, tmp_path):
+    machine, plans, kept = planned(tmp_path)
     assert plans[WIDE, 1].columns == 1
     again = Machine(None)
     assert apply_plans(again) == {}  # its file is nowhere
@@ -103,11 +109,7 @@ def test_plans_are_kept_beside_the_library_and_read_again(timed, tmp_path):
 
 
 def test_plans_of_another_form_are_tried_anew(timed, tmp_path):
-    machine = Machine(lambda source, rows, plan: plan.columns)
-    machine.path = str(tmp_path / "key-digest.so")
-    (tmp_path / "key-digest.so").touch()
-    plans = apply_plans(machine)
-    (kept,) = tmp_path.glob("*.plans.json")
+    machine, plans, kept = planned(tmp_path)
     entries = json.loads(kept.read_text())["plans"]
     entries[0]["plan"]["columns"] = 3
     before = [{"form": tuning.FORM - 1, "plans": entries}, {"plans": entries}, entries]  # at first there was no number

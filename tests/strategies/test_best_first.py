@@ -9,7 +9,7 @@ from talon_core.engine.drafting import DraftLimits
 from talon_core.engine.growing import Growing
 from talon_core.testing import draft_trees
 from talon_strategies import DDTree, OptTree
-from talon_strategies.best_first import Likeliest, lowest
+from talon_strategies.best_first import Likeliest
 
 
 @given(draft_trees(max_nodes=12), st.data())
@@ -56,9 +56,3 @@ def test_a_nodes_ancestors_come_before_it():
     assert DDTree(budget=4).draft_budget == 1 + 3 + 2 + 1
     assert OptTree(budget=4, depth=2).draft_budget == 1 + 3 + 2
     assert DDTree(budget=362).draft_budget <= 65_536 < DDTree(budget=363).draft_budget
-
-
-@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, np.inf]), max_size=40), st.integers(1, 5))
-def test_the_lowest_are_those_of_a_stable_sort(values: list[float], count: int) -> None:
-    found = lowest(np.array(values), count)
-    assert found.tolist() == np.argsort(values, kind="stable")[:count].tolist()
