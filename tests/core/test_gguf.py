@@ -1,5 +1,6 @@
 """Models from GGUF files: what transformers makes of them, bit for bit, with the weights in the file's blocks."""
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -61,6 +62,18 @@ def test_the_numbers_are_those_of_transformers(tmp_path, architecture, untied):
         (name, tensor.shape) for name, tensor in plain.state_dict().items()
     ]
     assert all(torch.equal(same.state_dict()[name], tensor) for name, tensor in plain.state_dict().items())
+
+
+def test_names_are_set_up_as_often_whatever_the_layers(tmp_path, monkeypatch):
+    made, set_up = [], gguf.get_tensor_name_map
+    monkeypatch.setattr(gguf, "get_tensor_name_map", lambda *args: made.append(args) or set_up(*args))
+    counts = []
+    for layers in (1, 4):
+        path = write_gguf(tmp_path / f"{layers}.gguf", EVERY_KIND, layers=layers, untied=True)
+        load_model(str(path))
+        counts.append(len(made))
+        made.clear()
+    assert counts[0] == counts[1] > 0
 
 
 def test_experts_are_gathered_from_several_tensors(tmp_path):
