@@ -9,6 +9,7 @@ import numpy as np
 
 from talon_core.overheads import Overheads
 from talon_core.rounds import Span
+from talon_core.tree_arrays import FloatArray, IntArray
 
 OCTAVES = 12
 """Octaves of sizes with a rise of their own; the last one's goes on."""
@@ -71,6 +72,25 @@ class Costs(ABC):
             batch: sequences that share the pass.
         """
 
+    def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
+        """`verify` for trees of several sizes, one pass each; None if it is None for one of them.
+
+        Args:
+            nodes: shape `(sizes,)`.
+            context: as there.
+            batch: likewise.
+
+        Returns:
+            Seconds, shape `(sizes,)`, float64.
+        """
+        told: list[float] = []
+        for size in nodes.tolist():
+            seconds = self.verify(size, context, batch)
+            if seconds is None:
+                return None
+            told.append(seconds)
+        return np.array(told, dtype=np.float64)
+
     @abstractmethod
     def draft(self, rows: int, width: int) -> float | None:
         """A layer of the drafter; None if nothing is known yet.
@@ -125,6 +145,11 @@ class Costs(ABC):
         By default these costs themselves, as most never change.
         """
         return self
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the same question always has the same answer; by default where `snapshot` gives these themselves."""
+        return self.snapshot() is self
 
     def read(self, tokens: int) -> float | None:
         """Reading a prompt, by the target and the drafter; None if nothing is known.
@@ -220,6 +245,16 @@ class Line:
         return exp(start + (octaves - octave) * (end - start))
 
 
+class UnknownCosts(Costs):
+    """Nothing is known, and nothing will be."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
+        return None
+
+    def draft(self, rows: int, width: int) -> float | None:
+        return None
+
+
 class MeasuredCosts(Costs):
     """Costs that are measured while one decodes: the engine tells it of every pass.
 
@@ -256,6 +291,10 @@ class MeasuredCosts(Costs):
         other._drafted = {kind: line.copied() for kind, line in self._drafted.items()}
         other._overheads = self._overheads.copied()
         return other
+
+    @property
+    def fixed(self) -> bool:
+        return False  # and no `snapshot`, which copies all that is known
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         line = _nearest(self._verified, (_power(batch), _power(context)))

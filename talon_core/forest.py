@@ -55,24 +55,33 @@ class Forest:
     Attributes:
         layers: the roots, and what has joined in each layer that was drafted.
         sizes: nodes of each tree, the root included, shape `(trees,)`, int64.
+        contexts: committed tokens of each text, the root included, shape `(trees,)`, int64.
     """
 
     layers: tuple[ForestNodes, ...]
     sizes: IntArray
+    contexts: IntArray
 
     @classmethod
-    def roots(cls, tokens: IntArray) -> "Forest":
-        """The trees that a round starts from: the last committed tokens alone, shape `(trees,)`."""
+    def roots(cls, tokens: IntArray, contexts: IntArray | None = None) -> "Forest":
+        """The trees that a round starts from.
+
+        Args:
+            tokens: the last committed ones, shape `(trees,)`.
+            contexts: committed tokens of each text, likewise; by default one each.
+        """
         size = len(tokens)
         zeros, none = np.zeros(size, dtype=np.int64), np.full(size, -1)
-        return cls((_nodes(tokens, none, np.zeros(size), zeros, np.arange(size), 0),), ints(np.ones(size)))
+        roots = _nodes(tokens, none, np.zeros(size), zeros, np.arange(size), 0)
+        return cls((roots,), ints(np.ones(size)), ints(np.ones(size) if contexts is None else contexts))
 
     def grown(self, tokens: IntArray, parents: IntArray, path_logp: FloatArray) -> "Forest":
         """The forest with a layer more; the arrays have shape `(added,)`, and parents are nodes that are there."""
         holding, places = self.holding(parents)
         trees, depths = holding.trees.take(places), holding.depths.take(places) + 1
         layer = _nodes(tokens, parents, path_logp, depths, trees, len(self))
-        return Forest((*self.layers, layer), ints(self.sizes + np.bincount(trees, minlength=self.size)))
+        sizes = ints(self.sizes + np.bincount(trees, minlength=self.size))
+        return Forest((*self.layers, layer), sizes, self.contexts)
 
     def __len__(self) -> int:
         return self.layers[-1].first + len(self.layers[-1])
@@ -127,15 +136,22 @@ class Forest:
 
     def copied(self) -> "Forest":
         """The same forest as an object of its own: whatever is done to it, this one stays as it is."""
-        return Forest(tuple(layer.copied() for layer in self.layers), self.sizes.view())
+        return Forest(tuple(layer.copied() for layer in self.layers), self.sizes.view(), self.contexts.view())
 
-    def best(self, count: int) -> IntArray:
-        """The `count` most likely nodes of each tree, see `TokenTree.best`; rising, shape `(kept,)`, int64."""
+    def best(self, count: Count) -> IntArray:
+        """The `count` most likely nodes of each tree, see `TokenTree.best`; rising, shape `(kept,)`, int64.
+
+        Args:
+            count: at least 1.
+        """
         score, above = self.path_logp, np.where(self.parents < 0, np.arange(len(self)), self.parents)
         while (score > score[above]).any():
             score = np.minimum(score, score[above])
         order = by_number(self.trees, self.size)
-        kept = order[among_highest(score[order], self.sizes, count)]
+        if isinstance(count, np.ndarray):
+            kept = order[highest_of_each(score[order], self.sizes, count)]
+        else:
+            kept = order[among_highest(score[order], self.sizes, count)]
         kept.sort()
         return kept
 

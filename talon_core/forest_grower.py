@@ -33,11 +33,20 @@ class ForestGrower(TreePolicy):
 
     Where several trees are wanted at once, as while a trace is replayed, what is asked is `widths` and `grow_forest`
     once per layer, then `finish_forest`, in place of `width`, `grow` and `finish` tree by tree. Both ways must lead to
-    the same trees, which `talon_core.testing.check_tree_policy` tries. So such a policy decides by the tree and its
-    candidates alone: it draws nothing, and learns nothing from round to round.
+    the same trees, which `talon_core.testing.check_tree_policy` tries. So such a policy decides by the tree, its
+    candidates and the length of the text alone: it draws nothing, and learns nothing from round to round.
 
     A subclass that overrides `width`, `grow`, `finish` or `observe` alone has its trees grown one by one.
     """
+
+    def learns_nothing(self) -> bool:
+        """Whether no tree hangs on what `observe` was told; by default of a policy that does not override it.
+
+        A policy that only notes there how long its text is, as what passes take depends on that, overrides both, and
+        finds the length in `Forest.contexts`. Of what `begin` was told its trees may hang on what is the same for all
+        texts, as costs that stay as they are (`Costs.fixed`).
+        """
+        return type(self).observe is TreePolicy.observe
 
     def widths(self, forest: Forest) -> Count:
         """`TreePolicy.width` for each tree, shape `(trees,)`, or one number for all."""
@@ -60,13 +69,13 @@ class ForestGrower(TreePolicy):
         return None
 
 
-ALIKE = {"width": "widths", "grow": "grow_forest", "finish": "finish_forest"}
+ALIKE = {"width": "widths", "grow": "grow_forest", "finish": "finish_forest", "observe": "learns_nothing"}
 """Methods for one tree, and what answers in their place for a forest."""
 
 
 def forest_grower(policy: TreePolicy) -> ForestGrower | None:
     """A policy as one that grows forests; None if it has not the ability, or a subclass has changed what it does."""
-    if not isinstance(policy, ForestGrower) or type(policy).observe is not TreePolicy.observe:
+    if not isinstance(policy, ForestGrower):
         return None
     classes = type(policy).__mro__
 
@@ -75,7 +84,7 @@ def forest_grower(policy: TreePolicy) -> ForestGrower | None:
 
     changed = any(place(one) < place(other) for one, other in ALIKE.items())
     changed |= any(place(hook) < place("grow_forest") for hook in policy.hooks)
-    return None if changed or policy.children != "deterministic" else policy
+    return None if changed or policy.children != "deterministic" or not policy.learns_nothing() else policy
 
 
 def serve_alike(policies: Sequence[TreePolicy]) -> bool:

@@ -85,11 +85,13 @@ class LikeliestOfEach:
 
     Attributes:
         chosen: those that are candidates, as flat indices, tree by tree, best first, shape `(chosen,)`.
+        places: where these stand in `prob`, rising, likewise.
         prob: the path probabilities of all of them, tree by tree, falling, shape `(nodes,)`.
         trees: in which tree each of these is, likewise.
     """
 
     chosen: IntArray
+    places: IntArray
     prob: FloatArray
     trees: IntArray
 
@@ -102,7 +104,8 @@ class LikeliestOfEach:
         trees = np.concatenate([forest.trees[drafted], candidates.trees_of(best)])
         found = _highest_by_tree(scores, trees, forest.size, count)  # of equals an earlier layer's comes first
         among = found - len(drafted)
-        return cls(best[among[among >= 0]], np.exp(scores[found]), trees[found])
+        (places,) = (among >= 0).nonzero()
+        return cls(best[among[places]], places, np.exp(scores[found]), trees[found])
 
 
 def drafted_prob(forest: Forest, count: int) -> tuple[FloatArray, IntArray]:

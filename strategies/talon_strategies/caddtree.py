@@ -2,12 +2,14 @@
 
 import attrs
 
-from talon_core.tree import FloatArray
-from talon_strategies.cost_aware import CostAware, rates
+from talon_core.forest import Count
+from talon_core.tree import FloatArray, IntArray
+from talon_strategies.cost_aware import rates
+from talon_strategies.cost_forests import CostAwareForests
 
 
 @attrs.frozen
-class CaDDTree(CostAware):
+class CaDDTree(CostAwareForests):
     """Adds the next likeliest path while the expected tokens a second rise (CaDDTree, arXiv 2606.01813).
 
     With n drafted nodes these are theta(n) = (1 + Phi(n)) / (C_d + C_v(n)), where Phi(n) are the path probabilities of
@@ -25,5 +27,6 @@ class CaDDTree(CostAware):
     name = "caddtree"
     paper = "arXiv 2606.01813"
 
-    def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
-        return int(rates(prob, seconds).argmax())
+    def worth(self, prob: FloatArray, seconds: FloatArray) -> Count:
+        most: IntArray = rates(prob, seconds).argmax(axis=-1)
+        return most

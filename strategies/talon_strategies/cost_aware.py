@@ -1,6 +1,7 @@
 """What policies have in common that hold the tokens they expect against the seconds they take."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cache
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from attrs.validators import ge
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
+from talon_core.forest import Count
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.searching import searched
@@ -31,8 +33,9 @@ class Known:
         plain: seconds of a round in which nothing is drafted.
         layers: seconds of layers, by rows and width.
         stands: further rounds for which these prices stand.
-        times: how often they were asked for.
-        drafting: seconds of each layer of the round.
+        asked: whether they were asked for in this round.
+        times: in how many rounds before they were.
+        drafting: seconds of the round's layers up to each of them.
         rates: the highest without drafting, and after each layer, in tokens a second.
         nodes: how many drafted nodes are worth verifying.
     """
@@ -43,6 +46,7 @@ class Known:
     plain: float = LEAST
     layers: dict[tuple[int, int], float] = attrs.field(factory=dict)
     stands: int = 0
+    asked: bool = False
     times: int = 0
     drafting: list[float] = attrs.field(factory=list)
     rates: list[float] = attrs.field(factory=list)
@@ -87,7 +91,7 @@ class CostAware(BestFirst):
         return self.depth
 
     @abstractmethod
-    def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
+    def worth(self, prob: FloatArray, seconds: FloatArray) -> Count:
         """How many drafted nodes are worth verifying.
 
         Args:
@@ -99,14 +103,18 @@ class CostAware(BestFirst):
         """Path log-probabilities of the nodes that have been drafted, and candidates with theirs; the drafter's own."""
         return tree.path_logp, candidates
 
-    def curve(self, sizes: IntArray, seconds: FloatArray) -> FloatArray:
+    def curves(self, sizes: IntArray, seconds: FloatArray) -> FloatArray:
         """Seconds of the target's pass over trees of 1, 2, ... `budget` nodes; by default as the costs say.
 
         Args:
-            sizes: nodes of some trees, rising, from 1 to `budget`.
-            seconds: what the costs say of them.
+            sizes: nodes of some trees, rising, from 1 to `budget`, shape `(sizes,)`.
+            seconds: what the costs say of them after texts of several lengths, shape `(contexts, sizes)`.
+
+        Returns:
+            Shape `(contexts, budget)`.
         """
-        return np.interp(np.arange(1, self.budget + 1), sizes, seconds)
+        nodes = np.arange(1, self.budget + 1)
+        return np.array([np.interp(nodes, sizes, one) for one in seconds])
 
     def others(self, costs: Costs) -> float:
         """Seconds of a round besides drafting and the target's pass; by default none."""
@@ -123,26 +131,31 @@ class CostAware(BestFirst):
         return one
 
     def observe(self, round_: Round) -> None:
-        self.known.context = round_.context + len(round_.tokens)
-        self.known.stands -= 1
+        known = self.known
+        known.context = round_.context + len(round_.tokens)
+        if known.asked:
+            known.asked, known.times = False, known.times + 1
+            known.stands = min(known.times, self.stand) - 1
+        known.stands -= 1
 
     def priced(self, tree: TokenTree, candidates: Candidates) -> int:
         """Note what the newest layer takes, and with the first one what verifying does; which layer it is, from 0."""
         layer, known = int(tree.depths[candidates.frontier[0]]), self.known
         if layer == 0:
             if known.stands < 1:
-                known.verifying, known.times = self._verifying(), known.times + 1
-                known.plain = max(float(known.verifying[0]) - self.spared(known.costs), LEAST)
-                known.layers, known.stands = {}, min(known.times, self.stand) - 1
+                verifying = self.verifying([known.context])
+                known.verifying, known.plain = verifying[0], self.plain(verifying).item()
+                known.layers, known.asked = {}, True
             known.drafting, known.rates = [], [1.0 / known.plain]
-        known.drafting[layer:] = [self.layer(*candidates.tokens.shape)]
+        before = known.drafting[layer - 1] if layer else 0.0
+        known.drafting[layer:] = [before + self.layer(len(candidates.frontier), self.width(tree))]
         return layer
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         layer, known = self.priced(tree, candidates), self.known
         best = Likeliest.of(*self.scored(tree, candidates), self.budget - 1)
-        seconds = sum(known.drafting) + known.verifying[: len(best.prob) + 1]
-        known.nodes = self.worth(best.prob, seconds)
+        seconds = known.drafting[-1] + known.verifying[: len(best.prob) + 1]
+        known.nodes = int(self.worth(best.prob, seconds))
         known.rates[layer + 1 :] = [float(rates(best.prob, seconds)[known.nodes])]
         goes_on = layer + 1 < self.depth and known.rates[-1] > known.rates[-2]
         expanded = int(np.searchsorted(best.places, known.nodes)) if goes_on else 0
@@ -151,18 +164,28 @@ class CostAware(BestFirst):
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree.keep(tree.best(1 + self.known.nodes))
 
-    def _verifying(self) -> FloatArray:
-        costs, context = self.known.costs, self.known.context
-        sizes = sizes_up_to(self.budget, self.sizes)
-        known: list[float] = []
-        for size in sizes.tolist():
-            seconds = costs.verify(size, context)
-            if seconds is None:
-                break
-            known.append(seconds)
-        if len(known) < len(sizes):
-            return assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0])
-        return np.maximum(self.curve(sizes, np.array(known)), LEAST) + self.others(costs)
+    def plain(self, verifying: FloatArray) -> FloatArray:
+        """Seconds of a round in which nothing is drafted, after texts of several lengths, shape `(contexts,)`.
+
+        Args:
+            verifying: what the method of this name says of them.
+        """
+        return np.maximum(verifying[:, 0] - self.spared(self.known.costs), LEAST)
+
+    def verifying(self, contexts: Sequence[int]) -> FloatArray:
+        """Seconds besides the drafting with 0, 1, ... drafted nodes, shape `(contexts, budget)`.
+
+        Args:
+            contexts: committed tokens, of one text or of several.
+        """
+        costs, sizes = self.known.costs, sizes_up_to(self.budget, self.sizes)
+        told = [costs.verify_each(sizes, context) for context in contexts]
+        found = np.tile(assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0]), (len(told), 1))
+        known = [place for place, seconds in enumerate(told) if seconds is not None]
+        if known:
+            seconds = np.array([told[place] for place in known])
+            found[known] = np.maximum(self.curves(sizes, seconds), LEAST) + self.others(costs)
+        return found
 
     def layer(self, rows: int, width: int) -> float:
         """Seconds of a layer of the drafter.
@@ -178,15 +201,15 @@ class CostAware(BestFirst):
 
 
 def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Expected tokens a second with the n likeliest nodes, by n: (1 + Phi(n)) / seconds(n), shape `(nodes + 1,)`.
+    """Expected tokens a second with the n likeliest nodes, by n: (1 + Phi(n)) / seconds(n), shape `(..., nodes + 1)`.
 
     Args:
-        prob: path probabilities of the likeliest nodes, falling, shape `(nodes,)`.
-        seconds: of the round with 0, 1, ... of them, shape `(nodes + 1,)`.
+        prob: path probabilities of the likeliest nodes, falling, shape `(..., nodes)`.
+        seconds: of the round with 0, 1, ... of them, shape `(..., nodes + 1)`.
     """
-    expected = np.empty(len(prob) + 1)
-    expected[0], expected[1:] = 1.0, prob
-    by_size: FloatArray = expected.cumsum() / seconds
+    expected = np.empty(seconds.shape)
+    expected[..., 0], expected[..., 1:] = 1.0, prob
+    by_size: FloatArray = expected.cumsum(axis=-1) / seconds
     return by_size
 
 

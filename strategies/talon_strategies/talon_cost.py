@@ -157,7 +157,7 @@ class TalonCost(CostAware):
         self.priced(tree, candidates)
         known, learnt = self.known, self.learnt
         best = Likeliest.of(*self.scored(tree, candidates), self.budget - 1)
-        seconds = sum(known.drafting) + known.verifying[: len(best.prob) + 1]
+        seconds = known.drafting[-1] + known.verifying[: len(best.prob) + 1]
         known.nodes = self.worth(best.prob, seconds)
         conditional = np.exp(learnt.offered - learnt.above)
         learnt.layers.append((learnt.own.take(candidates.frontier), conditional))
@@ -166,7 +166,7 @@ class TalonCost(CostAware):
         price = self.price(known.nodes)
         if price is None:  # another node would take the place of the least likely one
             price = best.prob.item(known.nodes - 1)
-        frontier = len(tree) + self.expanded(own, np.exp(scores), price, candidates.width)
+        frontier = len(tree) + self.expanded(own, np.exp(scores), price, self.width(tree))
         learnt.scores, learnt.own = np.concatenate([learnt.scores, scores]), np.concatenate([learnt.own, own])
         return Growth(joined, frontier=frontier)
 
@@ -230,6 +230,6 @@ class TalonCost(CostAware):
         self.learn(round_)
         for own, brought in learnt.layers:
             learnt.following.learn(own, brought)
-        learnt.went(float(expected), float((sum(known.drafting) + known.verifying[nodes - 1]) / known.plain))
+        learnt.went(float(expected), float((known.drafting[-1] + known.verifying[nodes - 1]) / known.plain))
         learnt.width = self.looked_at()
         known.drafting = []

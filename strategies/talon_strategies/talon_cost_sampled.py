@@ -112,7 +112,7 @@ class TalonCostSampled(TalonCost):
         price = self.price(self.known.nodes)
         frontier = np.arange(0)
         if price is not None:
-            frontier = len(tree) + self.expanded(own, np.exp(joined), price, candidates.width)
+            frontier = len(tree) + self.expanded(own, np.exp(joined), price, self.width(tree))
         learnt.scores, learnt.own = np.append(learnt.scores, joined), np.append(learnt.own, own)
         return Growth(np.concatenate(chosen), frontier=frontier, drawn=drawn)
 
@@ -134,7 +134,7 @@ class TalonCostSampled(TalonCost):
             expected: tokens of the round with these.
             gain: tokens that 0, 1, ... further nodes add, shape `(nodes + 1,)`.
         """
-        seconds = sum(self.known.drafting) + self.known.verifying[drafted : drafted + len(gain)]
+        seconds = self.known.drafting[-1] + self.known.verifying[drafted : drafted + len(gain)]
         by_size = (expected + gain) / seconds
         self.learnt.rate = self.rate(float(by_size.max()))
         return int((gain - self.learnt.rate * seconds).argmax())

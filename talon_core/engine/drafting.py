@@ -52,6 +52,7 @@ class Wanted:
         root: its last committed token.
         limits: what bounds the tree besides its policy.
         choices: the policy's randomness.
+        context: its committed tokens.
     """
 
     slot: int
@@ -59,6 +60,7 @@ class Wanted:
     root: int
     limits: DraftLimits
     choices: Choices
+    context: int = 1
 
 
 def draft_trees(
@@ -161,9 +163,10 @@ def _together(wanted: Sequence[Wanted], fewest: int, faults: Faults, now: Callab
     for group in groups:
         grower = _grower(group[0]) if len(group) >= fewest else None
         if grower is not None:
-            slots, roots, limits = ([getattr(one, name) for one in group] for name in ("slot", "root", "limits"))
+            names = "slot", "root", "context", "limits"
+            slots, roots, contexts, limits = ([getattr(one, name) for one in group] for name in names)
             with faults.of(slots):
-                found.append(GrowingSlots(grower, slots, roots, limits, now))
+                found.append(GrowingSlots(grower, slots, roots, contexts, limits, now))
     return found
 
 

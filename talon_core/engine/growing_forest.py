@@ -30,13 +30,20 @@ class GrowingForest:
         deepest: the deepest node of each that could still be emitted, see `DraftLimits`, shape `(trees,)`.
         vocab_size: of all; see there.
         ends: likewise.
+        contexts: committed tokens of each, shape `(trees,)`; by default one each.
     """
 
     def __init__(
-        self, policy: ForestGrower, roots: IntArray, deepest: IntArray, vocab_size: int, ends: Collection[int] = ()
+        self,
+        policy: ForestGrower,
+        roots: IntArray,
+        deepest: IntArray,
+        vocab_size: int,
+        ends: Collection[int] = (),
+        contexts: IntArray | None = None,
     ) -> None:
         self.policy = policy
-        self.forest = Forest.roots(roots)
+        self.forest = Forest.roots(roots, contexts)
         self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
         self.faults: dict[int, PluginError] = {}
         self.selected = False  # by the policy, from what was drafted

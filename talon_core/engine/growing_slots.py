@@ -24,6 +24,7 @@ class GrowingSlots:
         policy: what serves them.
         slots: of the sequences.
         roots: their last committed tokens.
+        contexts: how many tokens each has committed.
         limits: what bounds each tree besides its policy; of one vocabulary, and with the same ends.
         now: the clock, in seconds.
     """
@@ -33,6 +34,7 @@ class GrowingSlots:
         policy: ForestGrower,
         slots: Sequence[int],
         roots: Sequence[int],
+        contexts: Sequence[int],
         limits: Sequence[DraftLimits],
         now: Callable[[], float] = perf_counter,
     ) -> None:
@@ -41,7 +43,8 @@ class GrowingSlots:
         self.spans: list[Span] = []  # of the policy, for each sequence its share
         self._now = now
         deepest = np.array([one.max_depth for one in limits])
-        self._growing = GrowingForest(policy, np.array(roots), deepest, limits[0].vocab_size, limits[0].ends)
+        shared = limits[0].vocab_size, limits[0].ends
+        self._growing = GrowingForest(policy, np.array(roots), deepest, *shared, contexts=np.array(contexts))
         self._places: IntArray = np.zeros(len(slots), dtype=np.int64)  # of each node of the forest in its tree
         self._rows: list[tuple[int, int, int]] = []  # a tree, and where its rows begin and end
 

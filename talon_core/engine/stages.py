@@ -178,7 +178,7 @@ class Stages:
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
-                wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices))
+                wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices, one.length))
         return draft_trees(wanted, Offers(parts.drafter, parts.asked), self._faults, self._measured, self._now)
 
     def _planned(self) -> Mapping[int, int]:

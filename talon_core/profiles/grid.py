@@ -13,8 +13,9 @@ from talon_core.tree_arrays import FloatArray
 SWEEPS = 100
 """Of the projection on what rises along every axis, at most."""
 
-LINES = 64
-"""Lines along the first axis that are remembered: who compares trees asks for many sizes of one of them."""
+LINES = 4096
+"""Lines along the first axis that are remembered: who compares trees asks for many sizes of one of them, and who tries
+policies on many texts for the same lengths again."""
 
 Sizes = tuple[int, ...]
 Points = Mapping[Sizes, float]
@@ -66,6 +67,17 @@ class Fit:
         """Seconds at these sizes, one for each axis."""
         first, *others = sizes
         return _on(self.axes[0], first, self._line(*others))
+
+    def along(self, first: FloatArray, *others: float) -> FloatArray:
+        """`at` for several sizes of the first axis, shape `(sizes,)`; to the bit what it says of each."""
+        axis, line = self.axes[0], np.array(self._line(*others))
+        if len(axis) == 1:
+            return np.full(len(first), line[0])
+        sizes = np.array(axis)
+        place = np.clip(sizes.searchsorted(first, side="right") - 1, 0, len(axis) - 2)
+        share = (first - sizes[place]) / (sizes[place + 1] - sizes[place])
+        found: FloatArray = np.maximum(line[place] + share * (line[place + 1] - line[place]), 0.0)
+        return found
 
     def _line_at(self, *others: float) -> list[float]:
         """Seconds along the first axis, where the others have these sizes."""

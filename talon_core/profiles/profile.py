@@ -12,6 +12,7 @@ from talon_core import records
 from talon_core.costs import Costs
 from talon_core.errors import written
 from talon_core.profiles.grid import Error, Fit, Points, error
+from talon_core.tree_arrays import FloatArray, IntArray
 
 KIND = "talon profile"
 FORMAT = 1
@@ -127,11 +128,17 @@ class Profile(Costs):
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         fit = self.verify_table.fit
-        if fit is None:
-            return None
+        return None if fit is None else fit.at(nodes / self._sharing(fit, batch), context, batch)
+
+    def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
+        fit = self.verify_table.fit
+        return None if fit is None else fit.along(nodes / self._sharing(fit, batch), context, batch)
+
+    def _sharing(self, fit: Fit, batch: int) -> int:
+        """By how many trees the nodes of a pass are divided."""
         batches = fit.axes[2]
         # where one batch is all that is known, as many nodes altogether are taken to last as long
-        return fit.at(nodes / (batches[0] if len(batches) == 1 else batch), context, batch)
+        return batches[0] if len(batches) == 1 else batch
 
     def draft(self, rows: int, width: int) -> float | None:
         return self.draft_table.at(rows, width)

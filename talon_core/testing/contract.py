@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices, SeededChoices
-from talon_core.costs import MeasuredCosts
+from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drawn import Drawn
 from talon_core.engine.checked_policy import begun, checked_budget, checked_kind
 from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
@@ -80,15 +80,37 @@ _FIRST = st.lists(_TOLD, min_size=1, max_size=3)
 _FIRST |= st.builds(_of_one_speed, _FIRST, _SECONDS)  # a policy may look at their sum
 
 
-def _costs(known: bool) -> MeasuredCosts:
-    """What passes take, where that is known: a root alone, a tree of 60 nodes, and two layers of a drafter."""
+def _measured() -> MeasuredCosts:
+    """What passes take, by few of them: a root alone, a tree of 60 nodes, and two layers of a drafter."""
     costs = MeasuredCosts()
-    if known:
-        costs.verified(1, 100, 1, 0.01)
-        costs.verified(60, 100, 1, 0.02)
-        costs.drafted(1, 10, 0.001)
-        costs.drafted(10, 10, 0.002)
+    costs.verified(1, 100, 1, 0.01)
+    costs.verified(60, 100, 1, 0.02)
+    costs.drafted(1, 10, 0.001)
+    costs.drafted(10, 10, 0.002)
     return costs
+
+
+@attrs.frozen
+class _Fixed(Costs):
+    """What passes take, as a profile knows it; of nodes the more, the longer the text is.
+
+    Attributes:
+        node: what another node costs after a text of 100 tokens, in passes over the root alone.
+        layer: what a layer of one row costs, likewise.
+    """
+
+    node: float
+    layer: float
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 0.01 * (1.0 + self.node * (nodes - 1) * context / 100)
+
+    def draft(self, rows: int, width: int) -> float:
+        return 0.01 * self.layer * (1.0 + 0.1 * (rows - 1))
+
+
+_PRICES = st.sampled_from([0.05, 0.0, 0.01, 0.3])
+_COSTS = st.builds(MeasuredCosts) | st.builds(_measured) | st.builds(_Fixed, _PRICES, _PRICES)
 
 
 _SEQUENCES = st.builds(
@@ -96,7 +118,7 @@ _SEQUENCES = st.builds(
     prompt_length=st.sampled_from([5, 1, 4000]),
     max_new_tokens=st.sampled_from([64, 1, 4000]),
     temperature=st.sampled_from([1.0, 0.0, 0.3, 2.0]),
-    costs=st.booleans().map(_costs),
+    costs=_COSTS,
 )
 
 
@@ -108,10 +130,11 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     candidates or none, rounding, tokens that end the text, limits of any depth. In between the policy is told of rounds
     in which nothing, something or all was accepted, in times of any size. Each tree must keep the budgets, be a part of
     what was drafted, and come out the same when it is drafted again with the same choices, what is said of its draws
-    included. A policy that grows forests must grow the same trees in them, and one that plans must draft those that it
-    plans. A sequence after others, and beside others, must get the trees that it gets alone: what a policy remembers of
-    a text is in what `begin` returns, where each field with a factory is made anew. That is a policy of the same
-    `children`, for prompts of any length and any temperature, whether or not it is known what passes cost.
+    included. A policy that grows forests must grow the same trees in them, of texts of several lengths, and one that
+    plans must draft those that it plans. A sequence after others, and beside others, must get the trees that it gets
+    alone: what a policy remembers of a text is in what `begin` returns, where each field with a factory is made anew.
+    That is a policy of the same `children`, for prompts of any length and any temperature, whether what passes cost is
+    not known, was measured, or never changes.
 
     Args:
         make: the policy's class, or a function that makes a new policy with the options to be checked.
@@ -148,7 +171,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         policy = make()
         served, twin = _begun(policy, sequence), _begun(make(), sequence)
         _check_sequence(served, twin, drafter, first, limits, seed)
-        _check_forest(_begun(make(), sequence), drafter, [told.root for told in first + second], limits)
+        _check_forest(make, sequence, drafter, [told.root for told in first + second], limits)
         _check_plans(_begun(make(), sequence), _begun(make(), sequence), drafter, first + second, limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
@@ -195,24 +218,27 @@ def _check_sequence(
         _observe(twin, told.of(drafted))
 
 
-def _check_forest(policy: TreePolicy, drafter: AnyDrafter, roots: list[int], limits: DraftLimits) -> None:
-    """Draft trees one by one and all together, if the policy can."""
-    grower = forest_grower(policy)
-    if grower is None:
-        return
-    wanted = [
-        Wanted(slot, grower, root, attrs.evolve(limits, max_depth=max(limits.max_depth - slot, 0)), SeededChoices(slot))
-        for slot, root in enumerate(roots)
-    ]
+def _check_forest(
+    make: Callable[[], TreePolicy], sequence: SequenceInfo, drafter: AnyDrafter, roots: list[int], limits: DraftLimits
+) -> None:
+    """Draft trees of texts of several lengths one by one and all together, if the policy can."""
+    wanted = []
+    for slot, root in enumerate(roots):
+        own = attrs.evolve(limits, max_depth=max(limits.max_depth - slot, 0))
+        context = sequence.prompt_length + slot * slot * 100
+        policy = _begun(make(), attrs.evolve(sequence, prompt_length=context))
+        if forest_grower(policy) is None:
+            return
+        wanted.append(Wanted(slot, policy, root, own, SeededChoices(slot), context))
     faults = Faults()
     together = draft_trees(wanted, Offers(drafter), faults, MeasuredCosts(), fewest=1)
     for fault in faults.values():
         raise fault
     for one in wanted:
-        alone, drafted = draft_tree(policy, drafter, one.root, one.limits, one.choices), together[one.slot]
+        alone, drafted = draft_tree(one.policy, drafter, one.root, one.limits, one.choices), together[one.slot]
         _require(
             _same(alone, drafted),
-            policy,
+            one.policy,
             "grows another tree in a forest than by itself; widths, grow_forest and finish_forest must lead to the "
             "same trees as width, grow and finish",
         )

@@ -200,7 +200,7 @@ class Grown:
             return None
         own = layers[: depth + 1]
         sizes = sum(np.bincount(layer.trees, minlength=len(self.positions)) for layer in own)
-        forest = Forest(own, ints(sizes))
+        forest = Forest(own, ints(sizes), self.forest.contexts)
         return attrs.evolve(self, forest=forest, layers=self.layers[:depth], kept=self.kept[: len(forest)])
 
     @cached_property

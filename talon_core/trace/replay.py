@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 
 from talon_core.choices import SeededChoices
-from talon_core.costs import Costs, MeasuredCosts
+from talon_core.costs import Costs, MeasuredCosts, UnknownCosts
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.checked_policy import begun, tell
@@ -200,7 +200,7 @@ class Replay:
             prompt_length=text.prompt_tokens,
             max_new_tokens=self.limit(text),
             temperature=self.temperature,
-            costs=self.costs or MeasuredCosts(),
+            costs=self.costs or UnknownCosts(),
             drafter=self.trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
             weight_bits=weight_bits_of(self.trace),
         )

@@ -44,6 +44,7 @@ class _Growing:
         self._count = int(texts.first_positions[-1])
         left = np.concatenate([replay.limit(text) - 1 - np.arange(text.positions) for text in texts.texts])
         self._deepest = left if most is None else np.minimum(left, most)
+        self._contexts = np.concatenate([text.prompt_tokens + np.arange(text.positions) for text in texts.texts])
         self._grown: list[Grown] = []
         self._steps = np.zeros(self._count, dtype=np.int64)  # by position; 0 where nothing is known
         self._where = np.zeros((self._count, 2), dtype=np.int64)  # in which of `_grown`, and which tree there
@@ -54,7 +55,8 @@ class _Growing:
         target = self._replay.trace["target"]
         roots, deepest = self._texts.before[positions], self._deepest[positions]
         deepest = deepest if most is None else np.minimum(deepest, most)
-        growing = GrowingForest(policy, roots, deepest, self._vocab_size, target["eos"])
+        contexts = self._contexts[positions]
+        growing = GrowingForest(policy, roots, deepest, self._vocab_size, target["eos"], contexts)
         self._grown.append(Grown.at(growing, self._texts, positions, self._vocab_size))
         return self._grown[-1]
 

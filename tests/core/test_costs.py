@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talon_core import Engine, Request, TableTarget
-from talon_core.costs import Costs, MeasuredCosts
+from talon_core.costs import Costs, MeasuredCosts, UnknownCosts
 from talon_core.policy import SequenceInfo
 from talon_core.rounds import Span
 from talon_core.testing import TableDrafter
@@ -211,6 +211,30 @@ class Fixed(Costs):
 
     def draft(self, rows, width):
         return 0.5
+
+
+@pytest.mark.parametrize("costs", [Fixed(), UnknownCosts()])
+def test_costs_are_fixed_unless_they_are_measured(costs):
+    assert costs.fixed
+    assert not MeasuredCosts().fixed
+
+
+def test_trees_of_several_sizes_take_what_each_takes():
+    class KnownToThree(Fixed):
+        def verify(self, nodes, context, batch=1):
+            return None if nodes > 3 else nodes + context / batch
+
+    assert KnownToThree().verify_each(np.array([1, 3, 2]), 10, 4).tolist() == [3.5, 5.5, 4.5]
+    assert KnownToThree().verify_each(np.array([1, 4, 2]), 10) is None
+    assert MeasuredCosts().verify_each(np.array([1]), 10) is None
+
+
+def test_costs_of_which_a_snapshot_is_another_are_not_fixed():
+    class Changing(Fixed):
+        def snapshot(self):
+            return Fixed()
+
+    assert not Changing().fixed
 
 
 def test_costs_that_are_given_are_those_that_policies_are_told_and_a_sequence_has_some_by_itself():

@@ -1,5 +1,7 @@
 """Forests: several trees, and what is offered to them, are what each of them is alone."""
 
+import itertools
+
 import attrs
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ SCORES = st.sampled_from([-np.inf, -3.0, -2.0, -1.0, 0.0]) | st.floats(-5, 0)
 
 def of_two_trees() -> Forest:
     """Tokens 7 and 8 as roots; below them 1 and 2, and 3; below the 2 a 4, below the 3 a 5."""
-    forest = Forest.roots(np.array([7, 8]))
+    forest = Forest.roots(np.array([7, 8]), np.array([90, 40]))
     forest = forest.grown(np.array([1, 2, 3]), np.array([0, 0, 1]), np.array([-0.1, -0.2, -0.3]))
     return forest.grown(np.array([4, 5]), np.array([3, 4]), np.array([-0.25, -0.9]))
 
@@ -31,13 +33,16 @@ def test_a_forest_holds_its_trees() -> None:
     assert (forest.sizes.tolist(), forest.size, forest.layer, len(forest)) == ([4, 3], 2, 2, 7)
     assert forest.depths.tolist() == [0, 0, 1, 1, 1, 2, 2]
     assert forest.trees.tolist() == [0, 1, 0, 0, 1, 0, 1]
+    assert forest.contexts.tolist() == forest.copied().contexts.tolist() == [90, 40]
+    assert Forest.roots(np.array([7, 8])).contexts.tolist() == [1, 1]
 
 
 def test_the_best_nodes_of_each_tree_are_those_of_the_tree_alone() -> None:
     forest = of_two_trees()
-    for count in range(1, 6):
-        kept = np.isin(np.arange(len(forest)), forest.best(count))
-        for number in range(2):
+    counts = range(1, 6)
+    for wanted in [*counts, *(np.array(pair) for pair in itertools.product(counts, counts))]:
+        kept = np.isin(np.arange(len(forest)), forest.best(wanted))
+        for number, count in enumerate(np.broadcast_to(wanted, 2).tolist()):
             tree = forest.tree(number)
             expected = tree.keep(tree.best(count))
             assert forest.tree(number, kept).tokens.tolist() == expected.tokens.tolist()
@@ -91,6 +96,23 @@ class Listening(Talon):
 
 
 @attrs.frozen
+class Forgetful(Listening):
+    name = "forgetful"
+    forgets: bool = True
+
+    def learns_nothing(self) -> bool:
+        return self.forgets
+
+
+@attrs.frozen
+class ListeningAgain(Forgetful):
+    name = "listening-again"
+
+    def observe(self, round_: object) -> None:
+        """It takes note of something else."""
+
+
+@attrs.frozen
 class Stopping(Svip):
     name = "stopping"
 
@@ -107,9 +129,9 @@ class Wider(Talon):
 
 
 def test_a_policy_has_the_ability_unless_a_subclass_has_changed_what_it_does() -> None:
-    for able in (Talon(), Chain(), Eagle2(), DynamicDepth()):
+    for able in (Talon(), Chain(), Eagle2(), DynamicDepth(), Forgetful()):
         assert forest_grower(able) is able
-    for not_able in (Heuristic(), Listening(), Wider(), Stopping()):
+    for not_able in (Heuristic(), Listening(), Forgetful(forgets=False), ListeningAgain(), Wider(), Stopping()):
         assert forest_grower(not_able) is None
 
 

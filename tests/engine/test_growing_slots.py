@@ -29,7 +29,7 @@ def wanted(policies: Sequence[TreePolicy], deepest: int = 9) -> list[Wanted]:
     """Trees of all depths and roots; one of them is an end."""
     limits = [DraftLimits(VOCAB, deepest - place % 4, frozenset({5})) for place in range(len(policies))]
     return [
-        Wanted(3 * place, policy, place % VOCAB, own, SeededChoices(0))
+        Wanted(3 * place, policy, place % VOCAB, own, SeededChoices(0), 100 * (place % 7))
         for place, (policy, own) in enumerate(zip(policies, limits, strict=True))
     ]
 

@@ -33,6 +33,14 @@ def test_on_the_grid_seconds_rise_along_every_axis(given_points: dict[tuple[int,
     assert all((np.diff(seconds, axis=axis) >= 0).all() for axis in range(3))
 
 
+@given(points(), st.lists(st.integers(1, 400), min_size=1), st.tuples(*[st.integers(1, 400)] * 2))
+def test_several_sizes_have_to_the_bit_what_each_has(
+    given_points: dict[tuple[int, ...], float], first: list[int], others: tuple[int, ...]
+) -> None:
+    fit = Fit(given_points)
+    assert fit.along(np.array(first), *others).tolist() == [fit.at(size, *others) for size in first]
+
+
 def linear(nodes: int, context: int, batch: int) -> float:
     return 1e-3 * (5 + batch * nodes * 0.5 + batch * context * 0.01)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from talon_core.profiles.profile import AXES, Profile, Table
@@ -60,6 +61,16 @@ def test_it_gives_what_was_measured_and_none_where_nothing_was() -> None:
 def test_where_one_batch_is_known_as_many_nodes_altogether_last_as_long() -> None:
     alone = made(verify_table=Table("verify", {(n, 64, 1): 1e-3 * n for n in (1, 4, 16)}))
     assert alone.verify(16, 64, 4) == alone.verify(16, 64, 1) == pytest.approx(16e-3)
+
+
+@pytest.mark.parametrize("batches", [(1,), (2,), (1, 4)])
+def test_passes_over_trees_of_several_sizes_take_what_each_takes(batches: tuple[int, ...]) -> None:
+    profile = made(verify_table=Table("verify", {(n, 64, b): 1e-3 * n for n in (1, 4, 16) for b in batches}))
+    sizes = np.array([1, 3, 7, 60])
+    for batch in (1, 3):
+        found = profile.verify_each(sizes, 90, batch)
+        assert found is not None
+        assert found.tolist() == [profile.verify(size, 90, batch) for size in sizes.tolist()]
 
 
 def test_a_saved_profile_is_found_by_its_name() -> None:

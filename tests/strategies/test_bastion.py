@@ -8,7 +8,7 @@ from talon_core.costs import Costs
 from talon_core.policy import SequenceInfo
 from talon_core.testing import TableDrafter, untied_drafters
 from talon_strategies import Bastion
-from talon_strategies.bastion import roofline
+from talon_strategies.bastion import rooflines
 
 
 @attrs.frozen
@@ -81,6 +81,11 @@ def test_a_tree_by_hand(draft):
         assert len(tree_of(draft, costs, drafter, budget=12, depth=1)) == 4
 
 
+def roofline(sizes, seconds):
+    """One of them, by itself."""
+    return tuple(float(each[0]) for each in rooflines(sizes, seconds[None]))
+
+
 coefficient = st.floats(0.01, 10)
 
 
@@ -116,3 +121,10 @@ def test_few_points_are_one_line():
     assert roofline(np.array([1]), np.array([2.0])) == (2.0, 0.0, 2.0, 0.0)
     assert roofline(np.array([1, 2]), np.array([2.0, 3.0])) == pytest.approx((1.0, 1.0, 1.0, 1.0))
     assert roofline(np.array([1, 2, 3]), np.array([2.0, 2.0, 5.0])) == pytest.approx((0, 1.5, 0, 1.5))
+
+
+@given(st.lists(st.lists(st.floats(0.01, 5), min_size=9, max_size=9), min_size=2, max_size=5))
+def test_several_rooflines_are_those_of_each(steps):
+    sizes, seconds = np.arange(1, 10), np.cumsum(steps, axis=-1)
+    together = np.array(rooflines(sizes, seconds)).T
+    assert [tuple(each) for each in together.tolist()] == [roofline(sizes, one) for one in seconds]

@@ -14,7 +14,17 @@ from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import check_tree_policy, draft_trees
 from talon_core.tree import TokenTree
-from talon_strategies import AdaEdl, Chain, GammaTune, GammaTunePlus, Heuristic, SpecDecPlusPlus, SpecKV, Talon
+from talon_strategies import (
+    AdaEdl,
+    CaDDTree,
+    Chain,
+    GammaTune,
+    GammaTunePlus,
+    Heuristic,
+    SpecDecPlusPlus,
+    SpecKV,
+    Talon,
+)
 
 
 @attrs.frozen
@@ -250,6 +260,17 @@ class OtherInForests(Talon):
         return ForestGrowth(candidates.best(self.budget - forest.sizes))
 
 
-def test_a_policy_that_grows_other_trees_in_forests_is_refused():
-    with pytest.raises(AssertionError, match=r"'other-in-forests' .* grows another tree in a forest than by itself"):
-        check_tree_policy(OtherInForests)
+@attrs.frozen
+class DeafToLength(CaDDTree):
+    """Takes all texts to be short where their trees grow together."""
+
+    name = "deaf-to-length"
+
+    def grow_forest(self, forest, candidates):
+        return super().grow_forest(attrs.evolve(forest, contexts=np.ones(forest.size, dtype=np.int64)), candidates)
+
+
+@pytest.mark.parametrize("policy", [OtherInForests, DeafToLength])
+def test_a_policy_that_grows_other_trees_in_forests_is_refused(policy):
+    with pytest.raises(AssertionError, match=rf"'{policy.name}' .* grows another tree in a forest than by itself"):
+        check_tree_policy(policy)

@@ -1,11 +1,17 @@
 """What the policies that know prices have in common."""
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
+from talon_core.engine.drafting import DraftLimits, Wanted, draft_trees
+from talon_core.engine.faults import Faults
+from talon_core.engine.offers import Offers
+from talon_core.forest_grower import forest_grower
 from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
@@ -107,6 +113,48 @@ def test_the_tree_follows_the_costs_as_they_are_measured(policy, draft):
     assert len(draft(own, drafter).tree) < 12
     costs.forget()
     assert draft(own, drafter).tree.tokens.tolist() == free.tokens.tolist()
+
+
+@POLICIES
+def test_trees_grow_together_where_their_prices_depend_on_the_texts_length_alone(policy):
+    @attrs.frozen
+    class Elsewhere(policy):
+        def scored(self, tree, candidates):
+            return super().scored(tree, candidates)
+
+    @attrs.frozen
+    class Standing(policy):
+        stand = 2
+
+    able = served(policy(), Prices(node=0.1, layer=0.1))
+    assert forest_grower(able) is able
+    assert forest_grower(served(policy(), MeasuredCosts())) is None
+    for other in (Elsewhere, Standing):
+        assert forest_grower(served(other(), Prices(node=0.1, layer=0.1))) is None
+
+
+@POLICIES
+def test_where_trees_grow_together_prices_are_asked_once_for_each_length_of_text(policy):
+    costs, limits, faults = Prices(node=0.1, layer=0.1), DraftLimits(2, max_depth=9), Faults()
+    own = served(policy(budget=5), costs)
+    wanted = [Wanted(slot, own, 0, limits, SeededChoices(0), context) for slot, context in enumerate([40, 50, 40, 50])]
+    for _ in range(2):
+        draft_trees(wanted, Offers(TableDrafter([[0.7, 0.3]])), faults, MeasuredCosts(), fewest=4)
+    assert not faults
+    assert [costs.asked.count(context) for context in (40, 50)] == [5, 5]  # of each size
+
+
+@POLICIES
+def test_a_layer_is_priced_by_the_candidates_that_are_asked_for(policy, draft):
+    widths = []
+
+    class Noting(Prices):
+        def draft(self, rows, width):
+            widths.append(width)
+            return super().draft(rows, width)
+
+    draft(served(policy(budget=12), Noting(node=0.01, layer=0.01)), TableDrafter([[0.7, 0.3]]))
+    assert set(widths) == {11}
 
 
 @POLICIES

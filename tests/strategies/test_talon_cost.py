@@ -180,3 +180,19 @@ def test_nothing_is_known_of_another_text():
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         TalonCost(**options)
+
+
+def test_a_tree_that_is_drafted_again_does_not_change_when_prices_are_asked_for(draft):
+    drafter, sure = TableDrafter([[0.9, 0.1]]), []
+    for times in (1, 2):
+        costs = Prices(node=0.001, layer=0.001)
+        policy, asked = served(TalonCost(), costs), []
+        for _ in range(12):
+            costs.asked.clear()
+            for _ in range(times):
+                drafted = draft(policy, drafter)
+            asked.append(len(costs.asked) > 2)  # besides what a layer asks
+            policy.observe(round_of(drafted, accepted=1))
+        sure.append(asked)
+    assert sure[0] == sure[1]
+    assert 1 < sum(sure[0]) < 12
