@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, InBlocks
+from talon_core.runtime.blocks import BlockEmbedding, BlockLinear
 from talon_core.sessions import WatchfulSession
 from talon_kernels.narrow import Checked, Narrow
 from talon_kernels.native import load, unavailable
@@ -64,9 +65,9 @@ class Acceleration(WatchfulSession):
     Inside, the replaced modules carry an instance attribute `forward`, or `look_up` if they are tables in blocks;
     outside, nothing of the model is changed: not its classes, its parameters or its state. The weights stay the model's
     own and are looked up at every call, so they may be assigned anew. Entering, but not `again`, compares all of them
-    with their narrow copies, and leaves out the modules whose settings have changed. A call that a replacement is not
-    made for (gradients, another type or device) goes to the module's own `forward`. It can be entered again while it is
-    entered; not from two threads at a time.
+    with their narrow copies, or the sums of their bytes with those of before, and leaves out the modules whose settings
+    have changed. A call that a replacement is not made for (gradients, another type or device) goes to the module's own
+    `forward`. It can be entered again while it is entered; not from two threads at a time.
 
     Attributes:
         reason: why nothing was replaced, as the end of a sentence, or None.
@@ -78,11 +79,11 @@ class Acceleration(WatchfulSession):
         left: Counter[str],
         reason: str | None,
         narrow: Mapping[Tensor, Narrow] | None = None,
-        checked: Mapping[Tensor, Checked] | None = None,
+        checked: Checked | None = None,
     ) -> None:
         self._replaced = replaced
         self._narrow = narrow or {}
-        self._checked = checked or {}
+        self._checked = checked
         self._places = [_Place(module, forward) for _, module, forward in replaced]
         # those of a part that several places have are looked at once
         self._settings = {id(own): (own, _settings(own)) for place in self._places for own in place.parts}
@@ -95,7 +96,7 @@ class Acceleration(WatchfulSession):
     def __enter__(self) -> Acceleration:
         if self._entered == 0:
             self.changes += sum([narrow.refresh() for narrow in self._narrow.values()])
-            self.changes += sum([checked.refresh() for checked in self._checked.values()])
+            self.changes += self._checked.refresh() if self._checked is not None else 0
             self._trusted = self._as_tried()
         return self._enter()
 
@@ -130,7 +131,9 @@ class Acceleration(WatchfulSession):
         if not isinstance(weight, Tensor):
             return False
         narrow = self._narrow.get(weight)
-        return weight in self._checked or (narrow is not None and narrow.compares)
+        if narrow is not None:
+            return narrow.compares
+        return self._checked is not None and weight in self._checked
 
     def __exit__(self, *_: object) -> None:
         self._entered -= 1
@@ -161,7 +164,6 @@ def accelerate(model: nn.Module) -> Acceleration:
     found: list[tuple[str, nn.Module, Forward]] = []
     left: Counter[str] = Counter()
     narrow: dict[Tensor, Narrow] = {}
-    checked: dict[Tensor, Checked] = {}
     # A generator of our own: preparing must not move the random numbers of the user.
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
@@ -169,10 +171,7 @@ def accelerate(model: nn.Module) -> Acceleration:
             continue
         in_blocks = block_forward(library, module)
         if in_blocks is not None:
-            assert isinstance(module, InBlocks)
             found.append(("layer in blocks", module, in_blocks))
-            if module.data not in checked:
-                checked[module.data] = Checked(library, module.data)
             continue
         for kind, candidates in (
             ("linear", linear_candidates(library, module, narrow)),
@@ -196,7 +195,9 @@ def accelerate(model: nn.Module) -> Acceleration:
                 left[kind] += 1
             else:
                 found.append((kind, module, chosen))
-    return Acceleration(found, left, None, narrow, checked)
+    read = {id(tensor): tensor for _, module, _ in found for tensor in _own_tensors(module)}
+    others = [tensor for tensor in read.values() if tensor.numel() and tensor not in narrow]
+    return Acceleration(found, left, None, narrow, Checked(library, others))
 
 
 @contextmanager
@@ -212,6 +213,10 @@ def replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
             module.__dict__.pop("forward", None)
         for module, forward in bound.items():
             module.__dict__["forward"] = forward
+
+
+def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
+    return chain(module.parameters(recurse=False), module.buffers(recurse=False))
 
 
 def _forward_of(cls: type) -> Any:

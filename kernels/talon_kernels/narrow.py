@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,34 +68,38 @@ class Narrow:
 
 
 class Checked:
-    """Tells whether the bytes of a matrix in blocks are others than before.
+    """Tells whether the bytes of some tensors are others than before.
 
     Args:
         library: adds them up.
-        data: uint8, contiguous on the CPU.
+        tensors: each once; those that are not contiguous on the CPU are left out, as long as they are not.
     """
 
-    def __init__(self, library: Library, data: Tensor) -> None:
+    def __init__(self, library: Library, tensors: Iterable[Tensor]) -> None:
         self._library = library
-        self._data = data
-        self._of = self._now()
+        self._tensors = {id(tensor): tensor for tensor in tensors}
+        # rows: addresses, bytes, and sums
+        self._of = np.zeros((3, len(self._tensors)), dtype=np.int64)
+        self.refresh()
 
-    def refresh(self) -> bool:
-        """Whether they have changed since the last time."""
-        before, self._of = self._of, self._now()
-        if before != self._of:
-            _CHANGES[0] += 1
-        return before != self._of
+    def __contains__(self, tensor: Tensor) -> bool:
+        return id(tensor) in self._tensors and _is_read(tensor)
 
-    @property
-    def compares(self) -> bool:
-        """Always."""
-        return True
+    def refresh(self) -> int:
+        """How many of them have changed since the last time."""
+        found = [(one.data_ptr(), one.nbytes) if _is_read(one) else (0, 0) for one in self._tensors.values()]
+        now = np.empty_like(self._of)
+        now[:2] = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        at, size, sums = (now.ctypes.data + row * now.strides[0] for row in range(3))
+        self._library.checksums(at, size, len(found), torch.get_num_threads(), sums)
+        changed = int((now != self._of).any(axis=0).sum())
+        self._of = now
+        _CHANGES[0] += changed
+        return changed
 
-    def _now(self) -> tuple[int, int]:
-        data = self._data
-        sum_ = self._library.checksum(data.data_ptr(), data.numel(), torch.get_num_threads())
-        return data.data_ptr(), int(sum_)
+
+def _is_read(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.is_contiguous()
 
 
 def _identity(weight: Tensor) -> tuple[int, int]:

@@ -263,7 +263,7 @@ class ModelRunner:
 def _ran(inputs: PassInputs, made: tuple[Tensor, Tensor | None]) -> Ran:
     logits, features = made
     count = len(inputs.ids)
-    if len(logits) == count:  # nothing is padded, and slices take longer than one would think
+    if logits.shape[0] == count:  # nothing is padded, and slices take longer than one would think
         return Ran(logits, features, inputs.layout.starts)
     return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
 

@@ -91,8 +91,10 @@ class Best:
     def read(cls, found: tuple[Tensor, Tensor], vocabulary: Vocabulary) -> "Best":
         """What `best_numbers` found, and the scores it was found in; one copy to the host."""
         numbers, scores = found
-        tokens, logp = np.split(fetched(numbers).numpy(), 2, axis=1)
-        return cls(vocabulary, scores, vocabulary.named(tokens.astype(np.int64)), logp.astype(np.float64))
+        both = fetched(numbers).numpy()
+        width = both.shape[1] // 2
+        tokens = vocabulary.named(both[:, :width].astype(np.int64))
+        return cls(vocabulary, scores, tokens, both[:, width:].astype(np.float64))
 
     @classmethod
     def lasting(cls, executor: Executor, found: tuple[Tensor, Tensor], rows: int, vocabulary: Vocabulary) -> "Best":

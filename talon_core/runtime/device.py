@@ -139,7 +139,7 @@ class _Memory:
         """
         self.shape.write(layout, self._layout)
         self._table[: len(table)] = table
-        parts = {"ids": inputs.ids.numpy(), "positions": inputs.positions.numpy(), **more}
+        parts = {"ids": inputs.ids, "positions": inputs.positions, **more}
         for name, part in self._parts.items():
             count = len(parts[name])
             part[:count] = parts[name]

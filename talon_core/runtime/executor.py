@@ -365,7 +365,8 @@ class HostExecutor(Executor):
                 self.cache.stage(inputs.counts)
                 sent = {name: torch.from_numpy(numbers.values).to(self.device) for name, numbers in more.items()}
                 this_pass = TreePass(inputs.layout, self.attention.attend)
-                return work(TreeView(inputs.ids.to(self.device), inputs.positions.to(self.device), this_pass, sent))
+                ids, positions = (torch.from_numpy(one).to(self.device) for one in (inputs.ids, inputs.positions))
+                return work(TreeView(ids, positions, this_pass, sent))
 
         made = self._passes.run(inputs, work, kind, more, plainly) if self._passes is not None else plainly()
         self.cache.staged_now(inputs.counts)

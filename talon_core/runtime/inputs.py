@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
-import torch
-from torch import Tensor
 
 from talon_core.attention import TreeLayout
 from talon_core.tree import IntArray, TokenTree
@@ -22,8 +20,8 @@ class PassInputs:
         layout: who may attend to whom.
     """
 
-    ids: Tensor
-    positions: Tensor
+    ids: IntArray
+    positions: IntArray
     counts: list[int]
     layout: TreeLayout
 
@@ -54,7 +52,7 @@ def pass_inputs(staged: Staged, prefix_lengths: Sequence[int]) -> PassInputs:
     counts = [0] * len(prefix_lengths)
     for slot, (tree, start) in staged.items():
         counts[slot] = len(tree) - start
-    return PassInputs(torch.from_numpy(ids), torch.from_numpy(positions), counts, layout)
+    return PassInputs(ids, positions, counts, layout)
 
 
 def prompt_passes(parts: Mapping[int, tuple[int, int]], chunk: int, rows: int) -> Iterator[tuple[int, list[int]]]:

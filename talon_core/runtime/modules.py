@@ -147,13 +147,14 @@ def _tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     return [*found.values()]
 
 
-def _mark(value: object) -> object:
+def _mark(value: Any) -> object:
     """A simple value as it is now, also inside of lists and mappings; of others, who it is."""
-    if isinstance(value, SIMPLE):
+    kind = type(value)  # `isinstance` asks objects for their class, and configurations of transformers take long
+    if issubclass(kind, SIMPLE):
         return value
-    if isinstance(value, dict):
+    if issubclass(kind, dict):
         return [(key, _mark(one)) for key, one in value.items()]
-    if isinstance(value, list | tuple | set):
+    if issubclass(kind, (list, tuple, set)):
         return [*map(_mark, value)]
     return id(value)
 

@@ -419,3 +419,17 @@ def test_what_somebody_has_bound_to_a_module_is_there_again_after_a_trial():
         assert (bound(torch.ones(1)), plain(torch.ones(1))) == (-1, -1)
     assert bound.__dict__["forward"] is own
     assert "forward" not in plain.__dict__
+
+
+def test_a_norm_that_changes_behind_the_back_is_seen(library, llama):
+    norm = llama.model.norm.weight
+    acceleration = accelerate(llama)
+    assert acceleration.watches(norm)
+    with acceleration:
+        assert acceleration.changes == 0
+    norm.data.view(torch.int32)[3] ^= 1
+    try:
+        with acceleration:
+            assert acceleration.changes == 1
+    finally:
+        norm.data.view(torch.int32)[3] ^= 1

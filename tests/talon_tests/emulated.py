@@ -33,7 +33,7 @@ PACKAGES = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
 
 DRIVER = Path(__file__).parents[1] / "kernels" / "emulated" / "driver.c"
 
-DECLARED = 7
+DECLARED = 8
 """The ABI of the kernels as the driver declares them and `Emulated` calls them; both follow when it is counted up."""
 
 FLAGS = (
@@ -43,7 +43,7 @@ FLAGS = (
 
 FUNCTIONS = (
     *("abi", "lanes", "plan", "linear", "gated_mlp", "widen", "walk", "step_sizes", "gated_unit", "rms_norm"),
-    *("same_numbers", "tree_attention", "checksum", "best_tokens", "greedy_walk"),
+    *("same_numbers", "tree_attention", "checksums", "best_tokens", "greedy_walk"),
 )
 """By the number that the driver knows them by."""
 
@@ -279,8 +279,10 @@ class Emulated(Library):
         numbers = Memory(sequences, 16 * batch), batch, Memory(ends, 8 * count), count, longest
         self._call("greedy_walk", *nodes, *numbers, walks)
 
-    def checksum(self, p: int, n: int, threads: int) -> int:
-        return self._call("checksum", Memory(p, n), n, threads) % 2**64
+    def checksums(self, at: int, sizes: int, count: int, threads: int, sums: int) -> None:
+        both = zip(numbers_at(at, count, np.uint64).tolist(), numbers_at(sizes, count, np.int64).tolist(), strict=True)
+        pieces = Pointers([Memory(address, size) for address, size in both])
+        self._call("checksums", pieces, Memory(sizes, 8 * count), count, threads, Memory(sums, 8 * count, True))
 
     def move_rows(self, buffers: int, shapes: int, count: int, slot: int, start: int, path: int, length: int) -> None:
         """Not emulated: it computes nothing, and would send whole caches to and fro."""

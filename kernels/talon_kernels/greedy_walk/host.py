@@ -29,7 +29,7 @@ def native_walks(
     columns = [number for slot, count in zip(slots, counts, strict=True) for number in (0, count, 0, starts[slot])]
     firsts = 0, queries, 2 * queries, 2 * queries + len(columns)
     numbers = np.empty(firsts[3] + len(slots) * (2 + longest), dtype=np.int32)
-    numbers[: firsts[1]] = inputs.ids.numpy()
+    numbers[: firsts[1]] = inputs.ids
     numbers[firsts[1] : firsts[2]] = trees[0] if len(trees) == 1 else np.concatenate(trees)
     numbers[firsts[2] : firsts[3]] = columns
     at, last = numbers.ctypes.data, _numbers(ends)

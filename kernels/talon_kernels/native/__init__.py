@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 7
+ABI = 8
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")
@@ -80,8 +80,8 @@ class Library:
             self.multiply.restype, self.multiply.argtypes = _INT, [_INT] * 2 + [_POINTER]
             self.move_rows = library.talon_move_rows
             self.move_rows.restype, self.move_rows.argtypes = None, [_POINTER] * 2 + [_INT] * 3 + [_POINTER, _INT]
-            self.checksum = library.talon_checksum
-            self.checksum.restype, self.checksum.argtypes = ctypes.c_uint64, [_POINTER] + [_INT] * 2
+            self.checksums = library.talon_checksums
+            self.checksums.restype, self.checksums.argtypes = None, [_POINTER] * 2 + [_INT] * 2 + [_POINTER]
             self.plan = library.talon_plan
             self.plan.restype, self.plan.argtypes = _INT, [_INT] * 5
             self.gated_unit = library.talon_gated_unit

@@ -191,10 +191,10 @@ class _Walked(RecordedPass[T]):
         layout = native_layout(inputs.layout)
         self._bind(inputs, layout.used)
         counts = (len(inputs.ids), *[len(more[name].values) for name in self._own])
-        held = [torch.from_numpy(np.array(one.values, dtype=np.int64)) for one in more.values()]
+        held = [np.ascontiguousarray(one.values, dtype=np.int64) for one in more.values()]
         given = dict(zip(more, held, strict=True), ids=inputs.ids, positions=inputs.positions)
         for name, piece in self._inputs.items():
-            self._memory[piece] = given[name].data_ptr()
+            self._memory[piece] = given[name].ctypes.data
         self._counts[:] = counts
         try:
             self._library.walk(

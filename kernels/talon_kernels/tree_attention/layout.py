@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from operator import add
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -79,15 +80,15 @@ class NativeLayout:
 
 
 def _native(layout: TreeLayout) -> NativeLayout:
-    small = np.empty((3, len(layout.parents)), dtype=np.int32)
-    small[0], small[1], small[2] = layout.prefix_lengths, [*map(len, layout.parents)], layout.first_queries
+    prefixes, nodes = layout.prefix_lengths.tolist(), [*map(len, layout.parents)]
+    small = np.array([prefixes, nodes, layout.first_queries], dtype=np.int32)
     parents = [tree.astype(np.int32) for tree in layout.parents]
     for sequence, tree in enumerate(parents):
         if len(tree) and (tree.item(0) != -1 or _misplaced(tree)):
             raise ValueError(f"parents of tree {sequence} do not stand before their children: {tree.tolist()}")
     addresses = (ctypes.c_void_p * len(parents))(*[tree.ctypes.data for tree in parents])
     at, step = small.ctypes.data, small.strides[0]
-    used = int((small[0] + small[1]).max(initial=0))
+    used = max(map(add, prefixes, nodes), default=0)
     return NativeLayout(at, at + step, at + 2 * step, ctypes.addressof(addresses), used, (small, parents, addresses))
 
 

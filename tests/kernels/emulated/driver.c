@@ -34,7 +34,7 @@ int64_t talon_tree_attention(const float *, const float *, const float *, float 
 void talon_best_tokens(const float *, float *, int64_t, int64_t, int64_t, int64_t);
 void talon_greedy_walk(const int64_t *, const int32_t *, const int32_t *, const int32_t *, int64_t, const int64_t *,
                        int64_t, int64_t, int32_t *);
-uint64_t talon_checksum(const uint8_t *, int64_t, int64_t);
+void talon_checksums(const uint8_t *const *, const int64_t *, int64_t, int64_t, uint64_t *);
 
 typedef struct {
     int64_t function, buffers, links, arguments;
@@ -98,7 +98,7 @@ static int64_t called(int64_t function, const Argument *a, const Memory *m) {
         case 11:
             return talon_tree_attention(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12),
                                         I(13), F(14), F(15), I(16), I(17));
-        case 12: return (int64_t)talon_checksum(P(0), I(1), I(2));
+        case 12: talon_checksums(P(0), P(1), I(2), I(3), P(4)); return 0;
         case 13: talon_best_tokens(P(0), P(1), I(2), I(3), I(4), I(5)); return 0;
         case 14: talon_greedy_walk(P(0), P(1), P(2), P(3), I(4), P(5), I(6), I(7), P(8)); return 0;
         default: exit(5);
