@@ -10,6 +10,10 @@ DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_DRAFTER = AUTO
 DEFAULT_POLICY = "default"
 """The preset that comes with TALON: `talon_core/plugins/shipped/default.json`; docs/tuning.md says how one is found."""
+MEASURING_POLICY = "talon-cost"
+"""In the place of the default preset, for a model on another kind of device than the preset was found on: its trees
+follow what passes are measured to take."""
+
 DEFAULT_RULE = AUTO
 
 DEFAULT_SCHEDULE = "sync"

@@ -70,10 +70,13 @@ class Verified:
         outputs: for the slots whose path is still to be chosen, and for those with nodes that no path goes to.
         accepted: for the slots whose path the target has chosen and committed by itself. The token is `NO_TOKEN` where
             there was no law to draw from after the path.
+        prepared: whether something was made in this pass for later ones like it, such as a recording, so that its
+            seconds do not tell what a pass takes.
     """
 
     outputs: Mapping[int, NodeOutputs] = attrs.field(factory=dict)
     accepted: Mapping[int, Accepted] = attrs.field(factory=dict)
+    prepared: bool = False
 
 
 class Target(ABC):

@@ -81,8 +81,9 @@ def parse_method(
     """Read a method, and make its parts.
 
     Parts are separated by `/`, or by ` / ` with space around it: where that occurs, other slashes belong to the
-    options, as in `draft-model:model=./some/folder / talon:budget=8`. Parts left out take the defaults. Behind them may
-    stand a schedule, and behind that where it drafts, each after an `@`, or an ` @ ` in the same way.
+    options, as in `draft-model:model=./some/folder / talon:budget=8`. Parts left out take the defaults; the policy is
+    the preset itself then, on any kind of device. Behind them may stand a schedule, and behind that where it drafts,
+    each after an `@`, or an ` @ ` in the same way.
 
     Args:
         spec: for example `ngram/talon:budget=12,mu=0.1`, `eagle3/talon@cached:budget=24@cpu:1`, `none` or `generate`.
@@ -117,6 +118,7 @@ def parse_method(
         resolved = resolve(parts, registry)
     except (LookupError, ValueError) as error:
         raise ValueError(f"method '{name}': {error}{hint}") from error
+    resolved = attrs.evolve(resolved, found_on=None)  # what is compared has one meaning, whatever it runs on
     return Method(name, resolved, standing(resolved.rule, resolved.policy))
 
 

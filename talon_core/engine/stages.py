@@ -249,7 +249,8 @@ class Stages:
             with self._span("verify", trees):
                 verified = parts.target.verify(whole, greedy, **more)
             nodes, context = sum(map(len, whole.values())), max(self._sequences[slot].length for slot in trees)
-            self._measured.verified(nodes, context, len(trees), self._spans[next(iter(trees))][-1].seconds)
+            if not verified.prepared:
+                self._measured.verified(nodes, context, len(trees), self._spans[next(iter(trees))][-1].seconds)
             for slot, found in verified.accepted.items():
                 with self._faults.of([slot]):
                     accepted[slot] = self._sequences[slot].taken(found)

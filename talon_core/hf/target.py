@@ -146,13 +146,15 @@ class HFTarget(NetworkTarget):
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> Verified:
         wanted = {**greedy, **{slot: one.ends for slot, one in drawn.items()}} if drawn else greedy
-        ends = self._walked_ends(wanted)
+        ends, before = self._walked_ends(wanted), self.runner.executor.preparations
         if ends is None:
-            return Verified(_split(self.runner.run({slot: (tree, 0) for slot, tree in trees.items()}), trees))
+            ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
+            return Verified(_split(ran, trees), prepared=self.runner.executor.preparations > before)
         slots = [slot for slot, own in wanted.items() if own == ends]
         taken = {slot: drawn[slot] for slot in slots if slot in drawn} if drawn else drawn
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken)
-        return Verified(_split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted)
+        prepared = self.runner.executor.preparations > before
+        return Verified(_split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)
 
     def _walked_ends(self, wanted: Mapping[int, frozenset[int]]) -> frozenset[int] | None:
         """The ends of the slots that are walked on the device: those that most have in common; None if none is."""

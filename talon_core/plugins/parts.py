@@ -13,6 +13,7 @@ from talon_core.defaults import (
     DEFAULT_POLICY,
     DEFAULT_RULE,
     DEFAULT_SCHEDULE,
+    MEASURING_POLICY,
     NONE,
 )
 from talon_core.drafter import DrafterSpec
@@ -22,7 +23,7 @@ from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, made_of, naming, one_line, written
 from talon_core.plugins.chosen import Chosen, chosen_schedule
 from talon_core.plugins.fitting import check_rule, rule_for
-from talon_core.plugins.presets import spelled_out
+from talon_core.plugins.presets import KEPT, spelled_out
 from talon_core.plugins.registry import KINDS, Registry
 from talon_core.plugins.specs import build, parse_spec
 from talon_core.policy import TreePolicy
@@ -62,6 +63,8 @@ class Resolved:
         drafter: the drafter's options; None without a policy, and as long as "auto" waits for a model.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
         chosen: what "auto" stands for as the schedule; None where that was not asked for.
+        found_on: the kind of device that the default preset was found on, where it was asked for as it is: a model on
+            another kind gets `MEASURING_POLICY`; None where the policy is the same for all models.
     """
 
     parts: Parts
@@ -71,6 +74,7 @@ class Resolved:
     drafter: DrafterSpec | None = attrs.field(eq=False)
     schedule: Schedule | None = attrs.field(default=None, eq=False)
     chosen: Chosen | None = attrs.field(default=None, eq=False)
+    found_on: str | None = None
 
     @property
     def waits(self) -> bool:
@@ -78,16 +82,20 @@ class Resolved:
         return self.policy is not None and self.drafter is None
 
     def for_model(self, model: Any) -> "Resolved":
-        """The same with the drafter that "auto" stands for; itself where nothing is to be chosen.
+        """The same with the drafter that "auto" stands for, and the default policy of the model's kind of device.
+
+        Itself where nothing is to be chosen.
 
         Args:
             model: a transformers causal LM.
 
         Raises:
-            LookupError: if no drafter is ready for it.
-            ValueError: if the drafter does not fit it.
+            LookupError: if no drafter is ready for it, or `MEASURING_POLICY` is to be taken and is not registered.
+            ValueError: if the drafter does not fit it, or the rule does not fit `MEASURING_POLICY`.
             PluginError: if the drafter fails at saying what it is for this model.
         """
+        if self.found_on is not None:
+            return self._on(model.device.type).for_model(model)
         if self.waits:
             name = choose_drafter(self.registry, model)
             own = self if self.chosen is None else self.found_with(self.chosen.compared(name))
@@ -97,6 +105,18 @@ class Resolved:
             return self
         drafter = checked_for_model(self.drafter, model)
         return self if drafter is self.drafter else attrs.evolve(self, drafter=drafter)
+
+    def _on(self, kind: str) -> "Resolved":
+        """The same with the default policy for models on a kind of device, such as "cuda"."""
+        if kind == self.found_on:
+            return attrs.evolve(self, found_on=None)
+        LOGGER.info(
+            "tree policy '%s' is taken by default: the preset '%s' was found with a model on %s, and this one is on %s",
+            *(MEASURING_POLICY, DEFAULT_POLICY, self.found_on, kind),
+        )
+        spec, policy = _made_policy(self.registry, MEASURING_POLICY)
+        check_rule(self.rule, policy, self.parts.lossy)
+        return attrs.evolve(self, parts=attrs.evolve(self.parts, policy=spec), policy=policy, found_on=None)
 
     def found_with(self, chosen: Chosen) -> "Resolved":
         """The same with what "auto" stands for as more is known; without a schedule where that does not fit.
@@ -136,6 +156,7 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
         parts = attrs.evolve(parts, schedule=chosen.schedule)
     if parts.draft_on == AUTO:
         parts = attrs.evolve(parts, draft_on=DEFAULT_PLACE if chosen is None else chosen.draft_on)
+    found_on = _found_on(registry) if parts.policy == DEFAULT_POLICY else None
     spec, policy = (parts.policy, None) if parts.policy in (NONE, None) else _made_policy(registry, parts.policy)
     parts = attrs.evolve(parts, policy=spec)
     drafter = _made_drafter(registry, parts.drafter, policy)
@@ -150,7 +171,15 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
         registry.get("accelerator", parts.accelerate)
     schedule = made_schedule(registry, parts.schedule)
     check_place(parts.draft_on, schedule, "" if chosen is None else chosen.why)
-    return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen)
+    return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen, found_on)
+
+
+def _found_on(registry: Registry) -> str | None:
+    """The kind of device that the default preset was found on; None where nobody knows, or its name is a policy's."""
+    file = None if DEFAULT_POLICY in registry.names("tree policy") else KEPT.file_of(DEFAULT_POLICY)
+    profile = None if file is None else KEPT.read(file).profile
+    device = None if profile is None else profile["machine"].get("device")
+    return None if device is None else str(device).partition(":")[0]
 
 
 def usable(chosen: Chosen, registry: Registry) -> Chosen:

@@ -187,6 +187,10 @@ class DeviceExecutor(Executor):
     def recorded(self) -> int:
         return self._recordings.passes
 
+    @property
+    def preparations(self) -> int:
+        return self._recordings.tried
+
     @torch.inference_mode()
     def run(
         self,

@@ -113,6 +113,11 @@ class Executor(ABC):
         return 0
 
     @property
+    def preparations(self) -> int:
+        """How often a pass or a call took longer than others like it will, as it was recorded; on a host 0."""
+        return 0
+
+    @property
     def prompt_tokens(self) -> int:
         """Most tokens of a prompt in a pass."""
         return HOST_PROMPT_TOKENS if self.device.type == "cpu" else DEVICE_PROMPT_TOKENS

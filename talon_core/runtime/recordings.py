@@ -34,12 +34,16 @@ class Recordings:
 
     Args:
         recorder: records, each key once; None runs everything as it is.
+
+    Attributes:
+        tried: how often something was recorded, or failed to be.
     """
 
     def __init__(self, recorder: Recorder | None) -> None:
         self._recording = Recording(recorder)
         self._results = SharedResults()
         self._kept: dict[Hashable, Recorded] = {}
+        self.tried = 0
 
     @property
     def failure(self) -> str | None:
@@ -76,6 +80,7 @@ class Recordings:
             What is kept now; without `repeat` where nothing is recorded.
         """
         moves = self._results.moves
+        self.tried += self.active
         made = self._recording.record(lambda: self._results.copied(work()))
         if self._results.moves != moves or (made is None and self._recording.failure is not None):
             self._forget_results()  # they keep memory of before, or are not repeated any more

@@ -183,6 +183,28 @@ def test_an_engine_tells_every_pass_with_the_nodes_of_all_trees_and_the_longest_
     assert own.costs.draft(batch, 3) == pytest.approx(1.0, rel=0.15)
 
 
+class Prepares(TableTarget):
+    """Says of every other pass that something was made in it for later ones."""
+
+    passes = 0
+
+    def verify(self, trees, *given, **options):
+        self.passes += 1
+        return attrs.evolve(super().verify(trees, *given, **options), prepared=self.passes % 2 == 1)
+
+
+@pytest.mark.usefixtures("told")
+def test_a_pass_in_which_something_was_prepared_does_not_tell_what_a_pass_takes():
+    target, drafter = Prepares(np.eye(3) * 5), TableDrafter([[0.5, 0.3, 0.2]])
+    own = Engine(target, Match(), Talon(budget=4, top_k=2), drafter)
+    sequence = own.submit(Request(np.arange(5) % 3, 9))
+    own.step()
+    assert own.costs.passes == []
+    assert own.costs.verify(4, 5) is None
+    own.step()
+    assert own.costs.passes == [(len(sequence.rounds[1].tree), sequence.rounds[1].context, 1)]
+
+
 @pytest.mark.usefixtures("told")
 def test_reading_a_prompt_is_no_pass_over_trees():
     own = engine(prompt_tokens=1)

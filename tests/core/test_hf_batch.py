@@ -355,6 +355,22 @@ def test_slots_join_rest_leave_and_are_opened_again_while_others_are_decoded(arc
     assert len(recorders) == recorded
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_target_says_of_a_pass_whether_it_was_recorded_in_it(recorded: bool) -> None:
+    graphs = TapeRecorder if recorded else None
+    target = HFTarget(tiny_model("llama"), TapedBackend(PlainDevice()), None, graphs=graphs, probe=False)
+    tree = TokenTree([3, 4, 5], [-1, 0, 0], [0.0, -0.1, -0.2])
+    with target.session():
+        target.open(0, 50)
+        for ends in ({}, {0: frozenset({1})}):  # chosen here, and walked on the device
+            said = []
+            for _ in range(3):
+                said.append(target.verify({0: tree}, ends).prepared)
+                if not ends:
+                    target.commit({0: np.array([0])})
+            assert said == [recorded, False, False]
+
+
 def greedy_path(tree: TokenTree, logits: torch.Tensor, ends: frozenset[int]) -> tuple[list[int], int]:
     """The longest path of the most likely tokens, by definition, and the token after it."""
     path, best = [0], logits.argmax(-1).tolist()

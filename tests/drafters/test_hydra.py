@@ -17,6 +17,7 @@ from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.hydra.files import hydra_of, save_hydra
 from talon_drafters.hydra.network import HydraConfig, HydraHeads
+from talon_kernels.native import load
 from talon_tests.on_device import check_on_device
 from talon_tests.tiny_models import tiny_model
 
@@ -338,6 +339,89 @@ def test_each_sequence_gets_the_laws_it_gets_alone_whoever_comes_and_goes(name, 
     path = written_layout(tmp_path, LAYOUTS[name])
     drafter = shared.recorded(Hydra(path), tiny_model("llama")) if recorded else decoder_of(path).drafter
     shared.check_turns(drafter, lambda ids: states(np.random.default_rng(int(ids.sum())), len(ids)), VOCAB)
+
+
+def begun(drafter, rng, counts, shared):
+    """Sequences in slots of their own whose prompts have so many states, and the laws at their roots."""
+    for slot, count in enumerate(counts):
+        shared.start(drafter, np.full(count + 1, 5), states(rng, count), slot)
+    return [Frontier(slot, TokenTree.root(5), np.array([0]), 4) for slot in range(len(counts))]
+
+
+def told(drafter, rng, counts):
+    """The texts go on by so many tokens each."""
+    drafter.commit(
+        {slot: Committed(np.full(count, 5), np.array([0]), states(rng, count)) for slot, count in enumerate(counts)}
+    )
+
+
+def test_the_prefix_layer_takes_the_new_states_of_all_sequences_in_one_pass(tmp_path, shared):
+    decoder = decoder_of(written_layout(tmp_path, LAYOUTS["prefix-mlp"]), attention="sdpa")
+    drafter, rng, shapes = decoder.drafter, np.random.default_rng(4), []
+    frontiers = begun(drafter, rng, [3, 9, 1, 3], shared)
+    drafter._heads.prefix.register_forward_hook(
+        lambda _, args, named, made: shapes.append(tuple(named["inputs_embeds"].shape)), with_kwargs=True
+    )
+    drafter.propose(frontiers)
+    assert shapes[-1] == (1, 4, HIDDEN)  # the last state of each prompt
+    assert shapes[:-1] == [(2, 2, HIDDEN), (1, 8, HIDDEN)]  # on a CPU prompts of one length share a pass
+    for counts in ([2, 1, 3, 1], [1, 1, 1, 4]):
+        shapes.clear()
+        told(drafter, rng, counts)
+        drafter.propose(frontiers)
+        assert shapes == [(1, sum(counts), HIDDEN)]
+        drafter.propose(frontiers)
+        assert len(shapes) == 1  # nothing is new
+
+
+def test_on_a_device_the_prefix_layers_pass_is_recorded(tmp_path, shared):
+    drafter = shared.recorded(Hydra(written_layout(tmp_path, LAYOUTS["prefix-mlp"])), tiny_model("llama"))
+    rng = np.random.default_rng(4)
+    frontiers = begun(drafter, rng, [3, 9, 1], shared)
+    drafter.propose(frontiers)
+    recorded = drafter.executor.recorded
+    assert recorded >= 1
+    for _ in range(5):
+        told(drafter, rng, [1, 2, 1])
+        drafter.propose(frontiers)
+    assert drafter.executor.failure is None
+    assert drafter.executor.recorded == recorded  # there is room for four states
+
+
+def test_on_a_cpu_the_prefix_layers_pass_is_written_down_with_its_bits(tmp_path, shared, monkeypatch):
+    if load() is None:
+        pytest.skip("there are no native kernels here")
+    monkeypatch.setattr("talon_core.runtime.repeating.CHECKED", 10**9)
+    prefix = {**OTHER_PREFIX, "head_dim": 32, "hidden_size": HIDDEN, "intermediate_size": INNER}
+    save_hydra(tmp_path, HydraHeads(HydraConfig(HIDDEN, VOCAB, HEADS, own_outputs=True, prefix=prefix)))
+    decoder = decoder_of(str(tmp_path))
+    drafter, rng = decoder.drafter, np.random.default_rng(4)
+    with decoder.target.session(), drafter.session():
+        frontiers = begun(drafter, rng, [3, 9, 1], shared)
+        for counts in ([1, 2, 1], [1, 1, 1], [4, 1, 3], [1, 2, 2]):
+            drafter.propose(frontiers)
+            told(drafter, rng, counts)
+        for one in frontiers:
+            drafter.propose([one])
+    assert drafter.executor.failure is None
+    assert drafter.executor.recorded == 1
+
+
+@pytest.mark.parametrize("waiting", [63, 64, 65, 100])
+def test_the_states_of_a_long_pause_count_as_they_came(waiting, tmp_path, shared):
+    layout = LAYOUTS["prefix-mlp"]
+    decoder = decoder_of(written_layout(tmp_path, layout))
+    rng = np.random.default_rng(6)
+    known = states(rng, 4)
+    shared.start(decoder.drafter, np.full(5, 5), known, more=200)
+    shared.ask(decoder.drafter, TokenTree.root(5))
+    while len(known) < 4 + waiting:
+        added = states(rng, min(7, 4 + waiting - len(known)))
+        known = torch.cat([known, added])
+        shared.tell(decoder.drafter, np.full(len(added), 5), [0], added)
+    candidates = shared.ask(decoder.drafter, TokenTree.root(5))
+    truth = plain_law(layout, tensors_of(layout), decoder.target.model, known, [5])
+    np.testing.assert_allclose(candidates.law(0), truth, rtol=1e-5, atol=1e-5)
 
 
 def test_a_long_prompt_is_read_in_parts(tmp_path, monkeypatch, shared):

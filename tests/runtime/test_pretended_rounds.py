@@ -38,6 +38,16 @@ def test_a_pass_has_one_copy_to_the_device_and_one_back_whatever_the_batch(told,
 
 
 @pytest.mark.slow
+def test_hydras_heads_get_tokens_once_a_layer_and_states_once_a_round(told):
+    found = told["hydra"]
+    assert found["tokens"] == told["expected"]["greedy"]
+    assert found["drafted"] > found["rounds"] > 2
+    assert found["fetched"] <= found["rounds"] + found["drafted"]
+    assert found["sent"] <= 2 * found["rounds"] + found["drafted"] + NEW_SHAPES
+    assert found["asked"] == found["between"] == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["drawn", "drawn alone"])
 def test_a_pass_that_is_drawn_from_has_no_more_copies(told, what):
     found = told[what]

@@ -12,6 +12,7 @@ import torch
 from talon_core import load
 from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
+from talon_core.drafter import FINAL_STATE
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
@@ -20,6 +21,9 @@ from talon_core.runtime.sharing import shared_embedding
 from talon_core.testing.plain_device import PlainDevice
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.heads.feature_drafter import FeatureDrafter
+from talon_drafters.hydra.drafter import HydraDrafter
+from talon_drafters.hydra.files import ReadHydra
+from talon_drafters.hydra.network import HydraConfig, HydraHeads
 from talon_strategies import Match, Talon
 from talon_tests.pretended import Pretended, PretendedBackend
 from talon_tests.tiny_models import tiny_model
@@ -58,6 +62,17 @@ def decoder_with_head(model: Any, pretended: Pretended) -> Decoder:
     pretended.move(head)
     target = HFTarget(model, PretendedBackend(PlainDevice()), None, (1, 2, 3))
     drafter = FeatureDrafter(head, shared_embedding(model), target.vocab_size, target.executor())
+    return _unmeasured(Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model)))
+
+
+def decoder_with_hydra(model: Any, pretended: Pretended) -> Decoder:
+    """As `decoder_on`, with Hydra's heads and their prefix layer, of random weights."""
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 48, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    heads = HydraHeads(HydraConfig(48, model.config.vocab_size, prefix=sizes)).eval().requires_grad_(False)
+    pretended.move(heads)
+    target = HFTarget(model, PretendedBackend(PlainDevice()), None, (FINAL_STATE,))
+    drafter = HydraDrafter(ReadHydra(heads, None), target)
     return _unmeasured(Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model)))
 
 
@@ -100,6 +115,7 @@ def main() -> None:
         for method in METHODS:
             told[method] = of_rounds(pretended, decoder_on(model, method), PROMPTS, {})
         told["head"] = of_rounds(pretended, decoder_with_head(model, pretended), PROMPTS, {})
+        told["hydra"] = of_rounds(pretended, decoder_with_hydra(model, pretended), PROMPTS, {})
         decoder = decoder_on(model, "ngram")
         told["alone"] = of_rounds(pretended, decoder, PROMPTS[:1], {})
         told["drawn"] = of_rounds(pretended, decoder, PROMPTS, DRAWN)

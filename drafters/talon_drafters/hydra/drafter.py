@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.runtime.best import Best, best_by
-from talon_core.runtime.executor import Executor
+from talon_core.runtime.best import Best, best_by, last_rows
+from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.network import NetworkTarget, network_target
+from talon_core.runtime.passes import Pass
+from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.sharing import embedding_shape, like_output, shared_embedding
+from talon_core.runtime.transfers import sent
 from talon_core.target import Target
-from talon_core.tree import IntArray
+from talon_core.tree import IntArray, TokenTree
 from talon_drafters.checkpoints.reading import Sizes
+from talon_drafters.heads.feature_drafter import MANY_PENDING
 from talon_drafters.heads.opening import checkpoint_for, output_of
 from talon_drafters.hydra.files import STEM, ReadHydra, hydra_of
 from talon_drafters.hydra.network import HydraHeads
@@ -44,7 +49,12 @@ def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
 
 
 class _States:
-    """What the heads read of each slot's states: that of the token before the root, through the prefix layer."""
+    """What the heads read of each slot's states: that of the token before the root, through the prefix layer.
+
+    Nothing goes through that layer until somebody asks. Then a text's latest states are a chain of nodes: those of all
+    slots share a pass, which the executor may record. Those of a prompt, and of a long pause, are read as a prompt is,
+    but for the last one.
+    """
 
     def __init__(self, heads: HydraHeads, executor: Executor) -> None:
         self._heads = heads
@@ -52,6 +62,7 @@ class _States:
         self._cache = executor.cache
         self._unread: dict[int, list[Tensor]] = {}  # by slot: states that came since the last one was asked for
         self._last: dict[int, Tensor] = {}
+        self._rows = KeptRows(executor)  # the states that a pass reads
         if heads.prefix is not None:  # a layer of transformers
             from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
             from talon_core.hf.model import set_implementation
@@ -80,35 +91,72 @@ class _States:
 
     def add(self, slot: int, features: Tensor | None) -> None:
         """A slot's new states, shape `(new, hidden)`."""
-        if features is not None and len(features):
-            self._unread[slot].append(features if self._heads.prefix is not None else features[-1:].clone())
+        if features is None or not len(features):
+            return
+        if self._heads.prefix is None:
+            self._last[slot] = features[-1].clone()
+        else:
+            self._unread[slot].append(features)
 
     def of(self, slots: Iterable[int]) -> dict[int, Tensor]:
         """What is to be read, shape `(hidden,)`, by slot; those without a state are left out."""
-        for slot in slots:
-            unread = self._unread[slot]
-            if unread:
-                states, prompt = torch.cat(unread), slot not in self._last
-                most = self._executor.prompt_tokens
-                for start in range(0, len(states), most):
-                    self._last[slot] = self._encode(slot, states[start : start + most], prompt)[-1]
-                unread.clear()
-        return {slot: self._last[slot] for slot in slots if slot in self._last}
+        asked = [*slots]
+        waiting = {slot: torch.cat(self._unread[slot]) for slot in sorted(asked) if self._unread[slot]}
+        if waiting:
+            self._last |= self._encoded(self._read(waiting))
+            for slot in waiting:
+                self._unread[slot].clear()
+        return {slot: self._last[slot] for slot in asked if slot in self._last}
 
-    def _encode(self, slot: int, states: Tensor, prompt: bool) -> Tensor:
-        """Run the prefix layer over new states of a slot, its prompt's or not; both have shape `(new, hidden)`."""
-        if self._heads.prefix is None:
-            return states
-        with self._executor.reading([slot], [len(states)], as_trees=not prompt) as (positions, this_pass):
-            options: dict[str, Any] = {self._keyword: this_pass}
-            encoded = self._heads.encode(
-                states[None],
-                position_ids=positions,
-                past_key_values=self._cache,
-                use_cache=True,
-                **options,
-            )
-        return encoded[0]
+    def _read(self, waiting: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Read what is long as a prompt; returns what is left, by slot, shape `(new, hidden)`."""
+        most = self._executor.prompt_tokens
+        long = {
+            slot: len(states) - 1
+            for slot, states in waiting.items()
+            if slot not in self._last or len(states) > MANY_PENDING
+        }
+        for start, group in self._executor.prompt_passes(long):
+            parts = [waiting[slot][start : min(long[slot], start + most)] for slot in group]
+            with self._executor.reading(group, [len(part) for part in parts]) as (positions, this_pass):
+                self._through(pad_sequence(parts, batch_first=True), positions, this_pass)
+        return {slot: states[long.get(slot, 0) :] for slot, states in waiting.items()}
+
+    def _encoded(self, waiting: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Run the prefix layer over the next states of some slots, ascending, all in one pass.
+
+        Args:
+            waiting: by slot, shape `(new, hidden)`.
+
+        Returns:
+            What it makes of the last of each, shape `(hidden,)`.
+        """
+        counts = {slot: len(states) for slot, states in waiting.items()}
+        self._rows.clear()
+        places = self._rows.keep(torch.cat([*waiting.values()]))
+        inputs = self._executor.inputs({slot: (_chain(count), 0) for slot, count in counts.items()})
+        ends, _ = last_rows(inputs.layout.starts, dict.fromkeys(waiting, 1))
+        more = {"places": Numbers(places, one_each=True), "ends": Numbers(ends)}
+        found = self._executor.run(inputs, self._at_ends, "states", more)
+        self._executor.commit({slot: np.arange(count) for slot, count in counts.items()})
+        return dict(zip(waiting, self._executor.lasting(found[: len(ends)]), strict=True))
+
+    def _at_ends(self, view: TreeView) -> Tensor:
+        """One pass: what the prefix layer makes at the `ends`."""
+        states = self._rows.table.index_select(0, view.more["places"])
+        return self._through(states[None], view.positions[None], view.attention)[0].index_select(0, view.more["ends"])
+
+    def _through(self, states: Tensor, positions: Tensor, this_pass: Pass) -> Tensor:
+        """Run the prefix layer; states have shape `(batch, length, hidden)`, and so has what it makes of them."""
+        options: dict[str, Any] = {self._keyword: this_pass}
+        return self._heads.encode(
+            states, position_ids=positions, past_key_values=self._cache, use_cache=True, **options
+        )
+
+
+def _chain(count: int) -> TokenTree:
+    """A tree of so many nodes, each the child of the one before; nobody reads its tokens."""
+    return TokenTree(np.zeros(count, dtype=np.int64), np.arange(-1, count - 1), np.zeros(count))
 
 
 class HydraDrafter(Drafter):
@@ -172,7 +220,7 @@ class HydraDrafter(Drafter):
             group = [i for i, own in enumerate(lengths) if own == length]
             inputs = [torch.stack([states[paths[i][0]] for i in group])]  # (group, hidden)
             if self._heads.config.grounded:
-                inputs.append(torch.as_tensor(np.stack([paths[i][1] for i in group]), device=self._device))
+                inputs.append(sent(np.stack([paths[i][1] for i in group]), self._device))
             scored = partial(self._scores, length - 1)
             found.append(best_by(self.executor, length, scored, tuple(inputs), width, self._vocabulary))
             order += group

@@ -1,0 +1,130 @@
+"""The policy where none is named: the preset where it was found, and elsewhere trees that follow measured costs."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from talon_core.bench.methods import parse_method
+from talon_core.costs import Costs
+from talon_core.decoding.decoder import Decoder
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.defaults import DEFAULT_POLICY, MEASURING_POLICY
+from talon_core.plugins.parts import Parts, resolve
+from talon_core.plugins.presets import KEPT, find_preset
+from talon_core.plugins.registry import load_registry
+from talon_core.policy import TreePolicy
+from talon_strategies import Talon, TalonCost
+from talon_tests.tiny_models import tiny_model
+
+REGISTRY = load_registry()
+ELSEWHERE = "meta"
+"""A kind of device that every machine has, and on which nothing was tuned."""
+
+
+@pytest.fixture(autouse=True)
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's data folder."""
+    monkeypatch.setenv("TALON_DATA", str(tmp_path))
+    return tmp_path
+
+
+def taken(device: str, **parts: Any) -> tuple[Any, TreePolicy | None]:
+    """The spec and the policy for a model on a kind of device."""
+    made = resolve(Parts(drafter="ngram", **parts), REGISTRY).for_model(tiny_model("llama").to(device))
+    assert made.found_on is None
+    assert made.for_model(tiny_model("llama")) is made  # once it is chosen it stays
+    return made.parts.policy, made.policy
+
+
+def test_on_a_device_of_the_kind_that_it_was_found_on_it_is_the_preset() -> None:
+    spec, policy = taken("cpu")
+    assert spec == find_preset(DEFAULT_POLICY).policy
+    assert isinstance(policy, Talon)
+
+
+def test_on_another_kind_of_device_its_trees_follow_measured_costs(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "talon_core"):
+        spec, policy = taken(ELSEWHERE)
+    assert spec == MEASURING_POLICY
+    assert isinstance(policy, TalonCost)
+    told = [one.getMessage() for one in caplog.records if "by default" in one.getMessage()]
+    assert told == [
+        "tree policy 'talon-cost' is taken by default: the preset 'default' was found with a model on cpu, and this "
+        "one is on meta"
+    ]
+
+
+@pytest.mark.parametrize("policy", ["talon:budget=5", "default:budget=5", "chain", Talon(), "none", None])
+def test_what_was_asked_for_is_never_replaced(policy: Any) -> None:
+    assert taken(ELSEWHERE, policy=policy) == taken("cpu", policy=policy)
+
+
+def test_a_drafter_that_is_chosen_for_the_model_and_a_rule_that_was_asked_for_go_with_it() -> None:
+    made = resolve(Parts(rule="hybrid"), REGISTRY).for_model(tiny_model("llama").to(ELSEWHERE))
+    assert (made.parts.drafter, made.parts.policy, made.parts.rule) == ("ngram", MEASURING_POLICY, "hybrid")
+
+
+def test_what_was_found_on_another_kind_of_device_is_not_taken_on_a_cpu(own_data: Path) -> None:
+    file = KEPT.file_of(DEFAULT_POLICY)
+    assert file is not None
+    data = json.loads(file.read_text(encoding="utf-8"))
+    data["profile"]["machine"]["device"] = f"{ELSEWHERE}:0"
+    (own_data / "presets").mkdir()
+    (own_data / "presets" / file.name).write_text(json.dumps(data), encoding="utf-8")
+    assert taken(ELSEWHERE)[0] == find_preset(DEFAULT_POLICY).policy
+    assert taken("cpu")[0] == MEASURING_POLICY
+
+
+def test_decoders_of_the_default_and_of_what_it_stands_for_are_told_apart() -> None:
+    default, named = (resolve(Parts("ngram", policy), REGISTRY) for policy in (DEFAULT_POLICY, "talon:budget=5"))
+    same = resolve(Parts("ngram", default.parts.policy), REGISTRY)
+    assert default != same
+    assert default != named
+
+
+def test_a_method_of_a_benchmark_means_the_same_on_every_device() -> None:
+    for name in ("ngram/default", "ngram//match"):
+        method = parse_method(name, registry=REGISTRY)
+        assert method.resolved is not None
+        made = method.resolved.for_model(tiny_model("llama").to(ELSEWHERE))
+        assert made.parts.policy == method.as_dict()["policy"] == find_preset(DEFAULT_POLICY).policy
+
+
+@attrs.frozen
+class Priced(Costs):
+    """A pass takes a second, a layer a twentieth of one.
+
+    Attributes:
+        node: seconds of each node behind the first.
+    """
+
+    node: float
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
+        return 1.0 + self.node * (nodes - 1)
+
+    def draft(self, rows: int, width: int) -> float | None:
+        return 0.05
+
+
+def nodes(node: float) -> float:
+    """How many are drafted in a round, in the mean."""
+    resolved = resolve(Parts("draft-model:skip=2"), REGISTRY)
+    elsewhere = resolved.for_model(tiny_model("llama").to(ELSEWHERE))
+    decoder: Decoder = decoder_for_model(tiny_model("llama"), None, elsewhere, Priced(node))
+    result = decoder.generate(np.array([5, 6, 7, 8]), max_new_tokens=40)
+    plain = decoder_for_model(tiny_model("llama"), None, Parts(policy=None))
+    assert result.token_ids == plain.generate(np.array([5, 6, 7, 8]), max_new_tokens=40).token_ids
+    return float(np.mean([len(one.tree) - 1 for one in result.rounds]))
+
+
+def test_its_trees_are_large_where_a_node_is_nearly_free_and_small_where_it_is_not() -> None:
+    free, dear, unaffordable = nodes(0.0005), nodes(0.2), nodes(1.5)
+    assert free > 3 * dear > 0
+    assert free > 8
+    assert unaffordable == 0
