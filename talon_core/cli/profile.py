@@ -9,7 +9,7 @@ from talon_core.cli import options as opts
 from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import CHECK_POLICY, EXACT_RULE, NONE
-from talon_core.engine.ahead.place import parse_place
+from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.errors import one_line
 from talon_core.paths import check_folder
 from talon_core.plugins.parts import Parts, built, choose_drafter, resolve
@@ -141,7 +141,6 @@ def beside(
 
     It says what talon trace simulate and talon tune take as --shared and --drafter-shared.
     """
-    from talon_core.decoding.hosting import check_cores
     from talon_core.profiles.beside import BesidePlan
 
     for option, value, most in (
@@ -158,8 +157,7 @@ def beside(
     place = parse_place(draft_on)
     if place is not None and place.device != "cpu":
         raise ValueError(f"--draft-on is '{draft_on}'; on a GPU of its own a drafter costs the target nothing")
-    if place is not None:
-        check_cores(place)
+    check_usable(place)
     plan = BesidePlan(nodes, rows, repetitions=repetitions)
     with if_interrupted(NOTHING):
         found = _beside(plan, model, drafter, draft_on, trust_remote_code)

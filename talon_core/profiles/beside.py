@@ -15,8 +15,7 @@ from talon_core.choices import SeededChoices
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.hosting import process_worker
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.engine.ahead.host import usable_cores
-from talon_core.engine.ahead.place import parse_place
+from talon_core.engine.ahead.place import parse_place, usable_cores
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.engine import Engine
 from talon_core.engine.sequence import Sequence as Decoded

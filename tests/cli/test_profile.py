@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from talon_core.engine.ahead.host import usable_cores
+from talon_core.engine.ahead.place import usable_cores
 from talon_core.profiles import measure
 from talon_core.profiles.store import find_profile, profiles_folder
 

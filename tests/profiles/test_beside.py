@@ -13,7 +13,7 @@ import torch
 
 from talon_core import Candidates, Drafter, DrafterSpec, Proposed, TableTarget
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.engine.ahead.host import usable_cores
+from talon_core.engine.ahead.place import usable_cores
 from talon_core.plugins.parts import Parts
 from talon_core.profiles.beside import BesidePlan, _Measuring, drafting_beside, measured_beside
 from talon_strategies import Match
