@@ -12,7 +12,7 @@ from talon_core.defaults import CHECK_POLICY, EXACT_RULE, NONE
 from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.errors import one_line
 from talon_core.paths import check_folder
-from talon_core.plugins.parts import Parts, built, choose_drafter, resolve
+from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
 if TYPE_CHECKING:
@@ -169,12 +169,15 @@ def beside(
 
 def _beside(plan: "BesidePlan", model: str, drafter: str, draft_on: str, trust_remote_code: bool) -> "Contention":
     from talon_core.cli.session import open_session
+    from talon_core.decoding.loading import target_for_model
     from talon_core.profiles.beside import drafting_beside, measured_beside
 
     session = open_session(model, trust_remote_code=trust_remote_code)
-    decoder = session.decoder(resolve(Parts(drafter, CHECK_POLICY, EXACT_RULE), load_registry()))
-    with drafting_beside(decoder, draft_on, session.name) as (own, threads):
-        return measured_beside(decoder.target, decoder.rule, own, threads, draft_on, plan)
+    parts = Parts(drafter, CHECK_POLICY, EXACT_RULE)
+    target, resolved = target_for_model(session.model, session.tokenizer, parts)
+    assert resolved.drafter is not None
+    with drafting_beside(resolved.drafter, target, draft_on, session.name) as (own, threads):
+        return measured_beside(target, resolved.rule, own, threads, draft_on, plan)
 
 
 @profile.command()
