@@ -49,6 +49,19 @@ class Method:
     lossless: Lossless = True
     peer: Peer | None = None
 
+    def check_place(self) -> None:
+        """Refuse a method that drafts where this machine has nothing, before a model is loaded.
+
+        Raises:
+            ValueError: the sentence names the method.
+        """
+        if self.resolved is None:
+            return
+        try:
+            self.resolved.check_place()
+        except ValueError as error:
+            raise ValueError(f"method '{self.name}': {error}") from error
+
     @property
     def schedule(self) -> tuple[str, str] | None:
         """Its schedule and where that drafts; None where it drafts and verifies in turn, or drafts nothing."""

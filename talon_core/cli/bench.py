@@ -118,6 +118,8 @@ def run(
     if manifest is not None:
         check_settings(folder, manifest, "settings", plan.settings())
     check_folder(folder, "--out")
+    for method in plan.methods:
+        method.check_place()
     results = measure(plan, folder, trust_remote_code)
     comparison = compare_results(results)
     if as_json:

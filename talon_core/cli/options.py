@@ -169,7 +169,8 @@ def resolved(
 
     Raises:
         LookupError: for an unknown name.
-        ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
+        ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed, or a
+            place to draft on that this machine has not.
     """
     parts = Parts(
         drafter=drafter,
@@ -180,7 +181,9 @@ def resolved(
         schedule=schedule,
         draft_on=draft_on,
     )
-    return resolve(parts, load_registry())
+    made = resolve(parts, load_registry())
+    made.check_place()
+    return made
 
 
 def check_seed(seed: int | None) -> None:

@@ -9,10 +9,10 @@ from talon_core.cli import options as opts
 from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import CHECK_POLICY, EXACT_RULE, NONE
-from talon_core.engine.ahead.place import parse_place
+from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.errors import one_line
 from talon_core.paths import check_folder
-from talon_core.plugins.parts import Parts, built, choose_drafter, resolve
+from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
 if TYPE_CHECKING:
@@ -141,7 +141,6 @@ def beside(
 
     It says what talon trace simulate and talon tune take as --shared and --drafter-shared.
     """
-    from talon_core.decoding.hosting import check_cores
     from talon_core.profiles.beside import BesidePlan
 
     for option, value, most in (
@@ -158,8 +157,7 @@ def beside(
     place = parse_place(draft_on)
     if place is not None and place.device != "cpu":
         raise ValueError(f"--draft-on is '{draft_on}'; on a GPU of its own a drafter costs the target nothing")
-    if place is not None:
-        check_cores(place)
+    check_usable(place)
     plan = BesidePlan(nodes, rows, repetitions=repetitions)
     with if_interrupted(NOTHING):
         found = _beside(plan, model, drafter, draft_on, trust_remote_code)
@@ -171,12 +169,15 @@ def beside(
 
 def _beside(plan: "BesidePlan", model: str, drafter: str, draft_on: str, trust_remote_code: bool) -> "Contention":
     from talon_core.cli.session import open_session
+    from talon_core.decoding.loading import target_for_model
     from talon_core.profiles.beside import drafting_beside, measured_beside
 
     session = open_session(model, trust_remote_code=trust_remote_code)
-    decoder = session.decoder(resolve(Parts(drafter, CHECK_POLICY, EXACT_RULE), load_registry()))
-    with drafting_beside(decoder, draft_on, session.name) as (own, threads):
-        return measured_beside(decoder.target, decoder.rule, own, threads, draft_on, plan)
+    parts = Parts(drafter, CHECK_POLICY, EXACT_RULE)
+    target, resolved = target_for_model(session.model, session.tokenizer, parts)
+    assert resolved.drafter is not None
+    with drafting_beside(resolved.drafter, target, draft_on, session.name) as (own, threads):
+        return measured_beside(target, resolved.rule, own, threads, draft_on, plan)
 
 
 @profile.command()

@@ -12,7 +12,7 @@ from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
 from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
-from talon_core.engine.ahead.place import parse_place
+from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.kept import is_file, is_name
 from talon_core.paths import check_file, check_folder
 from talon_core.plugins.presets import KEPT, as_text, check_meaning, check_preset_name, save_preset
@@ -115,7 +115,7 @@ def tune(
         check_picture(picture)
     tried = _schedules(schedules or (), draft_on, drafter_profile, transfer, shared, drafter_shared)
     if tried is not None and not other_machine:
-        _check_cores(draft_on)
+        check_usable(parse_place(draft_on))
     traces = _traces(folders)
     costs = _costs(profile, traces, other_machine)
     if tried is not None:
@@ -233,19 +233,6 @@ def _schedules(
 
     drafter = None if drafter_profile is None else find_profile(drafter_profile)
     return SchedulePlan(tuple(written), draft_on, drafter, transfer, shared, drafter_shared)
-
-
-def _check_cores(draft_on: str) -> None:
-    """Refuse a place with which nothing could be decoded here.
-
-    Raises:
-        ValueError: if it is none, or a process is to have cores that there are not.
-    """
-    from talon_core.decoding.hosting import check_cores  # which loads torch
-
-    place = parse_place(draft_on)
-    if place is not None:
-        check_cores(place)
 
 
 def _command(

@@ -12,9 +12,9 @@ import attrs
 
 from talon_core.defaults import CHECK_POLICY
 from talon_core.drafter import Drafter, DrafterSpec
-from talon_core.engine.ahead.host import Opened, serve, take_cores, usable_cores
+from talon_core.engine.ahead.host import Opened, serve, take_cores
 from talon_core.engine.ahead.patience import Patience
-from talon_core.engine.ahead.place import Place
+from talon_core.engine.ahead.place import Place, check_usable
 from talon_core.engine.ahead.process import ProcessWorker, python
 from talon_core.engine.ahead.shelf import Shelf
 from talon_core.errors import LostError, naming, one_line
@@ -72,27 +72,13 @@ def process_worker(
         )
     dtype = str(getattr(getattr(target, "model", None), "dtype", "float32")).removeprefix("torch.")
     opening = Opening(spec, target.vocab_size, place, None if spec.reads_texts else source, dtype)
-    check_cores(place)
+    check_usable(place)
     command = python("talon_core.decoding.hosting", "host")
     lends = partial(Loan, place.number) if place.device == "cpu" else nullcontext
     try:
         return ProcessWorker(command, opening, target.vocab_size, patience, lends)
     except (LostError, RuntimeError, ValueError, OSError) as error:
         raise ValueError(f"{naming('drafter', spec)} cannot be opened in another process: {one_line(error)}") from error
-
-
-def check_cores(place: Place) -> None:
-    """Refuse a process that would leave the target no core.
-
-    Raises:
-        ValueError: the sentence says how many there are.
-    """
-    cores = usable_cores()
-    if place.device == "cpu" and place.number >= cores:
-        raise ValueError(
-            f"draft_on is cpu:{place.number}, and this process may use {cores} core{'s' * (cores != 1)}, of which the "
-            "target needs one at least; " + (f"take cpu:{cores - 1} at most" if cores > 1 else "draft on a thread")
-        )
 
 
 class _Lent(local):

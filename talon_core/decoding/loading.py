@@ -99,10 +99,12 @@ def load(
     Raises:
         LookupError: for an unknown name.
         ValueError: for a bad option, a model that cannot be loaded or cannot verify trees, a drafter that does not
-            fit it, or a rule that does not fit the policy or is lossy where that is not allowed.
+            fit it, a rule that does not fit the policy or is lossy where that is not allowed, or a place to draft on
+            that this machine has not.
     """
     parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy, schedule, draft_on)
     resolved = resolve(parts, load_registry())
+    resolved.check_place()
     source = str(model) if isinstance(model, str | Path) else None
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
@@ -146,15 +148,12 @@ def decoder_for_model(
         source: what the model was loaded by; None where nobody knows.
     """
     from talon_core.decoding.decoder import Decoder
-    from talon_core.hf.checks import checked_model
     from talon_core.hf.frontend import HFFrontend
 
-    model = checked_model(model)
-    resolved = (parts if isinstance(parts, Resolved) else resolve(parts, load_registry())).for_model(model)
-    target, why = _target(model, tokenizer, resolved)
+    target, resolved = target_for_model(model, tokenizer, parts)
+    model = target.model
     if resolved.chosen is not None:
         resolved = resolved.found_with(_compared(resolved.chosen, model, target))
-    announce(target, resolved.drafter, resolved.policy, resolved.rule, without_graphs=why)
 
     def made(own: Resolved) -> Decoder:
         return Decoder(
@@ -183,6 +182,31 @@ def decoder_for_model(
         decoder = made(resolved.found_with(chosen))
     announce_schedule(chosen)
     return decoder
+
+
+def target_for_model(model: Any, tokenizer: Any, parts: Parts | Resolved) -> "tuple[HFTarget, Resolved]":
+    """What verifies for a loaded transformers model, before any drafter is opened.
+
+    Args:
+        model: a transformers causal LM.
+        tokenizer: its tokenizer; None if there is none.
+        parts: as `decoder_for_model` takes them.
+
+    Returns:
+        The target, with the hidden states that the drafter asks for, and the parts, with the drafter that "auto" stands
+        for.
+
+    Raises:
+        LookupError: for an unknown name, or if no drafter is ready for the model.
+        ValueError: for a bad option, a model that cannot verify trees, or a drafter that does not fit it.
+    """
+    from talon_core.hf.checks import checked_model
+
+    model = checked_model(model)
+    resolved = (parts if isinstance(parts, Resolved) else resolve(parts, load_registry())).for_model(model)
+    target, why = _target(model, tokenizer, resolved)
+    announce(target, resolved.drafter, resolved.policy, resolved.rule, without_graphs=why)
+    return target, resolved
 
 
 def _compared(chosen: Chosen, model: Any, target: "HFTarget") -> Chosen:

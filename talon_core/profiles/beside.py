@@ -12,11 +12,10 @@ import torch
 
 from talon_core.candidates import Candidates
 from talon_core.choices import SeededChoices
-from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.hosting import process_worker
-from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
-from talon_core.engine.ahead.host import usable_cores
-from talon_core.engine.ahead.place import parse_place
+from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
+from talon_core.engine.ahead.place import parse_place, usable_cores
+from talon_core.engine.checked_drafter import opened
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.engine import Engine
 from talon_core.engine.sequence import Sequence as Decoded
@@ -121,32 +120,33 @@ def measured_beside(
 
 
 @contextmanager
-def drafting_beside(decoder: Decoder, draft_on: str, source: str | None) -> Iterator[tuple[Drafter, int]]:
-    """A decoder's drafter where it would go ahead on a processor, and the threads that the target has then.
+def drafting_beside(
+    spec: DrafterSpec, target: Target, draft_on: str, source: str | None
+) -> Iterator[tuple[Drafter, int]]:
+    """A drafter, opened where it would go ahead on a processor and nowhere else, and the threads of the target then.
 
     A process takes its cores from these threads; a thread takes none, and computes with as many.
 
     Args:
-        decoder: without a schedule, and used by nobody else meanwhile.
+        spec: the drafter's options.
+        target: what it drafts for, with the features that it asks for.
         draft_on: "thread", or "cpu:1" with a number of cores.
-        source: what its model was loaded by; None where nobody knows.
+        source: what the target's model was loaded by; None where nobody knows.
 
     Raises:
         ValueError: if the target is on no processor, there is one core, or the drafter cannot be opened there.
     """
-    if decoder.target.device.type != "cpu":
+    if target.device.type != "cpu":
         raise ValueError(
-            f"the target is on {decoder.target.device}; how it and a drafter slow each other down is timed "
-            "on a processor"
+            f"the target is on {target.device}; how it and a drafter slow each other down is timed on a processor"
         )
     place, whole, cores = parse_place(draft_on), torch.get_num_threads(), usable_cores()
     if cores < 2:
         raise ValueError("this process may use one core, on which nothing works at the same time")
-    assert decoder.drafter is not None
     if place is None:
-        yield decoder.drafter, whole
+        yield opened(spec, target), whole
         return
-    worker = process_worker(decoder.drafter_spec, decoder.target, place, source)
+    worker = process_worker(spec, target, place, source)
     try:
         yield worker.drafter, max(1, whole - place.number)
     finally:
@@ -295,11 +295,11 @@ class _Measuring:
     def run(self, threads: int, whole: int, draft_on: str) -> Contention:
         """All stretches, each time on a new text."""
         seen = Stretches()
-        with self._engine.session(), ExitStack() as opened:
-            opened.callback(self._closed)
+        with self._engine.session(), ExitStack() as leaving:
+            leaving.callback(self._closed)
             torch.set_num_threads(threads)
             thread = ThreadPoolExecutor(1, "talon-drafts")  # one thread, and torch's own settings in it, for all
-            opened.callback(thread.shutdown)
+            leaving.callback(thread.shutdown)
             for number in range(self._plan.repetitions):
                 piece = self._rng.integers(0, self._vocab_size, min(PERIOD, self._plan.context))
                 request = Request(np.resize(piece, self._plan.context), self._plan.tokens)

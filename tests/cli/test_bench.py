@@ -13,7 +13,7 @@ from talon_core.bench.results import MANIFEST, RESULTS
 from talon_core.bench.rounds import ROUNDS, read_rounds
 from talon_core.bench.schedule import Unit
 from talon_core.decoding.decoder import Decoder
-from talon_core.engine.ahead.host import usable_cores
+from talon_core.engine.ahead.place import usable_cores
 from talon_core.engine.ahead.preparer import Preparer
 from talon_core.engine.generation import Generation
 from talon_core.engine.sequence import Sequence
@@ -147,6 +147,8 @@ def test_a_schedule_is_a_method_of_its_own_that_says_the_same(bench, talon, tmp_
     assert str(told[AHEAD]["hits"]) in row.split(",")
     other = bench("--draft-on", "cpu:1", specs=["ngram/chain:length=3", AHEAD])[0]
     assert "was made with other settings" in other.refusal
+    nowhere = bench("--draft-on", "cuda:4000", folder="none", specs=["ngram/chain:length=3", AHEAD])[0]
+    assert nowhere.refusal.startswith(f"method '{AHEAD}': draft_on is cuda:4000, and ")
 
 
 @pytest.mark.slow

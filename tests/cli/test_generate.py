@@ -362,6 +362,7 @@ def test_a_schedule_is_named_and_its_hits_are_told(talon, model):
     [
         (["--schedule", "cache"], "no schedule 'cache'; did you mean 'cached'?"),
         (["--schedule", "cached:budget=0"], "schedule 'cached': 'budget' must be >= 1"),
+        (["--schedule", "cached", "--draft-on", "cuda:4000", "--model", "./none"], "draft_on is cuda:4000, and "),
         (["--schedule", "cached", "--draft-on", "gpu"], "draft_on is 'gpu'; it must be thread, cpu:1"),
         (["--draft-on", "cpu:1"], "the schedule drafts and verifies in turn"),
     ],

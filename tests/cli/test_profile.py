@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from talon_core.engine.ahead.host import usable_cores
+from talon_core.engine.ahead.place import usable_cores
 from talon_core.profiles import measure
 from talon_core.profiles.store import find_profile, profiles_folder
+from talon_drafters import Ngram
 
 SMALL = (
     "--nodes",
@@ -176,6 +177,16 @@ def test_what_both_cost_each_other_is_said_as_the_simulation_takes_it(talon, mod
 )
 def test_what_cannot_be_timed_beside_each_other_is_a_sentence(talon, arguments, sentence):
     assert sentence in talon("profile", "beside", *arguments, "--json").refusal
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="a process beside needs a core of its own")
+def test_a_drafter_of_a_process_beside_is_opened_there_alone(talon, model, monkeypatch):
+    real, targets = Ngram.open, []
+    monkeypatch.setattr(Ngram, "open", lambda self, target: (targets.append(target), real(self, target))[1])
+    arguments = ("--model", model, "--repetitions", "1", "--nodes", "3", "--rows", "2", "--drafter", "ngram", "--json")
+    for place, opened in (("cpu:1", 0), ("thread", 1)):
+        ran = talon("profile", "beside", *arguments, "--draft-on", place)
+        assert (ran.status, ran.answer["draft_on"], len(targets)) == (0, place, opened), ran.err
 
 
 def test_a_drafter_of_the_targets_own_layers_cannot_work_beside_it(talon, model):

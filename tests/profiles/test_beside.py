@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from talon_core import Candidates, Drafter, DrafterSpec, Proposed, TableTarget
-from talon_core.decoding.loading import decoder_for_model
-from talon_core.engine.ahead.host import usable_cores
+from talon_core.decoding.loading import decoder_for_model, target_for_model
+from talon_core.engine.ahead.place import usable_cores
 from talon_core.plugins.parts import Parts
 from talon_core.profiles.beside import BesidePlan, _Measuring, drafting_beside, measured_beside
+from talon_drafters import Ngram
 from talon_strategies import Match
 from talon_tests.tiny_models import tiny_model
 from talon_tests.whole_texts import WholeTexts
@@ -135,19 +136,29 @@ def test_a_model_without_room_is_refused() -> None:
         measured_beside(decoder.target, decoder.rule, decoder.drafter, 1, "thread", BesidePlan(context=640))
 
 
-def test_in_a_process_beside_the_target_has_the_other_threads(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The targets that the drafter `ngram` was opened for in this process."""
+    targets: list[object] = []
+    real = Ngram.open
+    monkeypatch.setattr(Ngram, "open", lambda self, target: (targets.append(target), real(self, target))[1])
+    return targets
+
+
+def test_it_is_opened_where_it_drafts_and_a_process_takes_its_cores_from_the_target(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, opened: list[object]
 ) -> None:
     if usable_cores() < 2:
         pytest.skip("a process beside needs a core of its own, and there is one core")
-    decoder = decoder_for_model(tiny_model("llama", max_position_embeddings=512), None, Parts("ngram", "chain"))
+    own, _ = target_for_model(tiny_model("llama", max_position_embeddings=512), None, Parts("ngram", "chain"))
+    assert not opened
     request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    with drafting_beside(decoder, "thread", None) as (drafter, threads):
-        assert (drafter, threads) == (decoder.drafter, 2)  # which a thread takes none of
-    with drafting_beside(decoder, "cpu:1", None) as (drafter, threads):
-        assert threads == 1
-        found = measured_beside(decoder.target, decoder.rule, drafter, threads, "cpu:1", SMALL)
+    with drafting_beside(Ngram(), own, "thread", None) as (drafter, threads):
+        assert (len(opened), threads) == (1, 2)  # a thread takes none
+    with drafting_beside(Ngram(), own, "cpu:1", None) as (drafter, threads):
+        assert (len(opened), threads) == (1, 1)
+        found = measured_beside(own, Match(), drafter, threads, "cpu:1", SMALL)
         assert found.draft_on == "cpu:1"
         number = drafter._worker.number  # type: ignore[attr-defined]  # which stands for the process
         assert Path(f"/proc/{number}").exists()
@@ -155,11 +166,10 @@ def test_in_a_process_beside_the_target_has_the_other_threads(
 
 
 def test_one_core_has_nothing_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = decoder_for_model(tiny_model("llama"), None, Parts("ngram", "chain"))
     monkeypatch.setattr("talon_core.profiles.beside.usable_cores", lambda: 1)
     with (
         pytest.raises(ValueError, match="one core, on which nothing works at the same time"),
-        drafting_beside(decoder, "thread", None),
+        drafting_beside(Ngram(), target(), "thread", None),
     ):
         pass
 

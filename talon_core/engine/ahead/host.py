@@ -183,11 +183,6 @@ class _Hosted:
         _answer(self._connection, attrs.evolve(stopped, faults=faults, failure=failure))
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def take_cores(count: int) -> None:
     """Run on the last `count` of the cores that this process may use, with as many threads."""
     import torch

@@ -21,8 +21,9 @@ from talon_core import Engine, Request, TableTarget
 from talon_core.candidates import Candidates
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.hosting import _Lent
-from talon_core.engine.ahead.host import About, usable_cores
+from talon_core.engine.ahead.host import About
 from talon_core.engine.ahead.patience import Patience
+from talon_core.engine.ahead.place import usable_cores
 from talon_core.engine.ahead.process import ProcessWorker, _Remote
 from talon_core.engine.ahead.shelf import Shelf
 from talon_core.errors import LostError, PluginError
