@@ -130,13 +130,18 @@ class CostAware(BestFirst):
         """Note what the newest layer takes, and with the first one what verifying does; which layer it is, from 0."""
         layer, known = int(tree.depths[candidates.frontier[0]]), self.known
         if layer == 0:
-            if known.stands < 1:
-                known.verifying, known.times = self._verifying(), known.times + 1
-                known.plain = max(float(known.verifying[0]) - self.spared(known.costs), LEAST)
-                known.layers, known.stands = {}, min(known.times, self.stand) - 1
+            self.renew()
             known.drafting, known.rates = [], [1.0 / known.plain]
         known.drafting[layer:] = [self.layer(*candidates.tokens.shape)]
         return layer
+
+    def renew(self) -> None:
+        """Ask for prices, where those that are known do not stand any more."""
+        known = self.known
+        if known.stands < 1:
+            known.verifying, known.times = self._verifying(), known.times + 1
+            known.plain = max(float(known.verifying[0]) - self.spared(known.costs), LEAST)
+            known.layers, known.stands = {}, min(known.times, self.stand) - 1
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         layer, known = self.priced(tree, candidates), self.known
