@@ -112,6 +112,10 @@ class CostAware(BestFirst):
         """Seconds of a round besides drafting and the target's pass; by default none."""
         return 0.0
 
+    def others_of_layer(self, costs: Costs) -> float:
+        """Seconds of a layer besides the drafter; by default none."""
+        return 0.0
+
     def spared(self, costs: Costs) -> float:
         """Seconds of `others` that a round takes less in which nothing is drafted; by default none."""
         return 0.0
@@ -170,7 +174,7 @@ class CostAware(BestFirst):
         return np.maximum(self.curve(sizes, np.array(known)), LEAST) + self.others(costs)
 
     def layer(self, rows: int, width: int) -> float:
-        """Seconds of a layer of the drafter.
+        """Seconds of a layer.
 
         Args:
             rows: frontier nodes.
@@ -178,7 +182,8 @@ class CostAware(BestFirst):
         """
         known = self.known
         if (rows, width) not in known.layers:
-            known.layers[rows, width] = layer_price(known.costs, rows, width, known.context, self.assumed[1])
+            drafter = layer_price(known.costs, rows, width, known.context, self.assumed[1])
+            known.layers[rows, width] = drafter + self.others_of_layer(known.costs)
         return known.layers[rows, width]
 
 

@@ -104,7 +104,8 @@ class TalonCost(CostAware):
     As TALON (arXiv 2601.07353, section 5.2) it pools a layer's candidates and cuts them by one gate. That is no share
     of the layer's best, but what a node costs: n nodes are verified where 1 + Phi(n) - lambda C_v(n) is highest. Phi
     adds up how likely their paths are to be accepted, by what was accepted in this text so far (`Calibration`). C_v is
-    what the pass takes on this machine at this length of the text, and what rounds take besides (`Costs.besides`).
+    what the pass takes on this machine at this length of the text, and what rounds and their layers take besides
+    (`Costs.besides`, `Costs.beside_layer`).
 
     lambda is what a second is worth: the tokens a second that were expected of the latest rounds, or those of plain
     decoding if these are more. Tokens by seconds of a whole text are highest where each round, and each part of it, is
@@ -257,6 +258,9 @@ class TalonCost(CostAware):
 
     def others(self, costs: Costs) -> float:
         return costs.besides(True) or 0.0
+
+    def others_of_layer(self, costs: Costs) -> float:
+        return costs.beside_layer() or 0.0
 
     def spared(self, costs: Costs) -> float:
         plain, drafted = costs.besides(False), costs.besides(True)
