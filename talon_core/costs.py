@@ -127,7 +127,9 @@ class Costs(ABC):
         return None
 
     def besides(self, drafted: bool) -> float | None:
-        """What a round takes besides the target's pass and the drafter's layers; None if nothing is known.
+        """Seconds of a round besides the target's pass and the layers; None if nothing is known.
+
+        What each layer takes besides the drafter is not among it, see `beside_layer`.
 
         By default `accept`, `commit` and `tell` for one token, as far as they are known; without `tell` where the
         drafter is not asked, as it hears of the tokens with its next layer.
@@ -138,6 +140,13 @@ class Costs(ABC):
         parts = self.accept(1), self.commit(1), self.tell(1) if drafted else None
         known = [seconds for seconds in parts if seconds is not None]
         return sum(known) if known else None
+
+    def beside_layer(self) -> float | None:
+        """Seconds of a layer besides the drafter: what the policy takes for it; None if nothing is known.
+
+        By default None, as given costs know of no policy.
+        """
+        return None
 
     def snapshot(self) -> "Costs":
         """What is known now, for another thread to ask while passes are still being measured.
@@ -306,6 +315,9 @@ class MeasuredCosts(Costs):
 
     def besides(self, drafted: bool) -> float | None:
         return self._overheads.of(drafted)
+
+    def beside_layer(self) -> float | None:
+        return self._overheads.of_layer
 
 
 def _power(size: int) -> int:

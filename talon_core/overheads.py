@@ -22,13 +22,18 @@ class Overheads:
 
     Medians, because a machine that does something else for a moment takes long over a few of them.
 
+    Of the policy's time, a layer takes what it is asked for that layer: how many candidates it wants, and which of
+    them it chooses, the checks included.
+
     Attributes:
         plain: of rounds in which the drafter was not asked.
-        drafted: of the others.
+        drafted: of the others, without their layers.
+        layers: of a layer, in the mean over those of a round.
     """
 
     plain: deque[float] = attrs.field(factory=_latest)
     drafted: deque[float] = attrs.field(factory=_latest)
+    layers: deque[float] = attrs.field(factory=_latest)
 
     def learn(self, spans: Sequence[Span]) -> None:
         """Take note of a round, by what took time in it; one that was not verified says nothing."""
@@ -38,18 +43,47 @@ class Overheads:
         layers = [span for span in spans if span.part == "draft" and span.start < verified[0].start]
         whole = max(span.end for span in spans) - min(span.start for span in spans)
         passes = sum(span.seconds for span in (*verified, *layers))
-        (self.drafted if layers else self.plain).append(max(whole - passes, 0.0))
+        if not layers:
+            self.plain.append(max(whole - passes, 0.0))
+            return
+        own = _of_layers(layers, [span for span in spans if span.part == "policy"])
+        self.drafted.append(max(whole - passes - own, 0.0))
+        self.layers.append(own / len(layers))
 
     def of(self, drafted: bool) -> float | None:
         """Of a round in which the drafter is asked, or of one in which it is not; None if none was measured."""
         seconds = self.drafted if drafted else self.plain
         return median(seconds) if seconds else None
 
+    @property
+    def of_layer(self) -> float | None:
+        """Of a layer; None if none was measured."""
+        return median(self.layers) if self.layers else None
+
     def copied(self) -> "Overheads":
         """The same, as it is now."""
-        return Overheads(self.plain.copy(), self.drafted.copy())
+        return Overheads(self.plain.copy(), self.drafted.copy(), self.layers.copy())
 
     def clear(self) -> None:
         """Nothing is known any more."""
         self.plain.clear()
         self.drafted.clear()
+        self.layers.clear()
+
+
+def _of_layers(layers: Sequence[Span], policy: Sequence[Span]) -> float:
+    """Seconds that a round's layers take besides the drafter.
+
+    Args:
+        layers: of the drafter, in their order, at least one.
+        policy: the policy's spans, in their order.
+    """
+    first, last = layers[0], layers[-1]
+    seconds = last.start - first.start - sum(span.seconds for span in layers[:-1])
+    before = [span for span in policy if span.end <= first.start]
+    if before:  # its latest answer is how many candidates it wants
+        seconds += first.start - before[-1].start
+    behind = [span for span in policy if span.start >= last.end]
+    if len(behind) > 1:  # of the last layer's candidates it has chosen some, unless there were none; it has finished
+        seconds += behind[0].end - last.end
+    return seconds

@@ -18,9 +18,10 @@ class Bastion(CostAwareForests):
     pass takes C(n) by a roofline of four fitted coefficients, the larger of a memory-bound and a compute-bound side.
     In the paper these are the bytes and the operations of known models on known GPUs, each scaled and shifted. Ours
     are straight lines, C(n) = max(a + b n, c + d n), fitted in each round to what the costs say at the length of the
-    text, see `rooflines`. T_other is ours, too: what the costs say of a round besides its passes (`Costs.besides`); the
-    paper measures it. So is how T_draft adds up layers, of which its drafter has one, and
-    what is done as long as nothing is known of the costs, see `CostAware`. Its release sends 32 nodes or more.
+    text, see `rooflines`. T_other is ours, too: what the costs say of a round and of its layers besides the passes
+    (`Costs.besides`, `Costs.beside_layer`); the paper measures it. So is how T_draft adds up layers, of which its
+    drafter has one, and what is done as long as nothing is known of the costs, see `CostAware`. Its release sends 32
+    nodes or more.
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2; in their release 8,192.
@@ -45,6 +46,9 @@ class Bastion(CostAwareForests):
 
     def others(self, costs: Costs) -> float:
         return costs.besides(True) or 0.0
+
+    def others_of_layer(self, costs: Costs) -> float:
+        return costs.beside_layer() or 0.0
 
 
 def rooflines(sizes: IntArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:

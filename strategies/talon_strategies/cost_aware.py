@@ -120,6 +120,10 @@ class CostAware(BestFirst):
         """Seconds of a round besides drafting and the target's pass; by default none."""
         return 0.0
 
+    def others_of_layer(self, costs: Costs) -> float:
+        """Seconds of a layer besides the drafter; by default none."""
+        return 0.0
+
     def spared(self, costs: Costs) -> float:
         """Seconds of `others` that a round takes less in which nothing is drafted; by default none."""
         return 0.0
@@ -142,14 +146,19 @@ class CostAware(BestFirst):
         """Note what the newest layer takes, and with the first one what verifying does; which layer it is, from 0."""
         layer, known = int(tree.depths[candidates.frontier[0]]), self.known
         if layer == 0:
-            if known.stands < 1:
-                verifying = self.verifying([known.context])
-                known.verifying, known.plain = verifying[0], self.plain(verifying).item()
-                known.layers, known.asked = {}, True
+            self.renew()
             known.drafting, known.rates = [], [1.0 / known.plain]
         before = known.drafting[layer - 1] if layer else 0.0
         known.drafting[layer:] = [before + self.layer(len(candidates.frontier), self.width(tree))]
         return layer
+
+    def renew(self) -> None:
+        """Ask for prices, where those that are known do not stand any more."""
+        known = self.known
+        if known.stands < 1:
+            verifying = self.verifying([known.context])
+            known.verifying, known.plain = verifying[0], self.plain(verifying).item()
+            known.layers, known.asked = {}, True
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         layer, known = self.priced(tree, candidates), self.known
@@ -188,7 +197,7 @@ class CostAware(BestFirst):
         return found
 
     def layer(self, rows: int, width: int) -> float:
-        """Seconds of a layer of the drafter.
+        """Seconds of a layer.
 
         Args:
             rows: frontier nodes.
@@ -196,7 +205,8 @@ class CostAware(BestFirst):
         """
         known = self.known
         if (rows, width) not in known.layers:
-            known.layers[rows, width] = layer_price(known.costs, rows, width, known.context, self.assumed[1])
+            drafter = layer_price(known.costs, rows, width, known.context, self.assumed[1])
+            known.layers[rows, width] = drafter + self.others_of_layer(known.costs)
         return known.layers[rows, width]
 
 

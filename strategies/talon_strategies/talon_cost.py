@@ -31,6 +31,13 @@ ENOUGH = 3
 PAUSES = (4, 64)
 """Rounds of plain decoding before drafting is tried again: at first, and at most."""
 
+SHARE = 1.0 / 0.98 - 1.0
+"""What drafts may lose of the time of plain decoding, in whichever part of a text."""
+
+CREDIT = (4.0, 32.0)
+"""What drafts may lose besides, in passes of plain decoding: at the beginning of a text, and at most, where others have
+gained as much."""
+
 
 @attrs.define(eq=False)
 class Learnt:
@@ -51,6 +58,8 @@ class Learnt:
         drafted: how many there were.
         pause: rounds of plain decoding that were decided on last; 0 where drafting paid.
         left: those of them that are left.
+        credit: what drafts may lose now, in passes of plain decoding.
+        asked: seconds of the round's first layer, where the drafter is asked.
     """
 
     calibration: Calibration = attrs.field(factory=Calibration)
@@ -67,6 +76,17 @@ class Learnt:
     drafted: int = 0
     pause: int = 0
     left: int = 0
+    credit: float = CREDIT[0]
+    asked: float = 0.0
+
+    def paid(self, tokens: int, passes: float) -> None:
+        """A round is over.
+
+        Args:
+            tokens: that it has emitted.
+            passes: that it took, in passes of plain decoding.
+        """
+        self.credit = min(self.credit + (1.0 + SHARE) * tokens - passes, CREDIT[1])
 
     def went(self, tokens: float, passes: float) -> None:
         """A round with a draft is over: decide whether others follow."""
@@ -84,7 +104,8 @@ class TalonCost(CostAware):
     As TALON (arXiv 2601.07353, section 5.2) it pools a layer's candidates and cuts them by one gate. That is no share
     of the layer's best, but what a node costs: n nodes are verified where 1 + Phi(n) - lambda C_v(n) is highest. Phi
     adds up how likely their paths are to be accepted, by what was accepted in this text so far (`Calibration`). C_v is
-    what the pass takes on this machine at this length of the text, and what rounds take besides (`Costs.besides`).
+    what the pass takes on this machine at this length of the text, and what rounds and their layers take besides
+    (`Costs.besides`, `Costs.beside_layer`).
 
     lambda is what a second is worth: the tokens a second that were expected of the latest rounds, or those of plain
     decoding if these are more. Tokens by seconds of a whole text are highest where each round, and each part of it, is
@@ -98,9 +119,17 @@ class TalonCost(CostAware):
 
     A draft can turn out to be worth no node, and has cost its layers. Where the expected tokens of the latest rounds
     did not pay for those, rounds of plain decoding follow, in which the drafter is not asked: 4 at first, and twice as
-    many after each round with a draft that did not help. While nothing is known of passes, a node is taken to cost a
-    twentieth and a layer a tenth of a pass over the root. All this is ours, and there is nothing to tune: `budget` and
-    `depth` bound the memory that a round may need.
+    many after each round with a draft that did not help.
+
+    What is expected may be wrong, so there is a second account, of the tokens that rounds have really emitted (the idea
+    is that of Conservative Bandits, Wu et al., ICML 2016). By the prices, a text takes at most 1 / 0.98 of the time of
+    plain decoding and 4 passes, and any part of a text at most 1 / 0.98 of it and 32 passes, whatever the drafter says
+    and whatever is accepted: layers and nodes that could lead beyond that are not drafted, even if they seem to pay. So
+    what is tried again and again in vain costs a fiftieth of the time. Prices are asked for again after 8 rounds at
+    most.
+
+    While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the root.
+    All this is ours, and there is nothing to tune: `budget` and `depth` bound the memory that a round may need.
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2.
@@ -116,8 +145,24 @@ class TalonCost(CostAware):
     depth: int = attrs.field(default=16, validator=[whole_number, ge(1)])
     learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)
 
+    @property
+    def most(self) -> float:
+        """Seconds that the round may take: it emits a token, whatever is accepted."""
+        return self.known.plain * (self.learnt.credit + 1.0 + SHARE)
+
     def width(self, tree: TokenTree) -> int:
-        return 0 if self.learnt.left and len(tree) == 1 else min(self.learnt.width, self.budget - 1)
+        known, learnt, width = self.known, self.learnt, min(self.learnt.width, self.budget - 1)
+        if len(tree) > 1:
+            return width
+        if learnt.left:
+            return 0
+        self.renew()
+        known.stands = max(known.stands, 1)  # in this round they do
+        learnt.asked = self.layer(1, width)
+        if learnt.asked + known.verifying.item(1) <= self.most:
+            return width
+        learnt.asked = 0.0
+        return 0
 
     def looked_at(self) -> int:
         """How many candidates of each node are worth a look.
@@ -149,9 +194,12 @@ class TalonCost(CostAware):
         return most if learnt.drafted < ENOUGH else max(learnt.tokens / learnt.passes, 1.0) / self.known.plain
 
     def worth(self, prob: FloatArray, seconds: FloatArray) -> int:
-        by_size = rates(prob, seconds)
+        affordable = len(seconds)
+        if seconds.item(-1) > self.most:
+            affordable = max(int(seconds.searchsorted(self.most, side="right")), 1)
+        by_size = rates(prob[: affordable - 1], seconds[:affordable])
         self.learnt.rate = self.rate(by_size.item(by_size.argmax()))
-        return int(((by_size - self.learnt.rate) * seconds).argmax())
+        return int(((by_size - self.learnt.rate) * seconds[:affordable]).argmax())
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         self.priced(tree, candidates)
@@ -193,9 +241,11 @@ class TalonCost(CostAware):
         order = (-gains).argsort(kind="stable")  # of equals the earlier is first
         sums = gains.take(order).cumsum().tolist()
         best, most = 0, 0.0
+        left = self.most - known.drafting[-1] - known.verifying.item(known.nodes)
         for size in sizes_up_to(len(own), self.sizes).tolist():
-            surplus = sums[size - 1] - rate * self.layer(size, width)
-            if surplus > most:
+            seconds = self.layer(size, width)
+            surplus = sums[size - 1] - rate * seconds
+            if surplus > most and seconds <= left:
                 best, most = size, surplus
         chosen = order[:best]
         chosen.sort()
@@ -209,6 +259,9 @@ class TalonCost(CostAware):
     def others(self, costs: Costs) -> float:
         return costs.besides(True) or 0.0
 
+    def others_of_layer(self, costs: Costs) -> float:
+        return costs.beside_layer() or 0.0
+
     def spared(self, costs: Costs) -> float:
         plain, drafted = costs.besides(False), costs.besides(True)
         return 0.0 if plain is None or drafted is None else drafted - plain
@@ -220,8 +273,10 @@ class TalonCost(CostAware):
     def observe(self, round_: Round) -> None:
         super().observe(round_)
         learnt, known = self.learnt, self.known
-        if not known.drafting:  # the drafter was not asked
+        asked, learnt.asked = learnt.asked, 0.0
+        if not known.drafting:
             learnt.left = max(learnt.left - 1, 0)
+            learnt.paid(len(round_.tokens), 1.0 + asked / known.plain)
             return
         nodes = len(round_.tree)
         falling = -learnt.scores
@@ -230,6 +285,8 @@ class TalonCost(CostAware):
         self.learn(round_)
         for own, brought in learnt.layers:
             learnt.following.learn(own, brought)
-        learnt.went(float(expected), float((known.drafting[-1] + known.verifying[nodes - 1]) / known.plain))
+        passes = float((known.drafting[-1] + known.verifying[nodes - 1]) / known.plain)
+        learnt.paid(len(round_.tokens), passes)
+        learnt.went(float(expected), passes)
         learnt.width = self.looked_at()
         known.drafting = []

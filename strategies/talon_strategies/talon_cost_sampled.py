@@ -135,8 +135,9 @@ class TalonCostSampled(TalonCost):
             gain: tokens that 0, 1, ... further nodes add, shape `(nodes + 1,)`.
         """
         seconds = self.known.drafting[-1] + self.known.verifying[drafted : drafted + len(gain)]
-        by_size = (expected + gain) / seconds
-        self.learnt.rate = self.rate(float(by_size.max()))
+        affordable = max(int(seconds.searchsorted(self.most, side="right")), 1)
+        gain, seconds = gain[:affordable], seconds[:affordable]
+        self.learnt.rate = self.rate(float(((expected + gain) / seconds).max()))
         return int((gain - self.learnt.rate * seconds).argmax())
 
     def _drawn(self, choices: Choices, candidates: Candidates, row: int, beside: int, expected: float) -> Drawn | None:

@@ -360,18 +360,35 @@ def spans(*parts):
 
 def test_besides_is_what_is_neither_a_layer_nor_the_targets_pass():
     costs = MeasuredCosts()
-    assert (costs.besides(True), costs.besides(False)) == (None, None)
+    assert (costs.besides(True), costs.besides(False), costs.beside_layer()) == (None, None, None)
     costs.went(
-        spans(("policy", 1.0), ("draft", 20.0), ("verify", 30.0), ("accept", 0.5), ("commit", 0.25), ("draft", 2))
+        spans(("policy", 1.0), ("draft", 20.0), ("policy", 2.0), ("policy", 4.0), ("verify", 30.0), ("accept", 0.5))
     )
-    assert costs.besides(True) == pytest.approx(3.75)
+    assert costs.besides(True) == pytest.approx(4.5)
+    assert costs.beside_layer() == pytest.approx(3.0)
     assert costs.besides(False) is None
     costs.went(spans(("policy", 0.125), ("verify", 30.0), ("commit", 0.25), ("draft", 1)))
     assert costs.besides(False) == pytest.approx(1.375)
     costs.went(spans(("policy", 9.0)))  # it has failed before anything was verified
     assert costs.besides(False) == pytest.approx(1.375)
     costs.forget()
-    assert costs.besides(True) is None
+    assert (costs.besides(True), costs.beside_layer()) == (None, None)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=1, max_size=6), TIMES, st.booleans())
+def test_what_rounds_take_besides_is_divided_between_their_layers_and_the_rest(layers, finish, offered):
+    """`offered`: whether there were candidates in the last layer; the policy does not choose among none."""
+    costs, parts = MeasuredCosts(), []
+    for width, draft, grow in layers:
+        parts += [("policy", width), ("draft", draft), ("policy", grow)]
+    parts = parts if offered else parts[:-1]
+    costs.went(spans(*parts, ("policy", finish), ("verify", 30.0), ("commit", 0.25)))
+    own = sum(seconds for part, seconds in parts if part == "policy")
+    assert costs.beside_layer() == pytest.approx(own / len(layers), abs=1e-9)
+    assert costs.besides(True) == pytest.approx(finish + 0.25, abs=1e-9)
+    copied = costs.snapshot()
+    costs.went(spans(("policy", 9.0), ("draft", 1.0), ("policy", 9.0), ("policy", 9.0), ("verify", 1.0)))
+    assert copied.beside_layer() == pytest.approx(own / len(layers), abs=1e-9)
 
 
 def test_a_round_that_was_held_up_does_not_change_what_rounds_take_besides():

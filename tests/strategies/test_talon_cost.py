@@ -4,11 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from talon_core import Engine, Request, TableTarget
 from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
+from talon_core.trace.clocked import Clock, Clocked
 from talon_core.tree import TokenTree
-from talon_strategies import CaDDTree, TalonCost
+from talon_strategies import CaDDTree, Match, TalonCost
 from talon_strategies.following import Following, Seen
 from talon_strategies.talon_cost import ENOUGH, PAUSES, WIDEST, WIDTH, Learnt
 from talon_tests.prices import Prices
@@ -166,6 +168,63 @@ def test_drafting_pauses_where_what_rounds_take_besides_passes_costs_more_than_i
             policy.observe(round_of(drafted, accepted=1))
         left.append(policy.learnt.left)
     assert left == [0, 0, PAUSES[0]]
+
+
+@attrs.frozen
+class Slow(TalonCost):
+    """Takes its time for each layer, or once a round, by a clock."""
+
+    clock: Clock = attrs.field(factory=Clock)
+    each_layer: float = 0.0
+    each_round: float = 0.0
+
+    def grow(self, tree, candidates, choices):
+        self.clock.spend(self.each_layer)
+        return super().grow(tree, candidates, choices)
+
+    def finish(self, tree):
+        self.clock.spend(self.each_round)
+        return super().finish(tree)
+
+
+class Passing(TableTarget):
+    """A target whose passes take a second each, and a fiftieth for each further node.
+
+    Args:
+        logits: of all its tokens.
+        clock: whose time passes.
+    """
+
+    def __init__(self, logits, clock):
+        super().__init__(logits)
+        self.clock = clock
+
+    def verify(self, trees, *how):
+        self.clock.spend(sum(1.0 + 0.02 * (len(tree) - 1) for tree in trees.values()))
+        return super().verify(trees, *how)
+
+
+def layers_drafted(each_layer=0.0, each_round=0.0):
+    """Layers of most rounds, once times are known, of a policy that takes so many seconds for each layer and round."""
+    clock, law = Clock(), np.array([[0.9, 0.06, 0.04]])
+    drafter = Clocked(TableDrafter(law), Prices(layer=0.02), clock)
+    policy = Slow(budget=16, depth=8, clock=clock, each_layer=each_layer, each_round=each_round)
+    engine = Engine(Passing(np.log(law).repeat(3, axis=0), clock), Match(), policy, drafter, now=clock.now)
+    sequence = engine.submit(Request(np.array([0, 1]), 200))
+    while not sequence.finished:
+        engine.step()
+    return np.median([depth_of(one) for one in sequence.rounds[6:-8]])
+
+
+def depth_of(round_):
+    return int((round_.tree if round_.drafted is None else round_.drafted).depths.max())
+
+
+def test_a_policy_that_is_slow_in_each_layer_drafts_fewer_layers_and_one_that_is_slow_once_a_round_does_not():
+    fast, slow, slower = (layers_drafted(each_layer=seconds) for seconds in (0.0, 0.6, 2.0))
+    assert fast == layers_drafted(each_round=0.6) == 8
+    assert 1 <= slow < 6
+    assert slower == 0
 
 
 def test_nothing_is_known_of_another_text():
