@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import attrs
-from attrs.validators import ge, instance_of, optional
 
+from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray
 
@@ -54,10 +54,28 @@ class TreePlan:
         policy: a `ForestGrower` that can be hashed.
         depth: the tree is that of `policy` where no node deeper than this can be used, at least 0; None for no limit.
             Where plans differ in this alone, trees are grown once for all of them.
+
+    Raises:
+        TypeError: if the policy is none, or the depth no whole number.
+        ValueError: if the depth is less than 0.
     """
 
-    policy: TreePolicy
-    depth: int | None = attrs.field(default=None, validator=optional([instance_of(int), ge(0)]))
+    policy: TreePolicy = attrs.field()
+    depth: int | None = attrs.field(default=None)
+
+    @policy.validator
+    def _check_policy(self, _: object, policy: object) -> None:
+        if not isinstance(policy, TreePolicy):
+            raise TypeError(f"the policy of a TreePlan is {written(policy)}; it must be a TreePolicy")
+
+    @depth.validator
+    def _check_depth(self, _: object, depth: object) -> None:
+        if depth is None:
+            return
+        if not is_whole(depth):
+            raise TypeError(f"the depth of a TreePlan is {written(depth)}; it must be a whole number, or None")
+        if depth < 0:
+            raise ValueError(f"the depth of a TreePlan is {depth}; it must be at least 0")
 
     def ended(self, depth: int | None) -> "TreePlan":
         """The plan of the same tree without the nodes that are deeper than this; None for all of it.
@@ -106,6 +124,22 @@ class ForestPlanner(TreePolicy):
         Args:
             layers: those of which it knew anything; None where nothing could have been drafted, as at a text's end.
         """
+
+
+def plan_of(policy: ForestPlanner) -> TreePlan | None:
+    """What a policy plans for this round, checked; see `ForestPlanner.plan`.
+
+    Raises:
+        PluginError: if it fails, or gives what is no plan.
+    """
+    with blaming("tree policy", policy, "plan"):
+        plan: object = policy.plan()
+    if plan is None or isinstance(plan, TreePlan):
+        return plan
+    raise PluginError(
+        f"{naming('tree policy', policy)} gave {written(plan)} as its plan; it must be a TreePlan, or None where it "
+        "cannot be said"
+    )
 
 
 def forest_planner(policy: TreePolicy) -> ForestPlanner | None:

@@ -19,7 +19,7 @@ from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import blaming
 from talon_core.forest_grower import forest_grower
-from talon_core.forest_planner import AskedLayer, TreePlan, forest_planner
+from talon_core.forest_planner import AskedLayer, TreePlan, forest_planner, plan_of
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
@@ -191,6 +191,12 @@ def _check_claims(policy: TreePolicy) -> None:
         policy,
         f"has default_rule {policy.default_rule!r}; it must be the name of a rule, as 'match'",
     )
+    hooks: object = policy.hooks
+    _require(
+        isinstance(hooks, tuple) and all(isinstance(one, str) and hasattr(type(policy), one) for one in hooks),
+        policy,
+        f"has hooks {hooks!r}; it must be a tuple of the names of its methods",
+    )
     for which in ("budget", "draft_budget"):
         checked_budget(policy, which)
     _begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=1.0))
@@ -296,10 +302,11 @@ def _check_plans(
     if asked is None or planning is None:
         return
     for told in rounds:
-        plan = planning.plan()
+        plan = plan_of(planning)
         if plan is None:
             return
-        _require(hash(plan) == hash(asked.plan()) and plan == asked.plan(), policy, "plans another tree than its equal")
+        same = plan_of(asked)
+        _require(hash(plan) == hash(same) and plan == same, policy, "plans another tree than its equal")
         _require(
             forest_grower(plan.policy) is not None,
             policy,

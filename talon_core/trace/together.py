@@ -11,7 +11,7 @@ from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
-from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner
+from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner, plan_of
 from talon_core.rounds import Span
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
@@ -231,9 +231,8 @@ class Planned(_Growing):
 
     def _planned(self, policy: ForestPlanner, position: int) -> int:
         """In which of `_grown` is the tree at a position that a policy plans."""
-        with blaming("tree policy", policy, "plan"):
-            plan = policy.plan()
-        if not isinstance(plan, TreePlan):
+        plan = plan_of(policy)
+        if plan is None:
             raise NotPlanned
         which = self._place(plan, position)
         if type(policy).ends_after is ForestPlanner.ends_after:

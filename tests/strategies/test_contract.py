@@ -191,6 +191,27 @@ def test_a_policy_drafts_the_trees_that_it_plans():
             check_tree_policy(lambda planned=planned: Plans(planned=planned))
 
 
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (lambda _: "talon", "gave 'talon' as its plan; it must be a TreePlan, or None"),
+        (lambda _: TreePlan("talon"), "in plan: the policy of a TreePlan is 'talon'; it must be a TreePolicy"),
+        (lambda _: TreePlan(Chain(1), "2"), "the depth of a TreePlan is '2'; it must be a whole number, or None"),
+        (lambda _: TreePlan(Chain(1), -1), "the depth of a TreePlan is -1; it must be at least 0"),
+    ],
+)
+def test_what_is_no_plan_is_named(plan, said):
+    with pytest.raises(PluginError, match=rf"tree policy 'plans' .*{said}"):
+        check_tree_policy(lambda: Plans(planned=plan))
+
+
+@pytest.mark.parametrize("hooks", ["grow", ("grows",), (1,), None])
+def test_hooks_are_names_of_methods(monkeypatch, hooks):
+    monkeypatch.setattr(Chain, "hooks", hooks)
+    with pytest.raises(AssertionError, match=r"'chain' .* has hooks .*; it must be a tuple of the names of its methods"):
+        check_tree_policy(lambda: Chain(2))
+
+
 @attrs.frozen
 class Ends(Plans):
     """A chain of three, which ends after a token that is likely, for as many more as `late` says."""
