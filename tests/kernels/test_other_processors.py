@@ -5,6 +5,7 @@ import torch
 
 from talon_kernels.gated_unit import gated_unit
 from talon_kernels.native import load
+from talon_kernels.native.tuning import NARROW, SHORT_NARROW, SHORT_WIDE, WIDE
 from talon_kernels.skinny_linear import skinny_linear
 from talon_tests.emulated import Memory
 
@@ -23,14 +24,22 @@ def test_they_answer_where_kernels_are_asked_for(library, request):
 
 
 @pytest.mark.parametrize("library", LANES, indirect=True)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_tile_gives_the_same_bits(library, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "inputs", "source"),
+    [
+        (torch.float32, 70, SHORT_WIDE),
+        (torch.bfloat16, 70, SHORT_NARROW),
+        (torch.float32, 1030, WIDE),
+        (torch.bfloat16, 2060, NARROW),
+    ],
+)
+def test_every_tile_gives_the_same_bits(library, dtype, inputs, source):
     """Also those that a plan may choose on another machine than this."""
-    x, weight = numbers(8, 70), numbers(50, 70, seed=1).to(dtype)
+    x, weight = numbers(8, inputs), numbers(26, inputs, seed=1).to(dtype)
     for rows in range(1, 9):
         followed, known = skinny_linear(x[:rows], weight, backend="native"), 0
         for columns in COLUMNS:
-            known += library.plan(1 if dtype is torch.bfloat16 else 0, rows, columns, 1, 4096)
+            known += library.plan(source, rows, columns, 1, 4096)
             assert torch.equal(skinny_linear(x[:rows], weight, backend="native"), followed)
         assert known or rows > 4  # processors with few registers take so many rows in two tiles
 

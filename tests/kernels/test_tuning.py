@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType
 
 from talon_core.runtime.blocks import Blocks
 from talon_kernels.native import tuning
-from talon_kernels.native.tuning import BY_PANELS, DIRECT, PANEL, WIDE, Plan, apply_plans, best_plans
+from talon_kernels.native.tuning import BY_PANELS, DIRECT, PANEL, SHORT_WIDE, WIDE, Plan, apply_plans, best_plans
 from talon_kernels.skinny_linear import skinny_linear
 from talon_tests.tiny_gguf import random_blocks
 
@@ -121,19 +121,20 @@ def test_plans_of_another_form_are_tried_anew(timed, tmp_path):
     assert apply_plans(machine) != plans
 
 
-def test_no_plan_changes_a_bit(library):
+@pytest.mark.parametrize(("source", "inputs"), [(SHORT_WIDE, 200), (SHORT_WIDE, 1024), (WIDE, 1025)])
+def test_no_plan_changes_a_bit(library, source, inputs):
     generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn((8, 200), generator=generator), torch.randn((50, 200), generator=generator)
+    x, weight = torch.randn((8, inputs), generator=generator), torch.randn((50, inputs), generator=generator)
     followed = {rows: skinny_linear(x[:rows], weight, backend="native") for rows in range(1, 9)}
     plans = apply_plans(library)
     try:
         for columns in tuning.WIDTHS:
             for rows in range(1, 9):
-                library.plan(WIDE, rows, columns, 1, 4096)
+                library.plan(source, rows, columns, 1, 4096)
                 assert torch.equal(skinny_linear(x[:rows], weight, backend="native"), followed[rows])
     finally:
-        for (source, rows), plan in plans.items():
-            library.plan(source, rows, plan.columns, plan.distance, plan.floats)
+        for (own, rows), plan in plans.items():
+            library.plan(own, rows, plan.columns, plan.distance, plan.floats)
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])

@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 8
+ABI = 9
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")

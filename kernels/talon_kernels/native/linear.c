@@ -20,8 +20,13 @@ enum { MAX_ROWS = 8, MAX_DIRECT = 8, DIRECT_COLUMNS = 4 };
 enum { MAX_ROWS = 4, MAX_DIRECT = 2, DIRECT_COLUMNS = 4 };
 #endif
 
-// Where a tile reads W.
-enum { WIDE, NARROW, PANEL, DIRECT, SOURCES };
+// Where a tile reads W: float32 or bfloat16, a panel, blocks, and the first two again where the rows of W are short.
+// Processors fetch ahead what lies behind what was read, so that short rows are read best one after another, and long
+// ones several at a time.
+enum { WIDE, NARROW, PANEL, DIRECT, SHORT_WIDE, SHORT_NARROW, SOURCES };
+
+// A row of at most so many bytes is short.
+enum { SHORT_BYTES = 4096 };
 
 // By the rows of a tile: its columns; how many tiles, or panels, ahead W is fetched, or lines of 64 bytes of blocks that
 // are read directly (0: that is left to the processor); and of a panel about how many floats it has. Blocks are read
@@ -36,6 +41,8 @@ static Plan plans[SOURCES][MAX_ROWS + 1] = {
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
     [DIRECT] = {{0, 0}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {2, 64}, {2, 64}, {2, 64}},
+    [SHORT_WIDE] = {{0, 0}, {1, 0}, {1, 0}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
+    [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
 };
 #else
 static Plan plans[SOURCES][MAX_ROWS + 1] = {
@@ -43,6 +50,8 @@ static Plan plans[SOURCES][MAX_ROWS + 1] = {
     [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}},
     [DIRECT] = {{0, 0}, {4, 64}, {2, 64}},
+    [SHORT_WIDE] = {{0, 0}, {1, 0}, {1, 0}, {4, 2}, {3, 2}},
+    [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {4, 2}, {3, 2}},
 };
 #endif
 
@@ -278,7 +287,7 @@ typedef struct {
 
 // Columns [begin, end) of some rows of y, as far as a part of K says.
 static void stripe(const Product *p, const Part *part, int source, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
-    const int half = source == NARROW;
+    const int half = source == NARROW || source == SHORT_NARROW;
     // Bands of nearly equal height, all with the width that suits the highest.
     const int64_t most = source == PANEL ? PANEL_BAND : MAX_ROWS;
     int64_t bands = (rows + most - 1) / most, high = (rows + bands - 1) / bands;
@@ -384,9 +393,10 @@ int columns(const Product *p, int64_t begin, int64_t end) {
             if (widened_columns(p, m0, rows, begin, end)) return 1;
             continue;
         }
-        const void *w = (const uint8_t *)p->w + begin * row_bytes(p->kind, p->K);
-        const Part all = {w, p->K, 0, p->K, 0};
-        stripe(p, &all, p->kind == BFLOAT16 ? NARROW : WIDE, m0, rows, begin, end);
+        const int64_t bytes = row_bytes(p->kind, p->K);
+        const Part all = {(const uint8_t *)p->w + begin * bytes, p->K, 0, p->K, 0};
+        const int source = (bytes <= SHORT_BYTES ? SHORT_WIDE : WIDE) + (p->kind == BFLOAT16);
+        stripe(p, &all, source, m0, rows, begin, end);
     }
     return 0;
 }
@@ -458,7 +468,7 @@ EXPORT int64_t talon_gated_mlp(const float *x, const void *gate, const float *ga
     return failed;
 }
 
-EXPORT int64_t talon_abi(void) { return 8; }
+EXPORT int64_t talon_abi(void) { return 9; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 SECONDS = 2.0
 """Trials end after so long, whatever is left to be tried."""
 
-WIDE, NARROW, PANEL, DIRECT = 0, 1, 2, 3
-"""Where tiles read weights: float32, bfloat16, a panel that was widened from blocks, and the blocks themselves."""
+WIDE, NARROW, PANEL, DIRECT, SHORT_WIDE, SHORT_NARROW = range(6)
+"""Where tiles read weights: float32, bfloat16, a panel that was widened from blocks, and the blocks themselves; and the
+first two where the rows of the weights have at most 4,096 bytes."""
 
-KINDS = {WIDE: 0, NARROW: 30, PANEL: 3, DIRECT: 3}
+KINDS = {WIDE: 0, NARROW: 30, PANEL: 3, DIRECT: 3, SHORT_WIDE: 0, SHORT_NARROW: 30}
 """The type of weights that each is tried on, as GGUF numbers them; blocks are Q4_1."""
 
-BITS = {WIDE: 32, NARROW: 16, PANEL: 5, DIRECT: 5}
+BITS = {WIDE: 32, NARROW: 16, PANEL: 5, DIRECT: 5, SHORT_WIDE: 32, SHORT_NARROW: 16}
+
+INPUTS = {WIDE: 2048, NARROW: 4096, PANEL: 1024, DIRECT: 1024, SHORT_WIDE: 576, SHORT_NARROW: 1024}
+OUTPUTS = 1536
+"""Columns and rows of the weights that are tried, of which there are so many that no cache holds them."""
 
 WIDTHS = (1, 2, 3, 4, 6, 8)
 DISTANCES: Mapping[int, tuple[int, ...]] = {
@@ -43,16 +48,21 @@ DISTANCES: Mapping[int, tuple[int, ...]] = {
     NARROW: (0, 1, 2, 4),
     PANEL: (0, 1, 2, 4),
     DIRECT: (0, 32, 64, 128),
+    SHORT_WIDE: (0, 1, 2, 4),
+    SHORT_NARROW: (0, 1, 2, 4),
 }
 """In tiles, in panels, and of blocks that are read directly in lines of 64 bytes."""
 
 PANELS = (4096, 8192)
 
+NUMBERS = SHORT_WIDE, WIDE, SHORT_NARROW, NARROW
+
 TRIALS = (
-    *((DIRECT, 1), (WIDE, 1), (NARROW, 1), (DIRECT, 4), (PANEL, 4)),
+    *((DIRECT, 1), *((source, 1) for source in NUMBERS), (DIRECT, 4), (PANEL, 4)),
     *((DIRECT, rows) for rows in (8, 2, 3, 6, 5, 7)),
-    *((PANEL, 3), (PANEL, 2), (PANEL, 1), (WIDE, 8), (WIDE, 4), (WIDE, 2), (NARROW, 8), (NARROW, 4), (NARROW, 2)),
-    *((source, rows) for source in (WIDE, NARROW) for rows in (3, 5, 6, 7)),
+    *((PANEL, 3), (PANEL, 2), (PANEL, 1)),
+    *((source, rows) for source in NUMBERS for rows in (8, 4, 2)),
+    *((source, rows) for source in NUMBERS for rows in (3, 5, 6, 7)),
 )
 """Where tiles read weights, and their rows, in this order, should the time be short: plain decoding and full tiles
 first. Tiles over a panel have no more rows than `BAND`."""
@@ -60,13 +70,10 @@ first. Tiles over a panel have no more rows than `BAND`."""
 BAND = 4
 """Most rows of a tile over a panel: that may be read again."""
 
-INPUTS, OUTPUTS = 1024, 1536
-"""Columns and rows of the weights that are tried, of which there are so many that no cache holds them."""
-
 MEGABYTES = 96
 """Of weights, more than most processors cache."""
 
-FORM = 1
+FORM = 2
 """Of kept plans: raised with every change of what is tried, how it is timed, or what a plan's numbers mean."""
 
 GAIN = 1.05
@@ -155,18 +162,20 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
     ends = time.perf_counter() + seconds
     found: dict[tuple[int, int], Plan] = {}
     least: dict[tuple[int, int], float] = {}
-    weights: dict[int, Tensor] = {}  # by kind
-    before = {WIDE: Plan(8, 2), NARROW: Plan(8, 2), PANEL: Plan(8, 2), DIRECT: Plan(4, 64)}
+    weights: dict[tuple[int, int], Tensor] = {}  # by their kind and columns
+    before = dict.fromkeys((WIDE, NARROW, PANEL), Plan(8, 2)) | {DIRECT: Plan(4, 64)}
+    before |= {SHORT_WIDE: Plan(1, 0), SHORT_NARROW: Plan(1, 2)}
     threads = torch.get_num_threads()
     for source, rows in TRIALS:
         if time.perf_counter() > ends:
             break
-        if KINDS[source] not in weights:
+        which = KINDS[source], INPUTS[source]
+        if which not in weights:
             weights.clear()  # there is room for those of one kind
-            weights[KINDS[source]] = _weights(source)
+            weights[which] = _weights(source)
         if source == PANEL:
             library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
-        took = partial(_plan_took, library, source, rows, weights[KINDS[source]], threads)
+        took = partial(_plan_took, library, source, rows, weights[which], threads)
         plan, least[source, rows] = _better(before[source], took, source, ends)
         if least[source, rows] < math.inf:
             before[source] = found[source, rows] = plan
@@ -185,7 +194,7 @@ def _plan_took(library: Library, source: int, rows: int, weights: Tensor, thread
     """Seconds of products by a plan, which the library follows from now on; infinite where it knows no such tile."""
     if not library.plan(source, rows, plan.columns, plan.distance, plan.floats):
         return math.inf
-    x, y = torch.ones((rows, INPUTS)), torch.empty((rows, OUTPUTS))
+    x, y = torch.ones((rows, INPUTS[source])), torch.empty((rows, OUTPUTS))
     return _took(lambda: _multiply(library, x, weights, y, KINDS[source], threads))
 
 
@@ -208,14 +217,14 @@ def _better(first: Plan, took: Callable[[Plan], float], source: int, ends: float
 
 def _weights(source: int) -> Tensor:
     """Bytes of many weights, one after another, shape `(weights, bytes)`."""
-    size = INPUTS * OUTPUTS * BITS[source] // 8
+    size = INPUTS[source] * OUTPUTS * BITS[source] // 8
     count = max(1, MEGABYTES * 2**20 // size)
     return torch.full((count, size), 1, dtype=torch.uint8)  # what nobody has written to would be in a cache
 
 
 def _multiply(library: Library, x: Tensor, weights: Tensor, y: Tensor, kind: int, threads: int) -> None:
     for weight in weights:
-        library.linear(x.data_ptr(), weight.data_ptr(), None, y.data_ptr(), len(x), OUTPUTS, INPUTS, kind, threads)
+        library.linear(x.data_ptr(), weight.data_ptr(), None, y.data_ptr(), len(x), OUTPUTS, x.shape[1], kind, threads)
 
 
 def _took(work: Callable[[], Any]) -> float:
@@ -243,10 +252,10 @@ def machine_speeds(library: Library) -> Speeds:
 def plan_speed(library: Library, source: int, rows: int) -> tuple[float, float]:
     """How fast products are with so many rows: bytes of weights, and multiplications with an addition, a second."""
     weights = _weights(source)
-    x, y = torch.ones((rows, INPUTS)), torch.empty((rows, OUTPUTS))
+    x, y = torch.ones((rows, INPUTS[source])), torch.empty((rows, OUTPUTS))
     threads = torch.get_num_threads()
     seconds = min(_took(lambda: _multiply(library, x, weights, y, KINDS[source], threads)) for _ in range(3))
-    return weights.nbytes / seconds, rows * len(weights) * INPUTS * OUTPUTS / seconds
+    return weights.nbytes / seconds, rows * len(weights) * INPUTS[source] * OUTPUTS / seconds
 
 
 NAMES = {WIDE: "float32 weights", NARROW: "bfloat16 weights", DIRECT: "weights in blocks (Q4_1)"}
