@@ -18,12 +18,13 @@ class Machine:
 
     path = "library.so"
 
-    def __init__(self, seconds):
-        self._seconds = seconds
+    def __init__(self, seconds, reads_twice=False):
+        self._seconds, self._reads_twice = seconds, reads_twice
         self.plans = {}
 
     def plan(self, source, rows, columns, distance, floats):
-        if (rows > 4 and columns > 4) or (source == DIRECT and (rows > 6 or columns not in (0, 1, 2, 4))):
+        twice = self._reads_twice and source == DIRECT and rows == tuning.READ_TWICE
+        if (rows > 4 and columns > 4) or (source == DIRECT and not twice and (rows > 6 or columns not in (0, 1, 2, 4))):
             return 0  # no such tile
         self.plans[source, rows] = Plan(columns, distance, floats)
         return 1
@@ -70,6 +71,14 @@ def test_blocks_are_read_directly_where_that_is_quicker_than_by_panels(timed, pa
     for rows in range(1, 7):
         assert plans[DIRECT, rows] == machine.plans[DIRECT, rows] == (BY_PANELS if panels < 1 else Plan(2, 128))
     assert not any(source == DIRECT and rows > 6 for source, rows in plans)  # of which this machine has no tiles
+
+
+@pytest.mark.parametrize("twice", [0.5, 1.0])
+def test_blocks_are_read_twice_where_that_is_quicker_than_by_panels(timed, twice):
+    machine = Machine(lambda source, rows, plan: twice if rows == tuning.READ_TWICE and plan.columns else 1.0, True)
+    plans = best_plans(machine)
+    right = tuning.TWICE if twice < 1.0 else BY_PANELS
+    assert plans[DIRECT, tuning.READ_TWICE] == machine.plans[DIRECT, tuning.READ_TWICE] == right
 
 
 def test_a_plan_that_is_hardly_quicker_is_not_taken(timed):
@@ -141,8 +150,8 @@ def test_no_plan_changes_a_bit(library, source, inputs):
 def test_no_way_to_read_blocks_changes_a_bit(library, kind):
     inputs = 768 if kind.endswith("K") else 224
     blocks = Blocks(torch.from_numpy(random_blocks(kind, 50, inputs, 1)), int(GGMLQuantizationType[kind]), inputs)
-    x = torch.randn((5, inputs), generator=torch.Generator().manual_seed(0))
-    plans = apply_plans(library)
+    many = torch.randn((17, inputs), generator=torch.Generator().manual_seed(0))
+    x, plans = many[:5], apply_plans(library)
     try:
         for rows in range(1, 6):
             expected = skinny_linear(x[:rows], blocks.widened(), backend="native")
@@ -150,6 +159,11 @@ def test_no_way_to_read_blocks_changes_a_bit(library, kind):
                 known = library.plan(DIRECT, rows, columns, 64, 0)
                 assert known or rows > 2  # some processors have tiles of fewer rows
                 assert torch.equal(skinny_linear(x[:rows], blocks, backend="native"), expected)
+        for rows in range(6, 18):
+            expected = skinny_linear(many[:rows], blocks.widened(), backend="native")
+            for columns in (0, 1):
+                library.plan(DIRECT, tuning.READ_TWICE, columns, 0, 0)
+                assert torch.equal(skinny_linear(many[:rows], blocks, backend="native"), expected)
     finally:
         for rows in range(1, 6):
             library.plan(DIRECT, rows, 4, 64, 0) or library.plan(DIRECT, rows, 2, 64, 0)

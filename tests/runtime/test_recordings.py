@@ -103,7 +103,6 @@ def test_batches_that_come_and_go_are_recorded_about_once_for_each_size() -> Non
     assert (
         executor.cache.reallocations <= 10
     )  # for most requests they would be others if they were no larger than asked
-    print("REC", recorder.recorded, len(sizes), executor.cache.reallocations)
     assert recorder.recorded <= 2 * len(sizes) <= 40
 
 

@@ -15,9 +15,9 @@
 #include "parts.h"
 
 #if REGISTERS == 32
-enum { MAX_ROWS = 8, MAX_DIRECT = 8, DIRECT_COLUMNS = 4 };
+enum { MAX_ROWS = 8, MAX_DIRECT = 8, TWO_BANDS, DIRECT_COLUMNS = 4 };
 #else
-enum { MAX_ROWS = 4, MAX_DIRECT = 2, DIRECT_COLUMNS = 4 };
+enum { MAX_ROWS = 4, MAX_DIRECT = 2, TWO_BANDS, DIRECT_COLUMNS = 4 };
 #endif
 
 // Where a tile reads W: float32 or bfloat16, a panel, blocks, and the first two again where the rows of W are short.
@@ -30,13 +30,14 @@ enum { SHORT_BYTES = 4096 };
 
 // By the rows of a tile: its columns; how many tiles, or panels, ahead W is fetched, or lines of 64 bytes of blocks that
 // are read directly (0: that is left to the processor); and of a panel about how many floats it has. Blocks are read
-// directly where there is a plan with columns for that.
+// directly where there is a plan with columns for that; the one for TWO_BANDS says whether they are read twice, each time
+// with half of the rows of x, where these are more than a tile has.
 typedef struct {
     int columns, distance, floats;
 } Plan;
 
 #if REGISTERS == 32
-static Plan plans[SOURCES][MAX_ROWS + 1] = {
+static Plan plans[SOURCES][MAX_ROWS + 2] = {
     [WIDE] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
@@ -45,7 +46,7 @@ static Plan plans[SOURCES][MAX_ROWS + 1] = {
     [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
 };
 #else
-static Plan plans[SOURCES][MAX_ROWS + 1] = {
+static Plan plans[SOURCES][MAX_ROWS + 2] = {
     [WIDE] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}},
@@ -55,8 +56,8 @@ static Plan plans[SOURCES][MAX_ROWS + 1] = {
 };
 #endif
 
-// TILES tiles are taken with one band of x before the next band.
-enum { TILES = 8 };
+// TILES tiles are taken with one band of x before the next band, and DIRECT_RUN columns of blocks that are read directly.
+enum { TILES = 8, DIRECT_RUN = 96 };
 
 // Most rows and columns of W in a panel; wider rows are done in parts. Its tiles have at most PANEL_BAND rows of x: W is
 // near, so that it may be read again, and wide tiles load the least for what they multiply.
@@ -247,7 +248,9 @@ static tile_fn *const direct_tiles[Q6_K + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1]
 
 // Whether W is read directly.
 static int is_direct(int kind, int64_t rows) {
-    return rows <= MAX_DIRECT && kind <= Q6_K && direct_tiles[kind][rows][1] && plans[DIRECT][rows].columns;
+    if (kind > Q6_K || rows > (plans[DIRECT][TWO_BANDS].columns ? 2 * MAX_DIRECT : MAX_DIRECT)) return 0;
+    const int64_t high = rows > MAX_DIRECT ? (rows + 1) / 2 : rows;
+    return direct_tiles[kind][high][1] && plans[DIRECT][high].columns;
 }
 
 enum { MAX_COLUMNS = 8 };
@@ -255,16 +258,16 @@ static tile_fn *const tiles[2][MAX_ROWS + 1][MAX_COLUMNS + 1] = {TILES_OF(tile),
 
 // Sets a plan; returns 0 where there is no such tile. Of width 0 is the plan not to read blocks directly.
 EXPORT int64_t talon_plan(int64_t source, int64_t rows, int64_t width, int64_t distance, int64_t floats) {
-    if (source < 0 || source >= SOURCES || rows < 1 || rows > MAX_ROWS || width < 0 || width > MAX_COLUMNS) return 0;
-    if (width == 0 && source == DIRECT && rows <= MAX_DIRECT) {
-        plans[DIRECT][rows] = (Plan){0};
-        return 1;
-    }
-    if (source == DIRECT ? rows > MAX_DIRECT || width > DIRECT_COLUMNS || !direct_tiles[Q4_1][rows][width]
-                         : !tiles[0][rows][width])
-        return 0;
-    plans[source][rows] = (Plan){(int)width, (int)distance, (int)floats};
-    return 1;
+    const int direct = source == DIRECT;
+    if (source < 0 || source >= SOURCES || rows < 1 || width < 0 || width > MAX_COLUMNS) return 0;
+    if (rows > (direct ? 2 * MAX_DIRECT : MAX_ROWS)) return 0;
+    const int64_t at = direct && rows > MAX_DIRECT ? TWO_BANDS : rows;
+    int known = direct && width == 0;
+    if (at == TWO_BANDS && direct) known |= width == 1;
+    else if (direct) known |= width <= DIRECT_COLUMNS && direct_tiles[Q4_1][rows][width];
+    else known = tiles[0][rows][width] != 0;
+    if (known) plans[source][at] = (Plan){(int)width, (int)distance, (int)floats};
+    return known;
 }
 
 float *thread_scratch(size_t floats) {
@@ -363,8 +366,8 @@ static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
     return 0;
 }
 
-// Columns [begin, end) of few rows of y, where W is in blocks that are read directly.
-static void direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
+// Columns [begin, end) of some rows of y, no more than a tile may have, where W is in blocks that are read directly.
+static void direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
     tile_fn *const *of = direct_tiles[p->kind][rows];
     const Plan plan = plans[DIRECT][rows];
     const int64_t size = row_bytes(p->kind, p->K);
@@ -376,6 +379,20 @@ static void direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
         t.bias = p->bias ? p->bias + n : 0;
         t.y = p->y + m0 * p->N + n;
         of[step](&t);
+    }
+}
+
+// The same for up to twice as many rows: what one half has read is near when the other reads it.
+static void direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
+    if (rows <= MAX_DIRECT) {
+        direct_band(p, m0, rows, begin, end);
+        return;
+    }
+    const int64_t high = (rows + 1) / 2;
+    for (int64_t n = begin; n < end; n += DIRECT_RUN) {
+        const int64_t stop = end - n < DIRECT_RUN ? end : n + DIRECT_RUN;
+        direct_band(p, m0, high, n, stop);
+        direct_band(p, m0 + high, rows - high, n, stop);
     }
 }
 

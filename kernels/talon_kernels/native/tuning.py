@@ -55,11 +55,14 @@ DISTANCES: Mapping[int, tuple[int, ...]] = {
 
 PANELS = (4096, 8192)
 
+READ_TWICE = 16
+"""Rows for which it is tried whether blocks are better read directly in two halves, or by panels."""
+
 NUMBERS = SHORT_WIDE, WIDE, SHORT_NARROW, NARROW
 
 TRIALS = (
     *((DIRECT, 1), *((source, 1) for source in NUMBERS), (DIRECT, 4), (PANEL, 4)),
-    *((DIRECT, rows) for rows in (8, 2, 3, 6, 5, 7)),
+    *((DIRECT, rows) for rows in (8, READ_TWICE, 2, 3, 6, 5, 7)),
     *((PANEL, 3), (PANEL, 2), (PANEL, 1)),
     *((source, rows) for source in NUMBERS for rows in (8, 4, 2)),
     *((source, rows) for source in NUMBERS for rows in (3, 5, 6, 7)),
@@ -73,7 +76,7 @@ BAND = 4
 MEGABYTES = 96
 """Of weights, more than most processors cache."""
 
-FORM = 2
+FORM = 3
 """Of kept plans: raised with every change of what is tried, how it is timed, or what a plan's numbers mean."""
 
 GAIN = 1.05
@@ -98,6 +101,9 @@ class Plan:
 
 BY_PANELS = Plan(0, 0, 0)
 """Of blocks that could be read directly: they are not."""
+
+TWICE = Plan(1, 0, 0)
+"""Of blocks, where there are more rows than a tile has, up to twice as many: they are read directly for each half."""
 
 Plans = Mapping[tuple[int, int], Plan]
 """By where tiles read weights, and by rows."""
@@ -176,6 +182,12 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
         if source == PANEL:
             library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
         took = partial(_plan_took, library, source, rows, weights[which], threads)
+        if rows == READ_TWICE:
+            twice, by_panels = took(TWICE), took(BY_PANELS)
+            if twice < math.inf:
+                found[source, rows] = TWICE if twice * GAIN < by_panels else BY_PANELS
+                library.plan(source, rows, *attrs.astuple(found[source, rows]))
+            continue
         plan, least[source, rows] = _better(before[source], took, source, ends)
         if least[source, rows] < math.inf:
             before[source] = found[source, rows] = plan
