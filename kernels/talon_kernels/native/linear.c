@@ -246,11 +246,14 @@ static tile_fn *const direct_tiles[Q6_K + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1]
     DIRECT_FEW_OF(Q4_K), DIRECT_FEW_OF(Q5_K), DIRECT_FEW_OF(Q6_K),
 };
 
-// Whether W is read directly.
+// Whether W is read directly with the rows of a tile.
+static int has_tile(int kind, int64_t rows) { return direct_tiles[kind][rows][1] && plans[DIRECT][rows].columns; }
+
+// Whether W is read directly, once or for both halves of the rows.
 static int is_direct(int kind, int64_t rows) {
-    if (kind > Q6_K || rows > (plans[DIRECT][TWO_BANDS].columns ? 2 * MAX_DIRECT : MAX_DIRECT)) return 0;
-    const int64_t high = rows > MAX_DIRECT ? (rows + 1) / 2 : rows;
-    return direct_tiles[kind][high][1] && plans[DIRECT][high].columns;
+    if (kind > Q6_K || rows > 2 * MAX_DIRECT) return 0;
+    if (rows <= MAX_DIRECT) return has_tile(kind, rows);
+    return plans[DIRECT][TWO_BANDS].columns && has_tile(kind, rows / 2) && has_tile(kind, (rows + 1) / 2);
 }
 
 enum { MAX_COLUMNS = 8 };
