@@ -40,13 +40,16 @@ class Overheads:
         verified = [span for span in spans if span.part == "verify"]
         if not verified:
             return
-        layers = [span for span in spans if span.part == "draft" and span.start < verified[0].start]
+        before = [span for span in spans if span.start <= verified[0].start]
+        drafts, policy = ([span for span in before if span.part == part] for part in ("draft", "policy"))
+        last = max((span.start for span in policy), default=verified[0].start)
+        layers = [span for span in drafts if span.start < last]  # what is asked behind the policy's last answer is none
         whole = max(span.end for span in spans) - min(span.start for span in spans)
-        passes = sum(span.seconds for span in (*verified, *layers))
+        passes = sum(span.seconds for span in (*verified, *drafts))
         if not layers:
             self.plain.append(max(whole - passes, 0.0))
             return
-        own = _of_layers(layers, [span for span in spans if span.part == "policy"])
+        own = _of_layers(layers, policy)
         self.drafted.append(max(whole - passes - own, 0.0))
         self.layers.append(own / len(layers))
 

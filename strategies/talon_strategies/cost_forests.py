@@ -54,7 +54,7 @@ class CostAwareForests(CostAware, ForestGrower):
         forests: what is known of those that it has grown.
     """
 
-    hooks = ("scored", "priced")
+    hooks = ("scored", "priced", "renew")
 
     forests: Forests = attrs.field(init=False, eq=False, repr=False, factory=Forests)
 

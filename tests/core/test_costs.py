@@ -375,6 +375,15 @@ def test_besides_is_what_is_neither_a_layer_nor_the_targets_pass():
     assert (costs.besides(True), costs.beside_layer()) == (None, None)
 
 
+def test_what_a_drafter_is_asked_once_the_policy_has_finished_is_no_layer():
+    costs = MeasuredCosts()
+    costs.went(
+        spans(("policy", 1.0), ("draft", 20.0), ("policy", 2.0), ("policy", 4.0), ("draft", 8.0), ("verify", 30.0))
+    )
+    assert costs.beside_layer() == pytest.approx(3.0)
+    assert costs.besides(True) == pytest.approx(4.0)
+
+
 @given(st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=1, max_size=6), TIMES, st.booleans())
 def test_what_rounds_take_besides_is_divided_between_their_layers_and_the_rest(layers, finish, offered):
     """`offered`: whether there were candidates in the last layer; the policy does not choose among none."""

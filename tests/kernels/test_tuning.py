@@ -162,11 +162,12 @@ def test_no_way_to_read_blocks_changes_a_bit(library, kind):
         for rows in range(3, 18):
             expected = skinny_linear(many[:rows], blocks.widened(), backend="native")
             for columns, half in ((0, 1), (1, 1), (1, 0)):  # at last the smaller half is not read directly
-                library.plan(DIRECT, tuning.READ_TWICE, columns, 0, 0)
+                assert library.plan(DIRECT, tuning.READ_TWICE, columns, 0, 0)
                 library.plan(DIRECT, rows // 2, half, 64, 0)
                 assert torch.equal(skinny_linear(many[:rows], blocks, backend="native"), expected)
             library.plan(DIRECT, rows // 2, 1, 64, 0)
     finally:
+        library.plan(DIRECT, tuning.READ_TWICE, 0, 0, 0)
         for rows in range(1, 9):
             library.plan(DIRECT, rows, 4, 64, 0) or library.plan(DIRECT, rows, 2, 64, 0)
         for (source, rows), plan in plans.items():

@@ -259,14 +259,18 @@ static int is_direct(int kind, int64_t rows) {
 enum { MAX_COLUMNS = 8 };
 static tile_fn *const tiles[2][MAX_ROWS + 1][MAX_COLUMNS + 1] = {TILES_OF(tile), TILES_OF(half)};
 
+// Rows by whose plan blocks are read twice, for any number of rows of two bands.
+enum { READ_TWICE = 16 };
+
 // Sets a plan; returns 0 where there is no such tile. Of width 0 is the plan not to read blocks directly.
 EXPORT int64_t talon_plan(int64_t source, int64_t rows, int64_t width, int64_t distance, int64_t floats) {
     const int direct = source == DIRECT;
     if (source < 0 || source >= SOURCES || rows < 1 || width < 0 || width > MAX_COLUMNS) return 0;
-    if (rows > (direct ? 2 * MAX_DIRECT : MAX_ROWS)) return 0;
-    const int64_t at = direct && rows > MAX_DIRECT ? TWO_BANDS : rows;
+    const int twice = direct && rows == READ_TWICE;
+    if (!twice && rows > (direct ? MAX_DIRECT : MAX_ROWS)) return 0;
+    const int64_t at = twice ? TWO_BANDS : rows;
     int known = direct && width == 0;
-    if (at == TWO_BANDS && direct) known |= width == 1;
+    if (twice) known |= width == 1;
     else if (direct) known |= width <= DIRECT_COLUMNS && direct_tiles[Q4_1][rows][width];
     else known = tiles[0][rows][width] != 0;
     if (known) plans[source][at] = (Plan){(int)width, (int)distance, (int)floats};

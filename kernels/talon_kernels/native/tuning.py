@@ -56,7 +56,8 @@ DISTANCES: Mapping[int, tuple[int, ...]] = {
 PANELS = (4096, 8192)
 
 READ_TWICE = 16
-"""Rows for which it is tried whether blocks are better read directly in two halves, or by panels."""
+"""Rows for which it is tried whether blocks are better read directly in two halves, or by panels. A processor
+whose tiles have fewer than half of them uses panels either way, and keeps to these."""
 
 NUMBERS = SHORT_WIDE, WIDE, SHORT_NARROW, NARROW
 
