@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import attrs
 
@@ -46,6 +47,20 @@ class AskedLayer:
         return measure(self.logp)
 
 
+def _check_policy(_: object, __: object, policy: Any) -> None:
+    if not isinstance(policy, TreePolicy):
+        raise TypeError(f"the policy of a TreePlan is {written(policy)}; it must be a TreePolicy")
+
+
+def _check_depth(_: object, __: object, depth: Any) -> None:
+    if depth is None:
+        return
+    if not is_whole(depth):
+        raise TypeError(f"the depth of a TreePlan is {written(depth)}; it must be a whole number, or None")
+    if depth < 0:
+        raise ValueError(f"the depth of a TreePlan is {depth}; it must be at least 0")
+
+
 @attrs.frozen
 class TreePlan:
     """Whose tree a round has.
@@ -60,22 +75,8 @@ class TreePlan:
         ValueError: if the depth is less than 0.
     """
 
-    policy: TreePolicy = attrs.field()
-    depth: int | None = attrs.field(default=None)
-
-    @policy.validator
-    def _check_policy(self, _: object, policy: object) -> None:
-        if not isinstance(policy, TreePolicy):
-            raise TypeError(f"the policy of a TreePlan is {written(policy)}; it must be a TreePolicy")
-
-    @depth.validator
-    def _check_depth(self, _: object, depth: object) -> None:
-        if depth is None:
-            return
-        if not is_whole(depth):
-            raise TypeError(f"the depth of a TreePlan is {written(depth)}; it must be a whole number, or None")
-        if depth < 0:
-            raise ValueError(f"the depth of a TreePlan is {depth}; it must be at least 0")
+    policy: TreePolicy = attrs.field(validator=_check_policy)
+    depth: int | None = attrs.field(default=None, validator=_check_depth)
 
     def ended(self, depth: int | None) -> "TreePlan":
         """The plan of the same tree without the nodes that are deeper than this; None for all of it.
