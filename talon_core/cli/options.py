@@ -202,11 +202,11 @@ def processes(jobs: int | None) -> int:
     Raises:
         ValueError: if it is none.
     """
-    from talon_core.trace.processes import cores
+    from talon_core.engine.ahead.place import usable_cores
 
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs is {jobs}; it must be at least 1")
-    return cores() if jobs is None else jobs
+    return usable_cores() if jobs is None else jobs
 
 
 def sampling_options(

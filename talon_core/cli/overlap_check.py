@@ -97,13 +97,13 @@ def measured_overlap(decoder: "Decoder") -> dict[str, Any]:
     """
     import torch
 
-    from talon_core.trace.processes import cores
+    from talon_core.engine.ahead.place import usable_cores
 
     if decoder.drafter is not None and decoder.drafter.uses_target:
         return _only(False, "no schedule but sync can be used: the drafter runs layers of the target, which are busy")
     if decoder.target.device.type != "cpu":
         return _only(None, f"on {decoder.target.device} passes of both are not told apart by threads; {SIMULATION}")
-    threads, free = torch.get_num_threads(), cores()
+    threads, free = torch.get_num_threads(), usable_cores()
     fewer = threads >= free and threads > 1
     rounds: dict[int, list[Round]] = {threads: [], **({threads - 1: []} if fewer else {})}
     try:

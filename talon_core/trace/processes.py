@@ -26,11 +26,6 @@ Answered = tuple[str | None, Any]
 """What came of a thing, from another process: the kind of its error and the sentence, or None and what was wanted."""
 
 
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def can_fork() -> bool:
     """Whether the system can, and torch is not loaded: a fork does not have its threads."""
     return "fork" in multiprocessing.get_all_start_methods() and "torch" not in sys.modules

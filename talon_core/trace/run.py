@@ -8,11 +8,12 @@ import attrs
 
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.ahead.place import usable_cores
 from talon_core.trace.asking import rows_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, BestTrees, best_trees
-from talon_core.trace.processes import cores, in_processes
+from talon_core.trace.processes import in_processes
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.trying import Done, Trying
 
@@ -110,7 +111,7 @@ def replayed(
     if not texts:
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")
     report(0, len(texts))
-    workers = min(jobs or cores(), len(texts))
+    workers = min(jobs or usable_cores(), len(texts))
     shards = dealt(texts, workers)
     found: dict[tuple[str, int], list[tuple[Totals, Along]]] = {}
 
