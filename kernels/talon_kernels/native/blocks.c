@@ -13,7 +13,8 @@ INLINE void widen_blocks(const int kind, const uint8_t *b, float *out, int64_t n
         if (is_k(kind)) scales_of(kind, b, scales);
         for (int part = 0; part < block_width(kind) / BLOCK; part++) {
             vf w[BLOCK / V];
-            next_weights(kind, b, scales, part, w);
+            const Factors factors = factors_of(kind, b, scales, part);
+            UNROLL for (int i = 0; i < BLOCK / V; i++) w[i] = weights_of(kind, b, part, i, factors);
             UNROLL for (int i = 0; i < BLOCK / V; i++) store(out + k + part * BLOCK + i * V, w[i]);
         }
     }

@@ -41,7 +41,11 @@ INLINE vf floats(vi a) { return __builtin_convertvector(a, vf); }
 INLINE vi splat_int(int32_t a) { return a - (vi){0}; }
 
 // The lower or the upper halves of bytes.
-INLINE vi nibbles(const uint8_t *p, const int upper) { return bytes(p) >> 4 * upper & 15; }
+INLINE vi nibbles(const uint8_t *p, const int upper) {
+    const vi both = bytes(p);
+    if (upper) return both >> 4;
+    return both & 15;
+}
 
 // A number of 16 bits, as IEEE 754 has them.
 INLINE float half(const uint8_t *p) {
@@ -69,6 +73,12 @@ INLINE void two_halves(const uint8_t *p, vf *first, vf *second) {
     __m512 wide = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128(both)));
     *first = (vf)_mm512_broadcastss_ps(_mm512_castps512_ps128(wide));
     *second = (vf)_mm512_permutexvar_ps(_mm512_set1_epi32(1), wide);
+#elif V == 8 && defined(__F16C__) && defined(__AVX2__)
+    int32_t both;
+    memcpy(&both, p, 4);
+    const __m128 wide = _mm_cvtph_ps(_mm_cvtsi32_si128(both));
+    *first = (vf)_mm256_broadcastss_ps(wide);
+    *second = (vf)_mm256_broadcastss_ps(_mm_movehdup_ps(wide));
 #else
     *first = splat(half(p));
     *second = splat(half(p + 2));
@@ -113,38 +123,7 @@ INLINE int64_t block_bytes(const int kind) {
 #define SIXTEEN ((vf){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 #endif
 
-// A block's weights, in their order. `kind` is a constant: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0.
-INLINE void block_of(const int kind, const uint8_t *b, vf *w) {
-    const int minimum = kind == Q4_1 || kind == Q5_1, fifth = kind == Q5_0 || kind == Q5_1;
-    vf by, from = splat(-0.0f);  // which changes no sign
-    if (minimum) two_halves(b, &by, &from);
-    else by = splat(half(b));
-    const uint8_t *q = b + 2 + 2 * minimum;
-    if (kind == Q8_0) {
-        UNROLL for (int i = 0; i < BLOCK / V; i++) w[i] = by * floats(signed_bytes(q + i * V));
-        return;
-    }
-    const int zero = minimum ? 0 : fifth ? 16 : 8;
-    if (fifth) {
-        const uint32_t high = word(q);
-        UNROLL for (int i = 0; i < BLOCK / V; i++) {
-            const vi low = nibbles(q + 4 + i * V % 16, i * V / 16);
-            w[i] = fma_of(by, floats((low | fifth_bits(high, i * V)) - zero), from);
-        }
-        return;
-    }
-#if V == 16  // a register holds all that four bits can stand for, and a look-up reads four bits
-    __m512 table = (__m512)fma_of(by, SIXTEEN - splat((float)zero), from);
-    __m512i all = (__m512i)bytes(q);
-    w[0] = (vf)_mm512_permutexvar_ps(all, table);
-    w[1] = (vf)_mm512_permutexvar_ps(_mm512_srli_epi32(all, 4), table);
-#else
-    UNROLL for (int i = 0; i < BLOCK / V; i++)
-        w[i] = fma_of(by, floats(nibbles(q + i * V % 16, i * V / 16) - zero), from);
-#endif
-}
-
-// The factors of a block of a K kind: of Q6_K those of its sixteen parts; of others, for parts 0 to 3 and again for parts
+// The scales of a block of a K kind: of Q6_K those of its sixteen parts; of others, for parts 0 to 3 and again for parts
 // 4 to 7, four factors and the four numbers that are added.
 typedef float Scales[16];
 
@@ -169,39 +148,64 @@ INLINE void scales_of(const int kind, const uint8_t *b, float *s) {
     }
 }
 
-// 32 weights of a block of a K kind, in their order.
-INLINE void part_of(const int kind, const uint8_t *b, const float *s, int part, vf *w) {
+// What 32 weights are multiplied with, and what is added then; of Q6_K the factors of the first 16 and of the others.
+typedef struct {
+    vf by, from;
+} Factors;
+
+// Of a block, or of a part of one of a K kind, whose scales are s.
+INLINE Factors factors_of(const int kind, const uint8_t *b, const float *s, int part) {
+    Factors f = {.from = splat(-0.0f)};  // which changes no sign
+    if (kind == Q6_K) return (Factors){splat(s[2 * part]), splat(s[2 * part + 1])};
+    if (is_k(kind)) {
+        s += part % 4 + part / 4 * 8;
+        return (Factors){splat(s[0]), splat(s[4])};
+    }
+    if (kind == Q4_1 || kind == Q5_1) two_halves(b, &f.by, &f.from);
+    else f.by = splat(half(b));
+    return f;
+}
+
+// Weights V i to V i + V - 1 of a block, in their order. `kind` is a constant: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0.
+INLINE vf block_of(const int kind, const uint8_t *b, const int i, const Factors f) {
+    const int minimum = kind == Q4_1 || kind == Q5_1, fifth = kind == Q5_0 || kind == Q5_1;
+    const uint8_t *q = b + 2 + 2 * minimum;
+    if (kind == Q8_0) return f.by * floats(signed_bytes(q + i * V));
+    const int zero = minimum ? 0 : fifth ? 16 : 8;
+    if (fifth) {
+        const vi low = nibbles(q + 4 + i * V % 16, i * V / 16);
+        return fma_of(f.by, floats((low | fifth_bits(word(q), i * V)) - zero), f.from);
+    }
+#if V == 16  // a register holds all that four bits can stand for, and a look-up reads four bits
+    const __m512 table = (__m512)fma_of(f.by, SIXTEEN - splat((float)zero), f.from);
+    return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)bytes(q), 4 * i), table);
+#else
+    return fma_of(f.by, floats(nibbles(q + i * V % 16, i * V / 16) - zero), f.from);
+#endif
+}
+
+// Weights V i to V i + V - 1 of a part, 32, of a block of a K kind.
+INLINE vf part_of(const int kind, const uint8_t *b, int part, const int i, const Factors f) {
+    const int at = i * V;
     if (kind == Q6_K) {
         const int row = part % 4, side = part / 4;
         const uint8_t *low = b + side * 64 + row % 2 * 32, *high = b + 128 + side * 32;
-        UNROLL for (int i = 0; i < BLOCK; i += V) {
-            const vi some = nibbles(low + i, row / 2) | (bytes(high + i) >> 2 * row & 3) << 4;
-            w[i / V] = splat(s[2 * part + i / 16]) * floats(some - 32);
-        }
-        return;
+        const vi some = (bytes(low + at) >> row / 2 * 4 & 15) | (bytes(high + at) >> 2 * row & 3) << 4;
+        return (at < 16 ? f.by : f.from) * floats(some - 32);
     }
     const uint8_t *high = b + 16, *q = b + (kind == Q5_K ? 48 : 16) + part / 2 * 32;
-    const int at = part % 4 + part / 4 * 8;
-    const vf by = splat(s[at]), from = splat(s[at + 4]);
+    const vi moved = bytes(q + at) >> part % 2 * 4;
 #if V == 16
-    if (kind == Q4_K) {
-        const __m512 table = (__m512)fma_of(by, SIXTEEN, from);
-        UNROLL for (int i = 0; i < BLOCK; i += V)
-            w[i / V] = (vf)_mm512_permutexvar_ps((__m512i)(bytes(q + i) >> 4 * (part % 2)), table);
-        return;
-    }
+    if (kind == Q4_K) return (vf)_mm512_permutexvar_ps((__m512i)moved, (__m512)fma_of(f.by, SIXTEEN, f.from));
 #endif
-    UNROLL for (int i = 0; i < BLOCK; i += V) {
-        vi some = nibbles(q + i, part % 2);
-        if (kind == Q5_K) some |= (bytes(high + i) >> part & 1) << 4;
-        w[i / V] = fma_of(by, floats(some), from);
-    }
+    vi some = moved & 15;
+    if (kind == Q5_K) some |= (bytes(high + at) >> part & 1) << 4;
+    return fma_of(f.by, floats(some), f.from);
 }
 
-// The next 32 weights of any of these kinds; `s` and `part` are of a K kind.
-INLINE void next_weights(const int kind, const uint8_t *b, const float *s, int part, vf *w) {
-    if (is_k(kind)) part_of(kind, b, s, part, w);
-    else block_of(kind, b, w);
+// Weights V i to V i + V - 1 of 32 of any of these kinds; `part` is of a K kind.
+INLINE vf weights_of(const int kind, const uint8_t *b, int part, const int i, const Factors f) {
+    return is_k(kind) ? part_of(kind, b, part, i, f) : block_of(kind, b, i, f);
 }
 
 #endif

@@ -17,7 +17,7 @@
 #if REGISTERS == 32
 enum { MAX_ROWS = 8, MAX_DIRECT = 8, TWO_BANDS, DIRECT_COLUMNS = 4 };
 #else
-enum { MAX_ROWS = 4, MAX_DIRECT = 2, TWO_BANDS, DIRECT_COLUMNS = 4 };
+enum { MAX_ROWS = 4, MAX_DIRECT = 4, TWO_BANDS, DIRECT_COLUMNS = 4 };
 #endif
 
 // Where a tile reads W: float32 or bfloat16, a panel, blocks, and the first two again where the rows of W are short.
@@ -50,7 +50,7 @@ static Plan plans[SOURCES][MAX_ROWS + 2] = {
     [WIDE] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}},
-    [DIRECT] = {{0, 0}, {4, 64}, {2, 64}},
+    [DIRECT] = {{0, 0}, {4, 64}, {3, 64}, {2, 64}, {2, 64}},
     [SHORT_WIDE] = {{0, 0}, {1, 0}, {1, 0}, {4, 2}, {3, 2}},
     [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {4, 2}, {3, 2}},
 };
@@ -189,11 +189,29 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
         if (is_k(kind)) UNROLL for (int j = 0; j < NR; j++) scales_of(kind, w + j * w_step, scales[j]);
         for (int eighth = 0; eighth < parts; eighth++, next += step) {
             const float *restrict x = t->x + k + eighth * BLOCK;
-            if (t->ahead) UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, 3);
+            UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, 3);
+            Factors of[DIRECT_COLUMNS];
+            if (REGISTERS == 16) {  // one of them holds the weights of a row of W that are multiplied next
+                UNROLL for (int j = 0; j < NR; j++) of[j] = factors_of(kind, w + j * w_step, scales[j], eighth);
+                UNROLL for (int part = 0; part < BLOCK / V; part++) {
+                    vf b[DIRECT_COLUMNS];
+                    ANEW(w);  // or bytes of two parts are kept, for which there are no registers
+                    UNROLL for (int j = 0; j < NR; j++) b[j] = weights_of(kind, w + j * w_step, eighth, part, of[j]);
+                    UNROLL for (int i = 0; i < MR; i++) {
+                        vf a = load(x + i * x_step + part * V);
+                        IN_REGISTER(a);  // not loaded by each multiplication
+                        UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
+                    }
+                }
+                continue;
+            }
             if (together) {
                 vf b[32];
-                UNROLL for (int j = 0; j < NR; j++)
-                    next_weights(kind, w + j * w_step, scales[j], eighth, b + j * (BLOCK / V));
+                UNROLL for (int j = 0; j < NR; j++) {
+                    of[j] = factors_of(kind, w + j * w_step, scales[j], eighth);
+                    UNROLL for (int part = 0; part < BLOCK / V; part++)
+                        b[j * (BLOCK / V) + part] = weights_of(kind, w + j * w_step, eighth, part, of[j]);
+                }
                 UNROLL for (int part = 0; part < BLOCK / V; part++) {
                     UNROLL for (int i = 0; i < MR; i++) {
                         const vf a = load(x + i * x_step + part * V);
@@ -205,7 +223,9 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
             }
             UNROLL for (int j = 0; j < NR; j++) {
                 vf b[BLOCK / V];
-                next_weights(kind, w + j * w_step, scales[j], eighth, b);
+                of[j] = factors_of(kind, w + j * w_step, scales[j], eighth);
+                UNROLL for (int part = 0; part < BLOCK / V; part++)
+                    b[part] = weights_of(kind, w + j * w_step, eighth, part, of[j]);
                 UNROLL for (int i = 0; i < MR; i++)
                     UNROLL for (int part = 0; part < BLOCK / V; part++)
                         acc[i * NR + j] = fma_of(load(x + i * x_step + part * V), b[part], acc[i * NR + j]);
@@ -217,33 +237,39 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
 
 #define DIRECT_TILE(KIND, MR, NR)                                                                                     \
     static void direct_##KIND##_##MR##_##NR(const Task *t) { direct_tile(MR, NR, KIND, t); }
-#define DIRECT_ROW(KIND, MR) DIRECT_TILE(KIND, MR, 1) DIRECT_TILE(KIND, MR, 2) DIRECT_TILE(KIND, MR, 4)
-#define DIRECT_HIGH(KIND, MR) DIRECT_TILE(KIND, MR, 1) DIRECT_TILE(KIND, MR, 2) DIRECT_TILE(KIND, MR, 3)
-#define DIRECT_HIGH_OF(KIND, MR)                                                                                      \
-    [MR] = {[1] = direct_##KIND##_##MR##_1, [2] = direct_##KIND##_##MR##_2, [3] = direct_##KIND##_##MR##_3}
-#define DIRECT_ROW_OF(KIND, MR)                                                                                       \
-    [MR] = {[1] = direct_##KIND##_##MR##_1, [2] = direct_##KIND##_##MR##_2, [4] = direct_##KIND##_##MR##_4}
+#define DIRECT_TILES(KIND, MR, A, B, C) DIRECT_TILE(KIND, MR, A) DIRECT_TILE(KIND, MR, B) DIRECT_TILE(KIND, MR, C)
+#define DIRECT_OF(KIND, MR, A, B, C)                                                                                  \
+    [MR] = {[A] = direct_##KIND##_##MR##_##A, [B] = direct_##KIND##_##MR##_##B, [C] = direct_##KIND##_##MR##_##C}
 #if REGISTERS == 32
-#define DIRECT_ROWS(KIND)                                                                                             \
-    DIRECT_FEW(KIND) DIRECT_ROW(KIND, 5) DIRECT_HIGH(KIND, 6) DIRECT_HIGH(KIND, 7) DIRECT_HIGH(KIND, 8)
-#define DIRECT_ROWS_OF(KIND)                                                                                          \
-    [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2), DIRECT_ROW_OF(KIND, 3), DIRECT_ROW_OF(KIND, 4),         \
-              DIRECT_ROW_OF(KIND, 5), DIRECT_HIGH_OF(KIND, 6), DIRECT_HIGH_OF(KIND, 7), DIRECT_HIGH_OF(KIND, 8)}
-#define DIRECT_FEW(KIND) DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2) DIRECT_ROW(KIND, 3) DIRECT_ROW(KIND, 4)
+#define DIRECT_FEW(KIND)                                                                                              \
+    DIRECT_TILES(KIND, 1, 1, 2, 4) DIRECT_TILES(KIND, 2, 1, 2, 4) DIRECT_TILES(KIND, 3, 1, 2, 4)                      \
+    DIRECT_TILES(KIND, 4, 1, 2, 4)
 #define DIRECT_FEW_OF(KIND)                                                                                           \
-    [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2), DIRECT_ROW_OF(KIND, 3), DIRECT_ROW_OF(KIND, 4)}
+    DIRECT_OF(KIND, 1, 1, 2, 4), DIRECT_OF(KIND, 2, 1, 2, 4), DIRECT_OF(KIND, 3, 1, 2, 4), DIRECT_OF(KIND, 4, 1, 2, 4)
+#define DIRECT_MANY(KIND)                                                                                             \
+    DIRECT_FEW(KIND) DIRECT_TILES(KIND, 5, 1, 2, 4) DIRECT_TILES(KIND, 6, 1, 2, 3) DIRECT_TILES(KIND, 7, 1, 2, 3)     \
+    DIRECT_TILES(KIND, 8, 1, 2, 3)
+#define DIRECT_MANY_OF(KIND)                                                                                          \
+    DIRECT_FEW_OF(KIND), DIRECT_OF(KIND, 5, 1, 2, 4), DIRECT_OF(KIND, 6, 1, 2, 3), DIRECT_OF(KIND, 7, 1, 2, 3),       \
+        DIRECT_OF(KIND, 8, 1, 2, 3)
 #else
-#define DIRECT_ROWS(KIND) DIRECT_ROW(KIND, 1) DIRECT_ROW(KIND, 2)
-#define DIRECT_ROWS_OF(KIND) [KIND] = {DIRECT_ROW_OF(KIND, 1), DIRECT_ROW_OF(KIND, 2)}
-#define DIRECT_FEW(KIND) DIRECT_ROWS(KIND)
-#define DIRECT_FEW_OF(KIND) DIRECT_ROWS_OF(KIND)
+#define DIRECT_FEW(KIND)                                                                                              \
+    DIRECT_TILES(KIND, 1, 1, 3, 4) DIRECT_TILES(KIND, 2, 1, 2, 3) DIRECT_TILE(KIND, 3, 1) DIRECT_TILE(KIND, 3, 2)     \
+    DIRECT_TILE(KIND, 4, 1) DIRECT_TILE(KIND, 4, 2)
+#define DIRECT_FEW_OF(KIND)                                                                                           \
+    DIRECT_OF(KIND, 1, 1, 3, 4), DIRECT_OF(KIND, 2, 1, 2, 3),                                                         \
+        [3] = {[1] = direct_##KIND##_3_1, [2] = direct_##KIND##_3_2},                                                 \
+        [4] = {[1] = direct_##KIND##_4_1, [2] = direct_##KIND##_4_2}
+#define DIRECT_MANY(KIND) DIRECT_FEW(KIND)
+#define DIRECT_MANY_OF(KIND) DIRECT_FEW_OF(KIND)
 #endif
-DIRECT_ROWS(Q4_0) DIRECT_ROWS(Q4_1) DIRECT_ROWS(Q5_0) DIRECT_ROWS(Q5_1) DIRECT_ROWS(Q8_0)
+DIRECT_MANY(Q4_0) DIRECT_MANY(Q4_1) DIRECT_MANY(Q5_0) DIRECT_MANY(Q5_1) DIRECT_MANY(Q8_0)
 DIRECT_FEW(Q4_K) DIRECT_FEW(Q5_K) DIRECT_FEW(Q6_K)
 
 static tile_fn *const direct_tiles[Q6_K + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1] = {
-    DIRECT_ROWS_OF(Q4_0), DIRECT_ROWS_OF(Q4_1), DIRECT_ROWS_OF(Q5_0), DIRECT_ROWS_OF(Q5_1), DIRECT_ROWS_OF(Q8_0),
-    DIRECT_FEW_OF(Q4_K), DIRECT_FEW_OF(Q5_K), DIRECT_FEW_OF(Q6_K),
+    [Q4_0] = {DIRECT_MANY_OF(Q4_0)}, [Q4_1] = {DIRECT_MANY_OF(Q4_1)}, [Q5_0] = {DIRECT_MANY_OF(Q5_0)},
+    [Q5_1] = {DIRECT_MANY_OF(Q5_1)}, [Q8_0] = {DIRECT_MANY_OF(Q8_0)}, [Q4_K] = {DIRECT_FEW_OF(Q4_K)},
+    [Q5_K] = {DIRECT_FEW_OF(Q5_K)}, [Q6_K] = {DIRECT_FEW_OF(Q6_K)},
 };
 
 // Whether W is read directly with the rows of a tile.
@@ -259,22 +285,19 @@ static int is_direct(int kind, int64_t rows) {
 enum { MAX_COLUMNS = 8 };
 static tile_fn *const tiles[2][MAX_ROWS + 1][MAX_COLUMNS + 1] = {TILES_OF(tile), TILES_OF(half)};
 
-// Rows by whose plan blocks are read twice, for any number of rows of two bands.
-enum { READ_TWICE = 16 };
-
-// Sets a plan; returns 0 where there is no such tile. Of width 0 is the plan not to read blocks directly.
+// Sets a plan; returns 0 where there is no such tile. Of width 0 is the plan not to read blocks directly. For twice as many
+// rows as a tile has at most it is set whether blocks are read twice, for any number of rows of two bands; then 2 is
+// returned.
 EXPORT int64_t talon_plan(int64_t source, int64_t rows, int64_t width, int64_t distance, int64_t floats) {
-    const int direct = source == DIRECT;
+    const int direct = source == DIRECT, twice = direct && rows == 2 * MAX_DIRECT;
     if (source < 0 || source >= SOURCES || rows < 1 || width < 0 || width > MAX_COLUMNS) return 0;
-    const int twice = direct && rows == READ_TWICE;
     if (!twice && rows > (direct ? MAX_DIRECT : MAX_ROWS)) return 0;
-    const int64_t at = twice ? TWO_BANDS : rows;
     int known = direct && width == 0;
     if (twice) known |= width == 1;
     else if (direct) known |= width <= DIRECT_COLUMNS && direct_tiles[Q4_1][rows][width];
     else known = tiles[0][rows][width] != 0;
-    if (known) plans[source][at] = (Plan){(int)width, (int)distance, (int)floats};
-    return known;
+    if (known) plans[source][twice ? TWO_BANDS : rows] = (Plan){(int)width, (int)distance, (int)floats};
+    return known ? 1 + twice : 0;
 }
 
 float *thread_scratch(size_t floats) {
@@ -492,7 +515,7 @@ EXPORT int64_t talon_gated_mlp(const float *x, const void *gate, const float *ga
     return failed;
 }
 
-EXPORT int64_t talon_abi(void) { return 9; }
+EXPORT int64_t talon_abi(void) { return 10; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

@@ -39,6 +39,13 @@
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
+// What lies behind a pointer is loaded again from here on; a vector is loaded once.
+#define ANEW(pointer) __asm__("" : "+r"(pointer))
+#if defined(__aarch64__)
+#define IN_REGISTER(vector) __asm__("" : "+w"(vector))
+#else
+#define IN_REGISTER(vector) __asm__("" : "+x"(vector))
+#endif
 #define INLINE static inline __attribute__((always_inline))
 #define EXPORT __attribute__((visibility("default")))
 

@@ -12,7 +12,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,15 +55,11 @@ DISTANCES: Mapping[int, tuple[int, ...]] = {
 
 PANELS = (4096, 8192)
 
-READ_TWICE = 16
-"""Rows for which it is tried whether blocks are better read directly in two halves, or by panels. A processor
-whose tiles have fewer than half of them uses panels either way, and keeps to these."""
-
 NUMBERS = SHORT_WIDE, WIDE, SHORT_NARROW, NARROW
 
 TRIALS = (
     *((DIRECT, 1), *((source, 1) for source in NUMBERS), (DIRECT, 4), (PANEL, 4)),
-    *((DIRECT, rows) for rows in (8, READ_TWICE, 2, 3, 6, 5, 7)),
+    *((DIRECT, rows) for rows in (8, 16, 2, 3, 6, 5, 7)),
     *((PANEL, 3), (PANEL, 2), (PANEL, 1)),
     *((source, rows) for source in NUMBERS for rows in (8, 4, 2)),
     *((source, rows) for source in NUMBERS for rows in (3, 5, 6, 7)),
@@ -74,10 +70,20 @@ first. Tiles over a panel have no more rows than `BAND`."""
 BAND = 4
 """Most rows of a tile over a panel: that may be read again."""
 
-MEGABYTES = 96
+MEGABYTES = 64
 """Of weights, more than most processors cache."""
 
-FORM = 3
+FINALISTS = 3
+"""So many of the quickest plans are timed again, in turn with the one that all are compared with."""
+
+BUSY = 0.7
+"""Where the threads had less than this share of the trials' time to run, other work ran beside them and the plans found are
+worth little."""
+
+TRIES = 5
+"""So often, once in each process, plans are tried where the machine was busy each time."""
+
+FORM = 4
 """Of kept plans: raised with every change of what is tried, how it is timed, or what a plan's numbers mean."""
 
 GAIN = 1.05
@@ -104,7 +110,8 @@ BY_PANELS = Plan(0, 0, 0)
 """Of blocks that could be read directly: they are not."""
 
 TWICE = Plan(1, 0, 0)
-"""Of blocks, where there are more rows than a tile has, up to twice as many: they are read directly for each half."""
+"""Of blocks, where there are more rows than a tile has, up to twice as many: they are read directly for each half. The
+library says 2 to it, and not 1, for twice as many rows as its tiles have at most: 16 or 8 of those in `TRIALS`."""
 
 Plans = Mapping[tuple[int, int], Plan]
 """By where tiles read weights, and by rows."""
@@ -131,36 +138,57 @@ def apply_plans(library: Library) -> Plans:
     """
     place = Path(library.path)
     path = place.with_name(f"{place.stem}-{torch.get_num_threads()}.plans.json")
-    plans = _kept(path)
-    if plans is None:
+    kept = _kept(path)
+    if kept.to_try:
         if not place.exists():
             return {}
         with filelock.FileLock(f"{path}.lock"):  # two that try at once would time each other
-            plans = _kept(path)
-            if plans is None:
-                plans = best_plans(library)
-                _keep(path, plans)
-    for (source, rows), plan in plans.items():
+            kept = _kept(path)
+            if kept.to_try:
+                kept = _tried(library, kept)
+                _keep(path, kept)
+    for (source, rows), plan in kept.plans.items():
         library.plan(source, rows, plan.columns, plan.distance, plan.floats)
-    return plans
+    return kept.plans
 
 
-def _kept(path: Path) -> Plans | None:
+@attrs.frozen
+class Kept:
+    """Plans, after how many trials they were found, and whether the machine was busy with other work in the last."""
+
+    plans: Plans = attrs.field(factory=dict)
+    tries: int = attrs.field(default=0, validator=instance_of(int))
+    busy: bool = attrs.field(default=True, validator=instance_of(bool))
+
+    @property
+    def to_try(self) -> bool:
+        return self.busy and self.tries < TRIES
+
+
+def _tried(library: Library, before: Kept) -> Kept:
+    started, ran = time.perf_counter(), time.process_time()
+    plans = best_plans(library)
+    took = (time.perf_counter() - started) * torch.get_num_threads()
+    return Kept(plans, before.tries + 1, busy=time.process_time() - ran < BUSY * took)
+
+
+def _kept(path: Path) -> Kept:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["form"] != FORM:
-            return None
-        entries = kept["plans"]
-        return {(int(one["source"]), int(one["rows"])): Plan(**one["plan"]) for one in entries}
+            return Kept()
+        plans = {(int(one["source"]), int(one["rows"])): Plan(**one["plan"]) for one in kept["plans"]}
+        return Kept(plans, kept["tries"], kept["busy"])
     except (OSError, ValueError, TypeError, KeyError):
-        return None
+        return Kept()
 
 
-def _keep(path: Path, plans: Plans) -> None:
-    entries = [{"source": source, "rows": rows, "plan": attrs.asdict(plan)} for (source, rows), plan in plans.items()]
+def _keep(path: Path, kept: Kept) -> None:
+    plans = [{"source": source, "rows": rows, "plan": attrs.asdict(plan)} for (source, rows), plan in kept.plans.items()]
+    text = json.dumps({"form": FORM, "tries": kept.tries, "busy": kept.busy, "plans": plans})
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as folder:  # or it is tried again
         whole = Path(folder) / path.name
-        whole.write_text(json.dumps({"form": FORM, "plans": entries}), encoding="utf-8")
+        whole.write_text(text, encoding="utf-8")
         whole.replace(path)
 
 
@@ -183,11 +211,9 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
         if source == PANEL:
             library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
         took = partial(_plan_took, library, source, rows, weights[which], threads)
-        if rows == READ_TWICE:
-            twice, by_panels = took(TWICE), took(BY_PANELS)
-            if twice < math.inf:
-                found[source, rows] = TWICE if twice * GAIN < by_panels else BY_PANELS
-                library.plan(source, rows, *attrs.astuple(found[source, rows]))
+        if source == DIRECT and library.plan(source, rows, *attrs.astuple(TWICE)) == 2:
+            found[source, rows], _ = _quickest([BY_PANELS, TWICE], took)
+            took(found[source, rows])
             continue
         plan, least[source, rows] = _better(before[source], took, source, ends)
         if least[source, rows] < math.inf:
@@ -208,7 +234,7 @@ def _plan_took(library: Library, source: int, rows: int, weights: Tensor, thread
     if not library.plan(source, rows, plan.columns, plan.distance, plan.floats):
         return math.inf
     x, y = torch.ones((rows, INPUTS[source])), torch.empty((rows, OUTPUTS))
-    return _took(lambda: _multiply(library, x, weights, y, KINDS[source], threads))
+    return _took(lambda: _multiply(library, x, weights, y, KINDS[source], threads), times=1)
 
 
 def _better(first: Plan, took: Callable[[Plan], float], source: int, ends: float) -> tuple[Plan, float]:
@@ -216,16 +242,28 @@ def _better(first: Plan, took: Callable[[Plan], float], source: int, ends: float
     settings: list[tuple[str, tuple[int, ...]]] = [("columns", WIDTHS[::-1]), ("distance", DISTANCES[source])]
     if source == PANEL:
         settings.append(("floats", PANELS))
-    best, least = first, took(first)
+    seconds = {first: took(first)}
     for name, values in settings:
+        best = min(seconds, key=seconds.__getitem__)
         for value in values:
-            if time.perf_counter() > ends and least < math.inf:
-                return best, least
             plan = attrs.evolve(best, **{name: value})
-            seconds = took(plan)
-            if seconds * GAIN < least:
-                best, least = plan, seconds
-    return best, least
+            if plan not in seconds and not (time.perf_counter() > ends and seconds[best] < math.inf):
+                seconds[plan] = took(plan)
+    known = sorted((plan for plan in seconds if seconds[plan] < math.inf), key=seconds.__getitem__)
+    return _quickest([first, *[plan for plan in known if plan != first][:FINALISTS]], took)
+
+
+def _quickest(plans: Sequence[Plan], took: Callable[[Plan], float]) -> tuple[Plan, float]:
+    """The quickest plan, and its seconds; the first of them where none is quicker by `GAIN`.
+
+    They are timed in turn: a machine may be slower for a while.
+    """
+    least = dict.fromkeys(plans, math.inf)
+    for _ in range(3):
+        for plan in plans:
+            least[plan] = min(least[plan], took(plan))
+    best = min(plans, key=least.__getitem__)
+    return (best, least[best]) if least[best] * GAIN < least[plans[0]] else (plans[0], least[plans[0]])
 
 
 def _weights(source: int) -> Tensor:
@@ -240,10 +278,10 @@ def _multiply(library: Library, x: Tensor, weights: Tensor, y: Tensor, kind: int
         library.linear(x.data_ptr(), weight.data_ptr(), None, y.data_ptr(), len(x), OUTPUTS, x.shape[1], kind, threads)
 
 
-def _took(work: Callable[[], Any]) -> float:
-    """Seconds of the quicker one of two runs."""
+def _took(work: Callable[[], Any], times: int = 2) -> float:
+    """Seconds of the quickest of some runs."""
     least = math.inf
-    for _ in range(2):
+    for _ in range(times):
         start = time.perf_counter()
         work()
         least = min(least, time.perf_counter() - start)
