@@ -77,8 +77,8 @@ FINALISTS = 3
 """So many of the quickest plans are timed again, in turn with the one that all are compared with."""
 
 BUSY = 0.7
-"""Where the threads had less than this share of the trials' time to run, other work ran beside them and the plans found are
-worth little."""
+"""Where the threads had less than this share of the time of trials to run, other work ran beside them, and the plans
+found are worth little."""
 
 TRIES = 5
 """So often, once in each process, plans are tried where the machine was busy each time."""
@@ -184,7 +184,7 @@ def _kept(path: Path) -> Kept:
 
 
 def _keep(path: Path, kept: Kept) -> None:
-    plans = [{"source": source, "rows": rows, "plan": attrs.asdict(plan)} for (source, rows), plan in kept.plans.items()]
+    plans = [{"source": where, "rows": rows, "plan": attrs.asdict(plan)} for (where, rows), plan in kept.plans.items()]
     text = json.dumps({"form": FORM, "tries": kept.tries, "busy": kept.busy, "plans": plans})
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as folder:  # or it is tried again
         whole = Path(folder) / path.name
