@@ -102,6 +102,10 @@ class _Fixed(Costs):
     node: float
     layer: float
 
+    @property
+    def fixed(self) -> bool:
+        return True
+
     def verify(self, nodes: int, context: int, batch: int = 1) -> float:
         return 0.01 * (1.0 + self.node * (nodes - 1) * context / 100)
 
