@@ -145,6 +145,21 @@ def test_where_trees_grow_together_prices_are_asked_once_for_each_length_of_text
 
 
 @POLICIES
+def test_prices_of_the_latest_lengths_are_kept_where_trees_grow_together(policy, monkeypatch):
+    monkeypatch.setattr("talon_strategies.cost_forests.KEPT", 6)
+    costs, limits, faults = Prices(node=0.1, layer=0.1), DraftLimits(2, max_depth=9), Faults()
+    own = served(policy(budget=5), costs)
+    for first in (40, 43, 46, 40):  # the last ones are asked for once more
+        contexts = range(first, first + 4)
+        wanted = [Wanted(slot, own, 0, limits, SeededChoices(0), context) for slot, context in enumerate(contexts)]
+        draft_trees(wanted, Offers(TableDrafter([[0.7, 0.3]])), faults, MeasuredCosts(), fewest=4)
+        assert len(own.forests.prices) <= 6
+    assert not faults
+    times = [costs.asked.count(context) // 5 for context in range(40, 50)]  # each asks for five sizes
+    assert times == [2, 2, 2, 2, 1, 1, 1, 1, 1, 1]
+
+
+@POLICIES
 def test_a_layer_is_priced_by_the_candidates_that_are_asked_for(policy, draft):
     widths = []
 
