@@ -38,7 +38,7 @@ class Forests:
     """What is known of the forests of a policy.
 
     Attributes:
-        prices: by the committed tokens, seconds besides the drafting with 0, 1, ... nodes, shape `(budget,)`; of `KEPT`
+        prices: by the committed tokens, what the policy's method of this name says, shape `(1 + budget,)`; of `KEPT`
             lengths between forests.
         growing: of the newest forest, once a layer of it was drafted.
     """
@@ -112,12 +112,12 @@ class CostAwareForests(CostAware, ForestGrower):
         if forest.layer == 0 or known is None:
             prices, contexts = self.forests.prices, forest.contexts.tolist()
             new = sorted({*contexts} - prices.keys())
-            prices.update(zip(new, self.verifying(new), strict=True))
-            verifying = np.array([prices[context] for context in contexts])
+            prices.update(zip(new, self.prices(new), strict=True))
+            found = np.array([prices[context] for context in contexts])
             for oldest in [*islice(prices, max(0, len(prices) - KEPT))]:
                 del prices[oldest]
             nothing = np.zeros(forest.size)
-            known = KnownOfEach(verifying, nothing, 1.0 / self.plain(verifying), nothing.astype(np.int64))
+            known = KnownOfEach(found[:, 1:], nothing, 1.0 / found[:, 0], nothing.astype(np.int64))
             self.forests.growing = known
         return known
 

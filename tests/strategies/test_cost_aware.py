@@ -16,7 +16,7 @@ from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_core.tree import TokenTree
-from talon_strategies import Bastion, CaDDTree, OptTree
+from talon_strategies import Bastion, CaDDTree, OptTree, TalonCost
 from talon_strategies.cost_aware import rates, sizes_up_to
 from talon_tests.prices import Prices
 
@@ -80,6 +80,26 @@ def test_as_long_as_nothing_is_known_passes_cost_nothing(policy, draft, paths, d
     layers_alone = MeasuredCosts()
     layers_alone.drafted(rows=1, width=4, seconds=5.0)
     assert paths(draft(served(policy(budget=budget, depth=depth), layers_alone), drafter).tree) == paths(tree)
+
+
+@pytest.mark.parametrize("policy", [CaDDTree, Bastion, TalonCost])
+def test_as_long_as_nothing_is_known_of_passes_no_seconds_are_added_to_them(policy, draft):
+    class Besides(Prices):
+        def verify(self, nodes, context, batch=1):
+            return None
+
+        def besides(self, drafted):
+            return 100.0 if drafted else 1.0
+
+        def beside_layer(self):
+            return 100.0
+
+    drafter, shapes = TableDrafter([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.6, 0.3, 0.1]]), []
+    for costs in (MeasuredCosts(), Besides()):
+        own = served(policy(budget=12), costs)
+        tree = draft(own, drafter).tree
+        shapes.append((tree.tokens.tolist(), own.known.plain, own.known.verifying.tolist(), own.known.drafting))
+    assert shapes[0] == shapes[1]
 
 
 @POLICIES
