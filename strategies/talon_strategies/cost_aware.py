@@ -139,7 +139,7 @@ class CostAware(BestFirst):
         known.context = round_.context + len(round_.tokens)
         if known.asked:
             known.asked, known.times = False, known.times + 1
-            known.stands = min(known.times, self.stand) - 1
+            known.stands = min(known.times, self.stand)
         known.stands -= 1
 
     def priced(self, tree: TokenTree, candidates: Candidates) -> int:
