@@ -151,14 +151,14 @@ class Costs(ABC):
     def snapshot(self) -> "Costs":
         """What is known now, for another thread to ask while passes are still being measured.
 
-        By default these costs themselves, as most never change.
+        By default these costs themselves.
         """
         return self
 
     @property
     def fixed(self) -> bool:
-        """Whether the same question always has the same answer; by default where `snapshot` gives these themselves."""
-        return self.snapshot() is self
+        """Whether the same question always has the same answer; by default False, as nobody has said so."""
+        return False
 
     def read(self, tokens: int) -> float | None:
         """Reading a prompt, by the target and the drafter; None if nothing is known.
@@ -257,6 +257,10 @@ class Line:
 class UnknownCosts(Costs):
     """Nothing is known, and nothing will be."""
 
+    @property
+    def fixed(self) -> bool:
+        return True
+
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         return None
 
@@ -300,10 +304,6 @@ class MeasuredCosts(Costs):
         other._drafted = {kind: line.copied() for kind, line in self._drafted.items()}
         other._overheads = self._overheads.copied()
         return other
-
-    @property
-    def fixed(self) -> bool:
-        return False  # and no `snapshot`, which copies all that is known
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         line = _nearest(self._verified, (_power(batch), _power(context)))

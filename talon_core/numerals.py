@@ -9,6 +9,8 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LONGEST = 400
 """Digits; Python refuses to read thousands of them with an error of its own."""
 
+LARGEST = 2**63 - 1
+"""Of whole numbers that are given as options: what arrays of them can hold."""
 
 LEAST_TEMPERATURE = 1e-30
 """Scores of a hundred million divided by it are still numbers in float32, in which models compute them."""

@@ -139,7 +139,7 @@ class CostAware(BestFirst):
         known.context = round_.context + len(round_.tokens)
         if known.asked:
             known.asked, known.times = False, known.times + 1
-            known.stands = min(known.times, self.stand) - 1
+            known.stands = min(known.times, self.stand)
         known.stands -= 1
 
     def priced(self, tree: TokenTree, candidates: Candidates) -> int:
@@ -156,8 +156,8 @@ class CostAware(BestFirst):
         """Ask for prices, where those that are known do not stand any more."""
         known = self.known
         if known.stands < 1:
-            verifying = self.verifying([known.context])
-            known.verifying, known.plain = verifying[0], self.plain(verifying).item()
+            (prices,) = self.prices([known.context])
+            known.plain, known.verifying = prices.item(0), prices[1:]
             known.layers, known.asked = {}, True
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
@@ -173,31 +173,30 @@ class CostAware(BestFirst):
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree.keep(tree.best(1 + self.known.nodes))
 
-    def plain(self, verifying: FloatArray) -> FloatArray:
-        """Seconds of a round in which nothing is drafted, after texts of several lengths, shape `(contexts,)`.
+    def prices(self, contexts: Sequence[int]) -> FloatArray:
+        """Seconds of a round in which nothing is drafted, and those besides the drafting with 0, 1, ... drafted nodes.
 
-        Args:
-            verifying: what the method of this name says of them.
-        """
-        return np.maximum(verifying[:, 0] - self.spared(self.known.costs), LEAST)
-
-    def verifying(self, contexts: Sequence[int]) -> FloatArray:
-        """Seconds besides the drafting with 0, 1, ... drafted nodes, shape `(contexts, budget)`.
+        As long as nothing is known of passes after a text of one of these lengths, they are passes over the root alone.
 
         Args:
             contexts: committed tokens, of one text or of several.
+
+        Returns:
+            Shape `(contexts, 1 + budget)`.
         """
         costs, sizes = self.known.costs, sizes_up_to(self.budget, self.sizes)
         told = [costs.verify_each(sizes, context) for context in contexts]
-        found = np.tile(assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0]), (len(told), 1))
+        verifying = np.tile(assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0]), (len(told), 1))
+        plain = verifying[:, 0].copy()
         known = [place for place, seconds in enumerate(told) if seconds is not None]
         if known:
             seconds = np.array([told[place] for place in known])
-            found[known] = np.maximum(self.curves(sizes, seconds), LEAST) + self.others(costs)
-        return found
+            verifying[known] = np.maximum(self.curves(sizes, seconds), LEAST) + self.others(costs)
+            plain[known] = np.maximum(verifying[known, 0] - self.spared(costs), LEAST)
+        return np.column_stack([plain, verifying])
 
     def layer(self, rows: int, width: int) -> float:
-        """Seconds of a layer.
+        """Seconds of a layer; while nothing is known of passes, in passes over the root alone.
 
         Args:
             rows: frontier nodes.
@@ -205,8 +204,8 @@ class CostAware(BestFirst):
         """
         known = self.known
         if (rows, width) not in known.layers:
-            drafter = layer_price(known.costs, rows, width, known.context, self.assumed[1])
-            known.layers[rows, width] = drafter + self.others_of_layer(known.costs)
+            others = self.others_of_layer(known.costs)
+            known.layers[rows, width] = layer_price(known.costs, rows, width, known.context, self.assumed[1], others)
         return known.layers[rows, width]
 
 

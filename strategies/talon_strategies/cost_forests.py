@@ -1,6 +1,7 @@
 """Cost-aware policies whose prices depend on the length of the text alone: many of their trees in one call."""
 
 from abc import abstractmethod
+from itertools import islice
 
 import attrs
 import numpy as np
@@ -10,6 +11,9 @@ from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.tree import FloatArray, IntArray
 from talon_strategies.best_first import LikeliestOfEach
 from talon_strategies.cost_aware import CostAware, rates
+
+KEPT = 4096
+"""Lengths of texts whose prices are kept, at most; of more the latest ones."""
 
 
 @attrs.define(eq=False)
@@ -34,7 +38,8 @@ class Forests:
     """What is known of the forests of a policy.
 
     Attributes:
-        prices: by the committed tokens, seconds besides the drafting with 0, 1, ... nodes, shape `(budget,)`.
+        prices: by the committed tokens, what the policy's method of this name says, shape `(1 + budget,)`; of `KEPT`
+            lengths between forests.
         growing: of the newest forest, once a layer of it was drafted.
     """
 
@@ -107,10 +112,12 @@ class CostAwareForests(CostAware, ForestGrower):
         if forest.layer == 0 or known is None:
             prices, contexts = self.forests.prices, forest.contexts.tolist()
             new = sorted({*contexts} - prices.keys())
-            prices.update(zip(new, self.verifying(new), strict=True))
-            verifying = np.array([prices[context] for context in contexts])
+            prices.update(zip(new, self.prices(new), strict=True))
+            found = np.array([prices[context] for context in contexts])
+            for oldest in [*islice(prices, max(0, len(prices) - KEPT))]:
+                del prices[oldest]
             nothing = np.zeros(forest.size)
-            known = KnownOfEach(verifying, nothing, 1.0 / self.plain(verifying), nothing.astype(np.int64))
+            known = KnownOfEach(found[:, 1:], nothing, 1.0 / found[:, 0], nothing.astype(np.int64))
             self.forests.growing = known
         return known
 

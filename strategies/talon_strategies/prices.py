@@ -37,7 +37,9 @@ def verify_price(costs: Costs, nodes: int, context: int, node: float = ASSUMED[0
     return assumed_passes(float(nodes), node) if known is None else max(known, LEAST)
 
 
-def layer_price(costs: Costs, rows: int, width: int, context: int, layer: float = ASSUMED[1]) -> float:
+def layer_price(
+    costs: Costs, rows: int, width: int, context: int, layer: float = ASSUMED[1], others: float = 0.0
+) -> float:
     """A layer of the drafter, in the unit of `verify_price`; nothing as long as only the drafter's are not known.
 
     Args:
@@ -46,5 +48,6 @@ def layer_price(costs: Costs, rows: int, width: int, context: int, layer: float 
         width: candidates of each.
         context: committed tokens.
         layer: what it is taken to cost while nothing is known of the target's passes.
+        others: seconds of it besides the drafter, which count once they are known.
     """
-    return layer if costs.verify(1, context) is None else costs.draft(rows, width) or 0.0
+    return layer if costs.verify(1, context) is None else (costs.draft(rows, width) or 0.0) + others

@@ -11,7 +11,7 @@ import attrs
 from talon_core import records
 from talon_core.bench.measurement import Measurement
 from talon_core.errors import written
-from talon_core.paths import small_text, write_whole
+from talon_core.paths import about, small_text, write_whole
 from talon_core.rule import CLAIMED, MEASURED
 
 MANIFEST = "manifest.json"
@@ -116,8 +116,8 @@ def read_results(folder: Path) -> Results:
             )
         if (measurement.unit, measurement.method) in seen:
             raise ValueError(
-                f"line {number} of '{file}' measures '{measurement.method}' on {measurement.unit} again; "
-                "each line must be there once"
+                f"line {number} of '{file}' measures '{measurement.method}' on {measurement.unit.said} again; each "
+                "line must be there once"
             )
         seen.add((measurement.unit, measurement.method))
         measurements.append(measurement)
@@ -200,5 +200,6 @@ def open_folder(
 
 def append(folder: Path, measurements: Iterable[Measurement]) -> None:
     """Add the lines of a unit, all methods at once."""
-    with (folder / RESULTS).open("a", encoding="utf-8", newline="\n") as file:
-        file.write("".join(measurement.line() for measurement in measurements))
+    file = folder / RESULTS
+    with about(file), file.open("a", encoding="utf-8", newline="\n") as opened:
+        opened.write("".join(measurement.line() for measurement in measurements))

@@ -9,7 +9,7 @@ import attrs
 
 from talon_core import records
 from talon_core.bench.schedule import Unit
-from talon_core.paths import write_whole
+from talon_core.paths import about, write_whole
 from talon_core.rounds import Round
 
 ROUNDS = "rounds.jsonl"
@@ -84,17 +84,33 @@ def read_rounds(folder: Path) -> Iterator[KeptRounds]:
 def append_rounds(folder: Path, kept: Iterable[KeptRounds]) -> None:
     """Add the lines of a unit."""
     text = "".join(json.dumps(each.as_dict(), ensure_ascii=False, allow_nan=False) + "\n" for each in kept)
-    with (folder / ROUNDS).open("a", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-
-
-def forget_rounds(folder: Path, measured: set[Unit]) -> None:
-    """Take away what is not of these units: it is decoded again, because its measurements are not there in full."""
     file = folder / ROUNDS
+    with about(file), file.open("a", encoding="utf-8", newline="\n") as opened:
+        opened.write(text)
+
+
+def forget_rounds(folder: Path, measured: set[Unit], methods: int = 0) -> None:
+    """Take away what is not of these units: it is decoded again, because its measurements are not there in full.
+
+    Args:
+        folder: of the run.
+        measured: what is there in full.
+        methods: how many have their rounds kept.
+
+    Raises:
+        ValueError: if rounds of what was measured are not there, which are written before it.
+    """
+    file = folder / ROUNDS
+    lines = [*_lines(file)] if file.exists() else []
+    kept = [line for line in lines if _unit(line) in measured]
+    missing = len(measured) * methods - len(kept)
+    if missing > 0:
+        raise ValueError(
+            f"'{file}' has not the rounds of {missing} of {len(measured) * methods} measurements; it was changed, so "
+            "give another folder"
+        )
     if not file.exists():
         return
-    lines = [*_lines(file)]
-    kept = [line for line in lines if _unit(line) in measured]
     if len(kept) < len(lines) or not file.read_bytes().endswith(b"\n"):
         write_whole(file, "".join(line + "\n" for line in kept))
 

@@ -147,7 +147,8 @@ class Bench:
         if self._peers:
             environment["peers"] = {name: opened.described for name, opened in self._peers.items()}
         results = open_folder(folder, self.plan.settings(), environment, describe_session())
-        forget_rounds(folder, {measurement.unit for measurement in results.measurements})
+        kept = len(made_of) if self.plan.rounds else 0
+        forget_rounds(folder, {measurement.unit for measurement in results.measurements}, kept)
         for measurement in results.measurements:
             self._remember(measurement)
         return results

@@ -26,6 +26,11 @@ class Unit:
     turn: int
     repetition: int
 
+    @property
+    def said(self) -> str:
+        """It in a sentence."""
+        return f"prompt {self.prompt} of the set '{self.set}', turn {self.turn}, repetition {self.repetition}"
+
 
 @attrs.frozen
 class Plan:

@@ -17,7 +17,7 @@ from talon_core.defaults import (
     DEFAULT_SCHEDULE,
 )
 from talon_core.errors import written
-from talon_core.numerals import decimal, fault_of_temperature, whole
+from talon_core.numerals import LARGEST, decimal, fault_of_temperature, whole
 from talon_core.plugins.parts import Parts, Resolved, resolve
 from talon_core.plugins.registry import load_registry
 
@@ -60,9 +60,6 @@ OtherMachine = Annotated[
     bool,
     typer.Option("--other-machine", help="Take a profile of another machine, model or drafter: it is meant."),
 ]
-
-
-LARGEST = 2**63 - 1
 
 
 def number(text: str | float) -> float:

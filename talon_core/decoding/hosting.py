@@ -14,7 +14,7 @@ from talon_core.defaults import CHECK_POLICY
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.ahead.host import Opened, serve, take_cores
 from talon_core.engine.ahead.patience import Patience
-from talon_core.engine.ahead.place import Place, check_usable
+from talon_core.engine.ahead.place import Place, check_usable, check_uses
 from talon_core.engine.ahead.process import ProcessWorker, python
 from talon_core.engine.ahead.shelf import Shelf
 from talon_core.errors import LostError, naming, one_line
@@ -73,6 +73,7 @@ def process_worker(
     dtype = str(getattr(getattr(target, "model", None), "dtype", "float32")).removeprefix("torch.")
     opening = Opening(spec, target.vocab_size, place, None if spec.reads_texts else source, dtype)
     check_usable(place)
+    check_uses(place, naming("drafter", spec), spec.reads_texts)
     command = python("talon_core.decoding.hosting", "host")
     lends = partial(Loan, place.number) if place.device == "cpu" else nullcontext
     try:

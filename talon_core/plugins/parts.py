@@ -17,7 +17,7 @@ from talon_core.defaults import (
     NONE,
 )
 from talon_core.drafter import DrafterSpec
-from talon_core.engine.ahead.place import check_usable, parse_place
+from talon_core.engine.ahead.place import check_usable, check_uses, parse_place
 from talon_core.engine.checked_drafter import checked_for_model, checked_rank
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.errors import PluginError, made_of, naming, one_line, written
@@ -84,13 +84,18 @@ class Resolved:
     def check_place(self) -> None:
         """Refuse a place that this machine has not, before a model is loaded.
 
-        A schedule that "auto" stands for is not looked at: where it cannot be used, drafting and verifying take turns.
+        A place that nobody has asked for, that of a schedule that "auto" stands for, is not looked at: where it cannot
+        be used, drafting and verifying take turns.
 
         Raises:
-            ValueError: if cores or a GPU are asked for that are not there.
+            ValueError: if cores or a GPU are asked for that are not there, or a GPU for a drafter that uses none.
         """
-        if self.chosen is None and self.schedule is not None:
-            check_usable(parse_place(self.parts.draft_on))
+        if self.schedule is None or (self.chosen is not None and not self.chosen.asked):
+            return
+        place = parse_place(self.parts.draft_on)
+        check_usable(place)
+        if self.drafter is not None:
+            check_uses(place, naming("drafter", self.drafter), self.drafter.reads_texts)
 
     def for_model(self, model: Any) -> "Resolved":
         """The same with the drafter that "auto" stands for, and the default policy of the model's kind of device.

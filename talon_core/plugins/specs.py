@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from talon_core.errors import PluginError
-from talon_core.numerals import decimal, whole
+from talon_core.numerals import LARGEST, decimal, whole
 from talon_core.plugins.registry import KINDS, Registered, Registry
 from talon_core.searching import as_written
 from talon_core.suggestions import did_you_mean
@@ -109,14 +109,17 @@ def _convert(kind: str, name: str, field: "attrs.Attribute[Any]", text: str) -> 
         return None
     for kind_of, convert in ((bool, _bool), (int, whole), (float, _float)):
         if kind_of in allowed:
+            wanted = _WANTED[kind_of]
             try:
-                return convert(text)
+                value: object = convert(text)
             except ValueError:
                 if str in allowed:
                     return text
-                raise ValueError(
-                    f"option '{field.alias}' of {kind} '{name}' is '{text}'; it must be {_wanted(kind_of)}"
-                ) from None
+            else:
+                if not isinstance(value, int) or abs(value) <= LARGEST:
+                    return value
+                wanted += f" of at most {LARGEST}"
+            raise ValueError(f"option '{field.alias}' of {kind} '{name}' is '{text}'; it must be {wanted}")
     return text
 
 
@@ -140,8 +143,7 @@ def _float(text: str) -> float:
     return float(text) if text.lower() in ("nan", "inf", "-inf") else decimal(text)
 
 
-def _wanted(kind: type) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+_WANTED = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def describe_options(cls: type) -> dict[str, Any]:

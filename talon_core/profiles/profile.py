@@ -122,6 +122,10 @@ class Profile(Costs):
     read_table: Table = attrs.field(factory=lambda: Table("read"))
 
     @property
+    def fixed(self) -> bool:
+        return True
+
+    @property
     def tables(self) -> Mapping[str, Table]:
         """The tables by their kinds."""
         return {kind: getattr(self, f"{kind}_table") for kind in AXES}

@@ -15,7 +15,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend, TreeLayout
+from talon_core.attention import AttentionBackend
 from talon_core.runtime.cache import KeyValueCache, TreeCache
 from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
@@ -150,15 +150,12 @@ class Executor(ABC):
             yield from prompt_passes(alike, self.prompt_tokens, together)
 
     @contextmanager
-    def reading(
-        self, slots: Sequence[int], counts: Sequence[int], as_trees: bool = False
-    ) -> Iterator[tuple[Tensor, Pass]]:
+    def reading(self, slots: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[Tensor, Pass]]:
         """The next tokens of some sequences go through the network inside, and belong to their prefixes after.
 
         Args:
             slots: which sequences; they have equally long prefixes.
             counts: how many tokens of each; the pass is as wide as the longest, and shorter ones are padded at the end.
-            as_trees: give the tokens the attention of trees, of a single sequence; False gives them a prompt's.
 
         Yields:
             Their positions on the device, shape `(len(slots), longest)`, int64, and the pass.
@@ -178,13 +175,8 @@ class Executor(ABC):
             raise ValueError(f"slot {busy[0]} has staged nodes; commit them before more of its text is read")
         start, count = self.cache.lengths[slots[0]], max(counts)
         self.cache.stage_prompts(slots, counts)
-        this_pass: Pass
-        if as_trees:
-            this_pass = TreePass(TreeLayout.chain(start, count), self.attention.attend)
-        else:
-            this_pass = PromptPass(start, count, self.attention)
         positions = torch.arange(start, start + count, device=self.device)
-        yield positions.expand(len(slots), count), this_pass
+        yield positions.expand(len(slots), count), PromptPass(start, count, self.attention)
         for slot, own in zip(slots, counts, strict=True):
             self.cache.lengths[slot] += own
 

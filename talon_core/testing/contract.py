@@ -25,7 +25,7 @@ from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
 from talon_core.testing.strategies import draft_limits, table_drafters
-from talon_core.tree import TokenTree
+from talon_core.tree import IntArray, TokenTree
 
 
 @attrs.frozen
@@ -101,6 +101,10 @@ class _Fixed(Costs):
 
     node: float
     layer: float
+
+    @property
+    def fixed(self) -> bool:
+        return True
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float:
         return 0.01 * (1.0 + self.node * (nodes - 1) * context / 100)
@@ -257,11 +261,13 @@ class _Noting(TreePolicy):
     Attributes:
         of: that policy.
         layers: what was offered, layer by layer.
+        depths: of the nodes of each frontier, likewise.
     """
 
     name = "noting"
     of: TreePolicy
     layers: list[AskedLayer] = attrs.field(factory=list, init=False)
+    depths: list[IntArray] = attrs.field(factory=list, init=False)
 
     @property
     def budget(self) -> int:  # type: ignore[override]
@@ -278,20 +284,46 @@ class _Noting(TreePolicy):
         logp = candidates.logp.copy()
         rows, width = logp.shape
         self.layers.append(AskedLayer(rows, width, lambda: logp))
+        self.depths.append(tree.depths.take(candidates.frontier))
         return self.of.grow(tree, candidates, choices)
 
     def finish(self, tree: TokenTree) -> TokenTree:
         return self.of.finish(tree)
 
 
-def _planned(
-    plan: TreePlan, drafter: AnyDrafter, root: int, limits: DraftLimits
-) -> tuple[Drafted, Sequence[AskedLayer]]:
-    """Draft the tree of a plan; what was offered for it, too."""
-    most = limits.max_depth if plan.depth is None else min(limits.max_depth, plan.depth)
-    noting = _Noting(plan.policy)
-    drafted = draft_tree(noting, drafter, root, attrs.evolve(limits, max_depth=most), SeededChoices(0))
-    return drafted, noting.layers
+@attrs.frozen(eq=False)
+class _Planned:
+    """The tree of a plan, and what was offered for it.
+
+    Attributes:
+        drafted: the tree.
+        layers: what was offered, layer by layer.
+        depths: of the nodes of each frontier, likewise.
+    """
+
+    drafted: Drafted
+    layers: Sequence[AskedLayer]
+    depths: Sequence[IntArray]
+
+    @classmethod
+    def of(cls, plan: TreePlan, drafter: AnyDrafter, root: int, limits: DraftLimits) -> "_Planned":
+        """Draft it."""
+        most = limits.max_depth if plan.depth is None else min(limits.max_depth, plan.depth)
+        noting = _Noting(plan.policy)
+        drafted = draft_tree(noting, drafter, root, attrs.evolve(limits, max_depth=most), SeededChoices(0))
+        return cls(drafted, noting.layers, noting.depths)
+
+    def cut(self, depth: int | None) -> "_Planned | None":
+        """The same without nodes that are deeper; None where that is not simply a part of it.
+
+        So it is where nodes were selected, or a layer was drafted from nodes of many depths.
+        """
+        tree, drafted = self.drafted.tree, self.drafted.drafted
+        by_depth = all((own == place).all() for place, own in enumerate(self.depths))
+        if depth is None or len(tree) < len(drafted) or not by_depth:
+            return None
+        kept, left = (one.keep(np.flatnonzero(one.depths <= depth)) for one in (tree, drafted))
+        return _Planned(Drafted(kept, left), self.layers[:depth], self.depths[:depth])
 
 
 def _check_plans(
@@ -313,13 +345,13 @@ def _check_plans(
             f"plans trees of '{plan.policy.name}', which is no ForestGrower",
         )
         drafted = draft_tree(asked, drafter, told.root, limits, SeededChoices(0))
-        planned, layers = _planned(plan, drafter, told.root, limits)
+        planned = _Planned.of(plan, drafter, told.root, limits)
         with blaming("tree policy", policy, "ends_after"):
-            ended = plan.ended(planning.ends_after(iter(layers)))
+            ended = plan.ended(planning.ends_after(iter(planned.layers)))
         if ended != plan:
-            planned, layers = _planned(ended, drafter, told.root, limits)
-        _require(_same(drafted, planned), policy, "drafts another tree than it plans")
-        planning.drafted(layers if limits.max_depth > 0 and told.root not in limits.ends else None)
+            planned = planned.cut(ended.depth) or _Planned.of(ended, drafter, told.root, limits)
+        _require(_same(drafted, planned.drafted), policy, "drafts another tree than it plans")
+        planning.drafted(planned.layers if limits.max_depth > 0 and told.root not in limits.ends else None)
         for one in (asked, planning):
             _observe(one, told.of(drafted))
 

@@ -231,7 +231,9 @@ class TextTrace:
             _check(found)
         except (SafetensorError, LookupError, ValueError, TypeError, ArithmeticError) as error:
             why = str(error) or type(error).__name__
-            raise ValueError(f"'{file}' is no text of a trace, or not a whole one: {why}") from error
+            raise ValueError(
+                f"'{file}' is no text of a trace, or not a whole one: {why}; delete it and record what is missing"
+            ) from error
         return found
 
 

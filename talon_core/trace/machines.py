@@ -53,6 +53,10 @@ class Apart(Costs):
     here: Costs
     there: Costs
 
+    @property
+    def fixed(self) -> bool:
+        return self.here.fixed and self.there.fixed
+
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         return self.here.verify(nodes, context, batch)
 

@@ -33,8 +33,10 @@ class Unanswered(NamedTuple):
 
     Attributes:
         drafted: of trees that the target waited for: figures are not quite decoding's then.
-        prepared: below outcomes, which cost their time, and below which nothing more was asked. What lies along the
-            text is recorded, so that outcomes that come are not among them.
+        prepared: of what was prepared, outcomes and nodes below them. They were asked at and took their time; below
+            those of which nothing is known nothing more was asked. Nodes on the text are recorded, so that an outcome
+            that comes is among them only where more was asked for than was recorded; nodes below it, beside the text,
+            may be.
     """
 
     drafted: int = 0

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from talon_core.defaults import DEFAULT_PLACE, DEFAULT_SCHEDULE
+from talon_core.engine.ahead.place import check_uses, parse_place
 from talon_core.plugins.parts import check_place, made_schedule
 from talon_core.plugins.registry import Registry
 from talon_core.profiles.profile import Profile
@@ -49,8 +50,9 @@ class SchedulePlan:
 
         Raises:
             LookupError: for an unknown schedule.
-            ValueError: if an option is bad, it is not known what the drafter takes, or what target and drafter cost
-                each other, or the policy, the rule or a schedule cannot be simulated on these traces.
+            ValueError: if an option is bad, the drafter uses nothing of the place where it is to draft, it is not known
+                what the drafter takes, or what target and drafter cost each other, or the policy, the rule or a
+                schedule cannot be simulated on these traces.
             PluginError: if a schedule breaks its contract; the message names it.
         """
         for spec in self.schedules:
@@ -61,6 +63,9 @@ class SchedulePlan:
                     "cached"
                 )
             check_place(self.draft_on, schedule)
+        for trace in traces:
+            drafter = trace["drafter"]
+            check_uses(parse_place(self.draft_on), f"drafter '{drafter['spec']}'", drafter["reads_texts"])
         if self.transfer > 0 and self.drafter is None:
             raise ValueError(
                 f"--transfer is {self.transfer:g}, and it is not said to which machine; name its --drafter-profile"

@@ -1,7 +1,10 @@
 """The file of kept rounds."""
 
+from pathlib import Path
+
 import pytest
 
+from talon_core.bench.results import RESULTS, append
 from talon_core.bench.rounds import ROUNDS, KeptRounds, append_rounds, forget_rounds, read_rounds
 from talon_core.bench.schedule import Unit
 
@@ -47,3 +50,35 @@ def test_a_line_of_something_else_is_refused_in_a_sentence_and_forgotten(tmp_pat
     assert "recursion" not in str(caught.value)
     forget_rounds(tmp_path, set())
     assert (tmp_path / ROUNDS).read_text() == ""
+
+
+def test_rounds_that_are_missing_are_told(kept):
+    measured = {Unit("qa\u2028", prompt, 0, 0) for prompt in range(3)}
+    forget_rounds(kept, measured, methods=1)
+    with pytest.raises(
+        ValueError, match=r"rounds.jsonl' has not the rounds of 3 of 6 measurements; it was changed, so"
+    ):
+        forget_rounds(kept, measured, methods=2)
+    assert prompts(kept) == [0, 1, 2]
+    (kept / ROUNDS).unlink()
+    with pytest.raises(ValueError, match="has not the rounds of 3 of 3 measurements"):
+        forget_rounds(kept, measured, methods=1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_names_the_file(tmp_path):
+    for name, write in ((ROUNDS, append_rounds), (RESULTS, append)):
+        (tmp_path / name).symlink_to("/dev/full")
+        with pytest.raises(OSError, match="No space left on device") as error:
+            write(tmp_path, [Line()])
+        assert error.value.filename == str(tmp_path / name)
+
+
+class Line(KeptRounds):
+    """Something that can be written into either file."""
+
+    def __init__(self):
+        super().__init__("qa", 0, 0, 0, "ngram", [])
+
+    def line(self):
+        return "x\n"

@@ -220,6 +220,11 @@ def test_rounds_are_kept_with_their_trees_and_those_of_an_unfinished_unit_are_de
     ran, _ = bench()
     assert ran.status == 2
     assert "was made with other settings, give another folder: rounds was true and is false" in ran.err
+    rounds = tmp_path / "out" / ROUNDS
+    rounds.write_bytes(rounds.read_bytes()[:-20])
+    ran, _ = bench("--rounds")
+    assert ran.status == 2
+    assert "' has not the rounds of 1 of 12 measurements; it was changed, so give another folder" in ran.err
 
 
 def test_without_being_asked_for_no_rounds_are_kept(bench, tmp_path):

@@ -236,9 +236,12 @@ def test_folders_that_are_no_traces_are_refused(record: Any, talon: Any, tmp_pat
     assert "--jobs is 0" in talon("trace", "replay", str(tmp_path / "out"), "talon", "--jobs", "0").refusal
     text = next((tmp_path / "out" / "texts").iterdir())
     text.write_bytes(text.read_bytes()[:-10])
-    assert (
-        "is no text of a trace, or not a whole one" in talon("trace", "replay", str(tmp_path / "out"), "none").refusal
-    )
+    refusal = talon("trace", "replay", str(tmp_path / "out"), "none").refusal
+    assert "is no text of a trace, or not a whole one: " in refusal
+    assert refusal.endswith("; delete it and record what is missing")
+    text.unlink()
+    assert record().status == 0
+    assert talon("trace", "replay", str(tmp_path / "out"), "none").status == 0
 
 
 def test_a_policy_that_fails_is_named(record: Any, talon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

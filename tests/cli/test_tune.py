@@ -240,6 +240,17 @@ def test_a_place_that_this_machine_has_not_is_refused_unless_it_is_for_another_o
     assert ran.status == 0, ran.err
 
 
+def test_no_drafter_of_texts_is_simulated_on_a_gpu_of_its_own(tune: Any) -> None:
+    shutil.copytree(SHIPPED, "texts")
+    manifest = Path("texts/manifest.json")
+    told = json.loads(manifest.read_text())
+    told["drafter"] |= {"spec": "ngram", "reads_texts": True}
+    manifest.write_text(json.dumps(told))
+    schedule = ("--schedule", "cached", "--shared", "1", "--draft-on", "cuda:0")
+    refusal = tune(*PROFILE, *SMALL, *schedule, folders=("texts",)).refusal
+    assert refusal.startswith("draft_on is cuda:0, and drafter 'ngram' reads nothing but texts, for which it uses no ")
+
+
 @pytest.mark.parametrize("full", ["talon_core.kept.write_whole", "talon_core.tune.picture.write_whole_bytes"])
 def test_a_full_disk_loses_no_search(tune: Any, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     def refuse(*_: object) -> None:

@@ -13,6 +13,7 @@ import torch
 
 import talon_core
 from talon_core import as_generate
+from talon_core.cli.options import resolved
 from talon_core.defaults import AUTO, DEFAULT_POLICY
 from talon_core.plugins.chosen import chosen_schedule
 from talon_core.plugins.parts import Parts, resolve
@@ -226,13 +227,20 @@ def test_a_thread_that_is_asked_for_is_taken_where_the_presets_place_is_not_ther
     assert goes_ahead(loaded(draft_on="thread"))
 
 
-def test_a_place_that_is_asked_for_is_refused_with_the_reason_where_nothing_goes_ahead() -> None:
+@pytest.mark.parametrize("place", ["cpu:4000", "cuda:4000"])
+def test_a_place_that_is_asked_for_and_is_not_there_is_refused_before_a_model_is_looked_for(place: str) -> None:
     kept(PAYS)
-    with pytest.raises(ValueError, match=r"^draft_on is 'cpu:4000', and the schedule drafts .* turn") as no:
-        loaded(draft_on="cpu:4000")
-    assert "has cached:budget=8 on thread, cpu:4000 was asked for, which cannot be used: " in str(no.value)
+    with pytest.raises(ValueError, match=f"^draft_on is {place}, and "):
+        loaded("./no-such-model", draft_on=place)
+    with pytest.raises(ValueError, match=f"^draft_on is {place}, and "):
+        resolved("ngram", "mine", "auto", None, schedule=AUTO, draft_on=place)
+
+
+def test_a_place_that_is_asked_for_is_refused_with_the_reason_where_nothing_goes_ahead() -> None:
     kept({**PAYS, "draft_on": "cpu:1"}, model={"name": "big", "weights_sha256": "0" * 64})
-    with pytest.raises(ValueError, match=r"in turn .*found for a model of other weights, big.*; name one that"):
+    with pytest.raises(
+        ValueError, match=r"in turn .* cpu:1 was asked for, found for a .* other weights, big.*; name one that"
+    ):
         loaded(draft_on="cpu:1")
     kept(NOT)
     with pytest.raises(ValueError, match="no schedule pays: the best would be slower"):

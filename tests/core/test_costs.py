@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from talon_core import Engine, Request, TableTarget
 from talon_core.costs import Costs, MeasuredCosts, UnknownCosts
 from talon_core.policy import SequenceInfo
+from talon_core.profiles.store import find_profile
 from talon_core.rounds import Span
 from talon_core.testing import TableDrafter
+from talon_core.trace.machines import Apart
 from talon_strategies import Match, Talon
 
 TIMES = st.floats(1e-6, 10.0)
@@ -235,10 +237,26 @@ class Fixed(Costs):
         return 0.5
 
 
-@pytest.mark.parametrize("costs", [Fixed(), UnknownCosts()])
-def test_costs_are_fixed_unless_they_are_measured(costs):
-    assert costs.fixed
+def test_costs_that_may_change_are_not_taken_to_be_fixed_where_nobody_says_so():
+    class Changes(Costs):
+        asked = 0
+
+        def verify(self, nodes, context, batch=1):
+            self.asked += 1
+            return 1.0 + nodes * self.asked
+
+        def draft(self, rows, width):
+            return 0.5
+
+    assert not Changes().fixed
     assert not MeasuredCosts().fixed
+
+
+def test_costs_of_which_all_is_known_are_fixed():
+    for costs in (UnknownCosts(), find_profile("h200-llama-3.1-8b")):
+        assert costs.fixed
+        assert Apart(costs, costs).fixed
+        assert not Apart(costs, MeasuredCosts()).fixed
 
 
 def test_trees_of_several_sizes_take_what_each_takes():
@@ -249,14 +267,6 @@ def test_trees_of_several_sizes_take_what_each_takes():
     assert KnownToThree().verify_each(np.array([1, 3, 2]), 10, 4).tolist() == [3.5, 5.5, 4.5]
     assert KnownToThree().verify_each(np.array([1, 4, 2]), 10) is None
     assert MeasuredCosts().verify_each(np.array([1]), 10) is None
-
-
-def test_costs_of_which_a_snapshot_is_another_are_not_fixed():
-    class Changing(Fixed):
-        def snapshot(self):
-            return Fixed()
-
-    assert not Changing().fixed
 
 
 def test_costs_that_are_given_are_those_that_policies_are_told_and_a_sequence_has_some_by_itself():

@@ -163,6 +163,10 @@ def test_truth_has_several_spellings(text, value):
         ("options:budget=", "option 'budget' of tree policy 'options' is ''; it must be a whole number"),
         ("options:rate=much", "option 'rate' of tree policy 'options' is 'much'; it must be a number"),
         ("options:greedy=maybe", "option 'greedy' of tree policy 'options' is 'maybe'; it must be true or false"),
+        (
+            f"options:budget={2**63}",
+            f"option 'budget' of tree policy 'options' is '{2**63}'; it must be a whole number of at most {2**63 - 1}",
+        ),
         ("options:depth=deep", "option 'depth' of tree policy 'options' is 'deep'; it must be a whole number"),
         ("options:budget=1", "tree policy 'options': 'budget' must be >= 2: 1"),
         ("options:rate=3", "tree policy 'options': 'rate' must be <= 1: 3.0"),

@@ -340,8 +340,8 @@ def test_a_prompt_in_parts_is_as_one_that_is_read_at_once(backend: AttentionBack
         for parts in ([[1, 2, 3, 4]], [[1], [2, 3], [4]]):
             executor = executor_for(backend, CPU)
             executor.cache.open(0, 16)
-            for as_trees, ids in enumerate(parts):
-                with executor.reading([0], [len(ids)], as_trees=bool(as_trees)) as (positions, this_pass):
+            for ids in parts:
+                with executor.reading([0], [len(ids)]) as (positions, this_pass):
                     network(executor, torch.tensor([ids]), positions, this_pass)
             found.append(logits(executor, network, {0: (tree, 0)}))
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)

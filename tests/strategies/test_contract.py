@@ -243,6 +243,59 @@ def test_a_policy_may_end_the_trees_that_it_plans_by_what_was_offered():
         check_tree_policy(lambda: Ends(late=1))
 
 
+def test_a_tree_that_ends_early_is_drafted_once(monkeypatch):
+    begun = {"grow": 0, "ends_after": 0}
+
+    @attrs.frozen
+    class Counting(Chain):
+        def grow(self, tree, candidates, choices):
+            begun["grow"] += len(tree) == 1
+            return super().grow(tree, candidates, choices)
+
+        def grow_forest(self, forest, candidates):
+            return super().grow_forest(forest, candidates)
+
+    @attrs.frozen
+    class EndsOnce(Ends):
+        def plan(self):
+            return TreePlan(Counting(3))
+
+        def ends_after(self, layers):
+            begun["ends_after"] += 1
+            return super().ends_after(layers)
+
+    check_tree_policy(EndsOnce, max_examples=20)
+    assert 0 < begun["grow"] <= begun["ends_after"]
+
+
+@pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_tree_that_ends_early_is_selected_from_as_it_is_then(late):
+    @attrs.frozen
+    class LastOnly(Chain):
+        """A chain of which the last token is left out."""
+
+        def finish(self, tree):
+            return tree.keep(np.arange(max(len(tree) - 1, 1)))
+
+        def finish_forest(self, forest):
+            raise AssertionError("nobody asks")
+
+    @attrs.frozen
+    class EndsShorter(Ends):
+        def finish(self, tree):
+            return tree.keep(np.arange(max(len(tree) - 1, 1)))
+
+        def plan(self):
+            return TreePlan(LastOnly(3))
+
+    if not late:
+        check_tree_policy(EndsShorter, max_examples=20)
+    else:
+        with pytest.raises(AssertionError, match="drafts another tree than it plans"):
+            check_tree_policy(lambda: EndsShorter(late=late))
+
+
 @pytest.mark.parametrize(
     ("depth", "ended", "left"), [(None, None, None), (None, 2, 2), (3, 2, 2), (2, 3, 2), (2, None, 2)]
 )

@@ -16,7 +16,7 @@ from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_core.tree import TokenTree
-from talon_strategies import Bastion, CaDDTree, OptTree
+from talon_strategies import Bastion, CaDDTree, OptTree, TalonCost
 from talon_strategies.cost_aware import rates, sizes_up_to
 from talon_tests.prices import Prices
 
@@ -82,6 +82,26 @@ def test_as_long_as_nothing_is_known_passes_cost_nothing(policy, draft, paths, d
     assert paths(draft(served(policy(budget=budget, depth=depth), layers_alone), drafter).tree) == paths(tree)
 
 
+@pytest.mark.parametrize("policy", [CaDDTree, Bastion, TalonCost])
+def test_as_long_as_nothing_is_known_of_passes_no_seconds_are_added_to_them(policy, draft):
+    class Besides(Prices):
+        def verify(self, nodes, context, batch=1):
+            return None
+
+        def besides(self, drafted):
+            return 100.0 if drafted else 1.0
+
+        def beside_layer(self):
+            return 100.0
+
+    drafter, shapes = TableDrafter([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.6, 0.3, 0.1]]), []
+    for costs in (MeasuredCosts(), Besides()):
+        own = served(policy(budget=12), costs)
+        tree = draft(own, drafter).tree
+        shapes.append((tree.tokens.tolist(), own.known.plain, own.known.verifying.tolist(), own.known.drafting))
+    assert shapes[0] == shapes[1]
+
+
 @POLICIES
 def test_layers_of_unknown_price_cost_nothing(policy, draft):
     drafter = TableDrafter([[0.9, 0.1]])
@@ -142,6 +162,21 @@ def test_where_trees_grow_together_prices_are_asked_once_for_each_length_of_text
         draft_trees(wanted, Offers(TableDrafter([[0.7, 0.3]])), faults, MeasuredCosts(), fewest=4)
     assert not faults
     assert [costs.asked.count(context) for context in (40, 50)] == [5, 5]  # of each size
+
+
+@POLICIES
+def test_prices_of_the_latest_lengths_are_kept_where_trees_grow_together(policy, monkeypatch):
+    monkeypatch.setattr("talon_strategies.cost_forests.KEPT", 6)
+    costs, limits, faults = Prices(node=0.1, layer=0.1), DraftLimits(2, max_depth=9), Faults()
+    own = served(policy(budget=5), costs)
+    for first in (40, 43, 46, 40):  # the last ones are asked for once more
+        contexts = range(first, first + 4)
+        wanted = [Wanted(slot, own, 0, limits, SeededChoices(0), context) for slot, context in enumerate(contexts)]
+        draft_trees(wanted, Offers(TableDrafter([[0.7, 0.3]])), faults, MeasuredCosts(), fewest=4)
+        assert len(own.forests.prices) <= 6
+    assert not faults
+    times = [costs.asked.count(context) // 5 for context in range(40, 50)]  # each asks for five sizes
+    assert times == [2, 2, 2, 2, 1, 1, 1, 1, 1, 1]
 
 
 @POLICIES

@@ -255,3 +255,21 @@ def test_a_tree_that_is_drafted_again_does_not_change_when_prices_are_asked_for(
         sure.append(asked)
     assert sure[0] == sure[1]
     assert 1 < sum(sure[0]) < 12
+
+
+@pytest.mark.parametrize("stand", [1, 2, 3, 8])
+@pytest.mark.parametrize("policy", [CaDDTree, TalonCost])
+def test_prices_stand_for_one_round_more_each_time_they_are_asked_for(policy, stand, draft, monkeypatch):
+    monkeypatch.setattr(policy, "stand", stand)
+    costs, drafter, asked = Prices(node=0.001, layer=0.001), TableDrafter([[0.9, 0.1]]), []
+    own = served(policy(), costs)
+    for number in range(60):
+        costs.asked.clear()
+        drafted = draft(own, drafter)
+        asked += [number] * (len(costs.asked) > 2)  # besides what a layer asks
+        own.observe(round_of(drafted, accepted=1))
+    expected, stands = [0], 1
+    while expected[-1] + stands < 60:
+        expected.append(expected[-1] + stands)
+        stands = min(stands + 1, stand)
+    assert asked == expected

@@ -13,6 +13,10 @@ class Prices(Costs):
     layer: float | None = 0.0
     asked: list[int] = attrs.field(factory=list)
 
+    @property
+    def fixed(self):
+        return True
+
     def verify(self, nodes, context, batch=1):
         self.asked.append(context)
         return 1.0 + self.node * (nodes - 1)

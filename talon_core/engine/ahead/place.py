@@ -82,3 +82,21 @@ def check_usable(place: Place | None) -> None:
             f"{asked}, and this process may use {count} GPU{'s' * (count != 1)}; "
             + (f"take cuda:{count - 1} at most" if count else "draft on a thread or cpu:1")
         )
+
+
+def check_uses(place: Place | None, drafter: str, reads_texts: bool) -> None:
+    """Refuse a GPU for a drafter that runs nothing there.
+
+    Args:
+        place: of the process; None for a thread.
+        drafter: how an error calls it.
+        reads_texts: as its options say.
+
+    Raises:
+        ValueError: if it reads nothing but texts.
+    """
+    if place is not None and place.device == "cuda" and reads_texts:
+        raise ValueError(
+            f"draft_on is cuda:{place.number}, and {drafter} reads nothing but texts, for which it uses no GPU; draft "
+            "on a thread or cpu:1"
+        )

@@ -58,6 +58,17 @@ def test_it_is_refused_before_a_model_is_looked_for_and_a_process_is_started(
         Decoder(TableTarget(np.eye(3)), Match(), Chain(), Ngram(), schedule=Cached(), draft_on=place)
 
 
+def test_a_drafter_of_texts_is_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 1)
+    sentence = r"^draft_on is cuda:0, and drafter 'ngram' .* reads nothing but texts, for which it uses no GPU; "
+    with pytest.raises(ValueError, match=sentence):
+        talon_core.load("./no-such-model", drafter="ngram", policy="chain", schedule="cached", draft_on="cuda:0")
+    with pytest.raises(ValueError, match=sentence):
+        Decoder(TableTarget(np.eye(3)), Match(), Chain(), Ngram(), schedule=Cached(), draft_on="cuda:0")
+    with pytest.raises(ValueError, match=r"^.*no-such-model"):  # a network is not, and the model is looked for
+        talon_core.load("./no-such-model", drafter="eagle3", policy="chain", schedule="cached", draft_on="cuda:0")
+
+
 def test_counting_gpus_makes_no_context() -> None:
     if torch.cuda.is_initialized():
         pytest.skip("a test before has made one")
