@@ -8,17 +8,19 @@ from talon_core.trace.replay import Totals
 Text = TypeVar("Text")
 """However a text is named."""
 
-ONE_IN, FEWEST = 16, 3
+ONE_IN, FEWEST = 16, 2
 """On which texts the time is taken: one in so many, and at least so many."""
 
 
 def to_be_timed(texts: Sequence[Text]) -> list[Text]:
     """The texts on which the time is taken, of some in the order of `Trace.texts`: the same ones at any time.
 
-    They stand evenly among these, and so they are of different sets.
+    They stand almost evenly among these, each one place farther than that: so they are of different sets, and dealt out
+    to different processes.
     """
     count = min(max(FEWEST, -(-len(texts) // ONE_IN)), len(texts))
-    return [texts[place * len(texts) // count] for place in range(count)]
+    apart = len(texts) / max(1, count)
+    return [texts[int(place * apart) + place % int(apart)] for place in range(count)]
 
 
 def with_own_time(totals: Sequence[Totals]) -> list[Totals]:
