@@ -9,7 +9,7 @@ import attrs
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import usable_cores
-from talon_core.trace.asking import rows_of
+from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, BestTrees, best_trees
@@ -176,7 +176,7 @@ def tried_on(
 
 def _along(trace: Trace, methods: Sequence[Method], text: TextTrace, done: Sequence[Done]) -> list[Along]:
     """How the offers of each method's drafter lie along a text."""
-    new, deepest = text.ids[text.prompt_tokens :].tolist(), max(one.deepest for one in done)
+    deepest = max(one.deepest for one in done)
     offers: list[tuple[DrafterSpec | None, Along]] = []  # drafters cannot be hashed
     for drafter in (method.drafter for method in methods):
         if any(known == drafter for known, _ in offers):
@@ -185,5 +185,5 @@ def _along(trace: Trace, methods: Sequence[Method], text: TextTrace, done: Seque
             assert text.ranks is not None
             offers.append((None, Along(text.ranks)))
         else:
-            offers.append((drafter, Along.of(rows_of(drafter, text, trace, deepest), new)))
+            offers.append((drafter, along_of(drafter, text, trace, deepest)))
     return [next(own for drafter, own in offers if drafter == method.drafter) for method in methods]
