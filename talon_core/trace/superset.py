@@ -127,11 +127,7 @@ class OnText(TreePolicy):
     candidates: int
     depth: int
     ahead: Ahead = attrs.field(eq=False)
-
-    @property
-    def budget(self) -> int:
-        """A node a layer, and one more, so that drafting does not end with the last of them."""
-        return 2 + self.depth
+    budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: 2 + self.depth, takes_self=True))
 
     def width(self, tree: TokenTree) -> int:
         return self.candidates
