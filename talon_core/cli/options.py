@@ -60,6 +60,10 @@ OtherMachine = Annotated[
     bool,
     typer.Option("--other-machine", help="Take a profile of another machine, model or drafter: it is meant."),
 ]
+TimeAll = Annotated[
+    bool,
+    typer.Option("--time-all", help="With --profile: measure what policies themselves take on all texts."),
+]
 
 
 def number(text: str | float) -> float:
@@ -143,8 +147,10 @@ __all__ = [
     "Rule",
     "Schedule",
     "Temperature",
+    "TimeAll",
     "TrustRemoteCode",
     "check_seed",
+    "check_time_all",
     "number",
     "processes",
     "resolved",
@@ -191,6 +197,16 @@ def check_seed(seed: int | None) -> None:
     """
     if seed is not None and seed < 0:
         raise ValueError(f"--seed is {seed}; it must be 0 or more")
+
+
+def check_time_all(time_all: bool, profile: str | None) -> None:
+    """Refuse `--time-all` where no time is taken.
+
+    Raises:
+        ValueError: if there is no profile.
+    """
+    if time_all and profile is None:
+        raise ValueError("--time-all is given without --profile; it says on which texts the time of policies is taken")
 
 
 def processes(jobs: int | None) -> int:

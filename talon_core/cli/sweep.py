@@ -42,6 +42,7 @@ def sweep(
     ] = False,
     profile: opts.Profile = None,
     other_machine: opts.OtherMachine = False,
+    time_all: opts.TimeAll = False,
     as_json: opts.Json = False,
 ) -> None:
     """Try many methods on many traces, in parallel, and keep what comes of each text.
@@ -53,6 +54,7 @@ def sweep(
     from talon_core.trace.processes import in_processes
     from talon_core.trace.sweep import Sweep, summaries
 
+    opts.check_time_all(time_all, profile)
     count = opts.processes(jobs)
     check_folder(out, "--out")
     if jobs is not None and ray:
@@ -61,7 +63,7 @@ def sweep(
     if profile is not None:
         costs = costs_for(profile, [read_trace(folder) for folder in traces], other_machine)
         told = costs.fingerprint
-    wanted = Sweep(traces, methods, costs, told)
+    wanted = Sweep(traces, methods, costs, told, time_all)
     executor = on_ray() if ray else in_processes(count)
     with if_interrupted(GOES_ON.format(out)), progress("sweeping", "lines") as report:
         lines = wanted.run(out, executor, report)
@@ -94,6 +96,8 @@ def _show(title: str, found: Sequence["Summary"]) -> None:
     predicted = all(one.totals.predicted_seconds is not None for one in found)
     if predicted:
         table.add_column("tokens/s", justify="right")
+        table.add_column("timed", justify="right")
+        table.caption = f"{CAPTION}; timed: texts on which the policy's own time was taken"
     by_name = {(one.method, one.set): one for one in found}
     for one in found:
         if one.set is not None:
@@ -106,6 +110,6 @@ def _show(title: str, found: Sequence["Summary"]) -> None:
             *(of_sets if len(sets) > 1 else ()),
             f"{totals.nodes_verified / totals.target_passes:.1f}",
             "" if one.share is None else f"{100 * one.share:.0f} %",
-            *([f"{totals.predicted_tokens_per_second:.1f}"] if predicted else []),
+            *([f"{totals.predicted_tokens_per_second:.1f}", str(totals.timed_texts)] if predicted else []),
         )
     wide_stdout().print(table)

@@ -179,32 +179,37 @@ def replay(
     jobs: opts.Jobs = None,
     profile: opts.Profile = None,
     other_machine: opts.OtherMachine = False,
+    time_all: opts.TimeAll = False,
     as_json: opts.Json = False,
 ) -> None:
     """Try policies on a trace: the rounds that decoding would have had, without either model.
 
-    With a profile of talon profile it is predicted how many tokens a second that would be.
+    With a profile of talon profile it is predicted how many tokens a second that would be. What a policy itself takes
+    is a part of it; where it can be tried on many texts at once, that is measured on some of them.
     """
+    opts.check_time_all(time_all, profile)
     from talon_core.trace.folder import read_trace
 
     count = opts.processes(jobs)
     found = read_trace(folder)
     costs = None if profile is None else costs_for(profile, [found], other_machine)
-    answer = _replay(found, methods, count, costs)
+    answer = _replay(found, methods, count, costs, time_all)
     if as_json:
         print_json(answer.as_dict())
     else:
         _show(answer)
 
 
-def _replay(trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Profile | None" = None) -> "Answer":
+def _replay(
+    trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Profile | None" = None, time_all: bool = False
+) -> "Answer":
     """Try methods, and say on stderr what the trace lacks."""
     from talon_core.trace.methods import parse_methods
     from talon_core.trace.run import replayed
 
     chosen = parse_methods(methods, trace, load_registry())
     with if_interrupted("the trace is as it was"), progress("replaying", "texts") as report:
-        answer = replayed(trace, chosen, jobs, report, costs)
+        answer = replayed(trace, chosen, jobs, report, costs, time_all)
     if answer.missing:
         note(f"{answer.missing} texts of the trace are not there, and are left out; talon trace record goes on with it")
     outside = [one["method"] for one in answer.as_dict()["methods"] if one["outside"]]
@@ -221,7 +226,10 @@ def _show(answer: "Answer") -> None:
     predicted = [one.totals.predicted_tokens_per_second for one in answer.tried]
     if None not in predicted:
         table.add_column("tokens/s", justify="right")
-        table.caption = f"{BELOW}; tokens/s: predicted by the profile"
+        table.caption = (
+            f"{BELOW}; tokens/s: predicted by the profile; timed: texts on which the policy's time was taken"
+        )
+        table.add_column("timed", justify="right")
     for one in answer.tried:
         totals, best = one.totals, one.oracle
         table.add_row(
@@ -233,6 +241,6 @@ def _show(answer: "Answer") -> None:
             str(totals.outside),
             f"{best.by_the_laws:.3f}",
             f"{best.in_hindsight:.3f}",
-            *([] if None in predicted else [f"{totals.predicted_tokens_per_second:.1f}"]),
+            *([] if None in predicted else [f"{totals.predicted_tokens_per_second:.1f}", str(totals.timed_texts)]),
         )
     wide_stdout().print(table)

@@ -207,22 +207,23 @@ def draft_tree(
     choices: Choices,
     measured: MeasuredCosts | None = None,
     offers: Callable[[Drafter], Offers] = Offers,
+    now: Callable[[], float] = perf_counter,
 ) -> Drafted:
     """`draft_trees` for a single sequence, in slot 0.
 
     Raises:
         PluginError: if the policy or the drafter breaks its contract; the message names it.
     """
-    own, asking = Growing(policy, root, limits), offers(drafter)
+    own, asking = Growing(policy, root, limits, now), offers(drafter)
     passes, layers = 0, []
     while len(own.frontier):
         frontier, width = own.frontier, own.width()
         if not width:
             break
         asked = Frontier(0, own.tree, frontier, width)
-        started = perf_counter()
+        started = now()
         (offered,), count = asking.ask([asked], [own.shown_draws])
-        layers.append(Span("draft", started, perf_counter()))
+        layers.append(Span("draft", started, now()))
         passes += count
         if measured is not None and asking.is_a_layer:
             measured.drafted(len(frontier), width, layers[-1].seconds)

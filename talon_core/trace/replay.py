@@ -1,6 +1,7 @@
 """Trying policies on a trace: the rounds that they would have had, without either model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
 from typing import Any
 
 import attrs
@@ -54,12 +55,14 @@ class Replayed:
         rounds: as decoding would have had them; `spans` of the drafter and the target are there where costs are known.
         outside: questions that the trace does not answer.
         seconds: that decoding it would take, the reading of the prompt included; None where no costs are known.
+        policy_seconds: of these the policy's own, as it took them here; None where they are left out.
     """
 
     text: TextTrace
     rounds: Sequence[Round]
     outside: int
     seconds: float | None = None
+    policy_seconds: float | None = None
 
 
 @attrs.frozen
@@ -74,6 +77,8 @@ class Totals:
         largest_tree: nodes of the largest.
         outside: questions that the trace does not answer; where there are any, the figures are not decoding's.
         predicted_seconds: that decoding would take; None where no costs are known.
+        policy_seconds: of these the policy's own; None where they are left out.
+        timed_texts: texts on which these were taken; on the others they are what a round of those took in the mean.
     """
 
     new_tokens: int
@@ -83,6 +88,8 @@ class Totals:
     largest_tree: int
     outside: int
     predicted_seconds: float | None = None
+    policy_seconds: float | None = None
+    timed_texts: int = 0
 
     @classmethod
     def of(cls, replayed: Replayed) -> "Totals":
@@ -96,6 +103,8 @@ class Totals:
             largest_tree=max(len(one.tree) for one in rounds),
             outside=replayed.outside,
             predicted_seconds=replayed.seconds,
+            policy_seconds=replayed.policy_seconds,
+            timed_texts=int(replayed.policy_seconds is not None),
         )
 
     @classmethod
@@ -103,9 +112,17 @@ class Totals:
         """On several texts, at least one."""
         by_field = zip(*map(attrs.astuple, totals), strict=True)
         fields: Any = attrs.fields(cls)
-        others: dict[str, Any] = {"largest_tree": max, "predicted_seconds": _sum_of_known}
+        seconds = dict.fromkeys(("predicted_seconds", "policy_seconds"), _sum_of_known)
+        others: dict[str, Any] = {"largest_tree": max, **seconds}
         together = {field.name: others.get(field.name, sum) for field in fields}
         return cls(*(together[field.name](values) for field, values in zip(fields, by_field, strict=True)))
+
+    def taking(self, policy_seconds: float) -> "Totals":
+        """The same with seconds of the policy's own, where they were left out."""
+        assert self.predicted_seconds is not None
+        assert self.policy_seconds is None
+        seconds = self.predicted_seconds + policy_seconds
+        return attrs.evolve(self, predicted_seconds=seconds, policy_seconds=policy_seconds)
 
     @property
     def mean_accepted_tokens(self) -> float:
@@ -132,14 +149,27 @@ class Replay:
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
         timed: add what policies, and drafters of texts, take here and now. Without it, the time of a policy is left out
             and that of such a drafter is by the costs, so that the same question has the same answer at any time.
+        now: the clock, in seconds.
     """
 
-    def __init__(self, trace: Trace, costs: Costs | None = None, timed: bool = True) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        costs: Costs | None = None,
+        timed: bool = True,
+        now: Callable[[], float] = perf_counter,
+    ) -> None:
         self.trace = trace
         self.costs = costs
         self.timed = timed
+        self.now = now
         self.temperature = float(trace["settings"]["temperature"])
         self._target = TextTarget(trace["target"]["vocab_size"])
+
+    @property
+    def adds_own_time(self) -> bool:
+        """Whether what policies take here is a part of what is predicted."""
+        return self.timed and self.costs is not None
 
     def check(self, method: Method) -> None:
         """Refuse a method that cannot be tried on this trace.
@@ -267,8 +297,10 @@ class _Text:
             if done < len(self._new):
                 self._source.commit(round_)
             tell(self._policy, round_)
-        spans = (span for round_ in rounds for span in round_.spans)
-        return Replayed(self._text, rounds, self.outside, seconds_of(self._replay.costs, self._text, spans))
+        spans = [span for round_ in rounds for span in round_.spans]
+        replay = self._replay
+        own = sum(span.seconds for span in spans if span.part == "policy") if replay.adds_own_time else None
+        return Replayed(self._text, rounds, self.outside, seconds_of(replay.costs, self._text, spans), own)
 
     def _round(self, done: int) -> Round:
         """The round that begins after so many new tokens."""
@@ -279,7 +311,8 @@ class _Text:
         drafter = self._source.drafter
         depth = checked_depth(drafter, drafter)
         limits = DraftLimits(self._vocab_size, left if depth is None else min(left, depth), self._eos)
-        drafted = draft_tree(self._policy, drafter, root, limits, self._policy_choices, layers, self._source.offers)
+        drawing, offers, now = self._policy_choices, self._source.offers, self._replay.now
+        drafted = draft_tree(self._policy, drafter, root, limits, drawing, layers, offers, now)
         path = self._path(drafted, done)
         return Round(
             tree=drafted.tree.without_laws(),

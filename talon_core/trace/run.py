@@ -1,6 +1,6 @@
 """Methods on all texts of a trace, in several processes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -9,10 +9,11 @@ import attrs
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import usable_cores
-from talon_core.trace.asking import rows_of
+from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, BestTrees, best_trees
+from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import in_processes
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.trying import Done, Trying
@@ -77,7 +78,7 @@ def _totals(totals: Totals) -> dict[str, Any]:
     """The fields by name; what is predicted only where it is."""
     found = attrs.asdict(totals)
     if totals.predicted_seconds is None:
-        del found["predicted_seconds"]
+        del found["predicted_seconds"], found["policy_seconds"], found["timed_texts"]
     else:
         found["predicted_tokens_per_second"] = totals.predicted_tokens_per_second
     return found
@@ -89,6 +90,7 @@ def replayed(
     jobs: int | None = None,
     report: Callable[[int, int], None] = lambda done, all_: None,
     costs: Costs | None = None,
+    time_all: bool = False,
 ) -> Answer:
     """Try methods on every text of a trace that is there.
 
@@ -99,6 +101,8 @@ def replayed(
             loaded, whose threads a fork does not have.
         report: called with the number of texts that are done and of all.
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
+        time_all: with costs, take the policies' own time on all texts and not on some, which takes several times as
+            long.
 
     Raises:
         ValueError: if a method cannot be tried on this trace, it has no texts, or a file of it is none.
@@ -113,10 +117,11 @@ def replayed(
     report(0, len(texts))
     workers = min(jobs or usable_cores(), len(texts))
     shards = dealt(texts, workers)
+    timed = texts if time_all else to_be_timed(texts)
     found: dict[tuple[str, int], list[tuple[Totals, Along]]] = {}
 
     def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along]]]:
-        return tried_on(replay, methods, shard)
+        return tried_on(replay, methods, shard, timed)
 
     for place, own in in_processes(workers)(work, shards):
         found |= zip(shards[place], own, strict=True)
@@ -124,7 +129,7 @@ def replayed(
     of_texts = [found[text] for text in texts]
     tried, along = [], {}
     for method, each in zip(methods, zip(*of_texts, strict=True), strict=True):
-        totals = Totals.all_of(own for own, _ in each)
+        totals = Totals.all_of(with_own_time([own for own, _ in each]))
         along[method.name] = [offers for _, offers in each]
         tried.append(Tried(method, totals, best_trees(along[method.name], totals.largest_tree)))
     first = next((method for method in methods if method.drafter is None), methods[0])
@@ -139,7 +144,10 @@ def dealt(texts: Sequence[Text], workers: int) -> list[list[Text]]:
 
 
 def tried_on(
-    replay: Replay, methods: Sequence[Method], texts: Sequence[tuple[str, int]]
+    replay: Replay,
+    methods: Sequence[Method],
+    texts: Sequence[tuple[str, int]],
+    timed: Collection[tuple[str, int]],
 ) -> list[list[tuple[Totals, Along]]]:
     """Try methods on some texts.
 
@@ -147,16 +155,18 @@ def tried_on(
         replay: of the trace that they are in.
         methods: at least one; each has passed `Replay.check`.
         texts: each by its prompt set and the prompt's index in it.
+        timed: texts on which the policies' own time is taken; those of others as well where nothing is saved by it.
 
     Returns:
-        For each text, what each method did, and how the offers of its drafter lie along the text.
+        For each text, what each method did, without the policy's own time where it was not taken, and how the offers
+        of its drafter lie along the text.
 
     Raises:
         ValueError: if a text's file is none.
         PluginError: if a plugin breaks its contract; the message names it.
     """
     read = [replay.trace.text(*one) for one in texts]
-    trying = Trying(replay, read)
+    trying = Trying(replay, read, [place for place, text in enumerate(texts) if text in timed])
     by_text = zip(*(trying.done(method) for method in methods), strict=True)
     return [
         [(one.totals, along) for one, along in zip(done, _along(replay.trace, methods, text, done), strict=True)]
@@ -166,7 +176,7 @@ def tried_on(
 
 def _along(trace: Trace, methods: Sequence[Method], text: TextTrace, done: Sequence[Done]) -> list[Along]:
     """How the offers of each method's drafter lie along a text."""
-    new, deepest = text.ids[text.prompt_tokens :].tolist(), max(one.deepest for one in done)
+    deepest = max(one.deepest for one in done)
     offers: list[tuple[DrafterSpec | None, Along]] = []  # drafters cannot be hashed
     for drafter in (method.drafter for method in methods):
         if any(known == drafter for known, _ in offers):
@@ -175,5 +185,5 @@ def _along(trace: Trace, methods: Sequence[Method], text: TextTrace, done: Seque
             assert text.ranks is not None
             offers.append((None, Along(text.ranks)))
         else:
-            offers.append((drafter, Along.of(rows_of(drafter, text, trace, deepest), new)))
+            offers.append((drafter, along_of(drafter, text, trace, deepest)))
     return [next(own for drafter, own in offers if drafter == method.drafter) for method in methods]

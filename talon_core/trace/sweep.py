@@ -23,6 +23,7 @@ from talon_core.plugins.specs import spelled
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
 from talon_core.trace.oracle import Along
+from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import Executor
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.run import tried_on
@@ -109,7 +110,8 @@ class Line:
 
 def _totals(data: Any) -> Totals:
     counts = {field.name: records.whole for field in attrs.fields(Totals)}
-    found: Totals = records.make(Totals, data, {**counts, "predicted_seconds": records.maybe(records.amount)})
+    seconds = dict.fromkeys(("predicted_seconds", "policy_seconds"), records.maybe(records.amount))
+    found: Totals = records.make(Totals, data, {**counts, **seconds})
     return found
 
 
@@ -155,15 +157,17 @@ class Work:
 
     Args:
         costs: what passes take; None if nobody wants to know.
+        time_all: with costs, take the policies' own time on all texts of a unit and not on some.
     """
 
-    def __init__(self, costs: Costs | None = None) -> None:
+    def __init__(self, costs: Costs | None = None, time_all: bool = False) -> None:
         self.costs = costs
+        self.time_all = time_all
         self._traces: dict[Path, Trace] = {}
         self._methods: dict[tuple[Path, str], Method] = {}
 
     def __reduce__(self) -> Any:
-        return Work, (self.costs,)
+        return Work, (self.costs, self.time_all)
 
     def __call__(self, unit: Unit) -> list[list[tuple[Totals, Passes]]]:
         """What came of the methods, text by text."""
@@ -174,17 +178,18 @@ class Work:
         for spec, method in zip(missing, parse_methods(missing, trace, load_registry()), strict=True):
             self._methods[unit.folder, spec] = method
         methods = [self._methods[unit.folder, spec] for spec in unit.methods]
-        tried = tried_on(Replay(trace, self.costs), methods, unit.texts)
-        return [
-            [(own, _passes_of(method, along)) for method, (own, along) in zip(methods, of_text, strict=True)]
-            for of_text in tried
-        ]
+        timed = unit.texts if self.time_all else to_be_timed(unit.texts)
+        tried = tried_on(Replay(trace, self.costs), methods, unit.texts, timed)
+        by_method = zip(methods, zip(*tried, strict=True), strict=True)
+        found = [_with_passes(method, each) for method, each in by_method]
+        return [list(of_text) for of_text in zip(*found, strict=True)]
 
 
-def _passes_of(method: Method, along: Along) -> Passes:
-    """With the best trees of as many nodes as a method may have."""
+def _with_passes(method: Method, each: Sequence[tuple[Totals, Along]]) -> list[tuple[Totals, Passes]]:
+    """What came of a method, text by text, and with the best trees of as many nodes as it may have."""
     nodes = 1 if method.policy is None else method.policy.budget
-    return Passes(nodes, along.in_hindsight(nodes), along.by_the_laws(nodes))
+    passes = [Passes(nodes, along.in_hindsight(nodes), along.by_the_laws(nodes)) for _, along in each]
+    return list(zip(with_own_time([own for own, _ in each]), passes, strict=True))
 
 
 class Sweep:
@@ -195,6 +200,7 @@ class Sweep:
         patterns: of methods; see `expanded`.
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
         profile: tells these costs from others.
+        time_all: with costs, take the policies' own time on every text. A line that lacks it is worked out again.
 
     Raises:
         ValueError: if a method is unknown, given twice or cannot be tried on one of the traces, or a trace is given
@@ -207,6 +213,7 @@ class Sweep:
         patterns: Sequence[str],
         costs: Costs | None = None,
         profile: str | None = None,
+        time_all: bool = False,
     ) -> None:
         registry = load_registry()  # as whoever works does, in another process or on another machine
         self.traces = [read_trace(folder.absolute()) for folder in folders]
@@ -218,7 +225,7 @@ class Sweep:
             if not trace.texts():
                 raise ValueError(f"no text of the trace in '{trace.folder}' is there")
         self.methods = [spec for pattern in patterns for spec in expanded(pattern)]
-        self._work, self._profile = Work(costs), profile
+        self._work, self._profile = Work(costs, time_all), profile
         self._code: dict[str, str] = {}
         for trace in self.traces:
             replay = Replay(trace)
@@ -263,7 +270,7 @@ class Sweep:
         with alone(folder / LOCK, f"another sweep is writing into '{folder}'; wait for it, or give another folder"):
             lines = _opened(folder)
             wanted = {*self.keys}
-            known = {line.key: line for line in lines if line.key in wanted}
+            known = {line.key: line for line in lines if line.key in wanted and self._suffices(line)}
             report(len(known), len(wanted))
             units = [*self._units({*known})]
             results = folder / RESULTS
@@ -275,6 +282,9 @@ class Sweep:
                     known |= {line.key: line for line in made}
                     report(len(known), len(wanted))
         return [known[key] for key in self.keys]
+
+    def _suffices(self, line: Line) -> bool:
+        return not (self._work.time_all and self._work.costs) or line.totals.timed_texts == 1
 
     def _units(self, done: set[tuple[Any, ...]]) -> Iterator[Unit]:
         for trace in self.traces:
@@ -395,7 +405,7 @@ class Summary:
         """It as plain data, as `talon trace sweep --json` prints it."""
         totals = attrs.asdict(self.totals)
         if self.totals.predicted_seconds is None:
-            del totals["predicted_seconds"]
+            del totals["predicted_seconds"], totals["policy_seconds"], totals["timed_texts"]
         else:
             totals["predicted_tokens_per_second"] = self.totals.predicted_tokens_per_second
         return {

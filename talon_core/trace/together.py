@@ -307,7 +307,8 @@ def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | 
     """A method on several texts; None where it has to be tried on each by itself.
 
     It has to where the policy draws, has no way to choose for many trees nor to plan, where a text is drafted for by a
-    drafter that is asked again, where the rule tests probabilities, and where the policy's own time is wanted.
+    drafter that is asked again, and where the rule tests probabilities. The policy's own time is left out, see
+    `talon_core.trace.trying`.
 
     Args:
         replay: of the trace.
@@ -318,7 +319,7 @@ def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | 
         PluginError: if the policy breaks its contract; the message names it.
         ValueError: if a text was changed since it was recorded.
     """
-    if method.drafter is not None or not replay.follows(method.rule) or (replay.costs is not None and replay.timed):
+    if method.drafter is not None or not replay.follows(method.rule):
         return None
     policies = [replay.begun(method, text) for text in texts.texts]
     most = NoDrafter.max_depth if method.policy is None else replay.trace["drafter"]["max_depth"]

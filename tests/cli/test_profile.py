@@ -139,7 +139,9 @@ def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
     replay = ("trace", "replay", folder, "chain:length=2", "none", "--jobs", "1")
     for method in talon(*replay, "--profile", "mine", "--json").answer["methods"]:
         assert method["predicted_tokens_per_second"] == method["new_tokens"] / method["predicted_seconds"] > 0
+        assert method["timed_texts"] == 1
     assert "predicted" in talon(*replay, "--profile", "mine").out
+    assert "--time-all is given without --profile" in talon(*replay, "--time-all").refusal
     assert "predicted" not in talon(*replay).out
     refusal = talon(*replay, "--profile", "a100-qwen3-32b").refusal
     assert "is of another machine, model or drafter" in refusal

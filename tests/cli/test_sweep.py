@@ -194,6 +194,8 @@ def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
     ran = swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine", "--json")
     assert ran.status == 0, ran.err
     assert all(row["predicted_tokens_per_second"] > 0 for row in ran.answer["rows"])
+    assert {row["timed_texts"] for row in ran.answer["rows"]} == {row["texts"] for row in ran.answer["rows"]}
+    assert "timed" in swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine").out
     assert all("predicted_seconds" not in row for row in swept("chain", "none", "--json").answer["rows"])
     assert "is of another" in swept("chain", "--profile", "h100-llama-3.1-8b").refusal
 
@@ -210,6 +212,7 @@ def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
         (["chain", "--jobs", "2", "--ray"], "--jobs is 2 and --ray is given"),
         (["chain", "--trace", str(SHIPPED)], "are the same trace; give one"),
         (["chain", "--profile", "nowhere"], "no profile 'nowhere'"),
+        (["chain", "--time-all"], "--time-all is given without --profile"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_written(

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from talon_core import Candidates, Growth, TokenTree, TreePolicy
 from talon_core.choices import Choices
+from talon_core.plugins.parts import built
+from talon_core.plugins.registry import load_registry
+from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace.asking import along_of, rows_of
 from talon_core.trace.columns import NO_ROW, Rows
-from talon_core.trace.folder import Trace
+from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.oracle import Along, best_trees
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_strategies import Match
@@ -104,3 +108,16 @@ def test_of_equals_only_as_many_are_taken_as_there_is_room_for() -> None:
     )
     ranks = {token: Along.of(rows, [token, 0]).ranks[0] for token in (4, 5, 6, 7)}
     assert ranks == {4: (0,), 5: (1,), 6: (2,), 7: ()}
+
+
+@pytest.mark.parametrize("depth", [1, 4, 12])
+@pytest.mark.parametrize("drafter", ["ngram", "pld"])
+def test_a_drafter_of_texts_is_asked_no_more_than_the_ranks_need(drafter: str, depth: int) -> None:
+    shipped, found = read_trace(SHIPPED), 0
+    spec = built(load_registry(), "drafter", drafter)
+    for text in shipped:
+        rows = rows_of(spec, text, shipped, depth)
+        along = along_of(spec, text, shipped, depth)
+        assert along == Along.of(rows, text.ids[text.prompt_tokens :].tolist())
+        found += sum(map(len, along.ranks))
+    assert found > 4

@@ -261,8 +261,6 @@ def test_policies_that_remember_and_methods_that_need_more_are_tried_text_by_tex
     registry, texts = load_registry(), SeveralTexts([*trace])
     for spec in ONE_BY_ONE:
         assert together(Replay(trace), parse_method(spec, trace, registry), texts) is None
-    talon = parse_method("talon", trace, registry)
-    assert together(Replay(trace, Prices()), talon, texts) is None  # the policy's own time is wanted
     assert together(Replay(trace), parse_method("ngram/talon", trace, registry), texts) is None
     for spec in ("talon", *ONE_BY_ONE):
         method = parse_method(spec, trace, registry)

@@ -1,0 +1,157 @@
+"""A policy's own time is a part of what a replay predicts, also where it is taken on some of the texts alone."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import pytest
+
+from talon_core import TokenTree
+from talon_core.costs import Costs
+from talon_core.forest import Forest
+from talon_core.plugins.registry import load_registry
+from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace.folder import Trace, read_trace
+from talon_core.trace.methods import parse_method, parse_methods
+from talon_core.trace.own_time import to_be_timed, with_own_time
+from talon_core.trace.processes import one_by_one
+from talon_core.trace.replay import Method, Replay, Totals
+from talon_core.trace.run import Answer, replayed, tried_on
+from talon_core.trace.sweep import Line, Sweep
+from talon_core.tree import IntArray
+from talon_strategies import Match, Talon
+
+TOGETHER = ("none", "chain:length=4", "talon:budget=16", "eagle2:budget=12", "svip", "gammatune", "bandit", "caddtree")
+ONE_BY_ONE = ("talon-cost", "ngram/talon:budget=8")
+
+
+class Prices(Costs):
+    """Made-up prices, which a longer text raises."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 0.02 + 0.0001 * context + 0.001 * nodes
+
+    def draft(self, rows: int, width: int) -> float:
+        return 0.002 + 0.0002 * rows
+
+
+@attrs.define
+class Clock:
+    """Stands still but where it is set forward.
+
+    Attributes:
+        seconds: what it shows.
+    """
+
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@attrs.frozen
+class Slow(Talon):
+    """Takes a quarter of a second for each tree, and much longer for many at once."""
+
+    name = "slow"
+    clock: Clock = attrs.field(factory=Clock, eq=False)
+
+    def finish(self, tree: TokenTree) -> TokenTree:
+        self.clock.seconds += 0.25
+        return super().finish(tree)
+
+    def finish_forest(self, forest: Forest) -> IntArray | None:
+        self.clock.seconds += 1000.0
+        return super().finish_forest(forest)
+
+
+def tried(trace: Trace, policy: Slow, timed: Sequence[int]) -> list[Totals]:
+    """A policy on all texts, where time is taken on some."""
+    texts, replay = trace.texts(), Replay(trace, Prices(), now=policy.clock)
+    found = tried_on(replay, [Method("slow", policy, Match())], texts, [texts[place] for place in timed])
+    return [totals for ((totals, _),) in found]
+
+
+@pytest.mark.parametrize("timed", [[0], [2], [0, 3]])
+def test_it_is_exact_where_each_round_takes_the_policy_as_long(timed: list[int]) -> None:
+    trace = read_trace(SHIPPED)
+    all_timed, some = tried(trace, Slow(), range(4)), tried(trace, Slow(), timed)
+    assert [place for place, one in enumerate(some) if one.timed_texts] == timed
+    assert len({one.target_passes for one in all_timed}) > 1  # else a mean by texts would do
+    for one, other in zip(all_timed, with_own_time(some), strict=True):
+        assert other.policy_seconds == pytest.approx(0.25 * other.target_passes)
+        assert other.predicted_seconds == pytest.approx(one.predicted_seconds)
+        assert without_time(other) == without_time(one)
+
+
+def without_time(totals: Totals) -> Totals:
+    return attrs.evolve(totals, predicted_seconds=None, policy_seconds=None, timed_texts=0)
+
+
+def test_what_was_taken_stands_as_it_is() -> None:
+    taken = [Totals(8, 4, 0, 9, 3, 0, 10.0, 2.0, 1), Totals(9, 6, 0, 9, 3, 0, 20.0, 6.0, 1)]
+    assert with_own_time(taken) == taken
+    left_out = Totals(8, 5, 0, 9, 3, 0, 7.0)
+    assert with_own_time([*taken, left_out])[2] == Totals(8, 5, 0, 9, 3, 0, 11.0, 4.0, 0)
+    assert with_own_time([left_out]) == [left_out]
+
+
+def answer(trace: Trace, specs: Sequence[str], time_all: bool, costs: Costs | None = Prices()) -> Answer:  # noqa: B008
+    return replayed(trace, parse_methods(specs, trace, load_registry()), 1, costs=costs, time_all=time_all)
+
+
+@pytest.mark.parametrize("spec", [*TOGETHER, *ONE_BY_ONE])
+def test_all_but_time_is_as_where_it_is_taken_on_every_text(spec: str) -> None:
+    trace = read_trace(SHIPPED)
+    (some,), (each,) = (answer(trace, [spec], time_all).tried for time_all in (False, True))
+    assert without_time(some.totals) == without_time(each.totals)
+    assert some.oracle == each.oracle
+    assert each.totals.timed_texts == 4
+    assert some.totals.timed_texts == (4 if spec in ONE_BY_ONE else 2)
+
+
+def test_the_answer_says_how_many_texts_were_timed_where_anything_is_predicted() -> None:
+    trace = read_trace(SHIPPED)
+    talon, cost = answer(trace, ["talon", "talon-cost"], False).as_dict()["methods"]
+    assert (talon["timed_texts"], cost["timed_texts"]) == (2, 4)
+    assert 0 < talon["policy_seconds"] < talon["predicted_seconds"]
+    (plain,) = answer(trace, ["talon"], False, costs=None).as_dict()["methods"]
+    assert not plain.keys() & {"policy_seconds", "timed_texts", "predicted_seconds"}
+
+
+def test_the_texts_stand_among_all_in_different_sets_and_processes() -> None:
+    assert to_be_timed(range(96)) == [0, 17, 34, 51, 68, 85]
+    assert to_be_timed(range(24)) == [0, 13]
+    assert to_be_timed([]) == []
+    for count in range(1, 90):
+        found = to_be_timed(range(count))
+        assert len(found) == len({*found}) == min(count, max(2, -(-count // 16)))
+    for others in (2, 3, 6):  # as many sets or processes, in turn
+        assert len({place % others for place in to_be_timed(range(96))}) == others
+
+
+def text_of(line: Line) -> str:
+    return json.dumps(line.as_dict(), ensure_ascii=False)
+
+
+def lines(sweep: Sweep, folder: Path) -> list[Line]:
+    return sweep.run(folder, one_by_one)
+
+
+def test_a_sweep_works_out_again_what_is_to_be_timed_and_was_not(tmp_path: Path) -> None:
+    def sweep(time_all: bool) -> Sweep:
+        return Sweep([SHIPPED], ["chain:length=2"], Prices(), "made up", time_all)
+
+    trace, replay = read_trace(SHIPPED), Replay(read_trace(SHIPPED), Prices(), timed=False)
+    method = parse_method("chain:length=2", trace, load_registry())
+    first = lines(sweep(False), tmp_path)
+    assert all(one.totals.timed_texts == 1 for one in first)  # a unit has one text of so few
+    without = attrs.evolve(first[0], totals=Totals.of(replay.text(method, trace.text(first[0].set, first[0].prompt))))
+    results = tmp_path / "results.jsonl"
+    results.write_text(results.read_text().replace(text_of(first[0]), text_of(without)))
+    assert lines(sweep(False), tmp_path)[0] == without
+    again = lines(sweep(True), tmp_path)
+    assert again[0].totals.timed_texts == 1
+    assert again[1:] == first[1:]
+    assert lines(sweep(True), tmp_path) == again
