@@ -343,10 +343,10 @@ class Engine:
             self._running[place.slot] = sequence
             for slot in given_up:
                 self._close(slot)
-            known = min(place.length, self._drafted_to.get(place.source, 0)) if place.length else 0
-            self._drafted_to[place.slot] = known
+            drafted_to = min(place.length, self._drafted_to.get(place.source, 0)) if place.length else 0
+            self._drafted_to[place.slot] = drafted_to
             with faults.of([place.slot]):
-                policy = self.policy_for(sequence.request, len(ids) - 1 - known)
+                policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to)
                 sequence.start(policy, self.parts.target.device, room, self.now())
                 sequence.read = self._open(place.slot, sequence, place.source, place.length)
 
