@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from talon_core.costs import Costs
     from talon_core.decoding.decoder import Decoder
     from talon_core.decoding.loading import build, load
-    from talon_core.drafter import FINAL_STATE, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Retriever
+    from talon_core.drafter import (
+        FINAL_STATE,
+        Committed,
+        Drafter,
+        DrafterSpec,
+        Frontier,
+        Part,
+        Proposed,
+        Reading,
+        Retriever,
+    )
     from talon_core.engine.allocation import BestRate, EqualBudgets, SharedBudget
     from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
@@ -81,6 +91,7 @@ __all__ = [
     "Planner",
     "PluginError",
     "Proposed",
+    "Reading",
     "Request",
     "Result",
     "Retriever",
@@ -116,7 +127,17 @@ import_on_use(
         ".choices": ["Choices", "Foreseen", "SeededChoices", "enumerate_outcomes"],
         ".costs": ["Costs"],
         ".decoding.decoder": ["Decoder"],
-        ".drafter": ["FINAL_STATE", "Committed", "Drafter", "DrafterSpec", "Frontier", "Part", "Proposed", "Retriever"],
+        ".drafter": [
+            "FINAL_STATE",
+            "Committed",
+            "Drafter",
+            "DrafterSpec",
+            "Frontier",
+            "Part",
+            "Proposed",
+            "Reading",
+            "Retriever",
+        ],
         ".engine.allocation": ["BestRate", "EqualBudgets", "SharedBudget"],
         ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],

@@ -20,6 +20,9 @@ ROOM = np.append(np.ones(OCTAVES - 1), np.inf)
 RISE = 0.4
 """Of an octave of which nothing is known: between no cost and twice as much for twice as many."""
 
+READING = 0.9
+"""The same where many tokens are read at once: nearly twice as much for twice as many."""
+
 TOLERANCE = 0.4**2 * 0.7 ** np.abs(np.subtract.outer(np.arange(OCTAVES), np.arange(OCTAVES)))
 """Covariance of the rises while nothing is known, shape `(octaves, octaves)`."""
 
@@ -161,10 +164,21 @@ class Costs(ABC):
         return False
 
     def read(self, tokens: int) -> float | None:
-        """Reading a prompt, by the target and the drafter; None if nothing is known.
+        """Reading a prompt, by the target and by a drafter that reads it at once; None if nothing is known.
 
         Args:
             tokens: of the prompt, at least 1.
+        """
+        return None
+
+    def catch_up(self, tokens: int) -> float | None:
+        """What the drafter takes to read what it was told of while nothing was drafted; None if nothing is known.
+
+        A drafter with a network of its own reads a prompt when it is first asked to draft for the text, and what comes
+        while drafting pauses when it is asked again. Others never take anything, so nothing is ever known of them.
+
+        Args:
+            tokens: that it has not read, at least 1.
         """
         return None
 
@@ -180,10 +194,13 @@ class Line:
     a Kalman filter, in which a pass counts the less, the further it is from what was expected (Huber).
 
     Passes are noted, and looked at when somebody asks: most policies never do.
+
+    Args:
+        rise: of an octave of which nothing is known.
     """
 
-    def __init__(self) -> None:
-        self._mean = np.array([0.0, *[RISE] * OCTAVES])  # of the level and the rises
+    def __init__(self, rise: float = RISE) -> None:
+        self._mean = np.array([0.0, *[rise] * OCTAVES])  # of the level and the rises
         self._covariance = np.zeros((1 + OCTAVES, 1 + OCTAVES))
         self._covariance[0, 0] = UNKNOWN
         self._covariance[1:, 1:] = TOLERANCE
@@ -278,6 +295,7 @@ class MeasuredCosts(Costs):
     def __init__(self) -> None:
         self._verified: dict[tuple[int, ...], Line] = {}  # by (batch, context)
         self._drafted: dict[tuple[int, ...], Line] = {}  # by (width,)
+        self._caught_up = Line(READING)
         self._overheads = Overheads()
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
@@ -288,6 +306,10 @@ class MeasuredCosts(Costs):
         """A layer of the drafter took so long; arguments as for `draft`."""
         _own(self._drafted, (_power(width),)).add(rows, seconds)
 
+    def caught_up(self, tokens: int, seconds: float) -> None:
+        """The drafter took so long to read so many tokens before it could draft."""
+        self._caught_up.add(tokens, seconds)
+
     def went(self, spans: Sequence[Span]) -> None:
         """A round of a sequence that was alone took this."""
         self._overheads.learn(spans)
@@ -296,12 +318,14 @@ class MeasuredCosts(Costs):
         """Nothing is known any more."""
         self._verified.clear()
         self._drafted.clear()
+        self._caught_up = Line(READING)
         self._overheads.clear()
 
     def snapshot(self) -> "MeasuredCosts":
         other = MeasuredCosts()
         other._verified = {kind: line.copied() for kind, line in self._verified.items()}
         other._drafted = {kind: line.copied() for kind, line in self._drafted.items()}
+        other._caught_up = self._caught_up.copied()
         other._overheads = self._overheads.copied()
         return other
 
@@ -312,6 +336,9 @@ class MeasuredCosts(Costs):
     def draft(self, rows: int, width: int) -> float | None:
         line = _nearest(self._drafted, (_power(width),))
         return None if line is None else line.at(rows)
+
+    def catch_up(self, tokens: int) -> float | None:
+        return self._caught_up.at(tokens) if self._caught_up.known else None
 
     def besides(self, drafted: bool) -> float | None:
         return self._overheads.of(drafted)

@@ -3,9 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
+from attrs.validators import ge, lt
 
 from talon_core.candidates import Candidates
 from talon_core.tree import IntArray, TokenTree
@@ -59,6 +61,19 @@ class Frontier:
     width: int
 
 
+@attrs.frozen
+class Reading:
+    """What a drafter has read of texts before it could draft for them.
+
+    Attributes:
+        tokens: of all these texts, at least 1.
+        seconds: that it took.
+    """
+
+    tokens: int = attrs.field(validator=ge(1))
+    seconds: float = attrs.field(validator=[ge(0.0), lt(inf)])
+
+
 @attrs.frozen(eq=False)
 class Proposed:
     """A drafter's answer to some frontiers.
@@ -66,10 +81,13 @@ class Proposed:
     Attributes:
         candidates: one for each, rows in the order of its nodes.
         draft_passes: forward passes of a draft model that it took.
+        reading: what it had to read first, as a prompt is read: of prompts for which nothing was drafted before, and of
+            what came while drafting paused. None where there was nothing, and where there was little.
     """
 
     candidates: Sequence[Candidates]
     draft_passes: int = 0
+    reading: Reading | None = None
 
 
 @attrs.frozen(eq=False)
@@ -143,7 +161,10 @@ class Drafter(ABC):
         return length if type(self).read is Drafter.read else 0
 
     def read(self, parts: Mapping[int, Part]) -> None:  # noqa: B027 - a drafter of texts has read the prompt already
-        """The target has read these parts of prompts, by slot; each begins where the slot's last one ended."""
+        """The target has read these parts of prompts, by slot; each begins where the slot's last one ended.
+
+        A policy may never ask for a draft: what reading costs a drafter is best left until it is asked.
+        """
 
     @abstractmethod
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:

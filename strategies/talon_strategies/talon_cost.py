@@ -7,13 +7,14 @@ from attrs.validators import ge
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs
-from talon_core.policy import Growth
+from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.best_first import Likeliest
 from talon_strategies.calibration import Calibration
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
+from talon_strategies.earned_back import EarnedBack
 from talon_strategies.following import Following
 from talon_strategies.options import whole_number
 from talon_strategies.prices import ASSUMED
@@ -60,6 +61,11 @@ class Learnt:
         left: those of them that are left.
         credit: what drafts may lose now, in passes of plain decoding.
         asked: seconds of the round's first layer, where the drafter is asked.
+        unread: tokens of the text that the drafter may have to read before it drafts.
+        catching_up: seconds that this takes in this round, where they count as what is lost in this text.
+        most_new: tokens that the text may have.
+        begun: whether the text is drafted for; None before that is decided.
+        others: what other texts of the machine have taught.
     """
 
     calibration: Calibration = attrs.field(factory=Calibration)
@@ -78,6 +84,11 @@ class Learnt:
     left: int = 0
     credit: float = CREDIT[0]
     asked: float = 0.0
+    unread: int = 0
+    catching_up: float = 0.0
+    most_new: int = 1
+    begun: bool | None = None
+    others: EarnedBack = attrs.field(factory=EarnedBack)
 
     def paid(self, tokens: int, passes: float) -> None:
         """A round is over.
@@ -87,6 +98,7 @@ class Learnt:
             passes: that it took, in passes of plain decoding.
         """
         self.credit = min(self.credit + (1.0 + SHARE) * tokens - passes, CREDIT[1])
+        self.others.went(tokens, passes, bool(self.begun), SHARE)
 
     def went(self, tokens: float, passes: float) -> None:
         """A round with a draft is over: decide whether others follow."""
@@ -128,6 +140,12 @@ class TalonCost(CostAware):
     what is tried again and again in vain costs a fiftieth of the time. Prices are asked for again after 8 rounds at
     most.
 
+    A drafter may first have to read the text (`Costs.catch_up`): the prompt, when it is asked for the first time, and
+    what came while drafting paused. The latter counts as what the draft loses. The prompt is read where that is earned
+    back in as many tokens as other texts had, and this one may have, at what drafts have gained in those
+    (`EarnedBack`). Where they have gained too little it is tried ever less often: in each second text at first, in each
+    65th at last. All texts together pay for it, from 32 passes and what they have gained, and never more.
+
     While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the root.
     All this is ours, and there is nothing to tune: `budget` and `depth` bound the memory that a round may need.
 
@@ -148,20 +166,41 @@ class TalonCost(CostAware):
     @property
     def most(self) -> float:
         """Seconds that the round may take: it emits a token, whatever is accepted."""
-        return self.known.plain * (self.learnt.credit + 1.0 + SHARE)
+        return self.known.plain * (self.learnt.credit + 1.0 + SHARE) - self.learnt.catching_up
+
+    def begin(self, sequence: SequenceInfo) -> TreePolicy:
+        one = super().begin(sequence)
+        assert isinstance(one, TalonCost)
+        learnt = one.learnt
+        learnt.unread, learnt.most_new = sequence.unread, sequence.max_new_tokens
+        learnt.others = sequence.machine.setdefault(f"talon-cost with {sequence.drafter}", learnt.others)
+        learnt.others.texts += 1
+        return one
+
+    def _reads(self) -> bool:
+        """Whether what the drafter has to read first is worth it; notes what that takes, where this text pays."""
+        known, learnt = self.known, self.learnt
+        seconds = (known.costs.catch_up(learnt.unread) or 0.0) if learnt.unread else 0.0
+        learnt.catching_up = seconds
+        if learnt.begun is None:
+            learnt.begun = learnt.others.begins(seconds / known.plain, learnt.most_new)
+            learnt.catching_up = 0.0  # all texts pay
+        return learnt.begun
 
     def width(self, tree: TokenTree) -> int:
         known, learnt, width = self.known, self.learnt, min(self.learnt.width, self.budget - 1)
         if len(tree) > 1:
             return width
-        if learnt.left:
+        if learnt.left or learnt.begun is False:
             return 0
         self.renew()
         known.stands = max(known.stands, 1)  # in this round they do
+        if not self._reads():
+            return 0
         learnt.asked = self.layer(1, width)
         if learnt.asked + known.verifying.item(1) <= self.most:
             return width
-        learnt.asked = 0.0
+        learnt.asked = learnt.catching_up = 0.0
         return 0
 
     def looked_at(self) -> int:
@@ -274,9 +313,11 @@ class TalonCost(CostAware):
         super().observe(round_)
         learnt, known = self.learnt, self.known
         asked, learnt.asked = learnt.asked, 0.0
+        read, learnt.catching_up = learnt.catching_up, 0.0
+        learnt.unread = 0 if asked or known.drafting else learnt.unread + len(round_.tokens)
         if not known.drafting:
             learnt.left = max(learnt.left - 1, 0)
-            learnt.paid(len(round_.tokens), 1.0 + asked / known.plain)
+            learnt.paid(len(round_.tokens), 1.0 + (asked + read) / known.plain)
             return
         nodes = len(round_.tree)
         falling = -learnt.scores
@@ -286,7 +327,7 @@ class TalonCost(CostAware):
         for own, brought in learnt.layers:
             learnt.following.learn(own, brought)
         passes = float((known.drafting[-1] + known.verifying[nodes - 1]) / known.plain)
-        learnt.paid(len(round_.tokens), passes)
+        learnt.paid(len(round_.tokens), passes + read / float(known.plain))
         learnt.went(float(expected), passes)
         learnt.width = self.looked_at()
         known.drafting = []

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from talon_core.candidates import Candidates
-from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec, Proposed
+from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec, Proposed, Reading
 from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
 
 if TYPE_CHECKING:
@@ -145,8 +144,8 @@ def checked_resume(drafter: object, given: object, length: int) -> int:
     return int(given)
 
 
-def checked_proposal(drafter: object, given: object, frontiers: int) -> tuple[list[Candidates], int]:
-    """What a drafter has answered to so many frontiers, and the passes that it took; the candidates are not looked at.
+def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed:
+    """What a drafter has answered to so many frontiers, as a new object; the candidates are not looked at.
 
     Raises:
         PluginError: if it is no `Proposed` with as many candidates; the message names the drafter.
@@ -158,6 +157,7 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> tuple[li
     with blaming("drafter", drafter, "propose"):
         candidates: Any = given.candidates
         passes: Any = given.draft_passes
+        reading: Any = given.reading
     if not isinstance(candidates, (list, tuple)) or len(candidates) != frontiers:
         count = f"{len(candidates)} items" if isinstance(candidates, list | tuple) else type(candidates).__name__
         raise PluginError(
@@ -169,4 +169,9 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> tuple[li
             f"{naming('drafter', drafter)} says that it took {written(passes)} draft passes; it must be a whole number "
             "of at least 0"
         )
-    return list(candidates), int(passes)
+    if reading is not None and not isinstance(reading, Reading):
+        raise PluginError(
+            f"{naming('drafter', drafter)} says that it has read {written(reading)}; it must be a Reading, or None "
+            "where it has read nothing"
+        )
+    return Proposed(list(candidates), int(passes), reading)

@@ -7,7 +7,7 @@ import attrs
 
 from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
-from talon_core.drafter import Drafter, Frontier
+from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.drawn import Drawn
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
@@ -112,17 +112,16 @@ def draft_trees(
         started = now()
         try:
             draws = [growing[one.slot].shown_draws if one.slot in growing else NO_DRAWS for one in asked]
-            offered, count = offers.ask(asked, draws)
+            proposed = offers.ask(asked, draws)
         except Exception as error:
             faults.update((one.slot, error) for one in asked)
             continue
         layer = Span("draft", started, now())
-        passes += count
-        if offers.is_a_layer:
-            measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), layer.seconds)
+        passes += proposed.draft_passes
+        _measure(measured, asked, proposed, layer.seconds, offers.is_a_layer)
         for one in asked:
             layers[one.slot].append(layer)
-        for one, candidates in zip(asked[:alone], offered, strict=False):
+        for one, candidates in zip(asked[:alone], proposed.candidates, strict=False):
             own = growing[one.slot]
             try:
                 own.grow(offers.checked(candidates, one, own.limits.vocab_size), choices[one.slot])
@@ -130,7 +129,7 @@ def draft_trees(
                 faults[one.slot] = error
         for group, places in groups:
             with faults.of(group.slots):
-                group.take(offered[places], asked[places], offers, faults)
+                group.take(proposed.candidates[places], asked[places], offers, faults)
     drafted = {}
     for slot, own in growing.items():
         with faults.of([slot]):
@@ -146,6 +145,26 @@ def draft_trees(
 
 
 NO_DRAWS: Mapping[int, Drawn] = {}
+
+
+def _measure(
+    measured: MeasuredCosts, asked: Sequence[Frontier], proposed: Proposed, seconds: float, is_a_layer: bool
+) -> None:
+    """Tell what an answer took: the layer, and what the drafter has read before, apart.
+
+    Args:
+        measured: is told.
+        asked: the frontiers.
+        proposed: the answer to them.
+        seconds: that it took.
+        is_a_layer: as `Offers.is_a_layer`.
+    """
+    reading = proposed.reading
+    if reading is not None:
+        measured.caught_up(reading.tokens, reading.seconds)
+        seconds = max(seconds - reading.seconds, 0.0)
+    if is_a_layer:
+        measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), seconds)
 
 
 def _together(wanted: Sequence[Wanted], fewest: int, faults: Faults, now: Callable[[], float]) -> list[GrowingSlots]:
@@ -222,10 +241,10 @@ def draft_tree(
             break
         asked = Frontier(0, own.tree, frontier, width)
         started = now()
-        (offered,), count = asking.ask([asked], [own.shown_draws])
+        proposed = asking.ask([asked], [own.shown_draws])
         layers.append(Span("draft", started, now()))
-        passes += count
-        if measured is not None and asking.is_a_layer:
-            measured.drafted(len(frontier), width, layers[-1].seconds)
-        own.grow(asking.checked(offered, asked, limits.vocab_size), choices)
+        passes += proposed.draft_passes
+        if measured is not None:
+            _measure(measured, [asked], proposed, layers[-1].seconds, asking.is_a_layer)
+        own.grow(asking.checked(proposed.candidates[0], asked, limits.vocab_size), choices)
     return Drafted(own.finish(), own.tree, passes, (*layers, *own.spans))

@@ -132,6 +132,7 @@ class Engine:
         self._machine: dict[str, Any] = {}
         self._shared: dict[str, Any] = {}  # what the allocator has learnt of the machine
         self._slots = Slots(slots, rows, target.occupied, target.rows)
+        self._drafted_to: dict[int, int] = {}  # by slot: the tokens of its text after which something was drafted last
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
         weakref.finalize(self, _give_back, target, self._slots, self._opened[0])
         self._prompt_tokens = prompt_tokens
@@ -305,6 +306,8 @@ class Engine:
         for slot, round_ in rounds.items():
             if round_.sequences == 1:
                 self._measured.went(round_.spans)
+            if round_.draft_passes:
+                self._drafted_to[slot] = round_.context
             with faults.of([slot]):
                 ready[slot].rounds.append(round_)
                 tell(ready[slot].policy, round_)
@@ -340,12 +343,19 @@ class Engine:
             self._running[place.slot] = sequence
             for slot in given_up:
                 self._close(slot)
+            drafted_to = min(place.length, self._drafted_to.get(place.source, 0)) if place.length else 0
+            self._drafted_to[place.slot] = drafted_to
             with faults.of([place.slot]):
-                sequence.start(self.policy_for(sequence.request), self.parts.target.device, room, self.now())
+                policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to)
+                sequence.start(policy, self.parts.target.device, room, self.now())
                 sequence.read = self._open(place.slot, sequence, place.source, place.length)
 
-    def policy_for(self, request: Request) -> TreePolicy:
+    def policy_for(self, request: Request, unread: int = 0) -> TreePolicy:
         """The policy that serves a request.
+
+        Args:
+            request: it.
+            unread: as `SequenceInfo.unread`.
 
         Raises:
             PluginError: if the policy fails to make one; the message names it.
@@ -361,6 +371,7 @@ class Engine:
             machine=self._machine,
             drafter="" if spec is None else spec.name,
             weight_bits=target.weight_bits,
+            unread=unread,
         )
         return begun(self.policy, told)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Drafter, Frontier
+from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.drawn import Drawn
 from talon_core.engine.ahead.preparer import Preparer
 from talon_core.engine.checked_candidates import checked_candidates
@@ -24,10 +24,8 @@ class Offers:
         self._drafter = drafter
         self._named = named if named is not None else drafter
 
-    def ask(
-        self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]
-    ) -> tuple[Sequence[Candidates], int]:
-        """One answer for each of some frontiers, and the draft passes that they took; their numbers are not looked at.
+    def ask(self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]) -> Proposed:
+        """One answer for each of some frontiers, and what they took; their numbers are not looked at.
 
         Args:
             frontiers: as the engine knows them.
@@ -66,11 +64,8 @@ class Offers:
 class RecordedOffers(Offers):
     """A drafter of our own that repeats what was checked when it was recorded: it is believed."""
 
-    def ask(
-        self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]
-    ) -> tuple[Sequence[Candidates], int]:
-        proposed = self._drafter.propose(frontiers)
-        return proposed.candidates, proposed.draft_passes
+    def ask(self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]) -> Proposed:
+        return self._drafter.propose(frontiers)
 
     def checked(self, given: Candidates, asked: Frontier, vocab_size: int) -> Candidates:
         return given

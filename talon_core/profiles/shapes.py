@@ -121,9 +121,10 @@ class Full(Drafter):
         started = perf_counter()
         proposed = self._asked(frontiers)
         rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
-        self.layers.append((rows, width, perf_counter() - started))
+        read = proposed.reading.seconds if proposed.reading is not None else 0.0
+        self.layers.append((rows, width, perf_counter() - started - read))
         filled = [self._filled(one, own) for one, own in zip(frontiers, proposed.candidates, strict=True)]
-        return Proposed(filled, proposed.draft_passes)
+        return attrs.evolve(proposed, candidates=filled)
 
     def _asked(self, frontiers: Sequence[Frontier]) -> Proposed:
         depth = int(frontiers[0].tree.depths[frontiers[0].nodes[0]])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.best import Best, Vocabulary, best_by, few_widths, last_rows, rows_at
     from talon_core.runtime.blocks import BlockEmbedding, BlockLinear, Blocks
     from talon_core.runtime.cache import KeyValueCache, TreeCache
+    from talon_core.runtime.catching_up import timed_reading
     from talon_core.runtime.device import DeviceExecutor, executor_for
     from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
     from talon_core.runtime.inputs import PassInputs, pass_inputs
@@ -80,6 +81,7 @@ __all__ = [
     "rows_at",
     "shared_embedding",
     "shared_output",
+    "timed_reading",
     "vocabulary_size",
 ]
 
@@ -89,6 +91,7 @@ import_on_use(
         ".best": ["Best", "Vocabulary", "best_by", "few_widths", "last_rows", "rows_at"],
         ".blocks": ["BlockEmbedding", "BlockLinear", "Blocks"],
         ".cache": ["KeyValueCache", "TreeCache"],
+        ".catching_up": ["timed_reading"],
         ".device": ["DeviceExecutor", "executor_for"],
         ".executor": ["Executor", "HostExecutor", "Numbers", "TreeView"],
         ".inputs": ["PassInputs", "pass_inputs"],

@@ -245,7 +245,7 @@ class Player:
         asked = [Frontier(one.slot, one.tree.copied(), read_only(one.nodes), one.width) for one in frontiers]
         with self._blaming("propose"):
             proposed = self._drafter.propose([*asked])
-        offered, _ = checked_proposal(self._subject.named, proposed, len(asked))
+        offered = checked_proposal(self._subject.named, proposed, len(asked)).candidates
         answers = []
         for one, candidates in zip(asked, offered, strict=True):
             rows = checked_rows(self._subject.named, candidates, one, self._target.vocab_size)

@@ -165,9 +165,9 @@ class Observed(Drafter):
         notes = self._place.notes
         if notes is not None:
             (frontier,) = frontiers
-            (candidates,), passes = checked_proposal(self._spec, proposed, 1)
+            checked = checked_proposal(self._spec, proposed, 1)
             asked = frontier.tree, frontier.nodes, self._vocab_size, frontier.width
-            notes.note(frontier, checked_candidates(self._spec, candidates, *asked), passes)
+            notes.note(frontier, checked_candidates(self._spec, checked.candidates[0], *asked), checked.draft_passes)
         return proposed
 
     def commit(self, committed: Mapping[int, Committed]) -> None:

@@ -44,6 +44,23 @@ def test_nothing_is_known_before_the_first_pass():
     assert drafted((1, 0.5)).verify(nodes=1, context=1) is None
 
 
+def test_catching_up_is_known_from_what_was_read_and_costs_more_the_more_there_is():
+    costs = MeasuredCosts()
+    assert costs.catch_up(100) is None
+    costs.drafted(100, 1, 5.0)
+    assert costs.catch_up(100) is None
+    for _ in range(9):
+        costs.caught_up(1000, 0.5)
+    before = costs.snapshot()
+    assert costs.catch_up(1000) == pytest.approx(0.5, rel=0.05)
+    assert 0.02 < costs.catch_up(100) < 0.1 < costs.catch_up(500) < 0.4
+    assert costs.draft(100, 1) == drafted((100, 5.0), width=1).draft(100, 1)
+    costs.caught_up(1000, 9.0)
+    assert before.catch_up(1000) == pytest.approx(0.5, rel=0.05)
+    costs.forget()
+    assert costs.catch_up(100) is None
+
+
 def test_asking_teaches_nothing():
     costs = MeasuredCosts()
     costs.verify(nodes=3, context=100)

@@ -10,7 +10,7 @@ import torch
 
 from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
-from talon_core.drafter import Proposed
+from talon_core.drafter import Proposed, Reading
 from talon_core.drawn import Drawn, without
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.engine.drafting import DraftLimits, Wanted, draft_tree, draft_trees
@@ -680,6 +680,14 @@ def change(**arrays):
     return changed
 
 
+def test_what_a_drafter_has_read_first_is_no_part_of_the_layer():
+    told, clock = Told(), count(0, 5)
+    reads = Lying(lambda proposed: attrs.evolve(proposed, reading=Reading(40, 0.25)))
+    draft_trees([wanted(1, Policy(budget=3))], Offers(reads), Faults(), told, now=lambda: next(clock))
+    assert {seconds for *_, seconds in told.layers} == {4.75}
+    assert told.catch_up(40) == pytest.approx(0.25, rel=0.3)
+
+
 def taking(passes):
     """Says that the answer took so many passes."""
     return lambda proposed: attrs.evolve(proposed, draft_passes=passes)
@@ -711,6 +719,10 @@ HOSTILE_DRAFTERS = {
     "arrays": (
         candidates_as(lambda given: [given[0].tokens]),
         "returned ndarray from propose; it must propose one Candidates per frontier",
+    ),
+    "a reading that is none": (
+        lambda proposed: attrs.evolve(proposed, reading=3),
+        "says that it has read 3; it must be a Reading, or None where it has read nothing",
     ),
     "passes below 0": (taking(-1), "says that it took -1 draft passes; it must be a whole number of at least 0"),
     "passes in parts": (taking(0.5), "says that it took 0.5 draft passes; it must be a whole number"),

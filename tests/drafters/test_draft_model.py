@@ -255,6 +255,22 @@ def test_a_sequence_that_is_not_drafted_for_in_a_round_catches_up_in_the_next(sh
     check_laws(model, [law for one, laws in zip(both, drafted, strict=True) for law in with_prefixes(one, laws)])
 
 
+def test_a_prompt_is_read_when_it_is_first_drafted_from_and_taken_over_unread(shared):
+    drafter = drafter_of(tiny_model("llama"))
+    ids = np.arange(3, 15)
+    root = [Frontier(2, TokenTree.root(int(ids[-1])), np.array([0]), 4)]
+    with drafter.session():
+        shared.start(drafter, ids[:9])
+        shared.tell(drafter, ids[9:])  # in a round in which nothing was drafted
+        assert drafter.resume(2, ids, 60, 0, 10) == 10  # so the target need not read it again
+        assert drafter.executor.cache.lengths[0] == drafter.executor.cache.lengths[2] == 0
+        reading = drafter.propose(root).reading
+        assert reading.tokens == len(ids) - 1
+        assert drafter.executor.cache.lengths[2] == len(ids) - 1
+        shared.tell(drafter, [7], [0], slot=2)
+        assert drafter.propose(root).reading is None
+
+
 def test_a_pass_is_counted_once_for_all_that_take_part(shared):
     drafter = drafter_of(tiny_model("llama"))
     with drafter.session():

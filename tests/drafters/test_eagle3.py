@@ -14,7 +14,7 @@ from talon_core import TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.drafter import Committed, Part
+from talon_core.drafter import Committed, Frontier, Part
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import describe_options
@@ -422,9 +422,10 @@ def test_prompts_of_several_lengths_are_read_in_one_pass_where_there_is_room(sha
         for slot in slots:
             drafter.open(slot, prompts[slot], 64)
         drafter.read({slot: Part(0, len(states[slot]), states[slot]) for slot in slots})
+        asked = [Frontier(slot, TokenTree.root(prompts[slot][-1]), np.array([0]), 4) for slot in slots]
+        proposed = drafter.propose(asked)
         handle.remove()
-        trees = [TokenTree([prompt[-1]], [-1], [0.0]) for prompt in prompts]
-        return {slot: shared.ask(drafter, trees[slot], slot=slot) for slot in slots}, shapes
+        return dict(zip(slots, proposed.candidates, strict=True)), shapes[:-1]
 
     together, shapes = read(range(4))
     assert shapes == [(3, 12), (2, 12), (1, 4)]
@@ -445,18 +446,73 @@ def test_after_a_pause_the_laws_are_the_formulas(many, shared, tmp_path, monkeyp
         check_drafting(shared, CASES["native"], path, some)
 
 
-def test_while_drafting_pauses_nothing_is_computed(shared, tmp_path, monkeypatch):
+def test_before_it_is_asked_and_while_drafting_pauses_nothing_is_computed(shared, tmp_path, monkeypatch):
     drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
     one = shared.Rounds.random(1, VOCAB, 9, (0, 0, 0))
     states = shared.states_of(target_model(), one.ids, STATES)
-    shared.start(drafter, one.prompt, states[: len(one.prompt) - 1])
     monkeypatch.setattr(drafter.head, "fuse", None)
     monkeypatch.setattr(drafter.head, "forward", None)
+    shared.start(drafter, one.prompt, states[: len(one.prompt) - 1])
     at = len(one.prompt) - 1
     for _, tokens in one.accepted:
         drafter.commit({0: Committed(tokens, np.zeros(1, dtype=np.int64), states[at : at + len(tokens)])})
         at += len(tokens)
-    assert drafter.executor.cache.lengths == [len(one.prompt) - 2]
+    assert drafter.executor.cache.lengths == [0]
+
+
+def test_what_was_read_before_a_draft_is_told_apart_from_the_pass(shared, tmp_path, monkeypatch):
+    monkeypatch.setattr("talon_drafters.heads.feature_drafter.MANY_PENDING", 5)
+    drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
+    one = shared.Rounds.random(1, VOCAB, 9, (2, 0, 0, 2))
+    states = shared.states_of(target_model(), one.ids, STATES)
+
+    def read():
+        return drafter.propose([Frontier(0, TokenTree.root(int(one.ids[0])), np.array([0]), 3)]).reading
+
+    shared.start(drafter, one.prompt, states[: len(one.prompt) - 1])
+    assert read().tokens == len(one.prompt) - 2  # but for the pair of the root, which is drafted from
+    shared.tell(drafter, [5, 6], [0], states[8:10])
+    assert read() is None  # two pairs, as after any round
+    shared.tell(drafter, [5], [0], states[10:11])
+    for _ in range(3):
+        shared.tell(drafter, [5, 6], [0], states[8:10])
+    reading = read()
+    assert reading.tokens == 6
+    assert 0.0 < reading.seconds < 10.0
+
+
+def test_it_keeps_no_more_features_than_it_may(shared, tmp_path, monkeypatch):
+    path, one = written_case(shared, tmp_path, CASES["native"]), shared.Rounds.random(1, VOCAB, 12)
+    states = shared.states_of(target_model(), one.ids, STATES)
+    lengths, laws = [], []
+    for kept in (1 << 28, 5 * states[0].nbytes):
+        monkeypatch.setattr("talon_drafters.heads.feature_drafter.KEPT_BYTES", kept)
+        drafter = decoder_of(path).drafter
+        shared.start(drafter, one.prompt, states[: len(one.prompt) - 1], at_once=4)
+        lengths.append(drafter.executor.cache.lengths[0])
+        laws.append(shared.ask(drafter, one.trees[0]).law(0))
+    assert lengths == [0, 7]  # after eight tokens all pairs but one were read, and the last three wait with it
+    np.testing.assert_allclose(laws[1], laws[0], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("slot", [0, 2])
+@pytest.mark.parametrize("length", [5, 8, 11])
+def test_what_waits_is_taken_over_with_a_text(slot, length, shared, tmp_path):
+    """So the target need not read again what a drafter was never asked about."""
+    path, one = written_case(shared, tmp_path, CASES["native"]), shared.Rounds.random(1, VOCAB, 9)
+    states = shared.states_of(target_model(), one.ids, STATES)
+    own = np.append(one.ids[:length], [4, 5])
+    its = shared.states_of(target_model(), own, STATES)
+    drafter = decoder_of(path).drafter
+    shared.start(drafter, own, its[: length + 1])
+    expected = shared.ask(drafter, TokenTree.root(5)).law(0)
+    drafter = decoder_of(path).drafter
+    shared.start(drafter, one.ids[:9], states[:8])
+    shared.tell(drafter, one.ids[9:12], [0], states[8:11])  # nothing was drafted
+    assert drafter.resume(slot, own, 60, 0, length) == length
+    drafter.read({slot: Part(length, 1, its[length : length + 1])})
+    assert drafter.executor.cache.lengths[slot] == 0
+    np.testing.assert_allclose(shared.ask(drafter, TokenTree.root(5), slot=slot).law(0), expected, rtol=1e-4, atol=1e-7)
 
 
 def wide(name):

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from talon_core import TableTarget, TokenTree
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.drafter import FINAL_STATE, Committed, Frontier
+from talon_core.drafter import FINAL_STATE, Committed, Frontier, Part
 from talon_core.plugins.parts import Parts
 from talon_drafters import Hydra
 from talon_drafters.checkpoints.files import read_checkpoint
@@ -353,6 +353,18 @@ def told(drafter, rng, counts):
     drafter.commit(
         {slot: Committed(np.full(count, 5), np.array([0]), states(rng, count)) for slot, count in enumerate(counts)}
     )
+
+
+def test_states_that_wait_are_taken_over_with_a_text(tmp_path, shared):
+    drafter, rng = decoder_of(written_layout(tmp_path, LAYOUTS["prefix-mlp"])).drafter, np.random.default_rng(4)
+    known, root = states(rng, 9), TokenTree.root(5)
+    shared.start(drafter, np.full(7, 5), known[:6], 0)
+    assert drafter.resume(1, np.full(10, 5), 60, 0, 6) == 5  # one state must be heard of
+    drafter.read({1: Part(5, 4, known[5:])})
+    assert drafter.propose([Frontier(1, root, np.array([0]), 4)]).reading.tokens == 8
+    shared.start(drafter, np.full(10, 5), known, 2)
+    laws = [shared.ask(drafter, root, slot=slot).law(0) for slot in (1, 2)]
+    np.testing.assert_allclose(laws[0], laws[1], rtol=1e-4, atol=1e-7)
 
 
 def test_the_prefix_layer_takes_the_new_states_of_all_sequences_in_one_pass(tmp_path, shared):

@@ -26,9 +26,11 @@ class Machine(Prices):
     Attributes:
         more: what a round with a draft takes besides passes and layers.
         slower: how many times as long all of it takes, and layers once more.
+        reading: what the drafter takes to read a token, before it drafts.
     """
 
     more: float = 0.0
+    reading: float = 0.0
     slower: list[float] = attrs.field(factory=lambda: [1.0, 1.0])
 
     def verify(self, nodes, context, batch=1):
@@ -36,6 +38,9 @@ class Machine(Prices):
 
     def draft(self, rows, width):
         return self.slower[0] * self.slower[1] * self.layer
+
+    def catch_up(self, tokens):
+        return self.slower[0] * self.reading * tokens
 
     def besides(self, drafted):
         return self.slower[0] * (self.more if drafted else 0.0)
@@ -49,14 +54,17 @@ class Went:
     passes: float
 
 
-def decoded(draft, policy, costs, drafter, accepted, slower=()):
+def decoded(draft, policy, costs, drafter, accepted, slower=(), prompt=30, machine=None):
     """Rounds of a text, of whose trees so many nodes of a deepest path are accepted, or all that there are.
 
     Args:
         slower: how slow the machine is from some rounds on, by their places.
+        prompt: its tokens, of which the drafter reads all but the last before it drafts.
+        machine: what policies know of it.
     """
-    one = policy.begin(SequenceInfo(prompt_length=30, max_new_tokens=999, temperature=1.0, costs=costs))
-    went, context = [], 30
+    told = SequenceInfo(prompt, max_new_tokens=999, temperature=1.0, costs=costs, unread=prompt - 1)
+    one = policy.begin(told if machine is None else attrs.evolve(told, machine=machine))
+    went, context, unread = [], prompt, prompt - 1
     for at, most in enumerate(accepted):
         costs.slower[:] = dict(slower).get(at, costs.slower)
         drafted = draft(one, drafter)
@@ -65,6 +73,8 @@ def decoded(draft, policy, costs, drafter, accepted, slower=()):
         tokens = np.append(tree.tokens[path[1:]], 0)
         layers = drafted.draft_passes
         seconds = costs.verify(len(tree), context) + costs.besides(layers > 0) + layers * costs.draft(1, 1)
+        seconds += costs.catch_up(unread) if layers else 0.0
+        unread = 0 if layers else unread + len(tokens)
         went.append(Went(len(tokens), seconds / costs.verify(1, context)))
         one.observe(Round(tree, path, tokens, draft_passes=drafted.draft_passes, context=context))
         context += len(tokens)
@@ -140,3 +150,48 @@ def test_what_a_good_stretch_has_gained_is_not_lost_again(draft):
     went = decoded(draft, TalonCost(), Machine(node=0.05, layer=0.1), sure, [99] * 200 + [0] * 200)
     assert lost(went[:200]) < -10 * CREDIT[1]
     assert lost(went[200:]) <= CREDIT[1] + 1e-6
+
+
+SURE = TableDrafter([[0.97, 0.01, 0.01, 0.01]])
+
+
+def texts(draft, costs, accepted, count, prompt, machine):
+    """What some texts of so many rounds each have lost, and in which of them something was drafted."""
+    found = [
+        decoded(draft, TalonCost(), costs, SURE, [accepted] * 60, prompt=prompt, machine=machine) for _ in range(count)
+    ]
+    return [lost(one) for one in found], [any(round_.passes != 1.0 for round_ in one) for one in found]
+
+
+def test_a_prompt_is_read_ever_less_often_where_drafts_of_other_texts_were_in_vain(draft):
+    costs, machine = Machine(node=0.05, layer=0.1, reading=0.008), {}
+    losses, drafted = texts(draft, costs, 0, 80, 1001, machine)
+    assert drafted[0]
+    assert not any(drafted[40:50])
+    assert sum(drafted) <= 6
+    assert all(loss <= 0.0 for loss, own in zip(losses, drafted, strict=True) if not own)
+    assert sum(losses) <= 32.0 + CREDIT[0]
+
+
+def test_a_prompt_is_read_where_the_drafts_of_other_texts_earn_it_back(draft):
+    costs, machine = Machine(node=0.05, layer=0.1, reading=0.008), {}
+    losses, drafted = texts(draft, costs, 99, 12, 1001, machine)
+    assert all(drafted)
+    assert all(loss < 0.0 for loss in losses)
+
+
+def test_a_prompt_is_not_read_that_takes_longer_than_its_answer_can_gain(draft):
+    machine = {}
+    texts(draft, Machine(node=0.05, layer=0.1, reading=0.008), 99, 3, 101, machine)
+    before = sum(texts(draft, Machine(node=0.05, layer=0.1, reading=1.0), 99, 20, 10001, machine)[1])
+    assert before == 0
+
+
+@settings(deadline=None, max_examples=25)
+@given(costs=MACHINES, drafter=DRAFTERS, phases=PHASES, reading=st.sampled_from([0.001, 0.02, 0.5]))
+def test_what_is_read_in_vain_is_lost_from_what_all_texts_share(draft, costs, drafter, phases, reading):
+    costs, machine = attrs.evolve(costs, reading=reading, slower=[1.0, 1.0]), {}
+    rounds, losses = rounds_of(phases), 0.0
+    for _ in range(4):
+        losses += lost(decoded(draft, TalonCost(), costs, drafter, rounds, prompt=301, machine=machine))
+    assert losses <= 32.0 + CREDIT[0] * 4 + 1e-6

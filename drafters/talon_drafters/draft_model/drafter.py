@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
+from talon_core.drafter import Committed, Drafter, Frontier, Proposed
 from talon_core.models.loading import load_model
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
+from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.sharing import vocabulary_size
@@ -62,8 +63,27 @@ def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: NetworkTarg
         )
 
 
+MANY_PENDING = 16
+"""Tokens that wait, as drafting has paused, of which more are read as a prompt is. So few take about what one takes."""
+
+
 class _Slot(StagedSlot):
-    """One sequence: what is in the draft model's cache, and where."""
+    """One sequence: what is in the draft model's cache, and where.
+
+    Attributes:
+        unread: whether the model has read nothing of the newest part of the prompt.
+    """
+
+    unread = False
+
+    @property
+    def waits_long(self) -> bool:
+        """Whether what is pending is read as a prompt is, before it is drafted from."""
+        return self.staged is None and (self.unread or len(self.pending) > MANY_PENDING) and len(self.pending) > 1
+
+    def restart(self, pending: list[int]) -> None:
+        super().restart(pending)
+        self.unread = False
 
     def commit(self, committed: Committed) -> IntArray:
         """The staged nodes that stay in the cache, root side first; updates what is pending."""
@@ -78,6 +98,8 @@ class _Slot(StagedSlot):
 
 class ModelDrafter(Drafter):
     """Drafts with a causal LM, as far as its context goes; behind that it knows nothing.
+
+    A prompt is read when somebody asks for a draft, and not before.
 
     Args:
         runner: the model with its cache.
@@ -100,13 +122,15 @@ class ModelDrafter(Drafter):
         return self._runner.session()
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._slots[slot] = _Slot(prompt.tolist())
+        own = self._slots[slot] = _Slot(prompt.tolist())
+        own.unread = True
         self._runner.open(slot, self._used(room))
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         taken = self._runner.resume(slot, self._used(room), source, length)
-        self._slots[slot] = _Slot(prompt[taken:].tolist())
-        return taken
+        own = self._slots[slot] = _Slot(prompt[taken:].tolist())
+        own.unread = True
+        return length  # what it has not taken over is in the prompt
 
     def _used(self, room: int) -> int:
         """Rows of the cache for a text of so many tokens: nothing is run behind the context."""
@@ -116,13 +140,12 @@ class ModelDrafter(Drafter):
         del self._slots[slot]
         self._runner.close(slot)
 
-    def read(self, parts: Mapping[int, Part]) -> None:
-        # of a prompt that is too long nothing is run, as nothing will be drafted
-        known = {slot: part.count for slot, part in parts.items() if self._fits(self._root(slot))}
-        waiting = {slot: self._slots[slot].pending for slot in known}
-        self._runner.read({slot: np.array(waiting[slot][:count], dtype=np.int64) for slot, count in known.items()})
-        for slot, count in known.items():
-            self._slots[slot].restart(waiting[slot][count:])
+    def _catch_up(self, slots: Sequence[int]) -> None:
+        """Read all pending tokens of each slot but the last."""
+        waiting = {slot: self._slots[slot].pending for slot in slots}
+        self._runner.read({slot: np.array(tokens[:-1], dtype=np.int64) for slot, tokens in waiting.items()})
+        for slot, tokens in waiting.items():
+            self._slots[slot].restart(tokens[-1:])
 
     def _fits(self, position: int) -> bool:
         return self._context is None or position < self._context
@@ -139,13 +162,16 @@ class ModelDrafter(Drafter):
         known = [one for one in frontiers if self._fits(self._deepest(one))]
         if not known:
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+        waiting = [one.slot for one in known if self._slots[one.slot].waits_long]
+        tokens = sum([len(self._slots[slot].pending) - 1 for slot in waiting])
+        reading = timed_reading(self.executor.device, tokens, lambda: self._catch_up(waiting))
         ran = self._runner.run({one.slot: self._slots[one.slot].stage(one.tree, one.nodes) for one in known})
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
         places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})
         # laws may be asked for after the next pass
         scores = self.executor.lasting(rows_at(ran.logits, places)[:, : self._vocabulary.size])
         best = Best.of(scores, max(one.width for one in known), self._vocabulary, self.executor)
-        return Proposed(best.shared_out(frontiers, first), 1)
+        return Proposed(best.shared_out(frontiers, first), 1, reading)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._runner.commit({slot: self._slots[slot].commit(one) for slot, one in committed.items()})

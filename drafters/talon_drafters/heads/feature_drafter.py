@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.runtime.best import Best, Vocabulary, few_widths, last_rows
+from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
@@ -20,8 +21,11 @@ from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import FeatureHead
 
-MANY_PENDING = 64
-"""Pairs that wait, as drafting has paused, of which more are read as a prompt is."""
+MANY_PENDING = 16
+"""Pairs that wait, as drafting has paused, of which more are read as a prompt is. So few take about what one takes."""
+
+KEPT_BYTES = 1 << 28
+"""Of the target's features that wait, of all slots together: where they are more, they are read though nobody asks."""
 
 
 class _Slot(StagedSlot):
@@ -37,6 +41,7 @@ class _Slot(StagedSlot):
             node.
         read: how many tokens of the prompt the target has read.
         last_read: the features of the last of them, as `features` has them.
+        unread: whether the drafter has read nothing of the newest part of the prompt.
     """
 
     def __init__(self, prompt: IntArray) -> None:
@@ -46,11 +51,15 @@ class _Slot(StagedSlot):
         self.places: list[int] = []
         self.read = 0
         self.last_read: list[Tensor] = []
-        self._fresh = True
+
+    @property
+    def waits_long(self) -> bool:
+        """Whether what is pending is read as a prompt is, before it is drafted from."""
+        return self.staged is None and (self.unread or len(self.pending) > MANY_PENDING) and len(self.pending) > 1
 
     def restart(self, pending: list[int]) -> None:
         super().restart(pending)
-        self._fresh = True
+        self._fresh, self.unread = True, False
 
     def sources(self, count: int) -> IntArray:
         """Where the states are, or the features, that the head reads at the last `count` staged nodes."""
@@ -71,7 +80,8 @@ class FeatureDrafter(Drafter):
     A row of the head is a pair: a feature, and the token after it. Committed pairs have the target's own features;
     in a tree, a node's feature is what the head itself made at the node's parent. After each round the pairs of the
     accepted tokens are run again with true features, all in the forward pass that drafts the next root's children.
-    Until somebody asks for these nothing is computed: while drafting pauses, features are kept and no more.
+    Until somebody asks for these nothing is computed: of a prompt, and while drafting pauses, features are kept and no
+    more, up to `KEPT_BYTES`.
 
     Args:
         head: the network, on the target's device.
@@ -123,15 +133,21 @@ class FeatureDrafter(Drafter):
         self._cache.open(slot, room + SPARE_ROWS)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
-        before = self._slots[source]
+        before, first = self._slots[source], self._cache.lengths[source]
         # a pair belongs to what is shared if its second token does
         pairs = self._cache.resume(slot, room + SPARE_ROWS, source, max(length - 1, 0))
         own = self._slots[slot] = _Slot(prompt)
-        if before.read != length or pairs != length - 1:
+        if before.read == length and pairs == length - 1:
+            features = before.last_read
+        elif pairs == first and before.features:
+            features = [torch.cat(before.features)[: length - first]]
+        else:
             return pairs
-        own.restart([int(prompt[length])])
-        own.read, own.features, own.last_read = length, [*before.last_read], before.last_read
-        return length
+        told = pairs + sum([len(one) for one in features])
+        own.restart(prompt[pairs + 1 : told + 1].tolist())
+        own.read, own.features, own.unread = told, [*features], True
+        own.last_read = [one[-1:] for one in features[-1:]]
+        return told
 
     def close(self, slot: int) -> None:
         del self._slots[slot]
@@ -144,10 +160,21 @@ class FeatureDrafter(Drafter):
             own = self._slots[slot]
             own.pending += own.prompt[part.start + 1 : part.end + 1].tolist()
             own.features.append(part.features)
-        self._catch_up(parts)
-        for slot, part in parts.items():
-            own = self._slots[slot]
-            own.last_read, own.read = [*own.features], part.end
+            own.read = part.end
+            if part.count:
+                own.unread, own.last_read = True, [part.features[-1:].clone()]
+        self._bound({slot: part.features for slot, part in parts.items()})
+
+    def _bound(self, told: Mapping[int, Tensor | None]) -> None:
+        """Read what waits, where too much of it is kept in all.
+
+        Args:
+            told: by slot the newest features.
+        """
+        pairs = sum([len(own.pending) for own in self._slots.values()])
+        bytes_each = max([one[:1].nbytes for one in told.values() if one is not None], default=0)
+        if pairs * bytes_each > KEPT_BYTES:
+            self._catch_up([slot for slot in told if self._slots[slot].waits_long])
 
     def _catch_up(self, slots: Iterable[int]) -> None:
         """Read all pending pairs of each slot but the last, which waits for what comes next: its answer is wanted."""
@@ -162,10 +189,6 @@ class FeatureDrafter(Drafter):
             own, last = self._slots[slot], lasts[slot]
             own.restart(own.pending[last:])
             own.features = [features[last:].clone()]  # so that the others can be freed
-
-    def _waits_long(self, slot: int) -> bool:
-        own = self._slots[slot]
-        return own.staged is None and len(own.pending) > MANY_PENDING
 
     def _fuse(self, features: Tensor) -> Tensor:
         return self.head.fuse(self._select(features).to(self.head.dtype))
@@ -195,7 +218,7 @@ class FeatureDrafter(Drafter):
             self._given.clear()
             self._rows.clear()
         first = all(self._slots[one.slot].staged is None for one in known)
-        self._catch_up([one.slot for one in known if self._waits_long(one.slot)])
+        reading = self._read_first([one.slot for one in known if self._slots[one.slot].waits_long])
         staged = {}
         for one in sorted(known, key=lambda one: one.slot):
             own = self._slots[one.slot]
@@ -208,7 +231,12 @@ class FeatureDrafter(Drafter):
         # before a frontier's rows, pairs that were only pending
         places, starts = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
         best = self._run(inputs, [*staged], places, max(one.width for one in known), first)
-        return Proposed(best.shared_out(frontiers, starts), 1)
+        return Proposed(best.shared_out(frontiers, starts), 1, reading)
+
+    def _read_first(self, slots: Sequence[int]) -> Reading | None:
+        """As `_catch_up`; returns what it took."""
+        tokens = sum([len(self._slots[slot].pending) - 1 for slot in slots])
+        return timed_reading(self._device, tokens, lambda: self._catch_up(slots))
 
     def _run(self, inputs: PassInputs, slots: list[int], ends: IntArray, width: int, first: bool) -> Best:
         """Run the new pairs of these slots, keep the states that come out, and find the best tokens after `ends`.
@@ -248,7 +276,7 @@ class FeatureDrafter(Drafter):
         return self.executor.best_numbers(scores, width), scores
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
-        paths = {}
+        paths, waiting = {}, dict[int, Tensor | None]()
         for slot, one in committed.items():
             assert one.features is not None
             own = self._slots[slot]
@@ -256,9 +284,12 @@ class FeatureDrafter(Drafter):
             if own.staged is None:  # nothing was drafted: the pairs before are still to be run
                 own.pending += one.tokens.tolist()
                 own.features.append(features)
+                waiting[slot] = features
                 continue
             paths[slot] = np.arange(len(own.pending))  # of these the features were true; the tree's were guesses
             own.restart(one.tokens.tolist())
             own.features = [features]
         if paths:
             self.executor.commit(paths)
+        if waiting:
+            self._bound(waiting)

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Retriever
+from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Reading, Retriever
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume, opened
 from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
@@ -198,11 +198,12 @@ class HybridDrafter(Drafter):
         found = [[retriever.look_up(one) for retriever in self._retrievers] for one in frontiers]
         asked = [self._asked(one, looked) for one, looked in zip(frontiers, found, strict=True)]
         said: list[list[list[Row]]] = [[[] for _ in one.nodes] for one in frontiers]  # by frontier, node and model
-        passes = 0
-        for model in self._models:
-            passes += self._ask(model, frontiers, asked, said)
+        proposed = [self._ask(model, frontiers, asked, said) for model in self._models]
         answers = [self._mixed(*each) for each in zip(frontiers, found, said, strict=True)]
-        return Proposed(answers, passes)
+        read = [one.reading for one in proposed if one.reading is not None]
+        # all have read the same texts
+        reading = Reading(max(one.tokens for one in read), sum(one.seconds for one in read)) if read else None
+        return Proposed(answers, sum(one.draft_passes for one in proposed), reading)
 
     def _asked(self, frontier: Frontier, found: Sequence[Sequence[Mapping[int, float]]]) -> IntArray:
         """The places in a frontier of the nodes that the models are asked at."""
@@ -224,8 +225,8 @@ class HybridDrafter(Drafter):
         frontiers: Sequence[Frontier],
         asked: Sequence[IntArray],
         said: Sequence[Sequence[list[Row]]],
-    ) -> int:
-        """Ask a model at nodes of the frontiers and add to what was said there; returns the passes that it took."""
+    ) -> Proposed:
+        """Ask a model at nodes of the frontiers and add to what was said there; returns its answer."""
         places: list[tuple[int, IntArray]] = []
         for index, (one, own) in enumerate(zip(frontiers, asked, strict=True)):
             if model.drafter.max_depth is not None:
@@ -233,15 +234,15 @@ class HybridDrafter(Drafter):
             if len(own):
                 places.append((index, own))
         if not places:
-            return 0
+            return Proposed([])
         parts = [attrs.evolve(frontiers[index], nodes=frontiers[index].nodes[own]) for index, own in places]
-        answers, passes = checked_proposal(model.spec, model.drafter.propose(parts), len(parts))
-        for (index, own), answer in zip(places, answers, strict=True):
+        proposed = checked_proposal(model.spec, model.drafter.propose(parts), len(parts))
+        for (index, own), answer in zip(places, proposed.candidates, strict=True):
             for row, place in enumerate(own.tolist()):
                 known = Row.of(answer, row)
                 if known is not None:
                     said[index][place].append(known)
-        return passes
+        return proposed
 
     def _mixed(
         self, frontier: Frontier, found: Sequence[Sequence[Mapping[int, float]]], said: Sequence[list[Row]]

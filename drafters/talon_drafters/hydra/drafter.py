@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.runtime.best import Best, best_by, last_rows
+from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.passes import Pass
@@ -78,9 +79,14 @@ class _States:
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
         """Take states over; returns of how many tokens."""
         length = max(length - 1, 0)  # one state must be heard of
+        waiting: list[Tensor] = []
         if self._heads.prefix is not None:
-            length = self._cache.resume(slot, room, source, length)
-        self._unread[slot] = []
+            first, unread = self._cache.lengths[source], self._unread[source]
+            taken = self._cache.resume(slot, room, source, length)
+            if taken == first and unread and taken < length:
+                waiting = [torch.cat(unread)[: length - taken]]
+            length = taken + sum([len(states) for states in waiting])
+        self._unread[slot] = waiting
         self._last.pop(slot, None)
         return length
 
@@ -98,29 +104,30 @@ class _States:
         else:
             self._unread[slot].append(features)
 
-    def of(self, slots: Iterable[int]) -> dict[int, Tensor]:
-        """What is to be read, shape `(hidden,)`, by slot; those without a state are left out."""
-        asked = [*slots]
+    def of(self, slots: Iterable[int]) -> tuple[dict[int, Tensor], Reading | None]:
+        """What is to be read, shape `(hidden,)`, by slot, those without a state left out; and what was read for it."""
+        asked, reading = [*slots], None
         waiting = {slot: torch.cat(self._unread[slot]) for slot in sorted(asked) if self._unread[slot]}
         if waiting:
-            self._last |= self._encoded(self._read(waiting))
+            long = {
+                slot: len(states) - 1
+                for slot, states in waiting.items()
+                if slot not in self._last or len(states) > MANY_PENDING
+            }
+            tokens, device = sum(long.values()), self._executor.device
+            reading = timed_reading(device, tokens, lambda: self._read(waiting, long))
+            self._last |= self._encoded({slot: states[long.get(slot, 0) :] for slot, states in waiting.items()})
             for slot in waiting:
                 self._unread[slot].clear()
-        return {slot: self._last[slot] for slot in asked if slot in self._last}
+        return {slot: self._last[slot] for slot in asked if slot in self._last}, reading
 
-    def _read(self, waiting: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Read what is long as a prompt; returns what is left, by slot, shape `(new, hidden)`."""
+    def _read(self, waiting: Mapping[int, Tensor], long: Mapping[int, int]) -> None:
+        """Read the first of these states, so many by slot, as a prompt."""
         most = self._executor.prompt_tokens
-        long = {
-            slot: len(states) - 1
-            for slot, states in waiting.items()
-            if slot not in self._last or len(states) > MANY_PENDING
-        }
         for start, group in self._executor.prompt_passes(long):
             parts = [waiting[slot][start : min(long[slot], start + most)] for slot in group]
             with self._executor.reading(group, [len(part) for part in parts]) as (positions, this_pass):
                 self._through(pad_sequence(parts, batch_first=True), positions, this_pass)
-        return {slot: states[long.get(slot, 0) :] for slot, states in waiting.items()}
 
     def _encoded(self, waiting: dict[int, Tensor]) -> dict[int, Tensor]:
         """Run the prefix layer over the next states of some slots, ascending, all in one pass.
@@ -201,7 +208,7 @@ class HydraDrafter(Drafter):
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
-        states = self._states.of([one.slot for one in frontiers])
+        states, reading = self._states.of([one.slot for one in frontiers])
         known = [one for one in frontiers if one.slot in states]
         if not known:
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
@@ -209,7 +216,7 @@ class HydraDrafter(Drafter):
         best = self._best(states, paths, max(one.width for one in known))
         ends = np.cumsum([len(one.nodes) for one in known]).tolist()
         first = {one.slot: end - len(one.nodes) for one, end in zip(known, ends, strict=True)}
-        return Proposed(best.shared_out(frontiers, first), 1)
+        return Proposed(best.shared_out(frontiers, first), 1, reading)
 
     def _best(self, states: dict[int, Tensor], paths: list[tuple[int, IntArray]], width: int) -> Best:
         """The best tokens after each slot's path of tokens, the root first; a row for each path."""

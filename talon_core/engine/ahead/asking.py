@@ -1,13 +1,13 @@
 """Asking the real drafter about nodes of a tree of which it may have seen nothing yet: parents first."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Drafter, Frontier
+from talon_core.drafter import Drafter, Frontier, Reading
 from talon_core.engine.checked_candidates import checked_candidates
 from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.errors import LostError, blaming
@@ -49,7 +49,7 @@ def ask(
     texts: Mapping[int, "Text"],
     frontiers: Sequence[Frontier],
     nodes: Sequence[Sequence[int]],
-) -> int:
+) -> tuple[int, Reading | None]:
     """Ask a drafter about some nodes of growing trees, and before that about those above them that it was not asked at.
 
     What it answers is in `Text.fresh` then.
@@ -62,13 +62,14 @@ def ask(
         nodes: of each of these the nodes.
 
     Returns:
-        The draft passes that it took.
+        The draft passes that it took, and what the drafter has read before.
 
     Raises:
         PluginError: if the drafter fails, or answers something else.
         LostError: if it cannot be reached.
     """
     passes = 0
+    readings: list[Reading | None] = []
     waiting = [texts[one.slot].unasked(one.tree, own) for one, own in zip(frontiers, nodes, strict=True)]
     while any(waiting):
         wave = []
@@ -83,12 +84,19 @@ def ask(
                 own.difference_update(ready)
         with blaming("drafter", named, "propose", but=_is_lost):
             proposed: Any = drafter.propose(wave)
-        answers, count = checked_proposal(named, proposed, len(wave))
-        passes += count
-        for one, given in zip(wave, answers, strict=True):
+        checked = checked_proposal(named, proposed, len(wave))
+        passes += checked.draft_passes
+        readings.append(checked.reading)
+        for one, given in zip(wave, checked.candidates, strict=True):
             answer = Answer(one, given)
             texts[one.slot].fresh.update({node: (answer, row) for row, node in enumerate(one.nodes.tolist())})
-    return passes
+    return passes, _together(readings)
+
+
+def _together(readings: Iterable[Reading | None]) -> Reading | None:
+    """All of these, one after another; None where there are none."""
+    known = [one for one in readings if one is not None]
+    return Reading(sum([one.tokens for one in known]), sum([one.seconds for one in known])) if known else None
 
 
 def _is_lost(error: BaseException) -> bool:

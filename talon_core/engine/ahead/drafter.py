@@ -284,9 +284,9 @@ class AheadDrafter(Preparer):
             self._texts[one.slot].unasked(one.tree, own) == {*one.nodes.tolist()}
             for one, own in zip(asking, missing, strict=True)
         )
-        passes = 0
+        passes, reading = 0, None
         with self._reaching():
-            passes = ask(self.behind, self._named, self._texts, asking, missing)
+            passes, reading = ask(self.behind, self._named, self._texts, asking, missing)
         kept = {slot: rows for slot, rows in kept.items() if not self._texts[slot].broken}
         answered: dict[int, Candidates] = {}
         if at_once and self._instant is not None:
@@ -294,7 +294,7 @@ class AheadDrafter(Preparer):
             passes += own
         answered |= {one.slot: self._answer(one, kept[one.slot]) for one in frontiers if one.slot in kept}
         answers = [answered[one.slot] if one.slot in answered else Candidates.unknown(one.nodes) for one in frontiers]
-        return Proposed(answers, passes)
+        return Proposed(answers, passes, reading)
 
     def _answer(self, frontier: Frontier, kept: Mapping[int, Row]) -> Candidates:
         """What was prepared for a frontier's nodes, and what the drafter has answered at the others."""

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, Part
+from talon_core.drafter import Committed, Drafter, Part, Proposed
 from talon_core.engine.ahead.preparing import Preparing
 from talon_core.engine.ahead.shelf import Placed, Shelf
 from talon_core.engine.ahead.spans import Spans
@@ -142,12 +142,12 @@ class _Hosted:
     def _taken(self, placed: Placed | None) -> Any:
         return None if placed is None else self._shelf.take(placed).to(self._device)
 
-    def propose(self, frontiers: Any) -> tuple[list[Candidates], int, int]:
-        """What is offered, without laws; the passes; and the number of the first answer."""
+    def propose(self, frontiers: Any) -> tuple[Proposed, int]:
+        """What is offered, without laws, and the number of the first answer."""
         proposed = self.drafter.propose(frontiers)
         first = len(self._answers)
         self._answers += proposed.candidates
-        return [one.detached() for one in proposed.candidates], proposed.draft_passes, first
+        return attrs.evolve(proposed, candidates=[one.detached() for one in proposed.candidates]), first
 
     def law(self, answer: int, row: int) -> Any:
         """The law of an answer."""

@@ -83,8 +83,9 @@ class Instant:
         if asking:
             with blaming("drafter", self._spec, "propose"):
                 proposed = self._drafter.propose(asking)
-            given, passes = checked_proposal(self._spec, proposed, len(asking))
-            for one, answer in zip(asking, given, strict=True):
+            given = checked_proposal(self._spec, proposed, len(asking))
+            passes = given.draft_passes
+            for one, answer in zip(asking, given.candidates, strict=True):
                 self._asked[one.slot].update(one.nodes.tolist())
                 answers[one.slot] = checked_candidates(
                     self._spec, answer, one.tree, one.nodes, self._vocab_size, one.width

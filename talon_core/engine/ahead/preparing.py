@@ -111,9 +111,9 @@ class Preparing:
         if not frontiers:
             return False
         draws = [{node: drawn.copied() for node, drawn in one.tree.drawn.items()} for one in frontiers]
-        answers, passes = self._offers.ask(frontiers, draws)
-        self.passes += passes
-        for asked, answer in zip(frontiers, answers, strict=True):
+        proposed = self._offers.ask(frontiers, draws)
+        self.passes += proposed.draft_passes
+        for asked, answer in zip(frontiers, proposed.candidates, strict=True):
             one = self._ahead[asked.slot]
             try:
                 one.take(self._offers.checked(answer, asked, one.job.limits.vocab_size))

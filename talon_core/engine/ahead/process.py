@@ -334,9 +334,10 @@ class _Remote(Drafter):
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         bare = [attrs.evolve(one, tree=one.tree.without_laws()) for one in frontiers]
-        given, passes, first = self._worker.ask("propose", bare)
-        answers = [attrs.evolve(one, law=self._law(first + at, one)) for at, one in enumerate(given)]
-        return Proposed(answers, passes)
+        proposed: Proposed
+        proposed, first = self._worker.ask("propose", bare)
+        answers = [attrs.evolve(one, law=self._law(first + at, one)) for at, one in enumerate(proposed.candidates)]
+        return attrs.evolve(proposed, candidates=answers)
 
     def _law(self, answer: int, offered: Candidates) -> Callable[[int], FloatArray]:
         known: dict[int, FloatArray] = {}  # the process may be lost between two calls, which have one answer
