@@ -341,8 +341,9 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("python", f"{report['python']} on {report['platform']}")]
     rows += [(package, found or "not installed") for package, found in report["packages"].items()]
     for device in report["devices"]:
-        more = f"{device['threads']} threads" if "threads" in device else f"{device['memory_bytes'] / 1e9:.0f} GB"
-        rows.append((device["name"], f"{device['description']}, {more}"))
+        threads = device.get("threads")
+        size = f"{device['memory_bytes'] / 1e9:.0f} GB" if threads is None else f"{threads} thread{'s' * (threads > 1)}"
+        rows.append((device["name"], f"{device['description']}, {size}"))
     compiler = report["compiler"]
     found = f"{compiler['path']}: {compiler['version'] or ''}" if compiler["path"] else "none"
     rows.append(("compiler", f"{found} ({compiler['fault']})" if compiler["fault"] else found))

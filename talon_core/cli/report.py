@@ -85,8 +85,9 @@ def report(
         figures.mkdir(parents=True, exist_ok=True)
     write_whole(page, text)
     files = [str(page), *_write(figures, pictures)]
-    for name, why in found.missing.items():
-        note(f"no figure '{name}': {why}")
+    for why in dict.fromkeys(found.missing.values()):
+        names = ", ".join(f"'{name}'" for name, own in found.missing.items() if own == why)
+        note(f"no figure {names}: {why}")
     if as_json:
         answer: dict[str, Any] = {"report": str(page), "bytes": len(text.encode()), "figures": files[1:]}
         answer["progress"] = {"done": progress.done, "planned": progress.planned, "finished": progress.finished}

@@ -24,7 +24,7 @@ def dealt(sets: Mapping[Any, Sequence[Thing]], folds: int, seed: int) -> list[li
     for name, texts in sets.items():
         if len(texts) < folds:
             raise ValueError(
-                f"the set '{name}' has {len(texts)} texts, fewer than {folds} folds; "
+                f"the set '{name}' has {len(texts)} text{'s' * (len(texts) != 1)}, fewer than {folds} folds; "
                 + (f"give --folds {len(texts)}, or record more" if len(texts) > 1 else "record at least two")
             )
         for place, number in enumerate(rng.permutation(len(texts)).tolist()):
