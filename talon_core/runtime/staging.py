@@ -7,12 +7,17 @@ from talon_core.tree import IntArray, TokenTree
 SPARE_ROWS = 256
 """Rows of a drafter's cache for trees; more are made where a tree is larger."""
 
+MANY_PENDING = 16
+"""Tokens that wait, as drafting has paused, of which more are read as a prompt is. So few take about what one takes."""
+
 
 class StagedSlot:
     """One sequence of a drafter with a cache: what waits to be run, and what this round has put behind it.
 
     Attributes:
         pending: committed tokens that are not in the cache; the last is the root.
+        unread: whether nothing was run of the newest part of the prompt; to be set by a drafter that leaves it until
+            somebody asks for a draft.
         staged: the pending tokens as a chain, and under its end the nodes drafted from; None before the first layer.
         staged_at: node of the draft tree to node of `staged`.
     """
@@ -23,8 +28,14 @@ class StagedSlot:
     def restart(self, pending: list[int]) -> None:
         """Forget what is staged; these tokens wait."""
         self.pending = pending
+        self.unread = False
         self.staged: TokenTree | None = None
         self.staged_at: dict[int, int] = {}
+
+    @property
+    def waits_long(self) -> bool:
+        """Whether what is pending is read as a prompt is, before it is drafted from."""
+        return self.staged is None and (self.unread or len(self.pending) > MANY_PENDING) and len(self.pending) > 1
 
     def stage(self, tree: TokenTree, frontier: IntArray) -> tuple[TokenTree, int]:
         """Add the frontier to what is staged; returns all of it and the index of the first new node."""

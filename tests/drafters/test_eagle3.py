@@ -439,7 +439,7 @@ def test_prompts_of_several_lengths_are_read_in_one_pass_where_there_is_room(sha
 @pytest.mark.parametrize("many", [3, 64])
 def test_after_a_pause_the_laws_are_the_formulas(many, shared, tmp_path, monkeypatch):
     """What waits is run at once, or where there is much of it, read as a prompt is."""
-    monkeypatch.setattr("talon_drafters.heads.feature_drafter.MANY_PENDING", many)
+    monkeypatch.setattr("talon_core.runtime.staging.MANY_PENDING", many)
     path = written_case(shared, tmp_path, CASES["native"])
     sizes = (4, *[0] * 9, 5, 0, 3)
     rounds = [shared.Rounds.random(1, VOCAB, 9, sizes), shared.Rounds.random(2, VOCAB, 4, (0, *sizes[1:], 0))]
@@ -462,7 +462,7 @@ def test_before_it_is_asked_and_while_drafting_pauses_nothing_is_computed(shared
 
 
 def test_what_was_read_before_a_draft_is_told_apart_from_the_pass(shared, tmp_path, monkeypatch):
-    monkeypatch.setattr("talon_drafters.heads.feature_drafter.MANY_PENDING", 5)
+    monkeypatch.setattr("talon_core.runtime.staging.MANY_PENDING", 5)
     drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
     one = shared.Rounds.random(1, VOCAB, 9, (2, 0, 0, 2))
     states = shared.states_of(target_model(), one.ids, STATES)

@@ -23,3 +23,17 @@ class Prices(Costs):
 
     def draft(self, rows, width):
         return self.layer
+
+
+class PricesByLength(Costs):
+    """Made-up prices, which a longer text raises."""
+
+    @property
+    def fixed(self) -> bool:
+        return True
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 0.02 + 0.0001 * context + 0.001 * nodes
+
+    def draft(self, rows: int, width: int) -> float:
+        return 0.002 + 0.0002 * rows + 0.00001 * width

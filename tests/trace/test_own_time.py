@@ -21,23 +21,10 @@ from talon_core.trace.run import Answer, replayed, tried_on
 from talon_core.trace.sweep import Line, Sweep
 from talon_core.tree import IntArray
 from talon_strategies import Match, Talon
+from talon_tests.prices import PricesByLength
 
 TOGETHER = ("none", "chain:length=4", "talon:budget=16", "eagle2:budget=12", "svip", "gammatune", "bandit", "caddtree")
 ONE_BY_ONE = ("talon-cost", "ngram/talon:budget=8")
-
-
-class Prices(Costs):
-    """Made-up prices, which a longer text raises."""
-
-    @property
-    def fixed(self) -> bool:
-        return True
-
-    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
-        return 0.02 + 0.0001 * context + 0.001 * nodes
-
-    def draft(self, rows: int, width: int) -> float:
-        return 0.002 + 0.0002 * rows
 
 
 @attrs.define
@@ -72,7 +59,7 @@ class Slow(Talon):
 
 def tried(trace: Trace, policy: Slow, timed: Sequence[int]) -> list[Totals]:
     """A policy on all texts, where time is taken on some."""
-    texts, replay = trace.texts(), Replay(trace, Prices(), now=policy.clock)
+    texts, replay = trace.texts(), Replay(trace, PricesByLength(), now=policy.clock)
     found = tried_on(replay, [Method("slow", policy, Match())], texts, [texts[place] for place in timed])
     return [totals for ((totals, _),) in found]
 
@@ -101,7 +88,7 @@ def test_what_was_taken_stands_as_it_is() -> None:
     assert with_own_time([left_out]) == [left_out]
 
 
-def answer(trace: Trace, specs: Sequence[str], time_all: bool, costs: Costs | None = Prices()) -> Answer:  # noqa: B008
+def answer(trace: Trace, specs: Sequence[str], time_all: bool, costs: Costs | None = PricesByLength()) -> Answer:  # noqa: B008
     return replayed(trace, parse_methods(specs, trace, load_registry()), 1, costs=costs, time_all=time_all)
 
 
@@ -145,9 +132,9 @@ def lines(sweep: Sweep, folder: Path) -> list[Line]:
 
 def test_a_sweep_works_out_again_what_is_to_be_timed_and_was_not(tmp_path: Path) -> None:
     def sweep(time_all: bool) -> Sweep:
-        return Sweep([SHIPPED], ["chain:length=2"], Prices(), "made up", time_all)
+        return Sweep([SHIPPED], ["chain:length=2"], PricesByLength(), "made up", time_all)
 
-    trace, replay = read_trace(SHIPPED), Replay(read_trace(SHIPPED), Prices(), timed=False)
+    trace, replay = read_trace(SHIPPED), Replay(read_trace(SHIPPED), PricesByLength(), timed=False)
     method = parse_method("chain:length=2", trace, load_registry())
     first = lines(sweep(False), tmp_path)
     assert all(one.totals.timed_texts == 1 for one in first)  # a unit has one text of so few

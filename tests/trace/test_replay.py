@@ -26,6 +26,7 @@ from talon_core.trace.replay import Replay
 from talon_core.tree import TokenTree
 from talon_drafters import Lookahead
 from talon_strategies import Talon
+from talon_tests.prices import PricesByLength
 
 DETERMINISTIC = {
     "none": "none",
@@ -73,16 +74,6 @@ def of(rounds: Sequence[Round]) -> Rounds:
     return [(one.tree.tokens.tolist(), one.path.tolist(), one.tokens.tolist()) for one in rounds]
 
 
-class Prices(Costs):
-    """Made-up prices, which a longer text raises."""
-
-    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
-        return 0.02 + 0.0001 * context + 0.001 * nodes
-
-    def draft(self, rows: int, width: int) -> float:
-        return 0.002 + 0.0002 * rows
-
-
 def replayed(trace: Trace, text: TextTrace, method: str, costs: Costs | None = None) -> tuple[Rounds, int]:
     replay, made = Replay(trace, costs), parse_method(method, trace, load_registry())
     replay.check(made)
@@ -121,8 +112,8 @@ def test_so_are_those_of_policies_that_ask_what_passes_take_by_the_same_costs(
     trace = recorded(tiny)
     sizes = set()
     for text in trace:
-        found = replayed(trace, text, policy, Prices())
-        assert found == (decoded(tiny, trace, text, policy, shared_target, Prices()), 0)
+        found = replayed(trace, text, policy, PricesByLength())
+        assert found == (decoded(tiny, trace, text, policy, shared_target, PricesByLength()), 0)
         sizes |= {len(tokens) for tokens, _, _ in found[0]}
     assert len(sizes) > 2
     assert max(sizes) > 3
@@ -134,8 +125,8 @@ def test_so_are_those_of_policies_that_draw_where_whole_laws_were_recorded(
 ) -> None:
     trace = recorded(small, laws=True, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0)
     for text in trace:
-        found = replayed(trace, text, policy, Prices())
-        assert found == (decoded(small, trace, text, policy, shared_target, Prices()), 0)
+        found = replayed(trace, text, policy, PricesByLength())
+        assert found == (decoded(small, trace, text, policy, shared_target, PricesByLength()), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["eagle2"], "none"])
@@ -228,10 +219,10 @@ def test_so_are_those_of_policies_that_draw_on_smollm(
     (text,) = trace
     for seed in range(100):  # until all that is drawn was recorded
         seeded = Trace(trace.folder, {**trace.manifest, "settings": {**trace["settings"], "seed": seed}})
-        rounds, outside = replayed(seeded, text, policy, Prices())
+        rounds, outside = replayed(seeded, text, policy, PricesByLength())
         if not outside:
             break
-    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_target, Prices()), 0)
+    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_target, PricesByLength()), 0)
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from talon_core.trace.trying import Trying, together
 from talon_core.tree import FloatArray
 from talon_core.tree_arrays import totals
 from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon
+from talon_tests.prices import PricesByLength
 
 GROWN_TOGETHER = (
     *("none", "chain:length=4", "talon:budget=14,top_k=4,mu=0.1", "talon:budget=60,least=0.01", "talon-gate-only"),
@@ -46,20 +47,6 @@ PLANNED = (
     *("bandit", "bandit:of=none+gammatune[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3,reward=blend"),
 )
 ONE_BY_ONE = ("taps", "talon-cost:budget=12,depth=5", "bandit:of=chain[length=2]+talon-cost")
-
-
-class Prices(Costs):
-    """Made-up prices, which a longer text raises."""
-
-    @property
-    def fixed(self) -> bool:
-        return True
-
-    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
-        return 0.02 + 0.0001 * context + 0.001 * nodes
-
-    def draft(self, rows: int, width: int) -> float:
-        return 0.002 + 0.0002 * rows + 0.00001 * width
 
 
 def both(trace: Trace, method: Method, costs: Costs | None = None) -> tuple[list[Replayed], list[Replayed]]:
@@ -100,7 +87,7 @@ def all_same(found: tuple[Sequence[Replayed], Sequence[Replayed]]) -> bool:
     return len(found[0]) == len(found[1]) > 1 and all(map(same, *found))
 
 
-@pytest.mark.parametrize("costs", [None, Prices()], ids=["free", "priced"])
+@pytest.mark.parametrize("costs", [None, PricesByLength()], ids=["free", "priced"])
 @pytest.mark.parametrize("spec", [*GROWN_TOGETHER, *PLANNED])
 def test_the_rounds_are_those_of_each_text(spec: str, costs: Costs | None) -> None:
     shipped = read_trace(SHIPPED)

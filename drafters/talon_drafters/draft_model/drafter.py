@@ -63,27 +63,8 @@ def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: NetworkTarg
         )
 
 
-MANY_PENDING = 16
-"""Tokens that wait, as drafting has paused, of which more are read as a prompt is. So few take about what one takes."""
-
-
 class _Slot(StagedSlot):
-    """One sequence: what is in the draft model's cache, and where.
-
-    Attributes:
-        unread: whether the model has read nothing of the newest part of the prompt.
-    """
-
-    unread = False
-
-    @property
-    def waits_long(self) -> bool:
-        """Whether what is pending is read as a prompt is, before it is drafted from."""
-        return self.staged is None and (self.unread or len(self.pending) > MANY_PENDING) and len(self.pending) > 1
-
-    def restart(self, pending: list[int]) -> None:
-        super().restart(pending)
-        self.unread = False
+    """One sequence: what is in the draft model's cache, and where."""
 
     def commit(self, committed: Committed) -> IntArray:
         """The staged nodes that stay in the cache, root side first; updates what is pending."""

@@ -21,9 +21,6 @@ from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import FeatureHead
 
-MANY_PENDING = 16
-"""Pairs that wait, as drafting has paused, of which more are read as a prompt is. So few take about what one takes."""
-
 KEPT_BYTES = 1 << 28
 """Of the target's features that wait, of all slots together: where they are more, they are read though nobody asks."""
 
@@ -41,7 +38,6 @@ class _Slot(StagedSlot):
             node.
         read: how many tokens of the prompt the target has read.
         last_read: the features of the last of them, as `features` has them.
-        unread: whether the drafter has read nothing of the newest part of the prompt.
     """
 
     def __init__(self, prompt: IntArray) -> None:
@@ -52,14 +48,9 @@ class _Slot(StagedSlot):
         self.read = 0
         self.last_read: list[Tensor] = []
 
-    @property
-    def waits_long(self) -> bool:
-        """Whether what is pending is read as a prompt is, before it is drafted from."""
-        return self.staged is None and (self.unread or len(self.pending) > MANY_PENDING) and len(self.pending) > 1
-
     def restart(self, pending: list[int]) -> None:
         super().restart(pending)
-        self._fresh, self.unread = True, False
+        self._fresh = True
 
     def sources(self, count: int) -> IntArray:
         """Where the states are, or the features, that the head reads at the last `count` staged nodes."""

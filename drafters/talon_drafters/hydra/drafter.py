@@ -19,11 +19,11 @@ from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.sharing import embedding_shape, like_output, shared_embedding
+from talon_core.runtime.staging import MANY_PENDING
 from talon_core.runtime.transfers import sent
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.checkpoints.reading import Sizes
-from talon_drafters.heads.feature_drafter import MANY_PENDING
 from talon_drafters.heads.opening import checkpoint_for, output_of
 from talon_drafters.hydra.files import STEM, ReadHydra, hydra_of
 from talon_drafters.hydra.network import HydraHeads
