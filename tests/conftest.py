@@ -417,7 +417,7 @@ def _probed_once(model: Any) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def smollm() -> Iterator[tuple[Any, Any]]:
-    """SmolLM2-135M-Instruct and its tokenizer, float32."""
+    """SmolLM2-135M-Instruct and its tokenizer, as `load` has them: weights in blocks, computed with in float32."""
     loaded = _embedded("smollm2-135m")
     with _probed_once(loaded[0]):
         yield loaded
@@ -425,7 +425,7 @@ def smollm() -> Iterator[tuple[Any, Any]]:
 
 @pytest.fixture(scope="session")
 def gemma() -> Iterator[tuple[Any, Any]]:
-    """Gemma 3 270M and its tokenizer, float32."""
+    """Gemma 3 270M and its tokenizer, likewise."""
     loaded = _embedded("gemma3-270m")
     with _probed_once(loaded[0]):
         yield loaded
@@ -446,9 +446,10 @@ def shared_target() -> "Callable[..., Decoder]":
     from talon_core.plugins.registry import load_registry
 
     targets: dict[Any, Any] = {}  # each keeps its model alive, so no id comes twice
+    registry = load_registry()
 
     def make(model: Any, tokenizer: Any, parts: "Parts", costs: "Costs | None" = None) -> Decoder:
-        resolved = resolve(parts, load_registry()).for_model(model)
+        resolved = resolve(parts, registry).for_model(model)
         layers = model.config.get_text_config().num_hidden_layers
         features = checked_features(resolved.drafter, layers) if resolved.drafter is not None else ()
         question = (id(model), tuple(features), parts.attention, parts.accelerate, parts.graphs)
