@@ -85,7 +85,7 @@ def generate(
     """Continue a prompt, and stream the text to stdout; or several prompts, in batches.
 
     The text is the target model's own, whatever the drafter and the policy are; they decide how soon it is there.
-    With --policy none the same model decodes without them. Figures and drawings go to stderr. A lossy rule changes the
+    With --policy none the same model decodes without them. Figures and pictures go to stderr. A lossy rule changes the
     text, only with --lossy; stderr says so then, and also where nothing but a plugin's word says that it does not.
     """
     generation_options = opts.sampling_options(temperature, top_p, top_k, seed, max_new_tokens)

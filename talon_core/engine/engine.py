@@ -338,17 +338,17 @@ class Engine:
             found = self._slots.take(ids, room, known)
             if found is None:
                 return
-            place, given_up = found
+            seat, given_up = found
             self._waiting.remove(sequence)
-            self._running[place.slot] = sequence
+            self._running[seat.slot] = sequence
             for slot in given_up:
                 self._close(slot)
-            drafted_to = min(place.length, self._drafted_to.get(place.source, 0)) if place.length else 0
-            self._drafted_to[place.slot] = drafted_to
-            with faults.of([place.slot]):
+            drafted_to = min(seat.length, self._drafted_to.get(seat.source, 0)) if seat.length else 0
+            self._drafted_to[seat.slot] = drafted_to
+            with faults.of([seat.slot]):
                 policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to)
                 sequence.start(policy, self.parts.target.device, room, self.now())
-                sequence.read = self._open(place.slot, sequence, place.source, place.length)
+                sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 
     def policy_for(self, request: Request, unread: int = 0) -> TreePolicy:
         """The policy that serves a request.

@@ -22,7 +22,7 @@ from talon_core.plugins.parts import Parts
 from talon_core.runtime.weights import weights_hash
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
-from talon_core.trace.observed import Notes, NotesLaws, Observing, Place
+from talon_core.trace.observed import Notebook, Notes, NotesLaws, Observing
 from talon_core.trace.oracle import Along
 from talon_core.trace.superset import Ahead, Superset
 from talon_core.tree import IntArray
@@ -127,7 +127,7 @@ class Recorder:
         self._spec, self._written = drafter, spec
         self._frontend = HFFrontend(model, tokenizer)
         self._plain = decoder_for_model(model, tokenizer, Parts(policy=None))
-        self._ahead, self._place = Ahead(), Place()
+        self._ahead, self._notebook = Ahead(), Notebook()
         self._decoder = None if drafter.reads_texts else self._recording(drafter)
         self._ids = {(each.name, prompt): self._encoded(each, prompt) for each, prompt in self._prompts()}
 
@@ -147,8 +147,8 @@ class Recorder:
         wanted = self.wanted
         sizes = wanted.width, wanted.depth, wanted.nodes, wanted.least
         policy = Superset(*sizes, keeps=wanted.laws, ahead=self._ahead)
-        rule: Any = NotesLaws(self._place) if wanted.laws else EXACT_RULE
-        parts = Parts(Observing(drafter, self._place), policy, rule)
+        rule: Any = NotesLaws(self._notebook) if wanted.laws else EXACT_RULE
+        parts = Parts(Observing(drafter, self._notebook), policy, rule)
         return decoder_for_model(self._model, self._tokenizer, parts)
 
     def manifest(self) -> dict[str, Any]:
@@ -232,11 +232,11 @@ class Recorder:
         rows = ranks = None
         laws: Mapping[str, Sequence[Any]] = {}
         if self._decoder is not None:
-            notes = self._place.notes = Notes(self.wanted.width, self.wanted.depth, self.wanted.laws)
+            notes = self._notebook.notes = Notes(self.wanted.width, self.wanted.depth, self.wanted.laws)
             try:
                 self._along(self._decoder, request, new, notes)
             finally:
-                self._place.notes = None
+                self._notebook.notes = None
             rows, laws = notes.rows(), notes.laws
             ranks = Along.of(rows, new.tolist()).ranks
         text = TextTrace(

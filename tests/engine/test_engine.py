@@ -9,7 +9,7 @@ import pytest
 from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.choices import SeededChoices
 from talon_core.engine.generation import Batch
-from talon_core.engine.slots import Place, Slots
+from talon_core.engine.slots import Seat, Slots
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_strategies import Chain, Match, Talon
@@ -372,11 +372,11 @@ def test_sampled_texts_do_not_depend_on_their_neighbours():
 def test_slots_share_the_longest_beginning():
     slots = Slots(most=3)
     text = np.array([1, 2, 3, 4, 5])
-    assert slots.take(text, 10, {}) == (Place(0, 0, 0), [])
-    assert slots.take(text[:4], 10, {0: text[:2]}) == (Place(1, 0, 2), [])
+    assert slots.take(text, 10, {}) == (Seat(0, 0, 0), [])
+    assert slots.take(text[:4], 10, {0: text[:2]}) == (Seat(1, 0, 2), [])
     slots.keep(1, text[:3])
-    assert slots.take(np.array([1, 2, 3, 9]), 10, {0: text[:2]}) == (Place(1, 1, 3), [])
-    assert slots.take(np.array([7]), 10, {0: text, 1: text}) == (Place(2, 2, 0), [])
+    assert slots.take(np.array([1, 2, 3, 9]), 10, {0: text[:2]}) == (Seat(1, 1, 3), [])
+    assert slots.take(np.array([7]), 10, {0: text, 1: text}) == (Seat(2, 2, 0), [])
     assert slots.take(np.array([7]), 10, {0: text, 1: text, 2: text}) is None
 
 
@@ -388,7 +388,7 @@ def test_a_kept_text_is_given_up_where_there_is_no_room_beside_it():
     slots.keep(1, text)
     assert slots.take(np.array([5, 5]), 20, {}) is None  # slot 0 is taken, and two slots of 20 are too many
     slots.keep(0, text)
-    assert slots.take(np.array([5, 5]), 20, {}) == (Place(0, 0, 0), [1, 0])
+    assert slots.take(np.array([5, 5]), 20, {}) == (Seat(0, 0, 0), [1, 0])
 
 
 def test_a_long_sequence_costs_those_beside_it_nothing_where_the_target_counts_so():
