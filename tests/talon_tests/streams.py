@@ -5,6 +5,7 @@ operations on the same memory, one of which writes, are a `Race` unless one has 
 """
 
 from collections.abc import Callable
+from threading import local
 from typing import Any
 
 import pytest
@@ -74,12 +75,22 @@ class StreamDevice:
         self.done: list[str] = []
         self.modes: list[str] = []
         self.streams: list[Stream] = []
-        self.current = self.main = Stream(self)
+        self.main = Stream(self)
+        self._thread = local()  # each thread has a current stream of its own
         self.capturing: Graph | None = None
         self.broken = False  # the capture that goes on
         self.sync_mode = 0
         self._host: Clock = {}
         self._touched: dict[str, list[tuple[bool, int, int]]] = {}  # whether it was written, by whom and when
+
+    @property
+    def current(self) -> Stream:
+        """The stream on which this thread launches."""
+        return getattr(self._thread, "stream", self.main)
+
+    @current.setter
+    def current(self, stream: Stream) -> None:
+        self._thread.stream = stream
 
     def operate(self, name: str) -> None:
         """Count an operation, and fail if it is the one that does."""
@@ -97,7 +108,11 @@ class StreamDevice:
             self._touch(reads, writes)
 
     def synchronize(self) -> None:
+        """Wait for all streams, which breaks off what any thread captures."""
         self.operate("synchronize")
+        if self.capturing is not None:
+            self.broken = True
+            raise RuntimeError("operation not permitted when stream is capturing")
         for stream in self.streams:
             _join(self._host, stream.clock)
 
