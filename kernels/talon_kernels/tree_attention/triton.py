@@ -499,6 +499,7 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
             ways = [("", 4, 8)]
             ways += [(" plain", 4, 1)] if dim == 128 else []
             ways += [(f" group={group}", group, 64) for group in (1, 7, 8) if dim == 128 and name == "bf16"]
+            ways += [(" batch=256", 4, 256)] if dim == 128 and name == "bf16" and cut == cuts[-1] else []
             for way, group, batch in ways:
                 own = marks | {"between": between or batch == 64, "hardest": hardest and not way}
                 yield from _compiled(title + way, name, kind, own, cut, (dim, value_dim), group, batch)
