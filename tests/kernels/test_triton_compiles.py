@@ -20,7 +20,15 @@ A kernel that has changed since, or another Triton, is compiled here, which take
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 PINNED = re.findall(r"^triton==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE)
 
-MOST_SHARED = {"cuda:80": 163, "cuda:89": 99, "cuda:90": 227, "cuda:100": 227, "cuda:120": 99, "hip:gfx942": 64}
+MOST_SHARED = {
+    "cuda:75": 64,
+    "cuda:80": 163,
+    "cuda:89": 99,
+    "cuda:90": 227,
+    "cuda:100": 227,
+    "cuda:120": 99,
+    "hip:gfx942": 64,
+}
 
 COMPILING = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 """The environment of a process in which Triton compiles."""
