@@ -61,7 +61,7 @@ AMD = {"gfx942": CDNA3}
 
 
 def nvidia(threads: int, shared: int) -> Multiprocessor:
-    """A multiprocessor of NVIDIA's, from compute capability 8.0 on.
+    """A multiprocessor of NVIDIA's, from compute capability 8.0 on; one of 7.5, which keeps nothing, has a little more.
 
     Args:
         threads: most at a time.

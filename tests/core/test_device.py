@@ -19,7 +19,7 @@ from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_kernels import TritonAttention
 from talon_strategies import Match
-from talon_tests.interpreter import patch_once
+from talon_tests.interpreter import guard_buffers, patch_once
 from talon_tests.tiny_models import tiny_model
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
@@ -82,6 +82,7 @@ def test_tritons_kernels_decode_what_plain_decoding_does(architecture, monkeypat
     """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two of two layers."""
     pytest.importorskip("triton")
     patch_once(monkeypatch)
+    guard_buffers(monkeypatch)
     # Programs of one row each would be most of the work; `test_tree_attention_triton.py` has them of all sizes.
     monkeypatch.setattr(import_module("talon_kernels.tree_attention.triton"), "merged_rows", lambda rows: 16)
     model = tiny_model(architecture, num_hidden_layers=2, sliding_window=6)

@@ -1,6 +1,6 @@
 """On a GPU: Triton's kernels, captured graphs and batches decode what plain decoding does; skipped in sight elsewhere.
 
-`make gpu` runs these and the kernels' own tests.
+`make gpu` runs these behind the kernels' own tests.
 """
 
 import numpy as np

@@ -6,12 +6,14 @@ from random import Random
 
 import numpy as np
 import pytest
+import torch
 
 from talon_core import Engine, Request, TableTarget
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.sampling import temperature_sampling
 from talon_strategies import Branch, Cached, Chain, Match, Pearl, Talon
+from talon_tests.streams import Race, Stream, StreamDevice
 from talon_tests.whole_texts import WholeTexts
 
 VOCAB = 4
@@ -300,3 +302,66 @@ def test_patience_grows_with_what_calls_of_a_kind_take():
     assert patience.seconds("read") == 9.0
     patience.saw("propose", [2.0, 1.0])
     assert patience.seconds("propose") == 6.0
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    device = StreamDevice()
+    device.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+
+    class Drafts:
+        """Prepares in one pass, which nobody waits for."""
+
+        faults, passes = (), 1
+
+        def __init__(self, *_):
+            pass
+
+        def step(self):
+            device.launch("draft", reads=("features",), writes=("drafted",))
+            return False
+
+        def prepared(self):
+            return ()
+
+    monkeypatch.setattr("talon_core.engine.ahead.thread.Preparing", Drafts)
+    return device
+
+
+def prepared_rounds(device):
+    """Each verifies beside what is prepared, and reads that."""
+    worker = ThreadWorker(Sleepy())
+    try:
+        for _ in range(2):
+            device.launch("commit", writes=("features",))
+            worker.prepare(Cached(), ())
+            device.launch("verify", writes=("rows",))
+            assert worker._task.done.wait(60)
+            stopped = worker.stop()
+            if stopped.failure is not None:
+                raise stopped.failure
+            device.launch("read", reads=("drafted",))
+    finally:
+        worker.rest()
+
+
+def test_on_a_gpu_a_thread_drafts_behind_what_it_reads_and_before_what_reads_it(gpu):
+    prepared_rounds(gpu)
+    assert gpu.done.count("draft") == 2
+    assert len(gpu.streams) == 2
+
+
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_where_a_stream_does_not_wait_for_the_other_there_is_a_race(gpu, monkeypatch, left_out):
+    waits, wait_stream = [], Stream.wait_stream
+
+    def waiting(stream, other):
+        waits.append(stream.number)
+        if len(waits) - 1 != left_out:
+            wait_stream(stream, other)
+
+    monkeypatch.setattr(Stream, "wait_stream", waiting)
+    with pytest.raises(Race, match=r"(features|drafted) is used on stream"):
+        prepared_rounds(gpu)
+    assert waits[:2] == [1, 0][: len(waits)]
