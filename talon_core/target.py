@@ -113,7 +113,7 @@ class Target(ABC):
         return set()
 
     def session(self) -> AbstractContextManager[object]:
-        """Entered by the decoder while it decodes; a target may set itself up here and clean up after it.
+        """Entered by the engine while it decodes; a target may set itself up here and clean up after it.
 
         It is entered once for a whole generation, or, where somebody is given control between rounds, for each round;
         a `RepeatableSession` makes that cheap.
