@@ -121,7 +121,6 @@ class Engine:
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
         self._given = policy
-        self.target_passes = 0
         self._children = children
         added = most_added(self.parts.drafter, self.parts.named)
         self._nodes = min(checked_budget(self.policy) + added, RESERVED_NODES)
@@ -302,7 +301,6 @@ class Engine:
         if ready:
             told = self._measured, self.now, self.costs, self.allocator, self._shared
             rounds = Stages(self.parts, ready, faults, *told).run()
-            self.target_passes += 1
         for slot, round_ in rounds.items():
             if round_.sequences == 1:
                 self._measured.went(round_.spans)

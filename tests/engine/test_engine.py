@@ -295,14 +295,26 @@ def test_a_request_whose_sequence_was_ended_early_may_be_submitted_again_at_once
 
 
 def test_a_batch_that_cannot_go_on_leaves_nothing_in_the_engine():
-    own, twice = engine(), request()
+    own, twice = engine(target=Noted()), request()
     batch = Batch(own, [twice, twice], 2, made=lambda one: one.result(None, False))
     with pytest.raises(ValueError, match="this request was submitted already, and is not over"):
         next(batch)
     assert [one.finished for one in batch.sequences] == [True, True]
+    own.parts.target.verified.clear()
     later = own.submit(twice)
     assert run(own, later) == [alone(twice)]
-    assert len(later.rounds) == own.target_passes  # nobody else had a round
+    assert len(later.rounds) == len(own.parts.target.verified)  # nobody else had a round
+
+
+def test_batches_that_are_stepped_in_turn_count_their_own_passes():
+    own = engine(None)
+    batches = [Batch(own, [request(length) for length in of], 2, made=None) for of in ([5, 3], [7])]
+    rounds = [[], []]
+    while not all(batch.finished for batch in batches):
+        for batch, found in zip(batches, rounds, strict=True):
+            if not batch.finished:
+                found.append(next(batch))
+    assert [batch.target_passes for batch in batches] == [len(found) for found in rounds] == [5, 7]
 
 
 @attrs.frozen
