@@ -35,11 +35,13 @@ class Accepted:
             this one.
         features: where the drafter asked for them, the target's hidden states at these nodes, shape
             `(path, features)`; None from a rule, which knows of none.
+        laws_on_host: as `Round.laws_on_host`; 0 from a rule, which does not count what it asks for.
     """
 
     path: IntArray
     token: int
     features: "Tensor | None" = None
+    laws_on_host: int = 0
 
 
 class AcceptanceRule(ABC):
