@@ -126,7 +126,7 @@ class Drafter(ABC):
     """It runs layers of the target: then it cannot draft while the target verifies."""
 
     def session(self) -> AbstractContextManager[object]:
-        """Entered by the decoder while it decodes, after the target's session and as often; see `Target.session`."""
+        """Entered by the engine while it decodes, after the target's session and as often; see `Target.session`."""
         return nullcontext()
 
     def describe(self) -> Mapping[str, object]:

@@ -20,7 +20,7 @@ what may come, and the time for which the round waited until that had ended, whi
 
 @attrs.frozen
 class Span:
-    """A stretch of time, in seconds by the decoder's clock.
+    """A stretch of time, in seconds by the engine's clock.
 
     Attributes:
         part: whose it is, one of `PARTS` or `BESIDE`. Each layer of the drafter has a span of its own, and so has its

@@ -21,10 +21,10 @@ from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, tell
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
-from talon_core.engine.inquiries import most_added
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.processors import remembering, why_not
 from talon_core.engine.sequence import Sequence
+from talon_core.engine.sharing import sharing_of
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import RoundParts, Stages
 from talon_core.errors import BusyError, is_whole, made_of, one_line, written
@@ -120,17 +120,15 @@ class Engine:
             drafter = goes_ahead(drafter, spec, schedule, worker, target)
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
-        self._given = policy
-        self.target_passes = 0
+        self._looks_ahead = rule.looks_ahead and policy is not None  # without drafts there is nothing ahead
         self._children = children
-        added = most_added(self.parts.drafter, self.parts.named)
-        self._nodes = min(checked_budget(self.policy) + added, RESERVED_NODES)
+        self._nodes = min(checked_budget(self.policy) + self.parts.inquiries.most_added, RESERVED_NODES)
         self._given_costs = costs
         self._measured = costs if isinstance(costs, MeasuredCosts) else MeasuredCosts()
         self.costs = costs if costs is not None else self._measured
-        self.allocator = allocator
         self._machine: dict[str, Any] = {}
         self._shared: dict[str, Any] = {}  # what the allocator has learnt of the machine
+        self.allocator = allocator
         self._slots = Slots(slots, rows, target.occupied, target.rows)
         self._drafted_to: dict[int, int] = {}  # by slot: the tokens of its text after which something was drafted last
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
@@ -145,6 +143,16 @@ class Engine:
         self._holder: int | None = None
         self._stepping = False
         self._handed_in = False  # something, since the last step
+
+    @property
+    def allocator(self) -> Allocator | None:
+        """Shares a pass among its sequences; None verifies every tree as its policy has made it."""
+        return self._allocator
+
+    @allocator.setter
+    def allocator(self, allocator: Allocator | None) -> None:
+        self._allocator = allocator
+        self._sharing = sharing_of(allocator, self._shared)
 
     def forget(self) -> None:
         """Give up the texts that are kept, what passes took, and what policies and allocators know of the machine.
@@ -186,7 +194,7 @@ class Engine:
             raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad request
                 f"the request is {written(request)}; it must be a Request"
             )
-        processor = remembering(self.parts.rule, self._given, request.sampling.processors)
+        processor = remembering(request.sampling.processors) if self._looks_ahead else None
         if processor is not None:
             raise ValueError(f"{why_not(self.parts.rule, processor)}; take a rule that does not look ahead")
         limit = request.limit(self.parts.target)
@@ -300,9 +308,8 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            told = self._measured, self.now, self.costs, self.allocator, self._shared
+            told = self._measured, self.costs, self._sharing, self.now
             rounds = Stages(self.parts, ready, faults, *told).run()
-            self.target_passes += 1
         for slot, round_ in rounds.items():
             if round_.sequences == 1:
                 self._measured.went(round_.spans)
@@ -347,7 +354,8 @@ class Engine:
             self._drafted_to[seat.slot] = drafted_to
             with faults.of([seat.slot]):
                 policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to)
-                sequence.start(policy, self.parts.target.device, room, self.now())
+                acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
+                sequence.start(policy, acceptor, self.parts.target.device, room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 
     def policy_for(self, request: Request, unread: int = 0) -> TreePolicy:
@@ -362,15 +370,14 @@ class Engine:
         """
         sampling, limit = request.sampling, request.limit(self.parts.target)
         temperature = sampling.temperature if sampling.do_sample else 0.0
-        spec, target = self.parts.spec, self.parts.target
         told = SequenceInfo(
             prompt_length=len(request.ids),
             max_new_tokens=limit,
             temperature=temperature,
             costs=self.costs,
             machine=self._machine,
-            drafter="" if spec is None else spec.name,
-            weight_bits=target.weight_bits,
+            drafter=self.parts.drafter_name,
+            weight_bits=self.parts.target.weight_bits,
             unread=unread,
         )
         return begun(self.policy, told)

@@ -57,7 +57,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
         self._made = made
         self._cancelled = cancelled
         self._closed = False
-        self._first_pass = engine.target_passes
+        self._target_passes = 0
         weakref.finalize(self, _abandon, self.sequences)
 
     def __next__(self) -> dict[Sequence, Round]:
@@ -73,6 +73,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
             while self._left and len(self._running) < self._size:
                 self._running.append(self._engine.enter(self._left.popleft()))
             rounds = self._engine.step(self._running)
+            self._target_passes += bool(rounds)
         except BusyError:
             raise
         except BaseException:
@@ -94,7 +95,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
     @property
     def target_passes(self) -> int:
         """Forward passes over trees so far; the sequences share them."""
-        return self._engine.target_passes - self._first_pass
+        return self._target_passes
 
     def in_one_session(self) -> AbstractContextManager[None]:
         """While entered, target and drafter stay in session between steps, which costs least; nobody else can decode.

@@ -156,10 +156,10 @@ def test_a_long_text_waits_until_short_ones_have_left_enough():
 
 
 @attrs.frozen
-class FailsAfter(TreePolicy):
-    """Fails in its second round for texts that begin with token 3."""
+class NoThreesDrafted(TreePolicy):
+    """Fails where a tree's root is token 3."""
 
-    name = "fails-after"
+    name = "no-threes-drafted"
     budget: int = 3
 
     def grow(self, tree, candidates, choices):
@@ -189,25 +189,43 @@ class FailsForOne(TableDrafter):
         return attrs.evolve(found, frontier=found.frontier + 1) if tree.tokens[0] == 3 else found
 
 
+FIVE = np.random.default_rng(2).normal(size=(5,) * 3)
+"""Texts of 0, 1 and 2 stay among them; after 4 comes 3, again and again."""
+FIVE[:, :3, 3:], FIVE[:, 3:, 3] = -np.inf, 99.0
+LAWS_OF_FIVE = np.random.default_rng(3).dirichlet(np.ones(5), size=7)
+
+
 @pytest.mark.parametrize(
     ("parts", "complaint"),
     [
-        ({"policy": FailsAfter()}, r"tree policy 'fails-after' .* raised RuntimeError in grow: no threes"),
+        ({"policy": NoThreesDrafted()}, r"tree policy 'no-threes-drafted' .* raised RuntimeError in grow: no threes"),
         ({"rule": NoThrees()}, r"rule 'no-threes' .* raised RuntimeError in walk: no threes"),
-        ({"drafter": FailsForOne(LAWS)}, r"FailsForOne.* returned candidates for other nodes than the frontier's"),
+        (
+            {"drafter": FailsForOne(LAWS_OF_FIVE)},
+            r"FailsForOne.* returned candidates for other nodes than the frontier",
+        ),
     ],
 )
-def test_what_fails_for_one_sequence_ends_that_one_and_the_others_come_out_right(parts, complaint):
-    own = engine(**parts)
-    fine = [own.submit(request(1, prompt=[0, 1])), own.submit(request(1, prompt=[2]))]
-    broken = own.submit(request(4, prompt=[1, 3]))
-    run(own, *fine, broken)
-    assert [one.error for one in fine] == [None, None]
-    assert [one.token_ids for one in fine] == [alone(one.request, policy=Chain(length=1)) for one in fine]
+def test_what_fails_in_the_middle_ends_its_own_sequence_and_the_others_come_out_right(parts, complaint):
+    """The failing one has a round that goes well, and its neighbours have many more when it is gone."""
+    own = engine(**{"target": TableTarget(FIVE), "drafter": TableDrafter(LAWS_OF_FIVE), "allocator": None, **parts})
+    sampled = {"sampling": Sampling(do_sample=True), "seed": 4}
+    fine = [own.submit(request(30, prompt=[0, 1])), own.submit(request(24, prompt=[2], **sampled))]
+    broken = own.submit(request(30, prompt=[1, 4]))
+    while not broken.finished:
+        own.step()
     assert isinstance(broken.error, PluginError)
     assert re.search(complaint, str(broken.error))
-    after = own.submit(request(1, prompt=[2, 2]))  # the slot is free again
-    assert run(own, after) == [alone(after.request, policy=Chain(length=1))]
+    assert len(broken.rounds) == 1
+    assert {*broken.token_ids} == {3}
+    assert [len(one.rounds) for one in fine] == [2, 2]  # that of the step in which it failed is not lost
+    assert not any(one.finished for one in fine)
+    after = own.submit(request(8, prompt=[2, 2]))  # the slot is free again
+    run(own, *fine, after)
+    for one in (*fine, after):
+        assert one.error is None
+        assert len(one.rounds) > 4
+        assert one.token_ids == alone(one.request, target=TableTarget(FIVE), policy=None)
 
 
 class FailsInTheMiddle(TableDrafter):
@@ -295,14 +313,26 @@ def test_a_request_whose_sequence_was_ended_early_may_be_submitted_again_at_once
 
 
 def test_a_batch_that_cannot_go_on_leaves_nothing_in_the_engine():
-    own, twice = engine(), request()
+    own, twice = engine(target=Noted()), request()
     batch = Batch(own, [twice, twice], 2, made=lambda one: one.result(None, False))
     with pytest.raises(ValueError, match="this request was submitted already, and is not over"):
         next(batch)
     assert [one.finished for one in batch.sequences] == [True, True]
+    own.parts.target.verified.clear()
     later = own.submit(twice)
     assert run(own, later) == [alone(twice)]
-    assert len(later.rounds) == own.target_passes  # nobody else had a round
+    assert len(later.rounds) == len(own.parts.target.verified)  # nobody else had a round
+
+
+def test_batches_that_are_stepped_in_turn_count_their_own_passes():
+    own = engine(None)
+    batches = [Batch(own, [request(length) for length in of], 2, made=None) for of in ([5, 3], [7])]
+    rounds = [[], []]
+    while not all(batch.finished for batch in batches):
+        for batch, found in zip(batches, rounds, strict=True):
+            if not batch.finished:
+                found.append(next(batch))
+    assert [batch.target_passes for batch in batches] == [len(found) for found in rounds] == [5, 7]
 
 
 @attrs.frozen
