@@ -1,7 +1,9 @@
 """What can be asked for by name: policies, drafters, rules, schedules and attention backends, all from plugins."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -143,6 +145,27 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
             if problems:
                 failures[f"{label} ({hook})"] = "; ".join(problems)
     return Registry(entries, failures, tuple(labels))
+
+
+_MAKES_PARTS: ContextVar[Registry] = ContextVar("_MAKES_PARTS")
+
+
+@contextmanager
+def making_parts(registry: Registry) -> Iterator[None]:
+    """While entered, a part that is made of other parts finds them in this registry; see `registry_of_parts`."""
+    before = _MAKES_PARTS.set(registry)
+    try:
+        yield
+    finally:
+        _MAKES_PARTS.reset(before)
+
+
+def registry_of_parts() -> Registry:
+    """Where a part looks up those that it is made of: in the registry that it comes from.
+
+    One that nobody looked up, but that was made in Python, finds them in what is installed.
+    """
+    return _MAKES_PARTS.get(None) or load_registry()
 
 
 def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:
