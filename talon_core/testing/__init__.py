@@ -1,7 +1,6 @@
 """Checks that a plugin's author runs on what he wrote, and Hypothesis strategies to write more of them.
 
-Needs the extra `talon-core[testing]`; of `talon_core` only `talon certify` imports it, when it runs. Names are imported
-when they are first used.
+Needs the extra `talon-core[testing]`, so nothing else in `talon_core` imports it. Names are imported when first used.
 """
 
 from typing import TYPE_CHECKING
