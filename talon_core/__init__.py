@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Retriever,
     )
     from talon_core.engine.allocation import BestRate, EqualBudgets, SharedBudget
+    from talon_core.engine.bounds import Bounds
     from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
     from talon_core.forest import Forest, ForestCandidates
@@ -59,6 +60,7 @@ __all__ = [
     "AskedLayer",
     "AttentionBackend",
     "BestRate",
+    "Bounds",
     "BusyError",
     "Candidates",
     "Choices",
@@ -139,6 +141,7 @@ import_on_use(
             "Retriever",
         ],
         ".engine.allocation": ["BestRate", "EqualBudgets", "SharedBudget"],
+        ".engine.bounds": ["Bounds"],
         ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],
         ".forest": ["Forest", "ForestCandidates"],

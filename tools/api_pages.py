@@ -30,7 +30,12 @@ PAGES = (
                 "talon_core.request",
             ),
             *("talon_core.decoding.streaming:StreamedGeneration", "talon_core.engine.generation:Generation"),
-            *("talon_core.engine.generation:Batch", "talon_core.engine.engine", "talon_core.engine.sequence:Sequence"),
+            *(
+                "talon_core.engine.generation:Batch",
+                "talon_core.engine.engine",
+                "talon_core:Bounds",
+                "talon_core.engine.sequence:Sequence",
+            ),
             *("talon_core.allocation", "talon_core.engine.allocation"),
             *("talon_core.rounds", "talon_core.sampling:Sampling"),
             *("talon_core.sampling:temperature_sampling", "talon_core.frontend:Frontend"),
