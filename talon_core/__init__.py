@@ -5,8 +5,8 @@ Everything a plugin's author or a user needs by name; each is imported when it i
 
 from typing import TYPE_CHECKING
 
-import talon_core.loaded  # noqa: F401 - it notes when TALON was imported
-from talon_core.lazy import import_on_use
+import talon_core.basics.loaded  # noqa: F401 - it notes when TALON was imported
+from talon_core.basics.lazy import import_on_use
 
 if TYPE_CHECKING:
     from talon_core.allocation import Allocator, NextRound, Planner, SharedPass

@@ -40,7 +40,7 @@ PAGES = (
             *("talon_core.rounds", "talon_core.sampling:Sampling"),
             *("talon_core.sampling:temperature_sampling", "talon_core.frontend:Frontend"),
             *("talon_core.hf.generate:TalonGenerate", "talon_core.errors", "talon_core.frontend:TextStream"),
-            *("talon_core.picture:picture_of", "talon_core.render:render_tree"),
+            *("talon_core.pictures.notebook:picture_of", "talon_core.pictures.render:render_tree"),
         ),
     ),
     Page(

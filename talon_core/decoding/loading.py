@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import attrs
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce, announce_schedule
 from talon_core.defaults import (
@@ -33,7 +34,6 @@ from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule
 from talon_core.schedule import Schedule
-from talon_core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from torch import device

@@ -13,15 +13,15 @@ import pluggy
 
 from talon_core import hookspecs
 from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.basics.loaded import noting_imports
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import first_line, one_line, written
-from talon_core.loaded import noting_imports
 from talon_core.peer import Peer
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule, fault_of_claims
 from talon_core.schedule import Schedule
-from talon_core.suggestions import did_you_mean
 
 GROUP = "talon"
 

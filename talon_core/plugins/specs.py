@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import numpy as np
 
+from talon_core.basics.numerals import LARGEST, decimal, whole
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.errors import PluginError
-from talon_core.numerals import LARGEST, decimal, whole
 from talon_core.plugins.registry import KINDS, Registered, Registry, making_parts
 from talon_core.searching import as_written
-from talon_core.suggestions import did_you_mean
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:

@@ -5,7 +5,7 @@ Needs the extra `talon-core[testing]`, so nothing else in `talon_core` imports i
 
 from typing import TYPE_CHECKING
 
-from talon_core.lazy import import_on_use
+from talon_core.basics.lazy import import_on_use
 
 if TYPE_CHECKING:
     from talon_core.certify.certificate import Certificate, CertificationError
