@@ -23,7 +23,7 @@ class LostError(RuntimeError):
 
 
 class BusyError(RuntimeError):
-    """A model is being decoded at this moment, and cannot be decoded by somebody else as well."""
+    """A model is being decoded at this moment, or others have all of its memory; it is free again later."""
 
 
 def naming(kind: str, plugin: object) -> str:

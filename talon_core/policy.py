@@ -146,7 +146,8 @@ class TreePolicy(ABC):
     def begin(self, sequence: SequenceInfo) -> "TreePolicy":
         """The policy that serves one sequence: by default one of equal options, with nothing remembered.
 
-        Override it to choose options by the sequence, as `return attrs.evolve(self, temperature=...)`.
+        Override it to choose options by the sequence, as `return attrs.evolve(self, temperature=...)`. Its budgets may
+        be smaller than these, by which memory is reserved, and never larger.
 
         Args:
             sequence: what is known of it.

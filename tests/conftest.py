@@ -199,7 +199,7 @@ def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (record / "entry_points.txt").write_text("[talon]\nliar = liar\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
-    from talon_core.loaded import noting_imports
+    from talon_core.basics.loaded import noting_imports
 
     with noting_imports():  # as the registry does
         module = importlib.import_module("liar")

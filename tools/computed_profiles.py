@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from talon_core.kept import ENDING
+from talon_core.basics.kept import ENDING
 from talon_core.profiles.profile import AXES, Profile, Table
 from talon_core.profiles.store import COMPUTED, as_text
 

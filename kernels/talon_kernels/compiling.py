@@ -32,7 +32,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.paths import write_whole
+from talon_core.basics.paths import write_whole
 from talon_kernels.occupancy import CDNA3, Multiprocessor, nvidia
 from talon_kernels.tree_attention.waves import Occupied, least_even
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from talon_core.basics.suggestions import nearest
 from talon_core.certificates.standing import standing
 from talon_core.defaults import (
     DEFAULT_DRAFTER,
@@ -20,7 +21,6 @@ from talon_core.plugins.parts import Parts, Resolved, built, made_schedule, reso
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.rule import MEASURED, Lossless
-from talon_core.suggestions import nearest
 
 PLAIN = NONE
 """The method every run has: one token per pass, with the same engine as all others."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from talon_core.basics.paths import check_file
 from talon_core.certificates.store import RANDOM, WORLDS, certificates_folder, keep, write
 from talon_core.certificates.subject import is_own
 from talon_core.cli import options as opts
@@ -15,7 +16,6 @@ from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import AUTO
 from talon_core.errors import PluginError, one_line
-from talon_core.paths import check_file
 from talon_core.plugins.fitting import rule_for
 from talon_core.plugins.parts import built, made_policy
 from talon_core.plugins.registry import Registry, load_registry

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talon_core.basics.paths import check_file, utf8, write_whole
 from talon_core.cli import INTERRUPTED, many
 from talon_core.cli import options as opts
 from talon_core.cli.lanes import check_timeline, write_timeline
@@ -14,7 +15,6 @@ from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, st
 from talon_core.cli.streams import current
 from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.defaults import AUTO
-from talon_core.paths import check_file, utf8, write_whole
 from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
 from talon_core.rule import CLAIMED
@@ -262,6 +262,6 @@ def _show(session: "Session", result: "Result", on_terminal: bool, file: Path | 
         console.print()
         console.print(picture)
     if file is not None:
-        from talon_core.render import to_svg
+        from talon_core.pictures.render import to_svg
 
         write_whole(file, to_svg(picture))

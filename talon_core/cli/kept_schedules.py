@@ -45,7 +45,7 @@ def kept_schedules(
 
 def told(chosen: Chosen, registry: Registry) -> dict[str, Any]:
     """What "auto" stands for, as plain data."""
-    own = usable(chosen, registry)
+    own, _ = usable(chosen, registry)
     return {"schedule": own.schedule, "draft_on": own.draft_on, "why": own.why}
 
 

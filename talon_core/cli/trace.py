@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Column, Table
 
+from talon_core.basics.paths import check_folder
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
@@ -14,7 +15,6 @@ from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wid
 from talon_core.cli.progress import progress
 from talon_core.cli.simulate import simulate
 from talon_core.cli.sweep import sweep
-from talon_core.paths import check_folder
 from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
 

@@ -17,6 +17,7 @@ from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.place import Place, check_usable, check_uses
 from talon_core.engine.ahead.process import ProcessWorker, python
 from talon_core.engine.ahead.shelf import Shelf
+from talon_core.engine.text_target import TextTarget
 from talon_core.errors import LostError, naming, one_line
 from talon_core.inquiry import Inquirer
 
@@ -141,8 +142,6 @@ def _opened(opening: Opening) -> Opened:
     if place.device == "cpu":
         take_cores(place.number)
     if opening.source is None:
-        from talon_core.trace.texts import TextTarget
-
         drafter = _asking_nothing(opened(opening.spec, TextTarget(opening.vocab_size)))
         return Opened(drafter, drafter.session(), "cpu")
     import torch

@@ -45,6 +45,13 @@ def begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
             f"{naming('tree policy', policy)} returned {written(own)} from begin; it must return the policy that "
             "serves the sequence, as attrs.evolve(self)"
         )
+    for which in ("budget", "draft_budget"):
+        most, taken = checked_budget(policy, which), checked_budget(own, which)
+        if taken > most:
+            raise PluginError(
+                f"{naming('tree policy', policy)} returned a policy with a {which} of {taken} nodes from begin; its "
+                f"own is {most}, by which memory was reserved"
+            )
     return own
 
 

@@ -17,6 +17,7 @@ from talon_core.engine.ahead.opening import goes_ahead
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
+from talon_core.engine.bounds import PROMPT_TOKENS, Bounds
 from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, tell
 from talon_core.engine.faults import Faults
@@ -27,7 +28,7 @@ from talon_core.engine.sequence import Sequence
 from talon_core.engine.sharing import sharing_of
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import RoundParts, Stages
-from talon_core.errors import BusyError, is_whole, made_of, one_line, written
+from talon_core.errors import BusyError, made_of, one_line, written
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
@@ -38,10 +39,7 @@ from talon_core.target import Target
 LOG = logging.getLogger(__name__)
 
 RESERVED_NODES = 256
-"""Nodes that a target is asked to make room for; the cache grows where a policy sends a larger tree."""
-
-PROMPT_TOKENS = 256
-"""Tokens of prompts that are read in a step, where other sequences wait for their round."""
+"""Nodes that a target makes room for where rows are not bounded; its cache grows where a policy sends a larger tree."""
 
 DECODED = "this model is already being decoded"
 
@@ -63,13 +61,7 @@ class Engine:
         drafter: what drafts, opened; None drafts nothing.
         spec: its options, which errors name.
         children: the kind of trees that the rule was found exact for; None for what the policy says of itself.
-        slots: sequences at a time; None for as many as there are.
-        rows: rows of keys and values for all slots together, a row for each token, as the target counts them
-            (`Target.rows`): a request that does not fit now waits, and one that can never fit is refused. None for no
-            bound.
-        prompt_tokens: of prompts, read in a step where other sequences have a round in it.
-        keep: keep the keys and values of texts that are over until their slot is needed, so that the next prompt that
-            begins in the same way, as the next turn of a conversation does, is read from there on.
+        slots: as in `Bounds`, and so are `rows`, `prompt_tokens` and `keep`.
         costs: what passes take on this machine; by default, and where `MeasuredCosts` are given, measured while it
             decodes.
         allocator: shares a pass among its sequences; None verifies every tree as its policy has made it. By default the
@@ -94,7 +86,7 @@ class Engine:
         children: str | None = None,
         slots: int | None = None,
         rows: int | None = None,
-        prompt_tokens: int = PROMPT_TOKENS,
+        prompt_tokens: int | None = PROMPT_TOKENS,
         keep: bool = True,
         costs: Costs | None = None,
         allocator: Allocator | None = BestRate(),  # noqa: B008 - it is frozen
@@ -113,16 +105,18 @@ class Engine:
         ):
             if not isinstance(given, interface) and (given is not None or part in ("target", "rule")):
                 raise ValueError(f"the {part} is {written(given)}; it must be {made_of(interface, given)}")
-        for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
-            if bound is not None and (not is_whole(bound) or bound < 1):
-                raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
+        Bounds(slots, rows, prompt_tokens, keep)  # which refuses what is none
         if schedule is not None and drafter is not None and policy is not None:
             drafter = goes_ahead(drafter, spec, schedule, worker, target)
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
         self._looks_ahead = rule.looks_ahead and policy is not None  # without drafts there is nothing ahead
         self._children = children
-        self._nodes = min(checked_budget(self.policy) + self.parts.inquiries.most_added, RESERVED_NODES)
+        self._nodes = checked_budget(self.policy) + self.parts.inquiries.most_added
+        if self.parts.drafter.uses_target:  # its own trees may stand in the target's cache meanwhile
+            self._nodes = max(self._nodes, checked_budget(self.policy, "draft_budget"))
+        if rows is None:
+            self._nodes = min(self._nodes, RESERVED_NODES)
         self._given_costs = costs
         self._measured = costs if isinstance(costs, MeasuredCosts) else MeasuredCosts()
         self.costs = costs if costs is not None else self._measured
@@ -207,9 +201,9 @@ class Engine:
         missing = self._slots.missing(self._room(sequence))
         if missing is not None:
             raise ValueError(
-                f"the prompt has {len(sequence.request.ids)} tokens, and {sequence.limit} new ones are asked for: "
-                f"{missing} rows of keys and values more than there are; ask for fewer tokens, or give the engine more "
-                "rows"
+                f"the prompt has {len(sequence.request.ids)} tokens, {sequence.limit} new ones are asked for, and a "
+                f"tree may have {self._nodes} node{'s' * (self._nodes != 1)}: {missing} rows of keys and values more "
+                "than there are; ask for fewer tokens, take a smaller budget, or give the engine more rows"
             )
 
     def enter(self, sequence: Sequence) -> Sequence:

@@ -17,6 +17,12 @@ MakeResult = Callable[[Sequence], Result]
 """From a sequence to what is shown of it."""
 
 
+FULL = (
+    "other texts have the slots or the rows of keys and values that this one needs; ask again when one of them is "
+    "over, close a stream that is not needed, or allow more"
+)
+
+
 class Batch(Iterator[dict[Sequence, Round]]):
     """Several requests that are decoded together, so many at a time: when one is over, the next takes its place.
 
@@ -65,7 +71,8 @@ class Batch(Iterator[dict[Sequence, Round]]):
 
         Raises:
             StopIteration: if every sequence is over, or this was closed, cancelled or has failed.
-            BusyError: if the model is being decoded at this moment, by another thread perhaps.
+            BusyError: if the model is being decoded at this moment, by another thread perhaps; or if nothing can be
+                decoded before somebody else's text is over, because slots or rows are bounded.
         """
         if self.finished:
             raise StopIteration
@@ -74,6 +81,8 @@ class Batch(Iterator[dict[Sequence, Round]]):
                 self._running.append(self._engine.enter(self._left.popleft()))
             rounds = self._engine.step(self._running)
             self._target_passes += bool(rounds)
+            if not any(one.has_begun or one.finished for one in self._running):
+                raise BusyError(FULL)
         except BusyError:
             raise
         except BaseException:

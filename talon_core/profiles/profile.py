@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
 from talon_core.costs import Costs
 from talon_core.errors import written
 from talon_core.profiles.grid import Error, Fit, Points, error

@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 from torch import nn
 
+from talon_core.basics.paths import alone
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.prompts import PromptSet
 from talon_core.decoding.decoder import Decoder
@@ -17,7 +18,6 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import EXACT_RULE
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_policy import MOST_NODES
-from talon_core.paths import alone
 from talon_core.plugins.parts import Parts
 from talon_core.runtime.weights import weights_hash
 from talon_core.trace.columns import TextTrace

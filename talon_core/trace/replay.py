@@ -14,6 +14,7 @@ from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.checked_policy import begun, tell
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
+from talon_core.engine.text_target import TextTarget
 from talon_core.engine.walking import walked
 from talon_core.errors import is_whole
 from talon_core.laws import Laws, check_node
@@ -25,7 +26,6 @@ from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
 from talon_core.trace.prices import behind, priced, priced_target, seconds_of
 from talon_core.trace.source import Recorded, Source
-from talon_core.trace.texts import TextTarget
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 

@@ -12,6 +12,7 @@ from talon_core.engine.ahead.worker import InLine
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.plain import NoDrafter
+from talon_core.engine.text_target import TextTarget
 from talon_core.request import Request
 from talon_core.rounds import Round, Stats
 from talon_core.sampling import temperature_sampling
@@ -23,7 +24,6 @@ from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
 from talon_core.trace.replay import Method, Replay, limit_of, weight_bits_of
-from talon_core.trace.texts import TextTarget
 from talon_core.trace.written import Copies, Written
 from talon_core.tree import read_only
 

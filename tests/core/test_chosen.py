@@ -18,7 +18,8 @@ from talon_core.defaults import AUTO, DEFAULT_POLICY
 from talon_core.plugins.chosen import chosen_schedule
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.presets import KEPT, Preset, find_preset, save_preset
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.registry import Registry, load_registry
+from talon_core.plugins.specs import build
 from talon_core.runtime.machine import describe_machine
 from talon_core.runtime.weights import weights_hash
 from talon_strategies import Cached
@@ -105,6 +106,19 @@ def loaded(model: Any = None, **how: Any) -> Any:
 
 def goes_ahead(decoder: Any) -> bool:
     return any(one.hit is not None for one in decoder.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
+
+
+def test_each_part_is_made_once_with_the_schedule_that_auto_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(registry: Registry, kind: str, spec: str) -> Any:
+        made.append(kind)
+        return build(registry, kind, spec)
+
+    monkeypatch.setattr("talon_core.plugins.parts.build", counted)
+    kept(PAYS)
+    assert resolve(Parts("ngram", "mine", schedule=AUTO), REGISTRY).schedule == Cached(budget=8)
+    assert sorted(made) == ["drafter", "rule", "schedule", "tree policy"]
 
 
 def test_a_place_that_there_is_not_costs_the_schedule_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from talon_core.engine.generation import Batch
 from talon_core.engine.slots import Seat, Slots
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_strategies import Chain, Match, Talon
+from talon_strategies import Chain, Eagle2, Match, Talon
 
 VOCAB = 4
 TABLE = np.random.default_rng(0).normal(size=(VOCAB,) * 3) * 2
@@ -141,8 +141,63 @@ def test_what_does_not_fit_waits_and_what_never_fits_is_refused():
     own.step()
     assert [one.has_begun for one in (first, second, third)] == [True, True, False]
     run(own, first, second, third)
-    with pytest.raises(ValueError, match=r"the prompt has 3 tokens, and 40 new ones are asked for: 24 rows of keys"):
+    with pytest.raises(ValueError, match="3 tokens, 40 new ones are asked for, and a tree may have 1 node: 24 rows"):
         own.submit(request(40))
+
+
+class Rows(TableTarget):
+    """Knows the most rows that there were: those of the texts, and of the trees behind them."""
+
+    def __init__(self):
+        super().__init__(TABLE)
+        self.most = 0
+
+    def verify(self, trees, greedy=()):
+        texts = {slot: len(text) for slot, text in self._prefixes.items()}
+        self.most = max(self.most, self.rows({slot: rows + len(trees.get(slot, ())) for slot, rows in texts.items()}))
+        return super().verify(trees, greedy)
+
+
+def test_what_a_tree_may_take_is_reserved_where_rows_are_bounded():
+    wide = Talon(budget=1000, top_k=4, mu=1e-9)
+    with pytest.raises(ValueError, match="and a tree may have 1000 nodes: 711 rows of keys and values more than there"):
+        engine(wide, rows=300).submit(request(8))
+    target = Rows()
+    own = engine(wide, target, rows=2 * 1011)
+    run(own, *[own.submit(request(8)) for _ in range(3)])
+    assert 2 * 800 < target.most <= 2 * 1011
+    assert engine(wide).submit(request(8))  # without a bound its cache grows where such a tree comes
+
+
+def test_what_is_drafted_in_the_targets_own_cache_is_reserved():
+    class OverTheTarget(TableDrafter):
+        uses_target = True
+
+    policy = Eagle2(budget=5, depth=2, top_k=3)
+    assert policy.draft_budget == 12
+    for drafter, room in ((TableDrafter(LAWS), 9 + 5), (OverTheTarget(LAWS), 9 + 12)):
+        assert engine(policy, drafter=drafter, rows=room).submit(request(6))
+        with pytest.raises(ValueError, match="1 rows of keys and values more"):
+            engine(policy, drafter=drafter, rows=room - 1).submit(request(6))
+
+
+@pytest.mark.parametrize("which", ["budget", "draft_budget"])
+def test_what_begin_returns_takes_no_more_than_was_reserved(which):
+    @attrs.frozen
+    class Grows(Talon):
+        drafted: int = 5
+
+        @property
+        def draft_budget(self):
+            return self.drafted
+
+        def begin(self, sequence):
+            return attrs.evolve(self, **{which.replace("draft_budget", "drafted"): 6})
+
+    own = engine(Grows(budget=4))
+    broken = own.submit(request())
+    run(own, broken)
+    assert re.search(rf"returned a policy with a {which} of 6 nodes from begin; its own is [45]", str(broken.error))
 
 
 def test_a_long_text_waits_until_short_ones_have_left_enough():
@@ -276,6 +331,8 @@ def test_bad_input_is_refused_in_words():
         engine(slots=0)
     with pytest.raises(ValueError, match="prompt_tokens is 'many'; it must be a whole number and at least 1"):
         engine(prompt_tokens="many")
+    with pytest.raises(ValueError, match="keep is 1; it must be True or False"):
+        engine(keep=1)
     twice = request()
     sequence = own.submit(twice)
     with pytest.raises(ValueError, match="this request was submitted already, and is not over"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.waiting import end_with
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Part, Proposed
 from talon_core.engine.ahead.preparing import Preparing
@@ -18,7 +19,6 @@ from talon_core.engine.ahead.shelf import Placed, Shelf
 from talon_core.engine.ahead.spans import Spans
 from talon_core.engine.ahead.worker import Stopped
 from talon_core.errors import one_line
-from talon_core.waiting import end_with
 
 TOLD = ("open", "resume", "close")
 """What is told to the drafter as it comes."""
