@@ -2,13 +2,40 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import attrs
+
 from talon_core.costs import Costs
 from talon_core.rounds import Span
+from talon_core.runtime.staging import MANY_PENDING
 from talon_core.trace.columns import TextTrace
 
 
+@attrs.define
+class Untold:
+    """What a drafter has not heard of a text.
+
+    Attributes:
+        prompt: tokens of the prompt, until it is first asked; then 0.
+        new: tokens that were emitted since it was last asked.
+    """
+
+    prompt: int
+    new: int = 0
+
+    def heard(self, costs: Costs) -> float:
+        """The drafter is asked; seconds that it takes to hear of it all.
+
+        It reads the prompt, and what are many tokens, but the last one; of few it learns with its first layer.
+        """
+        unread = self.prompt + self.new - 1
+        reading = costs.catch_up(unread) if unread and (self.prompt or self.new > MANY_PENDING) else None
+        told = self.new if reading is None else min(self.new, 1)
+        self.prompt = self.new = 0
+        return (reading or 0.0) + ((costs.tell(told) or 0.0) if told else 0.0)
+
+
 def priced(
-    costs: Costs, layers: Sequence[tuple[int, int]], nodes: int, context: int, new: int, untold: int
+    costs: Costs, layers: Sequence[tuple[int, int]], nodes: int, context: int, new: int, untold: Untold
 ) -> dict[str, float]:
     """Seconds of a round's parts by the costs.
 
@@ -18,11 +45,11 @@ def priced(
         nodes: of the tree that was verified.
         context: committed tokens before the round.
         new: that it emitted.
-        untold: tokens that were emitted since the drafter was last asked. It hears of them with the first layer; where
-            there is none, it goes on waiting.
+        untold: before the round. The drafter hears of it where a layer is drafted; what was emitted is added to it.
     """
     draft = sum(costs.draft(*size) or 0.0 for size in layers)
-    draft += (costs.tell(untold) or 0.0) if layers and untold else 0.0
+    draft += untold.heard(costs) if layers else 0.0
+    untold.new += new
     return {"draft": draft, **priced_target(costs, nodes, context, new)}
 
 

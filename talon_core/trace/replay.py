@@ -23,7 +23,7 @@ from talon_core.rule import AcceptanceRule
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
-from talon_core.trace.prices import behind, priced, priced_target, seconds_of
+from talon_core.trace.prices import Untold, behind, priced, priced_target, seconds_of
 from talon_core.trace.source import Recorded, Source
 from talon_core.trace.texts import TextTarget
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
@@ -233,6 +233,7 @@ class Replay:
             costs=self.costs or UnknownCosts(),
             drafter=self.trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
             weight_bits=weight_bits_of(self.trace),
+            unread=text.prompt_tokens - 1,
         )
         return begun(method.policy or RootAlone(), told)
 
@@ -284,7 +285,7 @@ class _Text:
         choices = SeededChoices(int(trace["settings"]["seed"]) + text.prompt)
         self._choices, self._policy_choices = choices, choices.apart(1)
         self.outside = 0
-        self._untold = 0
+        self._untold = Untold(text.prompt_tokens)
         self._policy = replay.begun(method, text)
 
     def replayed(self) -> Replayed:
@@ -346,7 +347,6 @@ class _Text:
         nodes = len(drafted.tree)
         if not (self._source.drafts and timed):
             predicted = priced(costs, layers.sizes, nodes, context, new, self._untold)
-            self._untold = new if layers.sizes else self._untold + new
         else:
             draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
             predicted = {"draft": draft, **priced_target(costs, nodes, context, new)}

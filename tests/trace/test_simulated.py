@@ -53,6 +53,9 @@ class Priced(Costs):
     def tell(self, tokens: int) -> float:
         return 7.0 * tokens
 
+    def catch_up(self, tokens: int) -> float:
+        return 11.0 * tokens
+
     def read(self, tokens: int) -> float:
         return 1e9 * tokens
 
