@@ -286,10 +286,10 @@ class Grown:
             if trees[tree]:
                 raise fault
 
-    def spans(self, tree: int, costs: Costs, context: int, untold: Untold) -> tuple[Span, ...]:
-        """What the parts of a round with a tree would take; `untold` is that of `priced`."""
+    def spans(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> tuple[Span, ...]:
+        """What the parts of a round with a tree would take; `untold` and `timed` are those of `priced`."""
         layers = [(int(one.sizes[tree]), int(one.widths[tree])) for one in self.layers if one.sizes[tree]]
-        parts = priced(costs, layers, int(self.sizes[tree]), context, int(self.steps[tree]), untold)
+        parts = priced(costs, layers, int(self.sizes[tree]), context, int(self.steps[tree]), untold, timed)
         return tuple(behind(parts, 0.0))
 
     @cached_property

@@ -35,7 +35,13 @@ class Untold:
 
 
 def priced(
-    costs: Costs, layers: Sequence[tuple[int, int]], nodes: int, context: int, new: int, untold: Untold
+    costs: Costs,
+    layers: Sequence[tuple[int, int]],
+    nodes: int,
+    context: int,
+    new: int,
+    untold: Untold,
+    timed: bool = False,
 ) -> dict[str, float]:
     """Seconds of a round's parts by the costs.
 
@@ -46,15 +52,29 @@ def priced(
         context: committed tokens before the round.
         new: that it emitted.
         untold: before the round. The drafter hears of it where a layer is drafted; what was emitted is added to it.
+        timed: the policy's own time is measured, and not by the costs.
     """
     draft = sum(costs.draft(*size) or 0.0 for size in layers)
     draft += untold.heard(costs) if layers else 0.0
     untold.new += new
-    return {"draft": draft, **priced_target(costs, nodes, context, new)}
+    policy = 0.0 if timed else priced_policy(costs, len(layers))
+    return {"draft": draft, **priced_target(costs, nodes, context, new), **({"policy": policy} if policy else {})}
+
+
+def priced_policy(costs: Costs, layers: int) -> float:
+    """Seconds of the policy, and of what else the costs know of a round that is none of its other parts.
+
+    Args:
+        costs: what passes take.
+        layers: that were drafted in it.
+    """
+    parts = Costs.besides(costs, layers > 0) or 0.0  # what `besides` is without more knowledge: the walk and the books
+    more = max((costs.besides(layers > 0) or 0.0) - parts, 0.0)
+    return more + layers * (costs.beside_layer() or 0.0)
 
 
 def priced_target(costs: Costs, nodes: int, context: int, new: int) -> dict[str, float]:
-    """Seconds of a round's parts besides the drafter's, see `priced`."""
+    """Seconds of a round's parts besides the drafter's and the policy's, see `priced`."""
     return {
         "verify": costs.verify(nodes, context) or 0.0,
         "accept": costs.accept(nodes) or 0.0,

@@ -147,8 +147,8 @@ class Replay:
     Args:
         trace: the trace.
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
-        timed: add what policies, and drafters of texts, take here and now. Without it, the time of a policy is left out
-            and that of such a drafter is by the costs, so that the same question has the same answer at any time.
+        timed: add what policies, and drafters of texts, take here and now. Without it, both are by the costs, and most
+            know nothing of policies: so the same question has the same answer at any time.
         now: the clock, in seconds.
     """
 
@@ -346,7 +346,7 @@ class _Text:
             return tuple(own)
         nodes = len(drafted.tree)
         if not (self._source.drafts and timed):
-            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold)
+            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold, timed)
         else:
             draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
             predicted = {"draft": draft, **priced_target(costs, nodes, context, new)}

@@ -86,7 +86,7 @@ class _Growing:
         for position in begins:
             which, tree = self._where[position].tolist()
             context = text.prompt_tokens + position - begins[0]
-            found.append(self._grown[which].spans(tree, costs, context, untold))
+            found.append(self._grown[which].spans(tree, costs, context, untold, self._replay.timed))
         return found
 
     def _seconds(self, number: int) -> float | None:
@@ -217,7 +217,7 @@ class Planned(_Growing):
                 grown.check(np.arange(len(grown.positions)) == tree, self._vocab_size)
             step = int(grown.steps[tree])
             self._steps[position], self._where[position] = step, (which, tree)
-            spans = () if costs is None else grown.spans(tree, costs, context, untold)
+            spans = () if costs is None else grown.spans(tree, costs, context, untold, self._replay.timed)
             round_ = grown.round(tree, new[position - first :], spans, context)
             if listens:
                 with blaming("tree policy", policy, "drafted"):

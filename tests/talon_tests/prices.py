@@ -40,3 +40,6 @@ class PricesByLength(Costs):
 
     def catch_up(self, tokens: int) -> float:
         return 0.001 * tokens
+
+    def beside_layer(self) -> float:
+        return 0.0005

@@ -90,6 +90,30 @@ def test_every_part_of_every_round_is_counted(tiny: Any, recorded: Callable[...,
         assert any(each.draft_passes > 1 for each in rounds)
 
 
+class WithPolicy(Known):
+    """Tells what the policy takes, too."""
+
+    def besides(self, drafted: bool) -> float:
+        return (super().besides(drafted) or 0.0) + 1e16
+
+    def beside_layer(self) -> float:
+        return 1e15
+
+
+def test_a_policy_takes_what_the_costs_say_where_its_time_is_not_taken(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny)
+    (method,) = parse_methods(["chain:length=3"], trace, load_registry())
+    for text in trace:
+        told = Replay(trace, WithPolicy(), timed=False).text(method, text)
+        taken = Replay(trace, WithPolicy(), now=lambda: 0.0).text(method, text)
+        own = [one.policy_seconds for one in told.rounds]
+        assert own == pytest.approx([1e16 + 1e15 * one.draft_passes for one in told.rounds])
+        assert sum(one.policy_seconds for one in taken.rounds) == 0.0
+        assert taken.seconds == Replay(trace, Known(), timed=False).text(method, text).seconds
+
+
 @pytest.mark.parametrize("timed", [True, False])
 def test_where_nothing_is_drafted_no_drafter_is_counted(tiny: Any, recorded: Callable[..., Trace], timed: bool) -> None:
     trace = recorded(tiny)
