@@ -112,7 +112,7 @@ class Totals:
         """On several texts, at least one."""
         by_field = zip(*map(attrs.astuple, totals), strict=True)
         fields: Any = attrs.fields(cls)
-        seconds = dict.fromkeys(("predicted_seconds", "policy_seconds"), _sum_of_known)
+        seconds = dict.fromkeys(("predicted_seconds", "policy_seconds"), sum_of_known)
         others: dict[str, Any] = {"largest_tree": max, **seconds}
         together = {field.name: others.get(field.name, sum) for field in fields}
         return cls(*(together[field.name](values) for field, values in zip(fields, by_field, strict=True)))
@@ -135,7 +135,7 @@ class Totals:
         return self.new_tokens / self.predicted_seconds if self.predicted_seconds else None
 
 
-def _sum_of_known(values: Sequence[float | None]) -> float | None:
+def sum_of_known(values: Sequence[float | None]) -> float | None:
     """None if one of them is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
