@@ -1,5 +1,6 @@
 """A policy on a trace has the rounds that it has while one decodes."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
@@ -25,6 +28,7 @@ from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Replay
 from talon_core.tree import TokenTree
 from talon_drafters import Lookahead
+from talon_drafters.eagle.network import EagleHead
 from talon_strategies import Talon
 from talon_tests.prices import PricesByLength
 
@@ -65,7 +69,17 @@ PRICED = {
     "bandit": "bandit:of=chain[length=1]+chain[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3",
     "speckv": "speckv:gammas=1;2;3;4;5",
 }
-OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid")
+OF_SMOLLM = (
+    "ngram",
+    "draft-model:skip=9-20",
+    "eagle",
+    "eagle3",
+    "hydra",
+    "medusa",
+    "hybrid",
+    "conflayers:context=8,every=8",
+)
+OF_TEXTS = ("pld", "datastore", "lookahead:window=0")
 Rounds = list[tuple[list[int], list[int], list[int]]]
 
 
@@ -82,18 +96,26 @@ def replayed(trace: Trace, text: TextTrace, method: str, costs: Costs | None = N
 
 
 def decoded(
-    model: tuple[Any, Any], trace: Trace, text: TextTrace, policy: str, make: Any, costs: Costs | None = None
+    model: tuple[Any, Any],
+    trace: Trace,
+    text: TextTrace,
+    policy: str,
+    make: Any,
+    costs: Costs | None = None,
+    drafter: str | None = None,
 ) -> Rounds:
     settings = trace["settings"]
-    decoder = make(*model, Parts(trace["drafter"]["spec"], policy, "auto"), costs)
+    decoder = make(*model, Parts(drafter or trace["drafter"]["spec"], policy, "auto"), costs)
     options = {"max_new_tokens": settings["max_new_tokens"], "temperature": settings["temperature"]}
     result = decoder.generate(text.ids[: text.prompt_tokens], **options, seed=settings["seed"] + text.prompt)
     assert result.token_ids == text.ids[text.prompt_tokens :].tolist()
     return of(result.rounds)
 
 
-def test_every_built_in_policy_is_tried() -> None:
-    assert {*DETERMINISTIC, *DRAWN, *PRICED} == {*load_registry().names("tree policy"), "none"}
+def test_every_built_in_policy_and_drafter_is_tried() -> None:
+    registry = load_registry()
+    assert {*DETERMINISTIC, *DRAWN, *PRICED} == {*registry.names("tree policy"), "none"}
+    assert {spec.partition(":")[0] for spec in (*OF_SMOLLM, *OF_TEXTS)} == {*registry.names("drafter")}
 
 
 @pytest.mark.parametrize("policy", DETERMINISTIC.values(), ids=DETERMINISTIC.keys())
@@ -182,7 +204,7 @@ def test_layers_that_follow_the_text_are_replayed_and_a_window_beside_the_trees_
 
 SMOLLM = [
     *((drafter, "talon") for drafter in OF_SMOLLM),
-    *(("eagle3", policy) for policy in DETERMINISTIC if policy != "talon"),
+    *(("eagle3", policy) for policy in (*DETERMINISTIC, *PRICED) if policy != "talon"),
 ]
 """Every drafter and every policy at least once; the others are the matrix."""
 
@@ -194,19 +216,60 @@ SMOLLM = [
     [
         pytest.param(drafter, policy, marks=[] if (drafter, policy) in SMOLLM else [pytest.mark.matrix])
         for drafter in OF_SMOLLM
-        for policy in DETERMINISTIC
+        for policy in (*DETERMINISTIC, *PRICED)
     ],
 )
 def test_the_rounds_are_those_of_decoding_smollm(
-    smollm: tuple[Any, Any], shared_target: Any, recorded: Callable[..., Trace], english: Any, drafter: str, policy: str
+    smollm: tuple[Any, Any],
+    shared_target: Any,
+    recorded: Callable[..., Trace],
+    english: Any,
+    eagle: str,
+    drafter: str,
+    policy: str,
 ) -> None:
-    trace = recorded(smollm, drafter, prompts=english, max_new_tokens=10, nodes=16, depth=6)
+    tokens = 10 if drafter == "eagle3" else 6
+    made = eagle if drafter == "eagle" else drafter
+    trace = recorded(smollm, made, prompts=english, max_new_tokens=tokens, nodes=16, depth=6)
     (text,) = trace
-    spec = DETERMINISTIC[policy]
-    expected = decoded(smollm, trace, text, spec, shared_target)
-    assert replayed(trace, text, spec) == (expected, 0)
+    spec, costs = {**DETERMINISTIC, **PRICED}[policy], PricesByLength()
+    expected = decoded(smollm, trace, text, spec, shared_target, costs)
+    assert replayed(trace, text, spec, costs) == (expected, 0)
+    assert policy == "none" or any(len(tree) > 1 for tree, _, _ in expected)
     if (drafter, policy) == ("eagle3", "talon"):
         assert len(expected) < 8
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", OF_TEXTS)
+def test_so_are_those_of_drafters_that_look_up_on_smollm(
+    smollm: tuple[Any, Any],
+    shared_target: Any,
+    recorded: Callable[..., Trace],
+    english: Any,
+    tmp_path: Path,
+    drafter: str,
+) -> None:
+    trace = recorded(smollm, "ngram", prompts=english, max_new_tokens=6, nodes=16, depth=6)  # the text is any drafter's
+    (text,) = trace
+    if drafter == "datastore":
+        vocabulary = IndexedVocabulary("smollm2-135m", trace["target"]["vocab_size"], "")
+        write_index(tmp_path / "index", [Piece(text.ids)], vocabulary)
+        drafter += f":path={tmp_path / 'index'}"
+    expected = decoded(smollm, trace, text, DETERMINISTIC["talon"], shared_target, drafter=drafter)
+    assert replayed(trace, text, f"{drafter} / {DETERMINISTIC['talon']}") == (expected, 0)
+
+
+@pytest.fixture(scope="module")
+def eagle(smollm: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The spec of a head with random weights: nobody has trained one of this kind for the model."""
+    model, folder = smollm[0], tmp_path_factory.mktemp("eagle")
+    torch.manual_seed(1)
+    head = EagleHead(model.config, 1, True, model.get_output_embeddings())
+    save_file(head.state_dict(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(model.config.to_dict()), encoding="utf-8")
+    return f"eagle:path={folder}"
 
 
 @pytest.mark.models
