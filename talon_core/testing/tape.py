@@ -7,7 +7,7 @@ meanwhile: a graph would read whatever comes to stand there.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet, ref
@@ -16,7 +16,6 @@ import attrs
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_iter, tree_map_only
 
 from talon_core.attention import DeviceBackend, PackedLayout
 from talon_core.runtime.recording import Recorder
@@ -52,7 +51,7 @@ class Tape(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._steps: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]] = []
+        self._steps: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], list[Tensor]]] = []
         self._made: dict[int, Tensor] = {}  # by the steps; by identity
         self._given: dict[int, _Given] = {}  # from outside; likewise
         self._every: list[_Given] = []
@@ -75,9 +74,11 @@ class Tape(TorchDispatchMode):
         """Do one step, and write it down as one, whatever it does inside."""
         with _disable_current_modes():
             out = function(*args, **kwargs)
-            args, kwargs = tree_map_only(Tensor, partial(self._kept, function), (tuple(args), kwargs))
-            self._made |= {id(one): one for one in _tensors(out) if not self._known(one)}
-            self._steps.append((function, args, kwargs, tree_map_only(Tensor, partial(self._kept, function), out)))
+            kept = partial(self._kept, function)
+            args, kwargs = _mapped(kept, args), _mapped(kept, kwargs)
+            results = _tensors(out)
+            self._made |= {id(one): one for one in results if not self._known(one)}
+            self._steps.append((function, args, kwargs, [kept(one) for one in results]))
         return out
 
     def _known(self, tensor: Tensor) -> bool:
@@ -113,10 +114,10 @@ class Tape(TorchDispatchMode):
 
     def repeat(self) -> None:
         """Do all steps again, in the same memory."""
-        for function, args, kwargs, out in self._steps:
-            for old, new in zip(tree_iter(out), tree_iter(function(*args, **kwargs)), strict=True):
+        for function, args, kwargs, results in self._steps:
+            for old, new in zip(results, _tensors(function(*args, **kwargs)), strict=True):
                 # what shares memory with an argument has been written there
-                if isinstance(old, Tensor) and old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+                if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
                     old.copy_(new)
 
 
@@ -167,14 +168,26 @@ class TapeRecorder(Recorder):
             out = function()
         tape.check_kept()
         self.recorded += 1
-        made = _Recorded(self, tape, [*_tensors(out)])
+        made = _Recorded(self, tape, _tensors(out))
         _poison(made.results)  # a graph has computed nothing when it is recorded
         self.alive.add(made)
         return out, made.repeat
 
 
-def _tensors(of: Any) -> Iterator[Tensor]:
-    return (one for one in tree_iter(of) if isinstance(one, Tensor))
+def _tensors(of: Any) -> list[Tensor]:
+    """Those in what an operation gives, in tuples and lists too; torch's trees would take longer than most operations."""
+    if isinstance(of, Tensor):
+        return [of]
+    return [one for each in of for one in _tensors(each)] if isinstance(of, (tuple, list)) else []
+
+
+def _mapped(function: Callable[[Tensor], Tensor], given: Any) -> Any:
+    """The same with other tensors: in tuples, lists and options too."""
+    if isinstance(given, Tensor):
+        return function(given)
+    if isinstance(given, dict):
+        return {name: _mapped(function, one) for name, one in given.items()}
+    return type(given)(_mapped(function, one) for one in given) if isinstance(given, (tuple, list)) else given
 
 
 def _poison(results: list[Tensor]) -> None:
