@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from talon_core.attention import DeviceBackend, PackedLayout
 from talon_core.runtime.recording import Recorder
+from talon_core.testing.operands import leaves, mapped
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class Tape(TorchDispatchMode):
         with _disable_current_modes():
             out = function(*args, **kwargs)
             kept = partial(self._kept, function)
-            args, kwargs = _mapped(kept, args), _mapped(kept, kwargs)
+            args, kwargs = mapped(kept, args), mapped(kept, kwargs)
             results = _tensors(out)
             self._made |= {id(one): one for one in results if not self._known(one)}
             self._steps.append((function, args, kwargs, [kept(one) for one in results]))
@@ -86,9 +87,9 @@ class Tape(TorchDispatchMode):
         known = self._given.get(id(tensor))
         return known is not None and known.one() is tensor
 
-    def _kept(self, step: object, tensor: Tensor) -> Tensor:
-        """A tensor as the tape keeps it: what comes from outside it does not keep alive."""
-        if id(tensor) in self._made:
+    def _kept(self, step: object, tensor: Any) -> Any:
+        """An operand as the tape keeps it: a tensor that comes from outside it does not keep alive."""
+        if not isinstance(tensor, Tensor) or id(tensor) in self._made:
             return tensor
         if not self._known(tensor):
             self._given[id(tensor)] = _Given(ref(tensor), tensor.detach(), step)
@@ -175,19 +176,7 @@ class TapeRecorder(Recorder):
 
 
 def _tensors(of: Any) -> list[Tensor]:
-    """Those in what an operation gives, in tuples and lists too; torch's trees would take longer than most operations."""
-    if isinstance(of, Tensor):
-        return [of]
-    return [one for each in of for one in _tensors(each)] if isinstance(of, (tuple, list)) else []
-
-
-def _mapped(function: Callable[[Tensor], Tensor], given: Any) -> Any:
-    """The same with other tensors: in tuples, lists and options too."""
-    if isinstance(given, Tensor):
-        return function(given)
-    if isinstance(given, dict):
-        return {name: _mapped(function, one) for name, one in given.items()}
-    return type(given)(_mapped(function, one) for one in given) if isinstance(given, (tuple, list)) else given
+    return [one for one in leaves(of) if isinstance(one, Tensor)]
 
 
 def _poison(results: list[Tensor]) -> None:
