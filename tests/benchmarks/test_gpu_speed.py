@@ -24,7 +24,9 @@ def test_the_script_goes_through_all_its_measurements(smollm, tmp_path, monkeypa
     monkeypatch.syspath_prepend(SCRIPT.parent)
     out = tmp_path / "figures.json"
     arguments = [str(SCRIPT), "--smoke", "--out", str(out)]
-    if os.environ.get("TRITON_INTERPRET"):  # here, where imports, the model, its probes and the interpreter take less time
+    if os.environ.get(
+        "TRITON_INTERPRET"
+    ):  # here, where imports, the model, its probes and the interpreter take less time
         patch_once(monkeypatch)
         # Programs of one row each would be most of the work; `test_tree_attention_triton.py` has them of all sizes.
         monkeypatch.setattr(import_module("talon_kernels.tree_attention.triton"), "merged_rows", lambda rows: 16)
