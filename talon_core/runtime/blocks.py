@@ -101,8 +101,10 @@ class Blocks:
             numbers = out.numpy()
             with np.errstate(all="ignore"):  # numbers of a damaged file may be anything
                 for start in range(0, len(given), ROWS_AT_A_TIME):
-                    part = slice(start, start + ROWS_AT_A_TIME)
-                    numbers[part] = dequantize(given[part], GGMLQuantizationType(self.kind))
+                    part = given[start : start + ROWS_AT_A_TIME]
+                    together = part.reshape(1, -1)  # gguf's reader would go through a few rows at a time, in Python
+                    wide = dequantize(together, GGMLQuantizationType(self.kind))
+                    numbers[start : start + len(part)] = wide.reshape(len(part), -1)
             return out.to(self.data.device)
 
     def of_rows(self, rows: Tensor) -> "Blocks":

@@ -1,18 +1,17 @@
-"""Above temperature 0, SmolLM2's next tokens come with the probabilities that its own plain passes give them.
+"""Above temperature 0, SmolLM2's texts come as often as its own plain passes say.
 
-That the rules keep a law is proved by enumeration elsewhere. Here are the real things around them: a trained drafter, a
-model's tree passes and cache, warped laws of 49,152 tokens, and rounds that follow each other.
+`test_enumerated_laws.py` computes their probabilities, from a drafter that is cut to two tokens. Here seeded choices
+draw from the whole laws of the drafter and the model, as they do for a user.
 
-Each pair of a policy and a rule makes 540 texts of three tokens, where 27 are possible. How often they come is held
-against their exact probabilities by G-tests of the first token, of the first two and of all three, with a false alarm
-rate of 1e-3 together. The seeds are fixed, so on one machine a version of the code passes always or never. If the
-probabilities of the two likeliest tokens were wrong by 0.1 in every first, every second or every third place, that
-would be found with a probability above 0.85: `test_an_error_of_a_tenth_would_be_found` tries it. What is much smaller
-than that is the business of the proofs.
+720 texts of three tokens are made, where 27 are possible. How often they come is held against their exact probabilities
+by G-tests of the first token, of the first two and of all three, with a false alarm rate of 1e-4 together. The seeds
+are fixed, so on one machine a version of the code passes always or never. If the probabilities of the two likeliest
+tokens were wrong by 0.1 in every first, every second or every third place, that would be found with a probability above
+0.85: `test_an_error_of_a_tenth_would_be_found` tries it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -20,60 +19,14 @@ import numpy as np
 import pytest
 import torch
 
-from talon_core.choices import Choices
 from talon_core.decoding.decoder import Decoder
-from talon_core.hf.frontend import HFFrontend
-from talon_core.hf.target import HFTarget
-from talon_core.laws import Laws
 from talon_core.plugins.parts import Parts
 from talon_core.rounds import Round
-from talon_core.rule import AcceptanceRule, Accepted, descend
-from talon_core.testing.plain_device import PlainDevice
-from talon_core.tree import TokenTree
-from talon_strategies import Match
+from talon_tests.plain_law import OPTIONS, TOKENS, Texts, firsts
 from talon_tests.wrong import NoLeftover
 
-QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is painted with hues of gold"
-"""Three tokens may come next, none of them with a probability above a half, and the drafter does not agree."""
-
-TOKENS, TOP_K = 3, 3
-SAMPLES, BATCH = 540, 45
-FALSE_ALARM = 1e-3
-PAIRS = [
-    ("talon-sampled:budget=4,top_k=2", "hybrid"),
-    ("sequoia:budget=4,depth=2", "traversal"),
-    ("sequoia:budget=4,depth=2", "rrsw"),
-    ("sampled-chain:length=2", "block"),
-    ("specinfer:widths=2;1", "rrs"),
-    ("talon:budget=4,top_k=2", "match"),
-]
-
-Texts = Mapping[tuple[int, ...], float]
-"""For sequences of new tokens their probabilities, or how often they came."""
-
-
-def plain_law(model: Any, ids: Sequence[int]) -> Texts:
-    """The law of the next tokens, each among the `TOP_K` likeliest, from forward passes of the model alone."""
-    law: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(TOKENS):
-        with torch.inference_mode():
-            texts = torch.tensor([[*ids, *tokens] for tokens in law], device=model.device)
-            best = model(texts).logits[:, -1].double().topk(TOP_K)
-        probs = torch.softmax(best.values, dim=-1)
-        law = {
-            (*tokens, token): before * prob
-            for (tokens, before), own, of in zip(law.items(), best.indices.tolist(), probs.tolist(), strict=True)
-            for token, prob in zip(own, of, strict=True)
-        }
-    return law
-
-
-def firsts(texts: Texts, length: int) -> Texts:
-    """The same of the first so many tokens."""
-    shorter: Counter[tuple[int, ...]] = Counter()
-    for tokens, value in texts.items():
-        shorter[tokens[:length]] += value  # type: ignore[assignment]
-    return shorter
+SAMPLES, BATCH = 720, 45
+FALSE_ALARM = 1e-4
 
 
 def g_test(counts: Texts, law: Texts) -> float:
@@ -103,20 +56,6 @@ def surprise(counts: Texts, law: Texts) -> float:
     return TOKENS * min(g_test(firsts(counts, length), firsts(law, length)) for length in range(1, TOKENS + 1))
 
 
-@pytest.fixture(scope="module")
-def ids(smollm: tuple[Any, Any]) -> list[int]:
-    """The question as a chat has it, and the beginning of an answer."""
-    model, tokenizer = smollm
-    return [*HFFrontend(model, tokenizer).encode(QUESTION).tolist(), *tokenizer(BEGINNING)["input_ids"]]
-
-
-@pytest.fixture(scope="module")
-def law(smollm: tuple[Any, Any], ids: list[int], answers: Any) -> Texts:
-    """The exact law of the next tokens; computed once in a run."""
-    found = answers.of(("plain law", ids, TOKENS, TOP_K), lambda: [*plain_law(smollm[0], ids).items()])
-    return {tuple(tokens): prob for tokens, prob in found}
-
-
 def sampled(
     decoder: Decoder,
     ids: list[int],
@@ -124,8 +63,7 @@ def sampled(
     of: Callable[[Round], float] = lambda round_: round_.accepted,
 ) -> tuple[Texts, float]:
     """How often each text came out, and how many drafted tokens were accepted for each, or what else its rounds had."""
-    options = {"temperature": 1.0, "top_k": TOP_K, "max_new_tokens": TOKENS}
-    request = decoder.frontend.request(np.array(ids), options)
+    request = decoder.frontend.request(np.array(ids), OPTIONS)
     requests = [attrs.evolve(request, seed=seed) for seed in range(samples)]
     decoder.run_all([attrs.evolve(request, max_new_tokens=1)])  # the prompt is read, and kept for all the others
     decoder.engine.allocator = None  # all that is drafted is verified
@@ -138,11 +76,9 @@ def sampled(
 
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "rule"), PAIRS)
-def test_texts_have_the_models_law(
-    smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts, policy: str, rule: str
-) -> None:
-    counts, accepted = sampled(shared_target(*smollm, Parts("eagle3", policy, rule, graphs=False)), ids)
+def test_texts_have_the_models_law(smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts) -> None:
+    parts = Parts("eagle3", "talon-sampled:budget=4,top_k=2", "hybrid", graphs=False)
+    counts, accepted = sampled(shared_target(*smollm, parts), ids)
     assert surprise(counts, law) >= FALSE_ALARM
     assert accepted >= 0.4  # or little of it would be about drafting
 
@@ -163,27 +99,6 @@ def test_texts_have_the_models_law_while_drafting_goes_on(
     counts, hits = sampled(shared_target(*smollm, parts), ids, of=lambda round_: round_.hit is True)
     assert surprise(counts, law) >= FALSE_ALARM
     assert hits >= 0.05  # of three tokens two can begin a round, and the last is never drafted for
-
-
-@attrs.frozen
-class NeverAsked(Match):
-    """Leaves all to a target that draws by itself."""
-
-    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
-        raise AssertionError("the rule is asked")
-
-
-@pytest.mark.models
-@pytest.mark.slow
-def test_texts_that_a_target_draws_by_itself_have_the_models_law(
-    smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts
-) -> None:
-    usual = shared_target(*smollm, Parts("eagle3", "talon:budget=4,top_k=2", "match", graphs=False))
-    target = HFTarget(smollm[0], PlainDevice(), usual.target.accelerator, usual.target.states, probe=False)
-    decoder = Decoder(target, NeverAsked(), usual.policy, usual.drafter_spec, usual.frontend)
-    counts, accepted = sampled(decoder, ids)
-    assert surprise(counts, law) >= FALSE_ALARM
-    assert accepted >= 0.4
 
 
 def drawn(law: Texts, rng: np.random.Generator) -> Texts:
@@ -236,28 +151,10 @@ def test_the_g_test_is_that_of_the_textbook() -> None:
     assert g_test(counts, rare) == pytest.approx(g_test(counts, law))
 
 
-@attrs.frozen
-class Gullible(AcceptanceRule):
-    """Accepts every drawn child that is possible at all."""
-
-    name = "gullible"
-    exact_for = frozenset({"sampled-chain"})  # it is not
-
-    def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
-        def draw(node: int) -> int:
-            child = int(tree.drawn[node].tokens[0]) if node in tree.drawn else None
-            return child if child is not None and laws.at(node)[child] > 0 else laws.draw(node, choices)
-
-        return descend(tree, laws, draw)
-
-
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [Gullible(), NoLeftover()], ids=lambda rule: rule.name)
-def test_a_wrong_rule_is_found(
-    smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts, rule: AcceptanceRule
-) -> None:
-    decoder = shared_target(*smollm, Parts("eagle3", "sampled-chain:length=2", rule, graphs=False))
+def test_a_wrong_rule_is_found(smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts) -> None:
+    decoder = shared_target(*smollm, Parts("eagle3", "sampled-chain:length=2", NoLeftover(), graphs=False))
     counts, _ = sampled(decoder, ids, samples=SAMPLES // 4)
     assert set(counts) <= set(law)  # so it is the counts that tell
     assert surprise(counts, law) < FALSE_ALARM
