@@ -1,6 +1,7 @@
 """Tiny random models of many architectures: they say nothing sensible, but they run in milliseconds."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,12 @@ def tiny_model(architecture: str, seed: int = 0, **more: Any) -> Any:
     config = getattr(transformers, name)(**{**base, **changes, **more})
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+@cache
+def tiny_llama() -> Any:
+    """`tiny_model("llama")`, always the same one: nobody changes it."""
+    return tiny_model("llama")
 
 
 def of_words(**config: Any) -> tuple[Any, Any]:
