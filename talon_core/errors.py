@@ -19,7 +19,7 @@ class PluginError(RuntimeError):
 
 
 class LostError(RuntimeError):
-    """A process that works for this one has ended, or does not answer any more."""
+    """A process that works for this one has ended, does not answer any more, or has failed at what it was asked."""
 
 
 class BusyError(RuntimeError):

@@ -18,7 +18,7 @@ from talon_core.engine.ahead.place import Place, check_usable, check_uses
 from talon_core.engine.ahead.process import ProcessWorker, python
 from talon_core.engine.ahead.shelf import Shelf
 from talon_core.engine.text_target import TextTarget
-from talon_core.errors import LostError, naming, one_line
+from talon_core.errors import naming, one_line
 from talon_core.inquiry import Inquirer
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def process_worker(
     command = python("talon_core.decoding.hosting", "host")
     lends = partial(Loan, place.number) if place.device == "cpu" else nullcontext
     try:
-        return ProcessWorker(command, opening, target.vocab_size, patience, lends)
-    except (LostError, RuntimeError, ValueError, OSError) as error:
+        return ProcessWorker(command, opening, spec, target.vocab_size, patience, lends)
+    except Exception as error:  # a plugin's options may not even be sent
         raise ValueError(f"{naming('drafter', spec)} cannot be opened in another process: {one_line(error)}") from error
 
 

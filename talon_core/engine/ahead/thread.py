@@ -117,8 +117,9 @@ class ThreadWorker(Worker):
         if not came_back:
             self._stuck, self._thread = task, None  # a new one is made where it is wanted
             self.losses += 1
+            self.why = f"a call has not come back in {patience:.3g} s"
             self._tasks.put(None)
-            return Stopped(failure=TimeoutError(f"a call has not come back in {patience:.3g} s"))
+            return Stopped(failure=TimeoutError(self.why))
         self._beside.close()
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
