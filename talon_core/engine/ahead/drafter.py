@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 import attrs
 import numpy as np
 
+from talon_core.basics.waiting import uninterrupted
 from talon_core.candidates import Candidates
 from talon_core.costs import Costs
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
@@ -86,7 +87,7 @@ class AheadDrafter(Preparer):
         return AheadSession(self.behind.session, self._wake, self._rest)
 
     def _wake(self) -> None:
-        with ExitStack() as entered:
+        with uninterrupted(), ExitStack() as entered:
             self._worker.wake()
             entered.callback(self._worker.rest)
             if self._instant is not None:
@@ -94,7 +95,7 @@ class AheadDrafter(Preparer):
             self._inside = entered.pop_all()
 
     def _rest(self) -> None:
-        with self._inside.pop_all():
+        with uninterrupted(), self._inside.pop_all():
             self._stop()
 
     def hit(self, slot: int) -> bool | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.waiting import uninterrupted
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.engine.ahead.host import About
@@ -50,29 +51,28 @@ class _Process:
     """
 
     def __init__(self, command: Sequence[str], opening: bytes) -> None:
-        self.shelf = Shelf()
         with ExitStack() as failed:
-            failed.callback(self.shelf.close)
-            ours, theirs = socket.socketpair()
-            for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", *divmod(int(STALLED * 1e6), 10**6)))
-            numbers = theirs.fileno(), self.shelf.number
-            with theirs:
-                self.connection = Connection(ours.detach())
-                failed.callback(self.connection.close)
-                self.popen = subprocess.Popen(
-                    [*command, *map(str, numbers), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=numbers,
-                    start_new_session=True,  # Ctrl-C is not for it
-                )
-            failed.pop_all()
-        self.end = weakref.finalize(self, _end, self.popen, self.connection, self.shelf)
-        try:
+            with uninterrupted():
+                self.shelf = Shelf()
+                failed.callback(self.shelf.close)
+                ours, theirs = socket.socketpair()
+                for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                    ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", *divmod(int(STALLED * 1e6), 10**6)))
+                numbers = theirs.fileno(), self.shelf.number
+                with theirs:
+                    self.connection = Connection(ours.detach())
+                    failed.callback(self.connection.close)
+                    self.popen = subprocess.Popen(
+                        [*command, *map(str, numbers), str(os.getpid())],
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=numbers,
+                        start_new_session=True,  # Ctrl-C is not for it
+                    )
+                failed.pop_all()
+                self.end = weakref.finalize(self, _end, self.popen, self.connection, self.shelf)
+                failed.callback(self.end)
             self.connection.send_bytes(opening)
-        except BaseException:
-            self.end()
-            raise
+            failed.pop_all()
 
     def tell(self, committed: Any, what: str, *given: Any) -> None:
         """Let it do something.
@@ -131,15 +131,16 @@ def _how(error: Exception) -> str:
 
 def _end(popen: "subprocess.Popen[bytes]", connection: Connection, shelf: Shelf) -> None:
     """Leave nothing of a process, whatever it is at."""
-    with suppress(OSError):
-        connection.close()  # which it takes for the end
-    with suppress(OSError):
-        shelf.close()
-    try:
-        popen.wait(ENDING)
-    except subprocess.TimeoutExpired:
-        popen.kill()
-        popen.wait()
+    with uninterrupted():
+        with suppress(OSError):
+            connection.close()  # which it takes for the end
+        with suppress(OSError):
+            shelf.close()
+        try:
+            popen.wait(ENDING)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            popen.wait()
 
 
 class ProcessWorker(Worker):
@@ -180,7 +181,7 @@ class ProcessWorker(Worker):
         self._command, self._opening = command, pickle.dumps(opening)
         self._patience = patience if patience is not None else Patience()
         self._vocab_size = vocab_size
-        self._process: _Process | None = _Process(command, self._opening)
+        self._process: _Process | None = None
         self._starting: _Process | None = None
         self._lends, self._loans = lends, ExitStack()
         self._committed: Any = None  # is told with the next message
@@ -188,11 +189,12 @@ class ProcessWorker(Worker):
         self._stopping = False
         self._unsent: dict[int, Exception] = {}  # what could not be sent, by slot
         try:
+            self._process = _Process(command, self._opening)
             about: About = self._process.answer(self._patience.first)
+            self.drafter = _Remote(self, about, named, vocab_size)
         except BaseException:
-            self._process.end()
+            self.close()
             raise
-        self.drafter = _Remote(self, about, named, vocab_size)
 
     @property
     def number(self) -> int | None:

@@ -35,6 +35,7 @@ from talon_core.errors import LostError, PluginError
 from talon_core.sampling import temperature_sampling
 from talon_drafters import Lookahead
 from talon_strategies import Block, Cached, Chain, Match, Pearl, SampledChain
+from talon_tests.broken_off import WAYS, break_off, ctrl_c_after, left
 from talon_tests.forked_python import Forked
 from talon_tests.strict_texts import StrictNgram
 from talon_tests.tiny_models import of_words
@@ -110,16 +111,24 @@ def worker(decoder):
     return decoder.engine.parts.drafter._worker
 
 
+def starting_with(popen):
+    """The module `subprocess`, where another class starts processes."""
+    return SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forks(fork_server):
     """Processes are forks of one that has imported everything, which takes seconds."""
-    if hasattr(os, "fork"):
-        with pytest.MonkeyPatch.context() as patch:
-            forked = SimpleNamespace(**{**vars(subprocess), "Popen": partial(Forked, fork_server("all"))})
-            patch.setattr(process, "subprocess", forked)
-            yield
-    else:
-        yield
+    started = []
+
+    def start(*given, **how):
+        made = Forked(fork_server("all"), *given, **how)
+        started.append(made.pid)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "subprocess", starting_with(start) if hasattr(os, "fork") else subprocess)
+        yield started
 
 
 @pytest.fixture
@@ -524,6 +533,76 @@ def test_killed_two_hundred_times_the_text_stays(beside, plain):
     killed_at_random(beside, plain, 200, 1)
     assert len(os.listdir("/proc/self/fd")) <= files + 8
     assert len(children()) <= 2
+
+
+def broken_off_at_random(beside, plain, forks, times, seed):
+    patient(beside)
+    random, ways = Random(seed), set()
+    before = left()
+    for at in range(times):
+        ways.add(break_off(beside, request(), random, within=0.1))
+        patient(beside)
+        assert left() == before, at
+        assert not [one for one in forks if one != worker(beside).number and alive(one)], at
+        again = generation(beside, request())
+        assert again.token_ids == plain[0.0], at
+        assert any(one.hit for one in again.rounds), at
+    return ways
+
+
+def test_a_text_that_ends_at_any_moment_leaves_nothing_behind_and_the_next_one_is_right(beside, plain, forks):
+    broken_off_at_random(beside, plain, forks, 6, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_two_hundred_texts_that_end_at_any_moment_leave_nothing_behind(beside, plain, forks):
+    assert broken_off_at_random(beside, plain, forks, 200, 1) == {*WAYS}
+
+
+def made_at_random(forks, times, seed, within=0.2):
+    random, known = Random(seed), len(forks)
+    gc.collect()
+    before = left()
+    for at in range(times):
+        made = None
+        with ctrl_c_after(random.random() * within):
+            made = decoder()
+        if made is not None:
+            worker(made).close()
+            del made
+        gc.collect()
+        assert left() == before, at
+        assert not [one for one in forks[known:] if alive(one)], at
+
+
+def test_ctrl_c_while_a_process_is_started_leaves_nothing_behind(forks):
+    made_at_random(forks, 3, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_ctrl_c_two_hundred_times_while_a_process_is_started_leaves_nothing_behind(forks):
+    made_at_random(forks, 200, 1)
+
+
+def test_ctrl_c_between_the_start_of_a_process_and_the_knowledge_of_it_leaves_nothing(monkeypatch):
+    """The moment in which nobody but the one who has started it could end it."""
+    begun = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *given, **how):
+            super().__init__(*given, **how)
+            begun.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(process, "subprocess", starting_with(Interrupted))
+    before = left()
+    with pytest.raises(KeyboardInterrupt):
+        ProcessWorker([sys.executable, "-c", "import time; time.sleep(60)"], None, NGRAM, VOCAB)
+    (one,) = begun
+    assert one.returncode is not None
+    assert left() == before
 
 
 def children():
