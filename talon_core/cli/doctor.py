@@ -219,7 +219,7 @@ def _measured(registry: Registry, devices: list[dict[str, Any]], problems: list[
 
 
 def _schedule(registry: Registry, problems: list[str]) -> dict[str, Any]:
-    """The schedule that the default policy is decoded with where "auto" is asked for, and why."""
+    """The schedule that the default policy is decoded with where none is named, and why."""
     found: dict[str, Any] = dict.fromkeys(("schedule", "draft_on", "why"))
 
     def choose() -> None:

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import attrs
 import typer
 
 from talon_core.basics.paths import check_file, utf8, write_whole
@@ -14,7 +15,7 @@ from talon_core.cli.lanes import check_timeline, write_timeline
 from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, stderr, summary
 from talon_core.cli.streams import current
 from talon_core.decoding.loading import BATCH_SIZE
-from talon_core.defaults import AUTO
+from talon_core.defaults import AUTO, IN_TURN
 from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
 from talon_core.rule import CLAIMED
@@ -114,6 +115,7 @@ def generate(
     session = open_session(model, trust_remote_code=trust_remote_code)
     resolved = resolved.for_model(session.model)
     decoder = session.decoder(resolved, costs, other_machine)
+    resolved = as_decoded(resolved, decoder)
     answers = result = None
     if several:
         answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
@@ -208,6 +210,13 @@ def stream_text(decoder: "Decoder", prompt: str, **options: Any) -> "Result":
         generation.close()
     _write("\n")
     return generation.result()
+
+
+def as_decoded(resolved: Resolved, decoder: "Decoder") -> Resolved:
+    """The parts that a decoder was made of: a preset's schedule that turned out not to fit is none of them."""
+    if decoder.schedule is not None or resolved.schedule is None:
+        return resolved
+    return attrs.evolve(resolved, parts=attrs.evolve(resolved.parts, schedule=IN_TURN), schedule=None)
 
 
 def as_object(model: str, resolved: Resolved, result: "Result") -> dict[str, Any]:

@@ -103,6 +103,7 @@ class Decoder:
         self.target = target
         self.rule = rule
         self.policy = policy
+        self.schedule = schedule
         self.drafter_spec: DrafterSpec | None = None
         self.drafter: Drafter | None = None
         beside: ProcessWorker | None = None

@@ -23,7 +23,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.engine.bounds import Bounds
 from talon_core.engine.checked_drafter import checked_features
 from talon_core.engine.checked_policy import checked_budget
-from talon_core.errors import PluginError, one_line
+from talon_core.errors import LostError, PluginError, one_line
 from talon_core.models.loading import load_model
 from talon_core.peer import Peer
 from talon_core.plugins.backends import attention_backends, choose_accelerator
@@ -84,9 +84,9 @@ def load(
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it. The output is
             the same without.
         lossy: allow a rule that changes what the model says. Every `Result` says then that it is not `lossless`.
-        schedule: what is prepared while the target verifies; "auto" is what `talon tune` has kept with the policy's
-            preset for this machine, model and drafter, and otherwise "sync", which drafts and verifies in turn. A spec
-            such as `cached:budget=24`, or a `Schedule`.
+        schedule: what is prepared while the target verifies; "auto" is what `talon tune --schedule` has kept with the
+            policy's preset for this machine, model and drafter, and otherwise "sync", which drafts and verifies in
+            turn, as None does. A spec such as `cached:budget=24`, or a `Schedule`.
         draft_on: where what is prepared is drafted: "thread" is a thread of this process. "cpu:1" is a process that has
             so many cores, and "cuda:1" one on this GPU; it opens the drafter anew. "auto" is the place that was kept
             with the schedule that "auto" stands for, and otherwise the thread.
@@ -184,7 +184,7 @@ def decoder_for_model(
         return made(resolved)
     try:
         decoder = made(resolved)
-    except (ValueError, PluginError) as error:
+    except (ValueError, OSError, PluginError, LostError) as error:
         if resolved.schedule is None:
             raise
         chosen = chosen.in_turn(f"which cannot be used: {one_line(error)}")  # nobody has asked for this very schedule

@@ -13,6 +13,7 @@ from talon_core.defaults import (
     DEFAULT_POLICY,
     DEFAULT_RULE,
     DEFAULT_SCHEDULE,
+    IN_TURN,
     MEASURING_POLICY,
     NONE,
 )
@@ -62,7 +63,7 @@ class Resolved:
         rule: the acceptance rule.
         drafter: the drafter's options; None without a policy, and as long as "auto" waits for a model.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
-        chosen: what "auto" stands for as the schedule; None where that was not asked for.
+        chosen: what "auto" stands for as the schedule; None where another one was named.
         found_on: the kind of device that the default preset was found on, where it was asked for as it is: a model on
             another kind gets `MEASURING_POLICY`; None where the policy is the same for all models.
     """
@@ -145,7 +146,7 @@ class Resolved:
             return attrs.evolve(self, chosen=chosen)
         if self.chosen is not None and self.chosen.asked:
             check_place(self.parts.draft_on, None, chosen.why)
-        parts = attrs.evolve(self.parts, schedule=DEFAULT_SCHEDULE, draft_on=DEFAULT_PLACE)
+        parts = attrs.evolve(self.parts, schedule=IN_TURN, draft_on=DEFAULT_PLACE)
         return attrs.evolve(self, parts=parts, schedule=None, chosen=chosen)
 
 
@@ -201,10 +202,15 @@ def _found_on(registry: Registry) -> str | None:
 
 
 def usable(chosen: Chosen, registry: Registry) -> tuple[Chosen, Schedule | None]:
-    """What "auto" stands for, made, if it can be: a file that keeps it may be older than what is registered."""
+    """What "auto" stands for, made, if it can be: a file that keeps it may be older than what is registered.
+
+    A place that was asked for is not looked at: `Resolved.check_place` refuses one that is not there.
+    """
     try:
         schedule = made_schedule(registry, chosen.schedule)
         check_place(chosen.draft_on, schedule)
+        if not chosen.asked:
+            check_usable(parse_place(chosen.draft_on))
     except (LookupError, ValueError, PluginError) as error:
         return chosen.in_turn(f"which cannot be used: {one_line(error)}"), None
     return chosen, schedule
@@ -222,7 +228,7 @@ def made_schedule(registry: Registry, asked: str | Schedule | None) -> Schedule 
             f"the schedule is '{AUTO}', which stands for the one that talon tune has kept with a policy's preset; name "
             "one here (talon list schedules)"
         )
-    made: Schedule | None = None if asked in (DEFAULT_SCHEDULE, None) else built(registry, "schedule", asked)
+    made: Schedule | None = None if asked in (IN_TURN, None) else built(registry, "schedule", asked)
     return made if made is not None and made.prepares else None
 
 
