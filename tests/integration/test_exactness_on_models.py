@@ -1,7 +1,7 @@
 """`check_greedy` on tiny and real models: what is right passes, what is wrong is found and told from rounding."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -26,6 +26,9 @@ from talon_tests.tiny_models import ARCHITECTURES, tiny_model
 
 NEW_TOKENS, SMOLLM_TOKENS = 40, 16
 PROMPTS = [np.random.default_rng(0).integers(3, 97, length) for length in (1, 7, 33)]
+TEXTS = ["The capital of France is", "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n"]
+"""SmolLM2 goes on with near ties after each: in bfloat16 a disturbance of the size of rounding lets outputs part."""
+
 TALON = ("talon:budget=12,top_k=3", "match")
 WAYS = {
     "plain": ("none", "match"),
@@ -91,9 +94,16 @@ class Noise:
         logits += (self.units * unit * share).to(logits.dtype)
 
 
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    """A tiny model that nothing changes."""
+    return tiny_model("llama")
+
+
+@pytest.mark.usefixtures("generated_once")
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_an_exact_decoder_passes(way: tuple[str, str]) -> None:
-    model, told = tiny_model("llama"), []
+def test_an_exact_decoder_passes(llama: Any, way: tuple[str, str]) -> None:
+    model, told = llama, []
     check = check_greedy(tiny(model, way), model, PROMPTS, NEW_TOKENS, lambda done, all_: told.append((done, all_)))
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert check.passed
@@ -347,14 +357,15 @@ def said() -> dict[Any, tuple[list[int], list[torch.Tensor]]]:
 
 @pytest.fixture
 def generated_once(said: dict[Any, tuple[list[int], list[torch.Tensor]]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an embedded model generates by itself is computed once; whoever watches is shown all its scores again."""
+    """What a model generates that lives on is computed once; whoever watches is shown all its scores again."""
     generate = _Own._generate
 
     def once(own: Any, *, logits_processor: Any = None, **more: Any) -> list[int]:
         if logits_processor is None:
             return generate(own, **more)
         assert not more
-        question = id(own._model), str(own._ids.tolist()), str(sorted(own._how.items(), key=str))
+        stops = own._model.generation_config.stop_strings
+        question = id(own._model), str(own._ids.tolist()), str(sorted(own._how.items(), key=str)), str(stops)
         if question not in said:
             scores: list[torch.Tensor] = []
 
@@ -372,8 +383,8 @@ def generated_once(said: dict[Any, tuple[list[int], list[torch.Tensor]]], monkey
     monkeypatch.setattr(_Own, "_generate", once)
 
 
-def encoded(decoder: Decoder, prompts: list[str]) -> list[Any]:
-    return [decoder.frontend.encode(prompt) for prompt in prompts]  # type: ignore[attr-defined]
+def encoded(decoder: Decoder, texts: Sequence[str] = TEXTS) -> list[Any]:
+    return [np.array(decoder.frontend.tokenizer(text)["input_ids"]) for text in texts]  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("generated_once")
@@ -384,14 +395,13 @@ def encoded(decoder: Decoder, prompts: list[str]) -> list[Any]:
 def test_smollm_passes(
     request: pytest.FixtureRequest,
     embedded: Callable[..., Decoder],
-    prompts: list[str],
     dtype: str,
     drafter: str,
     way: tuple[str, str],
 ) -> None:
     model, tokenizer = request.getfixturevalue(dtype)
     decoder = embedded(model, tokenizer, drafter, way)
-    check = check_greedy(decoder, model, encoded(decoder, prompts[1:3]), SMOLLM_TOKENS)
+    check = check_greedy(decoder, model, encoded(decoder), SMOLLM_TOKENS)
     assert check.passed, check.divergences
     assert check.dtype == {"smollm": "float32", "half": "bfloat16"}[dtype]
     assert check.identical + len(check.divergences) == 2
@@ -404,14 +414,13 @@ def test_smollm_passes(
 def test_a_disturbed_node_is_found_in_smollm(
     request: pytest.FixtureRequest,
     embedded: Callable[..., Decoder],
-    prompts: list[str],
     dtype: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, tokenizer = request.getfixturevalue(dtype)
     decoder, swap = embedded(model, tokenizer), SwapOnce(3.0)
     disturb(decoder, monkeypatch, swap)
-    check = check_greedy(decoder, model, encoded(decoder, prompts[1:2]), SMOLLM_TOKENS)
+    check = check_greedy(decoder, model, encoded(decoder, TEXTS[1:]), SMOLLM_TOKENS)
     (divergence,) = check.divergences
     assert not check.passed
     assert divergence.verdict == "error"
@@ -419,62 +428,58 @@ def test_a_disturbed_node_is_found_in_smollm(
     assert divergence.gap > 2.0
 
 
+@pytest.mark.usefixtures("generated_once")
 @pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("units", "some", "new_tokens", "passes"), [(1, slice(1, 3), 28, True), (16, slice(4), 4, False)]
-)
+@pytest.mark.parametrize(("units", "passes"), [(1, True), (16, False)])
 def test_a_disturbance_of_the_size_of_rounding_is_called_rounding_and_a_larger_one_error(
     half: tuple[Any, Any],
     embedded: Callable[..., Decoder],
-    prompts: list[str],
     monkeypatch: pytest.MonkeyPatch,
     units: float,
-    some: slice,
-    new_tokens: int,
     passes: bool,
 ) -> None:
     model, tokenizer = half
     decoder = embedded(model, tokenizer)
     disturb(decoder, monkeypatch, Noise(units))
-    check = check_greedy(decoder, model, encoded(decoder, prompts[some]), new_tokens)
-    assert check.divergences
+    check = check_greedy(decoder, model, encoded(decoder), SMOLLM_TOKENS)
+    assert len(check.divergences) == len(TEXTS)
     assert check.passed == passes, check.divergences
 
 
+@pytest.mark.usefixtures("generated_once")
 @pytest.mark.models
 @pytest.mark.slow
 def test_positions_that_are_one_too_far_are_found_in_smollm_in_float32(
     smollm: tuple[Any, Any],
     embedded: Callable[..., Decoder],
-    prompts: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What that changes is of the size of rounding in bfloat16, where nothing could find it."""
     decoder = embedded(*smollm)
     off_by_one(monkeypatch)
-    check = check_greedy(decoder, smollm[0], encoded(decoder, prompts[:1]), SMOLLM_TOKENS)
+    check = check_greedy(decoder, smollm[0], encoded(decoder, TEXTS[1:]), SMOLLM_TOKENS)
     (divergence,) = check.divergences
     assert not check.passed
     assert divergence.verdict == "error"
 
 
+@pytest.mark.usefixtures("generated_once")
 @pytest.mark.models
 @pytest.mark.slow
 def test_the_models_own_stop_strings_count_on_both_sides(
     smollm: tuple[Any, Any],
     embedded: Callable[..., Decoder],
-    prompts: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = smollm[0]
     decoder = embedded(*smollm)
-    whole = decoder.generate(prompts[1], max_new_tokens=SMOLLM_TOKENS).text
+    whole = decoder.generate(TEXTS[1], raw=True, max_new_tokens=SMOLLM_TOKENS).text
     assert whole is not None
     monkeypatch.setattr(model.generation_config, "stop_strings", [whole[len(whole) // 2 :][:4]])
-    check = check_greedy(decoder, model, encoded(decoder, prompts[1:2]), SMOLLM_TOKENS)
+    check = check_greedy(decoder, model, encoded(decoder, TEXTS[1:]), SMOLLM_TOKENS)
     assert check.passed
     assert check.compared < SMOLLM_TOKENS
     disturb(decoder, monkeypatch, SwapOnce(0.5))
-    check = check_greedy(decoder, model, encoded(decoder, prompts[1:2]), SMOLLM_TOKENS)
+    check = check_greedy(decoder, model, encoded(decoder, TEXTS[1:]), SMOLLM_TOKENS)
     assert [one.verdict for one in check.divergences] == ["error"]
