@@ -103,7 +103,7 @@ def case_of(layout, **options):
         "softcap": None,
         "sinks": False,
         "programs": 8,
-        "merged": 1,
+        "merged": 16,
         "more": 0,
         "strided": False,
         "seed": 1,
@@ -152,12 +152,12 @@ def test_the_tree_of_seven_sees_what_is_drawn(device, programs):
 @pytest.mark.parametrize(
     ("prefix", "tree", "options"),
     [
-        (0, [-1], {"head_dim": 1, "value_dim": 1}),
+        (0, [-1], {"head_dim": 1, "value_dim": 1, "merged": 1}),
         (3, list(range(-1, 99)), {"window": 7}),  # the deepest
-        (3, [-1, *[0] * 99], {"programs": 20}),  # the widest
+        (3, [-1, *[0] * 99], {"programs": 20, "merged": 4}),  # the widest
         (3, [-1] * 100, {"window": 3}),
-        (2500, SEVEN, {"programs": 40, "heads": 8}),
-        (2500, SEVEN, {"programs": 40, "window": 1000, "sinks": True}),
+        (2500, SEVEN, {"programs": 40, "heads": 8, "merged": 2}),
+        (2500, SEVEN, {"programs": 40, "window": 1000, "sinks": True, "merged": 1}),
         (100, list(range(-1, 299)), {"softcap": 20.0, "dtype": torch.bfloat16, "head_dim": 64}),  # a prompt
     ],
 )
