@@ -200,7 +200,8 @@ class Decoder:
 
         Raises:
             ValueError: for a bad prompt or option; nothing is decoded then.
-            BusyError: if the model is being decoded at this moment, by another thread perhaps.
+            BusyError: if the model is being decoded at this moment, by another thread perhaps; or if a stream that is
+                open holds the slots or rows that `bounds` allow.
         """
         if not is_whole(batch_size) or batch_size < 1:
             raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number and at least 1")

@@ -113,7 +113,7 @@ class Engine:
         self._looks_ahead = rule.looks_ahead and policy is not None  # without drafts there is nothing ahead
         self._children = children
         self._nodes = checked_budget(self.policy) + self.parts.inquiries.most_added
-        if self.parts.drafter.uses_target:  # its own trees may stand in the target's cache meanwhile
+        if self.parts.drafts_in_cache:
             self._nodes = max(self._nodes, checked_budget(self.policy, "draft_budget"))
         if rows is None:
             self._nodes = min(self._nodes, RESERVED_NODES)

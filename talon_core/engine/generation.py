@@ -16,11 +16,11 @@ from talon_core.rounds import Round
 MakeResult = Callable[[Sequence], Result]
 """From a sequence to what is shown of it."""
 
-
 FULL = (
     "other texts have the slots or the rows of keys and values that this one needs; ask again when one of them is "
     "over, close a stream that is not needed, or allow more"
 )
+"""What is said where a text would wait for another one that nobody decodes meanwhile."""
 
 
 class Batch(Iterator[dict[Sequence, Round]]):

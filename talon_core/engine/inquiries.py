@@ -89,7 +89,7 @@ class DrafterInquiries(Inquiries):
 
     def __init__(self, drafter: Inquirer, named: object, vocab_size: int) -> None:
         self._drafter, self._named, self._vocab_size = drafter, named, vocab_size
-        self.most_added = _most_added(drafter, named)
+        self.most_added = most_added(drafter, named)
 
     def beside(
         self,
@@ -103,13 +103,14 @@ class DrafterInquiries(Inquiries):
             if slot not in faults:
                 with faults.of([slot]), spans.of("draft", [slot]):
                     deepest = sequences[slot].deepest
-                    own = inquired(self._drafter, self._named, slot, one.tree, deepest, self._vocab_size)
+                    asking = self._drafter, self._named, self.most_added
+                    own = inquired(*asking, slot, one.tree, deepest, self._vocab_size)
                     if own is not None:
                         asked[slot] = own
         return asked
 
 
-def _most_added(drafter: Inquirer, named: object) -> int:
+def most_added(drafter: Inquirer, named: object) -> int:
     """Most nodes that a drafter adds to a tree.
 
     Raises:
@@ -126,13 +127,14 @@ def _most_added(drafter: Inquirer, named: object) -> int:
 
 
 def inquired(
-    drafter: Inquirer, named: object, slot: int, tree: TokenTree, deepest: int, vocab_size: int
+    drafter: Inquirer, named: object, most: int, slot: int, tree: TokenTree, deepest: int, vocab_size: int
 ) -> Asked | None:
     """Let a drafter ask the target beside a tree, and check what it asks.
 
     Args:
         drafter: it.
         named: whom errors name.
+        most: nodes that it may add.
         slot: of the sequence.
         tree: as it will be verified.
         deepest: depth of the deepest node that may be added.
@@ -148,7 +150,6 @@ def inquired(
     def fail(what: str) -> PluginError:
         return PluginError(f"{naming('drafter', named)} {what}")
 
-    most = _most_added(drafter, named)
     with blaming("drafter", named, "inquire"):
         given: Any = drafter.inquire(slot, tree.copied(), deepest)
         if given is None:

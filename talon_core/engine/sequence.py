@@ -7,6 +7,7 @@ from torch import Tensor, device
 
 from talon_core.choices import Choices
 from talon_core.engine.acceptors import Acceptor
+from talon_core.engine.checked_policy import checked_budgets
 from talon_core.engine.drafting import DraftLimits
 from talon_core.engine.walking import walked
 from talon_core.engine.warping import TokenBuffer, WarpedLaws, no_law
@@ -68,6 +69,7 @@ class Sequence:
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._committed: TokenBuffer | None = None
+        self._budgets: tuple[int, int] | None = None  # of the policy, when it began
         self._children = children
 
     @property
@@ -83,6 +85,7 @@ class Sequence:
     def start(self, policy: TreePolicy, acceptor: Acceptor, where: device, room: int, now: float) -> None:
         """It was let in: there is room for its tokens, where rules and stop conditions read them."""
         self.policy, self.acceptor = policy, acceptor
+        self._budgets = checked_budgets(policy)
         self._committed = TokenBuffer(self.request.ids, room, where)
         self._begun_at = now
         self.has_begun = True
@@ -122,7 +125,7 @@ class Sequence:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""
         deepest = self.deepest
         depth = deepest if max_depth is None else min(deepest, max_depth)
-        return DraftLimits(vocab_size, depth, self.request.eos, self._children)
+        return DraftLimits(vocab_size, depth, self.request.eos, self._children, self._budgets)
 
     def laws(self, tree: TokenTree, logits: Tensor) -> WarpedLaws:
         """The target's laws at a verified tree, as the request warps them.

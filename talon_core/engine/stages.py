@@ -26,7 +26,7 @@ from talon_core.tree import IntArray, TokenTree, read_only
 
 
 class RoundParts:
-    """What each round asks. What the parts can do is looked at here, when an engine is made, and in no round.
+    """What each round asks. What the parts are and can do is looked at here, when an engine is made.
 
     Args:
         target: whose text it is.
@@ -42,6 +42,7 @@ class RoundParts:
         inquiries: what it asks beside them.
         preparations: what it prepares while the target verifies.
         acceptors: who accepts, as far as target and rule decide it.
+        drafts_in_cache: as `Drafter.drafts_in_cache`.
 
     Raises:
         PluginError: if what the drafter says of itself cannot be understood.
@@ -57,6 +58,8 @@ class RoundParts:
         self.inquiries = DrafterInquiries(drafter, *told) if isinstance(drafter, Inquirer) else Inquiries()
         self.offers = Offers(drafter, self.asked, self.preparations)
         self.acceptors = Acceptors(rule, target)
+        with self.blaming("drafts_in_cache"):
+            self.drafts_in_cache = bool(drafter.drafts_in_cache)
 
     def blaming(self, method: str) -> blaming:
         """Whatever goes wrong inside is an error of this method of the drafter."""

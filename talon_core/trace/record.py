@@ -18,7 +18,8 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import EXACT_RULE
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_policy import MOST_NODES
-from talon_core.plugins.parts import Parts
+from talon_core.plugins.parts import Parts, resolve
+from talon_core.plugins.registry import load_registry
 from talon_core.runtime.weights import weights_hash
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
@@ -126,9 +127,9 @@ class Recorder:
         self._tokenizer = tokenizer
         self._spec, self._written = drafter, spec
         self._frontend = HFFrontend(model, tokenizer)
-        self._plain = decoder_for_model(model, tokenizer, Parts(policy=None))
         self._ahead, self._notebook = Ahead(), Notebook()
         self._decoder = None if drafter.reads_texts else self._recording(drafter)
+        self._plain = self._without_drafting()
         self._ids = {(each.name, prompt): self._encoded(each, prompt) for each, prompt in self._prompts()}
 
     def _prompts(self) -> Iterator[tuple[PromptSet, int]]:
@@ -150,6 +151,13 @@ class Recorder:
         rule: Any = NotesLaws(self._notebook) if wanted.laws else EXACT_RULE
         parts = Parts(Observing(drafter, self._notebook), policy, rule)
         return decoder_for_model(self._model, self._tokenizer, parts)
+
+    def _without_drafting(self) -> Decoder:
+        """Decodes the texts; by the target that the drafter was opened for, which took some time to make."""
+        parts = resolve(Parts(policy=None), load_registry())
+        if self._decoder is None:
+            return decoder_for_model(self._model, self._tokenizer, parts)
+        return Decoder(self._decoder.target, parts.rule, None, None, self._frontend)
 
     def manifest(self) -> dict[str, Any]:
         """What the trace says of itself."""

@@ -170,8 +170,8 @@ def simulated(
 
 def _with_policy(round_: Round, costs: Costs, clock: Clock) -> Round:
     """A round, and behind it the time of its policy, which passes here: its calls take none by the clock."""
-    (verified,) = (span.start for span in round_.spans if span.part == "verify")
-    layers = sum(span.part == "draft" and span.start <= verified for span in round_.spans)
+    parts = [span.part for span in round_.spans]
+    layers = parts[: parts.index("verify")].count("draft")  # what is behind is the drafter's commit
     started = clock.seconds
     clock.spend(priced_policy(costs, layers))
     if clock.seconds == started:

@@ -171,7 +171,7 @@ def test_what_a_tree_may_take_is_reserved_where_rows_are_bounded():
 
 def test_what_is_drafted_in_the_targets_own_cache_is_reserved():
     class OverTheTarget(TableDrafter):
-        uses_target = True
+        drafts_in_cache = True
 
     policy = Eagle2(budget=5, depth=2, top_k=3)
     assert policy.draft_budget == 12
@@ -179,6 +179,25 @@ def test_what_is_drafted_in_the_targets_own_cache_is_reserved():
         assert engine(policy, drafter=drafter, rows=room).submit(request(6))
         with pytest.raises(ValueError, match="1 rows of keys and values more"):
             engine(policy, drafter=drafter, rows=room - 1).submit(request(6))
+
+
+def test_a_budget_that_grows_while_a_text_is_decoded_ends_the_text():
+    @attrs.frozen
+    class Grows(Talon):
+        name = "grows"
+        rounds: list[int] = attrs.field(factory=list, init=False, eq=False)
+
+        @property
+        def draft_budget(self):
+            return 4 + len(self.rounds)
+
+        def observe(self, round_):
+            self.rounds.append(len(round_.tree))
+
+    own = engine(Grows(budget=4, top_k=2))
+    (sequence,) = run(own, own.submit(request(8)))
+    assert len(sequence.rounds) == 1
+    assert "a draft_budget of 5; when its sequence began they were 4 and 4" in str(sequence.error)
 
 
 @pytest.mark.parametrize("which", ["budget", "draft_budget"])

@@ -20,7 +20,7 @@ INTERFACES = {
 }
 ABILITIES = {
     *("can_walk", "can_draw", "follows_argmax", "follows_target", "lossy", "looks_ahead", "prepares", "uses_target"),
-    *("reads_texts", "exact_for"),
+    *("reads_texts", "exact_for", "drafts_in_cache"),
 }
 SETTLES = {"__init__"}
 """Functions that make what the loop asks: here parts are looked at."""

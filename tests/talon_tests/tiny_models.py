@@ -100,8 +100,8 @@ def tiny_llama() -> Any:
 
 
 def of_words(**config: Any) -> tuple[Any, Any]:
-    """A tiny Llama and a tokenizer of words."""
-    model = tiny_model("llama", **config)
+    """A tiny Llama and a tokenizer of words; its heads are such that its passes are recorded, as most models' are."""
+    model = tiny_model("llama", **{"head_dim": 16, **config})
     words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(model.vocab_size)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return model, PreTrainedTokenizerFast(tokenizer_object=words)

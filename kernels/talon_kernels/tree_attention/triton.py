@@ -458,7 +458,7 @@ def _gpu(device: torch.device) -> _Gpu:
     if torch.version.hip:
         return _Gpu("amd", found.multi_processor_count, AMD.get(found.gcnArchName.split(":")[0]))
     processor = nvidia(found.max_threads_per_multi_processor, found.shared_memory_per_multiprocessor)
-    kind = {7: "turing", 9: "hopper"}.get(found.major, "other")
+    kind = "turing" if (found.major, found.minor) == (7, 5) else "hopper" if found.major == 9 else "other"
     return _Gpu(kind, found.multi_processor_count, processor)
 
 

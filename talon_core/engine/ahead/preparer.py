@@ -128,7 +128,7 @@ class DrafterPreparations(Preparations):
             trees[slot] = Verifying(
                 drafted=one.drafted,
                 tree=one.tree,
-                deepest=limits.max_depth,
+                deepest=sequences[slot].deepest,
                 ends=limits.ends,
                 vocab_size=limits.vocab_size,
                 children=limits.children,

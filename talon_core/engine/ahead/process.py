@@ -308,8 +308,8 @@ class ProcessWorker(Worker):
                 self._preparings += 1
                 self._process.tell(committed, "prepare", self._preparings, slots, told)
                 self._stopping = True
-            except LostError:  # seen again when it is stopped
-                return
+            except LostError as error:  # seen again when it is stopped
+                self._give_up(one_line(error))
             except Exception as error:  # a policy or a schedule that holds what cannot be sent
                 self._unsent = dict.fromkeys([job.slot for job in jobs], error)
 
@@ -321,7 +321,7 @@ class ProcessWorker(Worker):
         try:
             with self.trying("prepare"):
                 if not self._stopping or self._process is None:
-                    raise LostError("its process has ended")
+                    raise LostError(self.why or "its process has ended")
                 self._process.shelf.ended = self._preparings
                 found: Stopped = self._process.answer(self._patience.seconds("prepare"))
                 self._patience.saw("prepare", [span.seconds for span in found.spans])
