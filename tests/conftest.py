@@ -415,7 +415,7 @@ def _probed_once(model: Any) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def smollm() -> Iterator[tuple[Any, Any]]:
-    """SmolLM2-135M-Instruct and its tokenizer, float32."""
+    """SmolLM2-135M-Instruct and its tokenizer, as `load` has them: weights in blocks, computed with in float32."""
     loaded = _embedded("smollm2-135m")
     with _probed_once(loaded[0]):
         yield loaded
@@ -423,7 +423,7 @@ def smollm() -> Iterator[tuple[Any, Any]]:
 
 @pytest.fixture(scope="session")
 def gemma() -> Iterator[tuple[Any, Any]]:
-    """Gemma 3 270M and its tokenizer, float32."""
+    """Gemma 3 270M and its tokenizer, likewise."""
     loaded = _embedded("gemma3-270m")
     with _probed_once(loaded[0]):
         yield loaded

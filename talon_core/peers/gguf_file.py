@@ -1,11 +1,13 @@
 """A loaded model as a GGUF file, with its own weights, number for number."""
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from talon_core.models.gguf_header import GgufHeader
 from talon_core.peer import PeerSetting
 from talon_core.peers.gguf_writing import (
     digest_of,
@@ -173,18 +175,14 @@ def main_type(path: Path) -> str:
     Raises:
         ValueError: if it is no GGUF file.
     """
-    import gguf
+    from gguf import GGMLQuantizationType
 
     sizes: dict[str, int] = {}
     try:
-        for tensor in gguf.GGUFReader(path).tensors:
-            kind = tensor.tensor_type.name.lower()
-            sizes[kind] = sizes.get(kind, 0) + int(tensor.n_bytes)
-    except Exception as error:
-        if isinstance(error, OSError):
-            raise
+        for tensor in GgufHeader.read(path).tensors:
+            kind = GGMLQuantizationType(tensor.kind).name.lower()
+            sizes[kind] = sizes.get(kind, 0) + math.prod(tensor.stored_shape)
+    except ValueError as error:
         raise ValueError(f"'{path}' is no GGUF file that can be read; give another one") from error
-    if not sizes:
-        raise ValueError(f"'{path}' has no weights; give another GGUF file")
     most = max(sizes, key=lambda kind: sizes[kind])
     return {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}.get(most, most)

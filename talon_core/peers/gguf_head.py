@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from talon_core.heads import HeadWeights
+from talon_core.models.gguf_header import GgufHeader
 from talon_core.peer import PeerSetting
 from talon_core.peers.gguf_writing import (
     digest_of,
@@ -59,9 +60,7 @@ def check_target(path: Path) -> None:
     Raises:
         ValueError: with the architectures of which it does.
     """
-    import gguf
-
-    arch = gguf.GGUFReader(path).fields["general.architecture"].contents()
+    arch = GgufHeader.read(path).architecture
     if arch not in STATES_READ:
         raise ValueError(
             f"llama.cpp is not known to read an EAGLE-3 head's states from models of the architecture '{arch}'; it "

@@ -117,7 +117,7 @@ def spec_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], st
             return DRAFTERS[drafter]
         folder, tokens = tmp_path_factory.mktemp("heads") / drafter, torch.arange(20, 80)
         torch.manual_seed(0)
-        head = HEADS[drafter].make(tiny_model(architecture), tokens)
+        head = HEADS[drafter].make(model_and_truth(architecture)[0], tokens)
         HEADS[drafter].export(head, tokens, {}, folder)
         return f"{drafter}:path={folder}"
 

@@ -16,7 +16,7 @@ from talon_drafters.checkpoints.files import shipped
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
-NEW_TOKENS, GEMMAS_TOKENS, MATRIX_TOKENS = 32, 26, 200
+NEW_TOKENS, LONGEST, GEMMAS_TOKENS, MATRIX_TOKENS = 32, 64, 26, 200
 WINDOW = 512
 """Tokens that Gemma's layers with sliding windows see."""
 
@@ -71,12 +71,20 @@ ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
 """Every policy and model at least once, and every drafter but those that tiny models show as well; the other
 combinations are the matrix."""
 
+LONG = [("talon", "eagle3"), ("talon", "ngram")]
+"""Policies and drafters whose answers are twice as long as those of the others."""
+
 COMBINATIONS = [
     pytest.param(model, policy, drafter, marks=[] if (model, policy, drafter) in ONCE else [pytest.mark.matrix])
     for model, drafters in DRAFTERS.items()
     for policy in POLICIES
     for drafter in drafters
 ]
+
+
+def _of_length(count: int) -> dict[str, int]:
+    """Options for so many new tokens."""
+    return {"max_new_tokens": count, "min_new_tokens": count}
 
 
 @pytest.fixture(scope="session")
@@ -102,6 +110,9 @@ def _decoder(request: pytest.FixtureRequest, model: str, policy: str, drafter: s
     return made
 
 
+LIST = "<li>one</li>\n<li>two</li>\n<li>three</li>\n<li>"
+"""SmolLM2 goes on with further numbers; an n-gram drafter is right about what is around them, and wrong about them."""
+
 LONG_TEXT = " ".join(
     f"On day {day} the crew of the Heron sailed {day * 7 % 31} miles and wrote in the log that the wind came from the "
     f"{'north' if day % 3 else 'south'} and the water was {'rough' if day % 4 else 'calm'}."
@@ -122,12 +133,12 @@ def test_greedy_output_is_that_of_generate(
 ) -> None:
     decoder = _decoder(request, model, POLICIES[policy], drafter)
     matrix = request.config.getoption("--matrix")
-    some = prompts if matrix or request.config.getoption("--prompts") else prompts[1:2]
-    count = MATRIX_TOKENS if matrix else {"gemma": GEMMAS_TOKENS}.get(model, NEW_TOKENS)
-    options = {"max_new_tokens": count, "min_new_tokens": count}
-    for prompt in [LONG_TEXT] if model == "gemma" and len(some) == 1 else some:
-        result = decoder.generate(prompt, **options)
-        assert result.token_ids == expected(model, result.prompt_ids.tolist(), **options), prompt
+    some = prompts if matrix or request.config.getoption("--prompts") else []
+    longest = MATRIX_TOKENS if matrix else {"smollm": LONGEST, "gemma": GEMMAS_TOKENS}[model]
+    count = longest if model == "gemma" or matrix or (policy, drafter) in LONG else NEW_TOKENS
+    for prompt in some or [{"smollm": LIST, "gemma": LONG_TEXT}[model]]:
+        result = decoder.generate(prompt, raw=prompt == LIST, **_of_length(count))
+        assert result.token_ids == expected(model, result.prompt_ids.tolist(), **_of_length(longest))[:count], prompt
         assert len(result.token_ids) == count
         if model == "gemma" and prompt == LONG_TEXT:
             assert len(result.prompt_ids) + 10 < WINDOW < len(result.prompt_ids) + count - 10
@@ -170,7 +181,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 }
 """Each changes SmolLM2's answer to the first prompt, within as many tokens as are decoded."""
 
-PROCESSED_TOKENS = 24
+PROCESSED_TOKENS = 16
 
 
 @pytest.mark.parametrize("model_name", ["smollm", pytest.param("gemma", marks=pytest.mark.matrix)])
@@ -182,33 +193,36 @@ def test_processors_are_applied_to_the_true_prefix(
     options: dict[str, Any],
     model_name: str,
 ) -> None:
-    decoder = _decoder(request, model_name, POLICIES["talon"], "ngram")
+    decoder = _decoder(request, model_name, POLICIES["talon"], {"smollm": "eagle3"}.get(model_name, "ngram"))
     result = decoder.generate(prompts[0], max_new_tokens=PROCESSED_TOKENS, **options)
     ids = result.prompt_ids.tolist()
     assert result.token_ids == expected(model_name, ids, max_new_tokens=PROCESSED_TOKENS, **options)
     if model_name == "smollm":
+        assert any(round_.accepted for round_ in result.rounds)
         assert result.token_ids != expected(model_name, ids, max_new_tokens=PROCESSED_TOKENS)
 
 
-def test_stop_strings_cut_where_generate_stops(request: pytest.FixtureRequest, prompts: list[str]) -> None:
+def test_stop_strings_cut_where_generate_stops(
+    request: pytest.FixtureRequest, expected: Callable[..., list[int]]
+) -> None:
     model, tokenizer = request.getfixturevalue("smollm")
     decoder = _decoder(request, "smollm", POLICIES["talon"], "ngram")
-    whole = decoder.generate(prompts[1], max_new_tokens=48)
-    assert whole.text is not None
-    stop = whole.text[len(whole.text) // 2 : len(whole.text) // 2 + 5]
-    result = decoder.generate(prompts[1], max_new_tokens=48, stop_strings=[stop])
-    batch = torch.as_tensor(result.prompt_ids)[None]
+    ids = decoder.frontend.request(LIST, {"raw": True}).ids
+    whole = tokenizer.decode(expected("smollm", ids.tolist(), **_of_length(LONGEST))[:NEW_TOKENS])
+    stop = whole[len(whole) // 2 :][:5]
+    result = decoder.generate(ids, max_new_tokens=NEW_TOKENS, stop_strings=[stop])
+    batch = torch.as_tensor(ids)[None]
     out = model.generate(
         batch,
         attention_mask=torch.ones_like(batch),
         do_sample=False,
-        max_new_tokens=48,
+        max_new_tokens=NEW_TOKENS,
         stop_strings=[stop],
         tokenizer=tokenizer,
     )
     assert result.token_ids == out[0, batch.shape[1] :].tolist()
     assert result.finish_reason == "stop"
-    assert len(result.token_ids) < len(whole.token_ids)
+    assert len(result.token_ids) < NEW_TOKENS
 
 
 @pytest.mark.parametrize("stop", [5, ["a", ""], [7], {"a": 1}])

@@ -67,6 +67,12 @@ def decoded(model, prompt, count, **options):
 
 
 def plainly(model, prompt, count):
+    """The same without drafting, of a model that nothing changes."""
+    return _plainly(model, tuple(prompt), count)
+
+
+@cache
+def _plainly(model, prompt, count):
     return list(decoded(model, prompt, count).token_ids)
 
 
@@ -349,14 +355,12 @@ def test_an_older_package_that_cannot_draft_so_is_named(opened, monkeypatch, tmp
 
 @pytest.mark.models
 @pytest.mark.slow
-def test_the_shipped_head_is_as_good_there_as_here(opened):
-    from talon_core.models.loading import load_model
-
-    model, tokenizer = load_model("smollm2-135m", dequantize=True)
+def test_the_shipped_head_is_as_good_there_as_here(smollm, shared_target, opened):
+    model, tokenizer = smollm
     prompt = np.array(tokenizer("The capital of France is Paris. The capital of Italy is")["input_ids"])
     peer = LlamaCpp(widened=True, draft="draft-eagle3", tokens=CHAIN)
     answer = opened(model, peer, [2]).decode(Request(prompt, 32, eos=frozenset([2])))
-    ours = decoder_for_model(model, tokenizer, Parts(drafter="eagle3", policy=f"chain:length={CHAIN}"))
+    ours = shared_target(model, tokenizer, Parts(drafter="eagle3", policy=f"chain:length={CHAIN}"))
     found = ours.generate(prompt, max_new_tokens=32)
     assert list(answer.token_ids) == list(found.token_ids)
     # llama.cpp drafts nothing in the pass that reads the prompt, and rounds states to the head's bfloat16

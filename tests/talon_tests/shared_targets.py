@@ -27,10 +27,11 @@ class SharedTargets:
     def __init__(self, drafters: bool = False) -> None:
         self._targets: dict[Any, HFTarget] = {}  # each keeps its model alive, so no id comes twice
         self._drafters: dict[Any, Drafter] | None = {} if drafters else None
+        self._registry = load_registry()
 
     def decoder(self, model: Any, tokenizer: Any, parts: Parts, costs: Costs | None = None) -> Decoder:
         """As `decoder_for_model`, but for the schedule that "auto" would stand for."""
-        resolved = resolve(parts, load_registry()).for_model(model)
+        resolved = resolve(parts, self._registry).for_model(model)
         layers = model.config.get_text_config().num_hidden_layers
         features = checked_features(resolved.drafter, layers) if resolved.drafter is not None else ()
         question = (id(model), tuple(features), parts.attention, parts.accelerate, parts.graphs)
