@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import attrs
@@ -39,6 +40,9 @@ KINDS: Mapping[str, tuple[str, type]] = {
 
 WITHOUT_OPTIONS = (AttentionBackend, Accelerator)
 """Interfaces whose classes are made without options, and so need not be attrs classes."""
+
+HOOKABLE = (FunctionType, MethodType, classmethod, staticmethod)
+"""What pluggy takes for a hook, where it is marked as one."""
 
 RESERVED = {"none": "there is none", "auto": "one is chosen"}
 """Names that no plugin can have, and what they mean where a part is asked for."""
@@ -116,7 +120,7 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
         labels.append(label)
         try:
             plugin = load()
-            manager = pluggy.PluginManager(GROUP)
+            manager = _Hooks(GROUP)
             manager.add_hookspecs(hookspecs)
             manager.register(plugin, name=label)
             manager.check_pending()
@@ -166,6 +170,15 @@ def registry_of_parts() -> Registry:
     One that nobody looked up, but that was made in Python, finds them in what is installed.
     """
     return _MAKES_PARTS.get(None) or load_registry()
+
+
+class _Hooks(pluggy.PluginManager):
+    """Asks pluggy only about what can be a hook: most names of a module are classes, and each look takes long."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        if type(plugin) is ModuleType and not isinstance(vars(plugin).get(name), HOOKABLE):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
 
 
 def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:
