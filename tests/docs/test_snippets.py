@@ -91,7 +91,8 @@ def fewer_examples(monkeypatch):
         check_rounds(make, drafters, min(count, EXAMPLES))
 
     def rule(make, **options):
-        check_rule(make, **({"max_examples": EXAMPLES} if make.__module__.startswith("talon_") else {}), **options)
+        fewer = {"max_examples": EXAMPLES} if make.__module__.startswith("talon_") else {}
+        check_rule(make, **{**fewer, **options})
 
     monkeypatch.setattr(contract, "_check_rounds", rounds)
     monkeypatch.setattr(testing, "check_rule", rule)
