@@ -5,8 +5,8 @@ Everything a plugin's author or a user needs by name; each is imported when it i
 
 from typing import TYPE_CHECKING
 
-import talon_core.loaded  # noqa: F401 - it notes when TALON was imported
-from talon_core.lazy import import_on_use
+import talon_core.basics.loaded  # noqa: F401 - it notes when TALON was imported
+from talon_core.basics.lazy import import_on_use
 
 if TYPE_CHECKING:
     from talon_core.allocation import Allocator, NextRound, Planner, SharedPass
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Retriever,
     )
     from talon_core.engine.allocation import BestRate, EqualBudgets, SharedBudget
+    from talon_core.engine.bounds import Bounds
     from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
     from talon_core.forest import Forest, ForestCandidates
@@ -59,6 +60,7 @@ __all__ = [
     "AskedLayer",
     "AttentionBackend",
     "BestRate",
+    "Bounds",
     "BusyError",
     "Candidates",
     "Choices",
@@ -139,6 +141,7 @@ import_on_use(
             "Retriever",
         ],
         ".engine.allocation": ["BestRate", "EqualBudgets", "SharedBudget"],
+        ".engine.bounds": ["Bounds"],
         ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],
         ".forest": ["Forest", "ForestCandidates"],

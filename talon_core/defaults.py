@@ -1,7 +1,8 @@
 """What is used where the user names nothing: the only parts of plugins that the core knows by name."""
 
 AUTO = "auto"
-"""In the place of a drafter: the best that is ready for the model. In the place of a rule: the policy's default."""
+"""In the place of a drafter: the best that is ready for the model. In the place of a rule: the policy's default. In the
+place of a schedule: what `talon tune` has kept for this machine."""
 
 NONE = "none"
 """In the place of a policy: decode without drafting."""
@@ -16,8 +17,10 @@ follow what passes are measured to take."""
 
 DEFAULT_RULE = AUTO
 
-DEFAULT_SCHEDULE = "sync"
-"""Draft and verify in turn: nothing is looked up for it."""
+DEFAULT_SCHEDULE = AUTO
+
+IN_TURN = "sync"
+"""The schedule that drafts and verifies in turn: nothing is looked up for it."""
 
 DEFAULT_PLACE = "thread"
 """Where drafting goes on while the target verifies: in a thread of this process."""

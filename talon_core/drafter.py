@@ -125,8 +125,11 @@ class Drafter(ABC):
     uses_target: bool = False
     """It runs layers of the target: then it cannot draft while the target verifies."""
 
+    drafts_in_cache: bool = False
+    """What it drafts stands in the target's own cache until the target verifies: rows are reserved for that, too."""
+
     def session(self) -> AbstractContextManager[object]:
-        """Entered by the decoder while it decodes, after the target's session and as often; see `Target.session`."""
+        """Entered by the engine while it decodes, after the target's session and as often; see `Target.session`."""
         return nullcontext()
 
     def describe(self) -> Mapping[str, object]:

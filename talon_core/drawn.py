@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from talon_core import records
+from talon_core.basics import records
 from talon_core.tree_arrays import FloatArray, IntArray, floats, ints
 
 

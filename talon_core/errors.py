@@ -19,11 +19,11 @@ class PluginError(RuntimeError):
 
 
 class LostError(RuntimeError):
-    """A process that works for this one has ended, or does not answer any more."""
+    """A process that works for this one has ended, does not answer any more, or has failed at what it was asked."""
 
 
 class BusyError(RuntimeError):
-    """A model is being decoded at this moment, and cannot be decoded by somebody else as well."""
+    """A model is being decoded at this moment, or others have all of its memory; it is free again later."""
 
 
 def naming(kind: str, plugin: object) -> str:

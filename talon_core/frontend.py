@@ -35,7 +35,7 @@ class Frontend(ABC):
         Args:
             prompt: text (put through the chat template of an instruct model unless the option `raw` is true), chat
                 messages, or token ids of shape `(prompt,)`.
-            options: what `Decoder.generate` was given.
+            options: what the user has asked for beside the prompt, by name.
 
         Raises:
             ValueError: for a bad prompt or option; the sentence says what would be right.

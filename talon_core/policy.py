@@ -48,7 +48,7 @@ class SequenceInfo:
         max_new_tokens: most tokens that will be emitted.
         temperature: of the request; 0 where it is greedy.
         costs: what this machine takes for passes; it may know nothing yet.
-        machine: a place for what policies learn of the machine, not of the text: one for all sequences of a decoder, at
+        machine: a place for what policies learn of the machine, not of the text: one for all sequences of an engine, at
             the same time and after each other. What is kept of a text goes into the policy that `begin` returns.
         drafter: the registered name of the drafter; empty where it is not known, or nothing drafts.
         weight_bits: `Target.weight_bits`: 8 or 4 of a target that is quantised; None where it is not known.
@@ -72,16 +72,16 @@ class SequenceInfo:
 
 
 class TreePolicy(ABC):
-    """Decides the shape of one draft tree; the decoder calls `width` and `grow` once per layer, then `finish`.
+    """Decides the shape of one draft tree; the engine calls `width` and `grow` once per layer, then `finish`.
 
-    A round goes like this. The tree is the root alone and the frontier is the root. The decoder asks `width`, has
+    A round goes like this. The tree is the root alone and the frontier is the root. The engine asks `width`, has
     the drafter propose that many next tokens for each frontier node, and hands them to `grow`, which says which of
     them join the tree and which nodes are drafted from next; and so on, until `width` is 0, `grow` chooses nothing, the
     frontier is empty, the tree has `draft_budget` nodes, or no deeper token could be used. `finish` then says what is
     sent to the target. Between rounds `observe` tells what became of it. Each sequence is served by a policy of its
     own, which `begin` makes.
 
-    A policy sees small NumPy arrays, never a model. It cannot change what is decoded, only how fast: the decoder
+    A policy sees small NumPy arrays, never a model. It cannot change what is decoded, only how fast: the engine
     checks every answer and refuses a wrong one with an error that names the policy. One thing it cannot see: whether a
     policy that draws kept its draws for what came out of them. `talon certify` does.
 
@@ -146,7 +146,8 @@ class TreePolicy(ABC):
     def begin(self, sequence: SequenceInfo) -> "TreePolicy":
         """The policy that serves one sequence: by default one of equal options, with nothing remembered.
 
-        Override it to choose options by the sequence, as `return attrs.evolve(self, temperature=...)`.
+        Override it to choose options by the sequence, as `return attrs.evolve(self, temperature=...)`. Its budgets may
+        be smaller than these, by which memory is reserved, and never larger.
 
         Args:
             sequence: what is known of it.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 from attrs.validators import ge, gt, le, lt
 
-from talon_core.numerals import fault_of_temperature
+from talon_core.basics.numerals import fault_of_temperature
 
 
 def _is_temperature(_: Any, attribute: "attrs.Attribute[float]", value: float) -> None:

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from torch import Tensor
 
-from talon_core import records
+from talon_core.basics import records
 from talon_core.errors import is_whole, written
 from talon_core.rounds import Round, Stats
 from talon_core.sampling import Sampling

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
 from talon_core.tree import IntArray, TokenTree
 from talon_core.tree_arrays import ints
 
@@ -20,7 +20,7 @@ what may come, and the time for which the round waited until that had ended, whi
 
 @attrs.frozen
 class Span:
-    """A stretch of time, in seconds by the decoder's clock.
+    """A stretch of time, in seconds by the engine's clock.
 
     Attributes:
         part: whose it is, one of `PARTS` or `BESIDE`. Each layer of the drafter has a span of its own, and so has its
@@ -173,7 +173,7 @@ class Round:
         return len(self.path) - 1
 
     def _repr_html_(self) -> str:
-        from talon_core.picture import picture_of
+        from talon_core.pictures.notebook import picture_of
 
         return picture_of(self).html
 

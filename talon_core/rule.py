@@ -35,17 +35,19 @@ class Accepted:
             this one.
         features: where the drafter asked for them, the target's hidden states at these nodes, shape
             `(path, features)`; None from a rule, which knows of none.
+        laws_on_host: as `Round.laws_on_host`; 0 from a rule, which does not count what it asks for.
     """
 
     path: IntArray
     token: int
     features: "Tensor | None" = None
+    laws_on_host: int = 0
 
 
 class AcceptanceRule(ABC):
     """Decides how far a verified tree is accepted, without changing the law of the output.
 
-    The decoder calls `walk` once per round and sequence. A rule asks for the target's law only at nodes that it
+    The engine calls `walk` once per round and sequence. A rule asks for the target's law only at nodes that it
     visits: the law is warped by the user's processors with the true prefix of that node, when it is asked for. How
     the children of a node were drawn is in `tree.drawn`.
     """
@@ -68,7 +70,7 @@ class AcceptanceRule(ABC):
 
     looks_ahead: ClassVar[bool] = False
     """It asks for laws at nodes that it may reject in the end. A logits processor that remembers what it has seen
-    would be misled, so the decoder refuses those of transformers that do."""
+    would be misled, so the engine refuses those of transformers that do."""
 
     follows_argmax: ClassVar[bool] = False
     """At temperature 0 it follows the target's most likely token for as long as the tree holds it, and no longer.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import attrs
 from torch import Tensor
 
-from talon_core.numerals import fault_of_temperature
+from talon_core.basics.numerals import fault_of_temperature
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """`processor(ids (1, length) int64, scores (1, vocab)) -> scores (1, vocab)`, as `transformers.LogitsProcessor`."""

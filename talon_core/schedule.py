@@ -102,7 +102,7 @@ class Schedule(ABC):
     """Where it was published, as "arXiv 2603.03251"; empty if nowhere."""
 
     prepares: ClassVar[bool] = True
-    """False for one that never prepares anything: the decoder drafts and verifies in turn then."""
+    """False for one that never prepares anything: the engine drafts and verifies in turn then."""
 
     drafts_on_miss: ClassVar[bool] = True
     """Whether a tree is drafted for an outcome that was not prepared for, while the target waits. False verifies the
@@ -154,5 +154,5 @@ class Schedule(ABC):
 
         Returns:
             Different outcomes. Those that cannot come, as their token is a child of their node or ends the text, and
-            those for which nothing can be drafted, are left out by the decoder.
+            those for which nothing can be drafted, are left out by the engine.
         """

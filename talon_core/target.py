@@ -94,6 +94,9 @@ class Target(ABC):
     device: "device"
     """Where its logits are."""
 
+    can_walk: bool = False
+    """Whether `verify` takes `greedy`. Where it does not, rules follow its most likely tokens on the host."""
+
     can_draw: bool = False
     """Whether `verify` takes `drawn`. Where it does not, rules draw on the host."""
 
@@ -113,7 +116,7 @@ class Target(ABC):
         return set()
 
     def session(self) -> AbstractContextManager[object]:
-        """Entered by the decoder while it decodes; a target may set itself up here and clean up after it.
+        """Entered by the engine while it decodes; a target may set itself up here and clean up after it.
 
         It is entered once for a whole generation, or, where somebody is given control between rounds, for each round;
         a `RepeatableSession` makes that cheap.
@@ -186,8 +189,8 @@ class Target(ABC):
         Args:
             trees: by slot, at least one.
             greedy: the slots where the longest path of the target's most likely tokens is wanted, each with the tokens
-                that end its text: a path goes no further than to one of them. Where a target can choose such paths by
-                itself, on its device, it may do so for any of them, and commit them.
+                that end its text: a path goes no further than to one of them. The target may choose any of these paths
+                by itself, on its device, and commit them. It is empty unless `can_walk` is true.
             unwalked: of the slots whose trees end with nodes that no path goes to, how many these are.
             drawn: the slots where the path of other tokens is wanted, and how these are taken; none of them is in
                 `greedy`. As there, the target may choose and commit any of these paths. It is given only where

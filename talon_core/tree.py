@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core import records
+from talon_core.basics import records
 from talon_core.drawn import Drawn
 from talon_core.errors import written
 from talon_core.tree_arrays import AnyArray, BitArray, FloatArray, IntArray, floats, highest, ints, joined
@@ -164,7 +164,7 @@ class TokenTree:
         return bits[:, : len(self)].astype(bool)
 
     def _repr_html_(self) -> str:
-        from talon_core.picture import picture_of
+        from talon_core.pictures.notebook import picture_of
 
         return picture_of(self).html
 

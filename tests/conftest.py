@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from talon_core.costs import Costs
     from talon_core.decoding.decoder import Decoder
-    from talon_core.plugins.parts import Parts
 
 if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/kfd").exists():
     # Without a GPU, Triton's kernels are tested by its interpreter; it is chosen when triton is first imported.
@@ -199,7 +197,7 @@ def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (record / "entry_points.txt").write_text("[talon]\nliar = liar\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
-    from talon_core.loaded import noting_imports
+    from talon_core.basics.loaded import noting_imports
 
     with noting_imports():  # as the registry does
         module = importlib.import_module("liar")
@@ -433,31 +431,7 @@ def gemma() -> Iterator[tuple[Any, Any]]:
 
 @pytest.fixture(scope="module")
 def shared_target() -> "Callable[..., Decoder]":
-    """Makes decoders as `decoder_for_model` does, of one target where their drafters need the same hidden states.
+    """Makes decoders as `decoder_for_model` does; see `SharedTargets`."""
+    from talon_tests.shared_targets import SharedTargets
 
-    To make a target is to probe a model and to prepare faster layers, which takes longer than many a test. Each decoder
-    has its own drafter and its own engine, so none knows the texts of another.
-    """
-    from talon_core.decoding.decoder import Decoder
-    from talon_core.decoding.loading import decoder_for_model
-    from talon_core.engine.checked_drafter import checked_features
-    from talon_core.hf.frontend import HFFrontend
-    from talon_core.plugins.parts import resolve
-    from talon_core.plugins.registry import load_registry
-
-    targets: dict[Any, Any] = {}  # each keeps its model alive, so no id comes twice
-    registry = load_registry()
-
-    def make(model: Any, tokenizer: Any, parts: "Parts", costs: "Costs | None" = None) -> Decoder:
-        resolved = resolve(parts, registry).for_model(model)
-        layers = model.config.get_text_config().num_hidden_layers
-        features = checked_features(resolved.drafter, layers) if resolved.drafter is not None else ()
-        question = (id(model), tuple(features), parts.attention, parts.accelerate, parts.graphs)
-        if question not in targets:
-            made = decoder_for_model(model, tokenizer, resolved, costs)
-            targets[question] = made.target
-            return made
-        own = (resolved.rule, resolved.policy, resolved.drafter, HFFrontend(model, tokenizer))
-        return Decoder(targets[question], *own, lossy=parts.lossy, schedule=resolved.schedule, costs=costs)
-
-    return make
+    return SharedTargets().decoder

@@ -87,11 +87,23 @@ def all_names(listing: Any) -> set[str]:
     return set()
 
 
+STORED = """
+import zlib
+
+compressobj = zlib.compressobj
+zlib.compressobj = lambda level=-1, *how, **named: compressobj(0, *how, **named)
+"""
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with wheel and source distribution, the wheel built from the latter."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    """A folder with wheel and source distribution, the wheel built from the latter.
+
+    Both hold megabytes of weights, which take seconds to compress and get no smaller: nothing is compressed.
+    """
+    folder, stored = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("stored")
+    (stored / "sitecustomize.py").write_text(STORED)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder, PYTHONPATH=str(stored))
     return folder
 
 

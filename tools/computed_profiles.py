@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from talon_core.kept import ENDING
+from talon_core.basics.kept import ENDING
 from talon_core.profiles.profile import AXES, Profile, Table
 from talon_core.profiles.store import COMPUTED, as_text
 
@@ -143,12 +143,19 @@ def commit(gpu: Gpu, shape: Shape, tokens: int) -> float:
 
 
 def read(gpu: Gpu, shape: Shape, tokens: int) -> float:
-    """Reading a prompt, by the target and by the head."""
-    target = shape.layers * shape.weights()
-    own = shape.weights(wide=2) + 3 * shape.hidden * shape.hidden
-    both = shape.layers + 1
-    moved = BYTES * (target + own) + tokens * both * shape.kv_bytes
-    return gpu.seconds(moved, 2.0 * (target + own) * tokens + both * shape.attending(tokens, tokens / 2))
+    """Reading a prompt, by the target."""
+    return reading(gpu, shape, shape.layers, shape.layers * shape.weights(), tokens)
+
+
+def catch_up(gpu: Gpu, shape: Shape, tokens: int) -> float:
+    """Reading it by the head, which fuses the target's three states before."""
+    return reading(gpu, shape, 1, shape.weights(wide=2) + 3 * shape.hidden * shape.hidden, tokens)
+
+
+def reading(gpu: Gpu, shape: Shape, layers: int, weights: int, tokens: int) -> float:
+    """Reading so many tokens by some layers, with so many weights in all; each token attends to half of them."""
+    moved = BYTES * weights + tokens * layers * shape.kv_bytes
+    return gpu.seconds(moved, 2.0 * weights * tokens + layers * shape.attending(tokens, tokens / 2))
 
 
 def computed(gpu_name: str, shape_name: str) -> Profile:
@@ -166,6 +173,7 @@ def computed(gpu_name: str, shape_name: str) -> Profile:
         "commit": {(tokens,): commit(gpu, shape, tokens) for tokens in TOKENS},
         "tell": {(tokens,): tell(gpu, shape, tokens) for tokens in TOKENS},
         "read": {(tokens,): read(gpu, shape, tokens) for tokens in PROMPTS},
+        "catch_up": {(tokens,): catch_up(gpu, shape, tokens) for tokens in PROMPTS},
     }
     rounded = {kind: {sizes: float(f"{seconds:.5g}") for sizes, seconds in points[kind].items()} for kind in AXES}
     machine = {

@@ -61,7 +61,9 @@ AMD = {"gfx942": CDNA3}
 
 
 def nvidia(threads: int, shared: int) -> Multiprocessor:
-    """A multiprocessor of NVIDIA's, from compute capability 8.0 on.
+    """A multiprocessor of NVIDIA's, from compute capability 8.0 on: it keeps 1 kB of shared memory for each program.
+
+    One of 7.5 keeps none, so that it may hold a program more than this says.
 
     Args:
         threads: most at a time.

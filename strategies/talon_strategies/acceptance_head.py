@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import numpy as np
 
+from talon_core.basics.logistic import log_sigmoid
 from talon_core.errors import first_line, written
-from talon_core.logistic import log_sigmoid
 from talon_core.policy import SequenceInfo
 from talon_core.tree import FloatArray
 

@@ -3,7 +3,7 @@
 import attrs
 import numpy as np
 
-from talon_core.logistic import log_odds_of, log_sigmoid
+from talon_core.basics.logistic import log_odds_of, log_sigmoid
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray
 

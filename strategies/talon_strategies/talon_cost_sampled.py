@@ -64,9 +64,8 @@ class TalonCostSampled(TalonCost):
     default_rule = "hybrid"
     drawing: Drawing = attrs.field(init=False, eq=False, repr=False, factory=Drawing)
 
-    @property
-    def draft_budget(self) -> int:
-        return self.budget
+    def width(self, tree: TokenTree) -> int:
+        return super().width(tree) if len(tree) < self.budget else 0
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         if sequence.greedy:

@@ -5,10 +5,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from talon_core.basics.logistic import log_odds_of, log_sigmoid
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.errors import blaming, written
-from talon_core.logistic import log_odds_of, log_sigmoid
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree

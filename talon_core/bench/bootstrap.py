@@ -57,7 +57,7 @@ def median_with_interval(values: Sequence[float], resamples: int = RESAMPLES, se
     Args:
         values: one per prompt, at least one.
         resamples: how many times as many values are drawn from them with replacement.
-        seed: of these drawings, so that the same values always have the same interval.
+        seed: of these draws, so that the same values always have the same interval.
     """
     array = np.asarray(values, dtype=np.float64)
     return with_interval(array, lambda drawn: np.median(drawn, axis=1), resamples, seed)

@@ -8,12 +8,12 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.records import as_plain
 from talon_core.bench import tables
 from talon_core.bench.advice import advice
 from talon_core.bench.between import SideBySide
 from talon_core.bench.compare import Comparison, Summary
 from talon_core.bench.results import Results
-from talon_core.records import as_plain
 
 ENDINGS: Mapping[str, str] = {".json": "json", ".md": "markdown", ".tex": "latex", ".csv": "csv"}
 """How a file's name ends, and what is written into it."""

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from talon_core import records
+from talon_core.basics import records
 from talon_core.bench.schedule import Unit
 from talon_core.errors import is_whole, written
 from talon_core.rounds import Round

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 import attrs
 
+from talon_core.basics.suggestions import nearest
 from talon_core.certificates.standing import standing
 from talon_core.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_PLACE,
     DEFAULT_POLICY,
     DEFAULT_RULE,
-    DEFAULT_SCHEDULE,
+    IN_TURN,
     NONE,
 )
 from talon_core.engine.ahead.place import parse_place
@@ -20,7 +21,6 @@ from talon_core.plugins.parts import Parts, Resolved, built, made_schedule, reso
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.rule import MEASURED, Lossless
-from talon_core.suggestions import nearest
 
 PLAIN = NONE
 """The method every run has: one token per pass, with the same engine as all others."""
@@ -139,12 +139,12 @@ def _behind(name: str) -> tuple[str, str, str, str]:
     """A method's parts, its schedule, the place, empty where none is named, and a hint for errors."""
     spaced = BEHIND.search(name) is not None
     head, *behind = (piece.strip() for piece in (BEHIND.split(name) if spaced else name.split("@")))
-    hint = f"; where an option holds an @, write ' @ ' with spaces before the schedule, or ' @ {DEFAULT_SCHEDULE}'"
+    hint = f"; where an option holds an @, write ' @ ' with spaces before the schedule, or ' @ {IN_TURN}'"
     hint = hint if "=" in head and behind and not spaced else ""
     if len(behind) > 2 or (behind and not all(behind)):
         raise ValueError(f"method '{name}' is written drafter/policy/rule@schedule@place, with at most two @{hint}")
     schedule, place = (*behind, "", "")[:2]
-    return head, schedule or DEFAULT_SCHEDULE, place, hint
+    return head, schedule or IN_TURN, place, hint
 
 
 def _prepares(registry: Registry, schedule: str, hint: str) -> bool:

@@ -7,12 +7,12 @@ import sys
 import traceback
 from typing import IO, TYPE_CHECKING, Any
 
+from talon_core.basics.waiting import end_with
 from talon_core.bench.peer_process import Wanted
 from talon_core.bench.peers import asked, close_peer, described, open_peer
 from talon_core.bench.timed import Timed, busy_after, timed
 from talon_core.errors import PluginError, of_the_machine, one_line
 from talon_core.peer import Peer, PeerEngine, PeerSetting
-from talon_core.waiting import end_with
 
 if TYPE_CHECKING:
     from talon_core.request import Request

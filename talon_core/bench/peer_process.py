@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import attrs
 
+from talon_core.basics.waiting import WATCHED
 from talon_core.bench.timed import AT_REST, busy_after
 from talon_core.errors import PluginError, naming, one_line
 from talon_core.peer import Peer, PeerAnswer
 from talon_core.request import Request
 from talon_core.runtime.weights import weights_hash
-from talon_core.waiting import WATCHED
 
 BEGIN = """
 import json, sys

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.paths import utf8
+from talon_core.basics.paths import utf8
 
 ENDINGS = (".jsonl", ".txt")
 

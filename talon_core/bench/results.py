@@ -8,10 +8,10 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
+from talon_core.basics.paths import about, small_text, write_whole
 from talon_core.bench.measurement import Measurement
 from talon_core.errors import written
-from talon_core.paths import about, small_text, write_whole
 from talon_core.rule import CLAIMED, MEASURED
 
 MANIFEST = "manifest.json"

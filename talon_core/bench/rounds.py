@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
+from talon_core.basics.paths import about, write_whole
 from talon_core.bench.schedule import Unit
-from talon_core.paths import about, write_whole
 from talon_core.rounds import Round
 
 ROUNDS = "rounds.jsonl"

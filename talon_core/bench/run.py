@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 import torch
 
+from talon_core.basics.paths import alone
 from talon_core.bench.engines import (
     Decoded,
     Engine,
@@ -31,7 +32,6 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import AUTO
 from talon_core.errors import PluginError
-from talon_core.paths import alone
 from talon_core.plugins.parts import Resolved, choose_drafter
 from talon_core.rule import Lossless
 from talon_core.tree import IntArray

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.loaded import unread_until
+from talon_core.basics.loaded import unread_until
 
 CODE = frozenset({".py", ".pyc", ".pyd", ".so"})
 """Files of a package that count as its code."""

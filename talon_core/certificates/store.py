@@ -12,11 +12,11 @@ from typing import Any
 import attrs
 
 import talon_core
-from talon_core import records
+from talon_core.basics import records
+from talon_core.basics.paths import data_folder, small_text, write_whole
 from talon_core.certificates.code import UntoldError, loaded_from, running_digest
 from talon_core.certificates.subject import Subject, packages_of
 from talon_core.errors import written
-from talon_core.paths import data_folder, small_text, write_whole
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 

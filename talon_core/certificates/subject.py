@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 import talon_core
-from talon_core import records
+from talon_core.basics import records
 from talon_core.certificates.code import (
     UntoldError,
     is_held,

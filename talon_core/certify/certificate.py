@@ -10,7 +10,7 @@ import attrs
 
 from talon_core.certificates.subject import Subject
 from talon_core.certify.counterexample import Counterexample
-from talon_core.defaults import DEFAULT_SCHEDULE
+from talon_core.defaults import IN_TURN
 
 
 class CertificationError(AssertionError):
@@ -66,7 +66,7 @@ class Certificate:
     proved: bool = False
     subject: Subject | None = None
     unkept: str | None = None
-    schedule: str = DEFAULT_SCHEDULE
+    schedule: str = IN_TURN
 
     @property
     def certified(self) -> bool:
@@ -106,7 +106,7 @@ class Certificate:
         return {**{name: told[name] for name in told if name not in left_out}, "date": _now()}
 
     def __str__(self) -> str:
-        ahead = f", schedule {self.schedule}" if self.schedule != DEFAULT_SCHEDULE else ""
+        ahead = f", schedule {self.schedule}" if self.schedule != IN_TURN else ""
         what = f"policy {self.policy} with rule {self.rule}, drafter: {self.drafter}{ahead}"
         tried = (
             f"{self.worlds:,} worlds, {self.outcomes:,} outcomes; something drafted could be accepted in "

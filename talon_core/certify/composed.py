@@ -84,7 +84,8 @@ class Rounds:
         )
         limit = self._decoder.limit(before)
         sequence = Sequence(before, ScriptedChoices([]), limit, self._decoder.children)
-        sequence.start(self._policy, self._target.device, len(before.ids) + limit, 0.0)
+        acceptor = self._decoder.engine.parts.acceptors.of(before, sequence.choices)
+        sequence.start(self._policy, acceptor, self._target.device, len(before.ids) + limit, 0.0)
         return sequence
 
     def _trees(self, sequence: Sequence) -> Iterator[tuple[float, TokenTree]]:

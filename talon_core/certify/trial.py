@@ -30,7 +30,7 @@ from talon_core.certify.exact import Given, Law, LawsAfter, ancestral_law, dista
 from talon_core.certify.ticks import Ticks
 from talon_core.certify.worlds import VARIED, World, random_worlds, worlds_by_size
 from talon_core.decoding.decoder import Decoder
-from talon_core.defaults import DEFAULT_SCHEDULE
+from talon_core.defaults import IN_TURN
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_policy import checked_kind
 from talon_core.engine.memory import is_memoryless
@@ -130,7 +130,7 @@ def certify(
         policy=spelled(made) if made is not None else "none",
         rule=spelled(ruling),
         drafter=spelled(spec) if spec is not None else RANDOM,
-        schedule=spelled(ahead) if ahead is not None else DEFAULT_SCHEDULE,
+        schedule=spelled(ahead) if ahead is not None else IN_TURN,
         worlds=trial.tried,
         outcomes=trial.outcomes,
         accepting=trial.accepting,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from talon_core.basics.paths import check_file, check_folder, write_whole
 from talon_core.bench.between import side_by_side
 from talon_core.bench.compare import compare as compare_results
 from talon_core.bench.forms import ENDINGS, FORMS, answer, one_or_all
@@ -19,7 +20,6 @@ from talon_core.bench.tables import tables
 from talon_core.cli import options as opts
 from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
-from talon_core.paths import check_file, check_folder, write_whole
 from talon_core.rule import CLAIMED, MEASURED
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from talon_core.basics.paths import check_file
 from talon_core.certificates.store import RANDOM, WORLDS, certificates_folder, keep, write
 from talon_core.certificates.subject import is_own
 from talon_core.cli import options as opts
 from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
-from talon_core.defaults import AUTO
+from talon_core.defaults import AUTO, IN_TURN
 from talon_core.errors import PluginError, one_line
-from talon_core.paths import check_file
 from talon_core.plugins.fitting import rule_for
 from talon_core.plugins.parts import built, made_policy
 from talon_core.plugins.registry import Registry, load_registry
@@ -59,7 +59,7 @@ def certify(
             help="What is prepared while the target verifies (name:option=value,... of talon list schedules); in small "
             "worlds an adversary delays, reorders and drops it.",
         ),
-    ] = opts.DEFAULT_SCHEDULE,
+    ] = IN_TURN,
     worlds: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Small worlds to try; 2000 by default.")
     ] = None,
@@ -155,7 +155,7 @@ def _check_out(out: Path | None, drafter: str | None, worlds: int | None, schedu
     check_file(out, "--out")
     if worlds is not None and worlds < WORLDS:
         raise ValueError(f"--worlds is {worlds}; a certificate in a file is about at least {WORLDS}")
-    if schedule != opts.DEFAULT_SCHEDULE:
+    if schedule != IN_TURN:
         raise ValueError(f"--schedule is '{schedule}'; a certificate in a file is about no schedule, so leave it out")
     if drafter is not None:
         raise ValueError(f"--drafter is '{drafter}'; a certificate in a file is about {RANDOM}, so leave it out")

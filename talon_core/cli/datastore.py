@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json, stdout
 from talon_core.cli.progress import progress
-from talon_core.paths import check_folder
 from talon_core.retrieval.corpus import PATTERNS, Corpus, Piece, find_corpus, tokenised
 from talon_core.retrieval.writing import SHARD_TOKENS, check_new, check_shard, write_index
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from talon_core.cli import options as opts
-from talon_core.cli.generate import as_object
+from talon_core.cli.generate import as_decoded, as_object
 from talon_core.cli.output import print_json, seconds_of, stdout
 from talon_core.defaults import NONE
 from talon_core.plugins.parts import Parts, Resolved, resolve
@@ -92,8 +92,9 @@ def compare(
 
     session = open_session(model, trust_remote_code=trust_remote_code)
     resolved = resolved.for_model(session.model)
-    parts = resolved.parts
     plain, fast = session.decoder(without), session.decoder(resolved)
+    resolved = as_decoded(resolved, fast)
+    parts = resolved.parts
     for decoder in (plain, fast):
         decoder.generate(PROMPT, temperature=0.0, max_new_tokens=WARM_UP_TOKENS)
     if console is not None:

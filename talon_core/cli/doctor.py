@@ -219,7 +219,7 @@ def _measured(registry: Registry, devices: list[dict[str, Any]], problems: list[
 
 
 def _schedule(registry: Registry, problems: list[str]) -> dict[str, Any]:
-    """The schedule that the default policy is decoded with where "auto" is asked for, and why."""
+    """The schedule that the default policy is decoded with where none is named, and why."""
     found: dict[str, Any] = dict.fromkeys(("schedule", "draft_on", "why"))
 
     def choose() -> None:
@@ -239,8 +239,8 @@ def _cache(needed: str | None, problems: list[str]) -> dict[str, Any]:
         needed: an embedded model that must be there, or fit; a model that is loaded besides tells of itself.
         problems: gets a sentence if it cannot be had.
     """
+    from talon_core.basics.paths import cache_folder
     from talon_core.models import MODELS, is_cached
-    from talon_core.paths import cache_folder
 
     folder = cache_folder()
     existing = next((each for each in (folder, *folder.parents) if os.path.exists(each)), Path("/"))

@@ -5,16 +5,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import attrs
 import typer
 
+from talon_core.basics.paths import check_file, utf8, write_whole
 from talon_core.cli import INTERRUPTED, many
 from talon_core.cli import options as opts
 from talon_core.cli.lanes import check_timeline, write_timeline
 from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, stderr, summary
 from talon_core.cli.streams import current
 from talon_core.decoding.loading import BATCH_SIZE
-from talon_core.defaults import AUTO
-from talon_core.paths import check_file, utf8, write_whole
+from talon_core.defaults import AUTO, IN_TURN
 from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
 from talon_core.rule import CLAIMED
@@ -85,7 +86,7 @@ def generate(
     """Continue a prompt, and stream the text to stdout; or several prompts, in batches.
 
     The text is the target model's own, whatever the drafter and the policy are; they decide how soon it is there.
-    With --policy none the same model decodes without them. Figures and drawings go to stderr. A lossy rule changes the
+    With --policy none the same model decodes without them. Figures and pictures go to stderr. A lossy rule changes the
     text, only with --lossy; stderr says so then, and also where nothing but a plugin's word says that it does not.
     """
     generation_options = opts.sampling_options(temperature, top_p, top_k, seed, max_new_tokens)
@@ -114,6 +115,7 @@ def generate(
     session = open_session(model, trust_remote_code=trust_remote_code)
     resolved = resolved.for_model(session.model)
     decoder = session.decoder(resolved, costs, other_machine)
+    resolved = as_decoded(resolved, decoder)
     answers = result = None
     if several:
         answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
@@ -210,6 +212,13 @@ def stream_text(decoder: "Decoder", prompt: str, **options: Any) -> "Result":
     return generation.result()
 
 
+def as_decoded(resolved: Resolved, decoder: "Decoder") -> Resolved:
+    """The parts that a decoder was made of: a preset's schedule that turned out not to fit is none of them."""
+    if decoder.schedule is not None or resolved.schedule is None:
+        return resolved
+    return attrs.evolve(resolved, parts=attrs.evolve(resolved.parts, schedule=IN_TURN), schedule=None)
+
+
 def as_object(model: str, resolved: Resolved, result: "Result") -> dict[str, Any]:
     """What `--json` prints for one prompt."""
     return {**_made_of(model, resolved), **_result(result)}
@@ -262,6 +271,6 @@ def _show(session: "Session", result: "Result", on_terminal: bool, file: Path | 
         console.print()
         console.print(picture)
     if file is not None:
-        from talon_core.render import to_svg
+        from talon_core.pictures.render import to_svg
 
         write_whole(file, to_svg(picture))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from talon_core.defaults import DEFAULT_SCHEDULE
+from talon_core.defaults import IN_TURN
 from talon_core.errors import one_line
 from talon_core.plugins.chosen import WITH_MODEL, Chosen, kept_with
 from talon_core.plugins.parts import usable
@@ -45,7 +45,7 @@ def kept_schedules(
 
 def told(chosen: Chosen, registry: Registry) -> dict[str, Any]:
     """What "auto" stands for, as plain data."""
-    own = usable(chosen, registry)
+    own, _ = usable(chosen, registry)
     return {"schedule": own.schedule, "draft_on": own.draft_on, "why": own.why}
 
 
@@ -54,5 +54,5 @@ def row_of(said: Mapping[str, Any]) -> str:
     named = said["schedule"]
     if named is None:
         return str(said["why"])
-    where = "" if named == DEFAULT_SCHEDULE else f" on {said['draft_on']}"
+    where = "" if named == IN_TURN else f" on {said['draft_on']}"
     return f"{named}{where}: {said['why']}"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from talon_core.basics.paths import check_file
 from talon_core.cli.output import note
-from talon_core.paths import check_file
 
 if TYPE_CHECKING:
     from talon_core.rounds import Round
@@ -46,7 +46,7 @@ def write_timeline(file: Path, rounds: Sequence["Round"], title: str, method: st
         method: what made them, in a few words.
         middle: how many from the middle of the text are written; None for all.
     """
-    from talon_core.paths import write_whole_bytes
+    from talon_core.basics.paths import write_whole_bytes
     from talon_core.report.lane_page import timeline_file
     from talon_core.report.lanes import MOST_ROUNDS, timeline_of
 

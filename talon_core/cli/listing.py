@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.certificates.store import every_certificate, why_not
 from talon_core.cli import options as opts
 from talon_core.cli.helps import attribute_helps
@@ -23,7 +24,6 @@ from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 from talon_core.schedule import Schedule
 from talon_core.searching import as_written
-from talon_core.suggestions import did_you_mean
 
 KINDS: Mapping[str, str] = {
     "policies": "tree policy",

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.cli import options as opts
 from talon_core.cli.listing import list_models, show
 from talon_core.cli.output import print_json, stdout
-from talon_core.suggestions import did_you_mean
 
 models = typer.Typer(help="The embedded models: what there is, and bringing one here.", no_args_is_help=False)
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from talon_core.basics.numerals import LARGEST, decimal, fault_of_temperature, whole
 from talon_core.cli.helps import first_sentence
 from talon_core.cli.streams import JSON, current
 from talon_core.decoding.loading import load
@@ -17,7 +18,6 @@ from talon_core.defaults import (
     DEFAULT_SCHEDULE,
 )
 from talon_core.errors import written
-from talon_core.numerals import LARGEST, decimal, fault_of_temperature, whole
 from talon_core.plugins.parts import Parts, Resolved, resolve
 from talon_core.plugins.registry import load_registry
 

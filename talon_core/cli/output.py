@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from talon_core.basics.records import as_plain
 from talon_core.cli.streams import current
-from talon_core.records import as_plain
 from talon_core.rounds import Stats
 
 WIDTH = 120
@@ -72,7 +72,7 @@ def print_json(answer: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The same out of what JSON knows, as `talon_core.records` writes it; what is nothing of that becomes text."""
+    """The same out of what JSON knows, as `records` writes it; what is nothing of that becomes text."""
     return as_plain(value, otherwise=str)
 
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import CHECK_POLICY, EXACT_RULE, NONE
 from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.errors import one_line
-from talon_core.paths import check_folder
 from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
 

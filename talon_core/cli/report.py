@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talon_core.basics.paths import check_file, check_folder, write_whole
 from talon_core.bench.methods import PLAIN
 from talon_core.cli import options as opts
 from talon_core.cli.output import note, print_json
-from talon_core.paths import check_file, check_folder, write_whole
 
 if TYPE_CHECKING:
     from talon_core.bench.results import Results
@@ -147,7 +147,7 @@ def _texts(results: "Results") -> "tuple[Texts, str]":
 
 
 def _write(folder: Path | None, pictures: dict[str, bytes]) -> list[str]:
-    from talon_core.paths import write_whole_bytes
+    from talon_core.basics.paths import write_whole_bytes
 
     written = []
     for name, data in pictures.items():

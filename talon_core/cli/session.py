@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from talon_core.cli.output import debugging, stderr
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.models.loading import load_model, token_text
+from talon_core.pictures.render import render_tree, what_came_of
 from talon_core.plugins.parts import Resolved
-from talon_core.render import render_tree, what_came_of
 
 if TYPE_CHECKING:
     from talon_core.decoding.decoder import Decoder

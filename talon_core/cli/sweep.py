@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Column, Table
 
+from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
 from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
-from talon_core.paths import check_folder
 
 if TYPE_CHECKING:
     from talon_core.trace.sweep import Summary

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Column, Table
 
+from talon_core.basics.paths import check_folder
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
@@ -14,7 +15,6 @@ from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wid
 from talon_core.cli.progress import progress
 from talon_core.cli.simulate import simulate
 from talon_core.cli.sweep import sweep
-from talon_core.paths import check_folder
 from talon_core.plugins.parts import built, choose_drafter
 from talon_core.plugins.registry import load_registry
 
@@ -227,11 +227,14 @@ def _show(answer: "Answer") -> None:
     if None not in predicted:
         table.add_column("tokens/s", justify="right")
         table.caption = (
-            f"{BELOW}; tokens/s: predicted by the profile; timed: texts on which the policy's time was taken"
+            f"{BELOW}; tokens/s: predicted by the profile; best: in hindsight, with as many nodes as pay; timed: texts "
+            "on which the policy's time was taken"
         )
+        table.add_column("best", justify="right")
         table.add_column("timed", justify="right")
     for one in answer.tried:
         totals, best = one.totals, one.oracle
+        speeds = [one for one in (totals.predicted_tokens_per_second, best.tokens_per_second) if one is not None]
         table.add_row(
             one.method.name,
             f"{totals.mean_accepted_tokens:.3f}",
@@ -241,6 +244,7 @@ def _show(answer: "Answer") -> None:
             str(totals.outside),
             f"{best.by_the_laws:.3f}",
             f"{best.in_hindsight:.3f}",
-            *([] if None in predicted else [f"{totals.predicted_tokens_per_second:.1f}", str(totals.timed_texts)]),
+            *(f"{speed:.1f}" for speed in speeds),
+            *([str(totals.timed_texts)] if speeds else []),
         )
     wide_stdout().print(table)

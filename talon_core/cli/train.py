@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.output import print_json, stdout
 from talon_core.errors import blaming_bugs
-from talon_core.paths import check_folder
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
 from talon_core.recipe import Recipe, TrainingJob

@@ -46,11 +46,11 @@ def announce(
 
 
 def announce_schedule(chosen: Chosen) -> None:
-    """Tell which schedule "auto" stands for, and why; a warning where a preset has one that is not taken."""
+    """Tell which schedule of a preset is taken, and why; a warning where it has one that is not taken."""
     if chosen.dropped:
         _log.warning("drafting and verifying take turns: %s", chosen.why)
-        return
-    _log.info("schedule '%s': %s", chosen.schedule, chosen.why)
+    elif chosen.preset is not None:
+        _log.info("schedule '%s': %s", chosen.schedule, chosen.why)
 
 
 def _warn_of_size(policy: TreePolicy, context_length: int | None) -> None:

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
+import attrs
 import numpy as np
 from torch import Tensor
 
@@ -22,11 +23,12 @@ from talon_core.engine.ahead.place import parse_place
 from talon_core.engine.ahead.process import ProcessWorker
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.engine.ahead.worker import Worker
+from talon_core.engine.bounds import Bounds
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.generation import Batch, Generation
 from talon_core.engine.sequence import Sequence as Decoded
-from talon_core.errors import is_whole, naming
+from talon_core.errors import is_whole, made_of, naming, written
 from talon_core.plugins.fitting import check_processors, check_rule
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
@@ -64,6 +66,7 @@ class Decoder:
         source: what the target's model was loaded by, for a drafter that needs it in another process; None where
             nobody knows.
         worker: makes who prepares in this process, for the drafter.
+        bounds: how much is taken on at a time.
         costs: what passes take on this machine, as `Engine` takes them; measured while it decodes by default.
         now: the clock, in seconds.
 
@@ -86,15 +89,21 @@ class Decoder:
         draft_on: str = DEFAULT_PLACE,
         source: str | None = None,
         worker: Callable[[Drafter], Worker] = ThreadWorker,
+        bounds: Bounds = Bounds(),  # noqa: B008 - it is frozen
         costs: Costs | None = None,
         now: Callable[[], float] = perf_counter,
     ) -> None:
+        if not isinstance(bounds, Bounds):
+            raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
+                f"bounds is {written(bounds)}; it must be {made_of(Bounds, bounds)}"
+            )
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
         self.children = check_rule(rule, policy, lossy)
         self.target = target
         self.rule = rule
         self.policy = policy
+        self.schedule = schedule
         self.drafter_spec: DrafterSpec | None = None
         self.drafter: Drafter | None = None
         beside: ProcessWorker | None = None
@@ -120,6 +129,7 @@ class Decoder:
                 policy,
                 self.drafter,
                 self.drafter_spec,
+                **attrs.asdict(bounds),
                 children=self.children,
                 costs=costs,
                 schedule=schedule,
@@ -190,7 +200,8 @@ class Decoder:
 
         Raises:
             ValueError: for a bad prompt or option; nothing is decoded then.
-            BusyError: if the model is being decoded at this moment, by another thread perhaps.
+            BusyError: if the model is being decoded at this moment, by another thread perhaps; or if a stream that is
+                open holds the slots or rows that `bounds` allow.
         """
         if not is_whole(batch_size) or batch_size < 1:
             raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number and at least 1")

@@ -17,7 +17,8 @@ from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.place import Place, check_usable, check_uses
 from talon_core.engine.ahead.process import ProcessWorker, python
 from talon_core.engine.ahead.shelf import Shelf
-from talon_core.errors import LostError, naming, one_line
+from talon_core.engine.text_target import TextTarget
+from talon_core.errors import naming, one_line
 from talon_core.inquiry import Inquirer
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def process_worker(
     command = python("talon_core.decoding.hosting", "host")
     lends = partial(Loan, place.number) if place.device == "cpu" else nullcontext
     try:
-        return ProcessWorker(command, opening, target.vocab_size, patience, lends)
-    except (LostError, RuntimeError, ValueError, OSError) as error:
+        return ProcessWorker(command, opening, spec, target.vocab_size, patience, lends)
+    except Exception as error:  # a plugin's options may not even be sent
         raise ValueError(f"{naming('drafter', spec)} cannot be opened in another process: {one_line(error)}") from error
 
 
@@ -141,8 +142,6 @@ def _opened(opening: Opening) -> Opened:
     if place.device == "cpu":
         take_cores(place.number)
     if opening.source is None:
-        from talon_core.trace.texts import TextTarget
-
         drafter = _asking_nothing(opened(opening.spec, TextTarget(opening.vocab_size)))
         return Opened(drafter, drafter.session(), "cpu")
     import torch

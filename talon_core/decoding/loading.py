@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import attrs
 
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce, announce_schedule
 from talon_core.defaults import (
@@ -19,9 +20,10 @@ from talon_core.defaults import (
     DEFAULT_SCHEDULE,
 )
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.bounds import Bounds
 from talon_core.engine.checked_drafter import checked_features
 from talon_core.engine.checked_policy import checked_budget
-from talon_core.errors import PluginError, one_line
+from talon_core.errors import LostError, PluginError, one_line
 from talon_core.models.loading import load_model
 from talon_core.peer import Peer
 from talon_core.plugins.backends import attention_backends, choose_accelerator
@@ -32,7 +34,6 @@ from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule
 from talon_core.schedule import Schedule
-from talon_core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from torch import device
@@ -59,6 +60,7 @@ def load(
     schedule: str | Schedule | None = DEFAULT_SCHEDULE,
     draft_on: str = AUTO,
     tokenizer: Any = None,
+    bounds: Bounds = Bounds(),  # noqa: B008 - it is frozen
     costs: Costs | None = None,
     **model_options: Any,
 ) -> "Decoder":
@@ -82,13 +84,14 @@ def load(
         graphs: on a GPU, record passes over trees as CUDA graphs where the attention backend allows it. The output is
             the same without.
         lossy: allow a rule that changes what the model says. Every `Result` says then that it is not `lossless`.
-        schedule: what is prepared while the target verifies; "auto" is what `talon tune` has kept with the policy's
-            preset for this machine, model and drafter, and otherwise "sync", which drafts and verifies in turn. A spec
-            such as `cached:budget=24`, or a `Schedule`.
+        schedule: what is prepared while the target verifies; "auto" is what `talon tune --schedule` has kept with the
+            policy's preset for this machine, model and drafter, and otherwise "sync", which drafts and verifies in
+            turn, as None does. A spec such as `cached:budget=24`, or a `Schedule`.
         draft_on: where what is prepared is drafted: "thread" is a thread of this process. "cpu:1" is a process that has
             so many cores, and "cuda:1" one on this GPU; it opens the drafter anew. "auto" is the place that was kept
             with the schedule that "auto" stands for, and otherwise the thread.
         tokenizer: for a `model` that is an object, or in the place of the one that is loaded with the model.
+        bounds: how many sequences are decoded at a time, with how much memory.
         costs: what passes take on this machine, such as a profile of `talon profile`; measured while it decodes by
             default.
         model_options: passed to `AutoModelForCausalLM.from_pretrained`, so none for a `model` that is an object;
@@ -112,12 +115,12 @@ def load(
     else:
         _check_model(model)
         _check_no_options(model_options)
-    return decoder_for_model(model, tokenizer, resolved, costs, source)
+    return decoder_for_model(model, tokenizer, resolved, costs, source, bounds)
 
 
 def _check_no_options(given: Mapping[str, Any]) -> None:
     """A model that is loaded already takes no options; the name of one of ours may be misspelt."""
-    ours = [*attrs.fields_dict(Parts), "tokenizer", "costs"]
+    ours = [*attrs.fields_dict(Parts), "tokenizer", "bounds", "costs"]
     for option in given:
         raise ValueError(
             f"load has no option '{option}' for a model that is an object; {did_you_mean(option, ours)}"
@@ -136,7 +139,12 @@ def _check_model(model: Any) -> None:
 
 
 def decoder_for_model(
-    model: Any, tokenizer: Any, parts: Parts | Resolved, costs: Costs | None = None, source: str | None = None
+    model: Any,
+    tokenizer: Any,
+    parts: Parts | Resolved,
+    costs: Costs | None = None,
+    source: str | None = None,
+    bounds: Bounds = Bounds(),  # noqa: B008 - it is frozen
 ) -> "Decoder":
     """A decoder for a loaded transformers model; see `load`.
 
@@ -146,6 +154,7 @@ def decoder_for_model(
         parts: what else the decoder is made of; what is not resolved yet is looked up in what is installed.
         costs: as `load` takes them.
         source: what the model was loaded by; None where nobody knows.
+        bounds: as `load` takes them.
     """
     from talon_core.decoding.decoder import Decoder
     from talon_core.hf.frontend import HFFrontend
@@ -166,6 +175,7 @@ def decoder_for_model(
             schedule=own.schedule,
             draft_on=own.parts.draft_on,
             source=source,
+            bounds=bounds,
             costs=costs,
         )
 
@@ -174,7 +184,7 @@ def decoder_for_model(
         return made(resolved)
     try:
         decoder = made(resolved)
-    except (ValueError, PluginError) as error:
+    except (ValueError, OSError, PluginError, LostError) as error:
         if resolved.schedule is None:
             raise
         chosen = chosen.in_turn(f"which cannot be used: {one_line(error)}")  # nobody has asked for this very schedule

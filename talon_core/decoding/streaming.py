@@ -35,8 +35,8 @@ class StreamedGeneration(Iterator[Chunk]):
 
         Raises:
             StopIteration: if the generation is over, or was closed, cancelled or has failed.
-            BusyError: if the model is being decoded at this moment, by another thread perhaps, which does the stream no
-                harm: ask again later.
+            BusyError: if the model is being decoded at this moment, by another thread perhaps, or another stream holds
+                the slots or rows that `bounds` allow, which does the stream no harm: ask again later.
         """
         round_ = next(self.generation)
         text = None

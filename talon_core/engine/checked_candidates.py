@@ -79,18 +79,32 @@ def checked_candidates(
             raise ValueError(f"there is no frontier row {written(row)}; there are rows 0 to {rows - 1}")
         with blaming("drafter", drafter, "law"):
             own = law_of(row)
-        if not isinstance(own, np.ndarray) or own.dtype.kind != "f" or own.shape != (vocab_size,):
-            what = f"shape {own.shape} and type {own.dtype}" if isinstance(own, np.ndarray) else type(own).__name__
-            raise fail(
-                f"gave a law of {what}; it must be a NumPy array of shape ({vocab_size},), the target's vocabulary, "
-                "of floating-point numbers"
-            )
-        wrong = fault(own)
-        if wrong is not None:
-            raise fail(f"gave a law that {wrong}")
-        return floats(own)
+        return checked_law(drafter, own, vocab_size)
 
     return Candidates(nodes, tokens, logp, floats(along), law)
+
+
+def checked_law(drafter: object, given: object, vocab_size: int) -> FloatArray:
+    """A drafter's law of a next token, shape `(vocab,)`, float64.
+
+    Args:
+        drafter: whom errors name.
+        given: what it has said.
+        vocab_size: the target's.
+
+    Raises:
+        PluginError: if it is none; the message names the drafter.
+    """
+    if not isinstance(given, np.ndarray) or given.dtype.kind != "f" or given.shape != (vocab_size,):
+        what = f"shape {given.shape} and type {given.dtype}" if isinstance(given, np.ndarray) else type(given).__name__
+        raise PluginError(
+            f"{naming('drafter', drafter)} gave a law of {what}; it must be a NumPy array of shape ({vocab_size},), "
+            "the target's vocabulary, of floating-point numbers"
+        )
+    wrong = fault(given)
+    if wrong is not None:
+        raise PluginError(f"{naming('drafter', drafter)} gave a law that {wrong}")
+    return floats(given)
 
 
 def plainly_fine(

@@ -32,6 +32,22 @@ def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
     return int(budget)
 
 
+def checked_budgets(policy: TreePolicy, reserved: tuple[int, int] | None = None) -> tuple[int, int]:
+    """A policy's `budget` and `draft_budget`; raises as `checked_budget`.
+
+    Args:
+        policy: it.
+        reserved: both as they were when memory was reserved: they may not have grown.
+    """
+    budgets = checked_budget(policy), checked_budget(policy, "draft_budget")
+    if reserved is not None and (budgets[0] > reserved[0] or budgets[1] > reserved[1]):
+        raise PluginError(
+            f"{naming('tree policy', policy)} has a budget of {budgets[0]} nodes and a draft_budget of {budgets[1]}; "
+            f"when its sequence began they were {reserved[0]} and {reserved[1]}, by which memory was reserved"
+        )
+    return budgets
+
+
 def begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
     """The policy that serves a sequence.
 
@@ -45,6 +61,13 @@ def begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
             f"{naming('tree policy', policy)} returned {written(own)} from begin; it must return the policy that "
             "serves the sequence, as attrs.evolve(self)"
         )
+    for which in ("budget", "draft_budget"):
+        most, taken = checked_budget(policy, which), checked_budget(own, which)
+        if taken > most:
+            raise PluginError(
+                f"{naming('tree policy', policy)} returned a policy with a {which} of {taken} nodes from begin; its "
+                f"own is {most}, by which memory was reserved"
+            )
     return own
 
 

@@ -17,17 +17,18 @@ from talon_core.engine.ahead.opening import goes_ahead
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
+from talon_core.engine.bounds import PROMPT_TOKENS, Bounds
 from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, tell
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
-from talon_core.engine.inquiries import most_added
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.processors import remembering, why_not
 from talon_core.engine.sequence import Sequence
+from talon_core.engine.sharing import sharing_of
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import RoundParts, Stages
-from talon_core.errors import BusyError, is_whole, made_of, one_line, written
+from talon_core.errors import BusyError, made_of, one_line, written
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
@@ -38,10 +39,7 @@ from talon_core.target import Target
 LOG = logging.getLogger(__name__)
 
 RESERVED_NODES = 256
-"""Nodes that a target is asked to make room for; the cache grows where a policy sends a larger tree."""
-
-PROMPT_TOKENS = 256
-"""Tokens of prompts that are read in a step, where other sequences wait for their round."""
+"""Nodes that a target makes room for where rows are not bounded; its cache grows where a policy sends a larger tree."""
 
 DECODED = "this model is already being decoded"
 
@@ -63,13 +61,7 @@ class Engine:
         drafter: what drafts, opened; None drafts nothing.
         spec: its options, which errors name.
         children: the kind of trees that the rule was found exact for; None for what the policy says of itself.
-        slots: sequences at a time; None for as many as there are.
-        rows: rows of keys and values for all slots together, a row for each token, as the target counts them
-            (`Target.rows`): a request that does not fit now waits, and one that can never fit is refused. None for no
-            bound.
-        prompt_tokens: of prompts, read in a step where other sequences have a round in it.
-        keep: keep the keys and values of texts that are over until their slot is needed, so that the next prompt that
-            begins in the same way, as the next turn of a conversation does, is read from there on.
+        slots: as in `Bounds`, and so are `rows`, `prompt_tokens` and `keep`.
         costs: what passes take on this machine; by default, and where `MeasuredCosts` are given, measured while it
             decodes.
         allocator: shares a pass among its sequences; None verifies every tree as its policy has made it. By default the
@@ -94,7 +86,7 @@ class Engine:
         children: str | None = None,
         slots: int | None = None,
         rows: int | None = None,
-        prompt_tokens: int = PROMPT_TOKENS,
+        prompt_tokens: int | None = PROMPT_TOKENS,
         keep: bool = True,
         costs: Costs | None = None,
         allocator: Allocator | None = BestRate(),  # noqa: B008 - it is frozen
@@ -113,24 +105,24 @@ class Engine:
         ):
             if not isinstance(given, interface) and (given is not None or part in ("target", "rule")):
                 raise ValueError(f"the {part} is {written(given)}; it must be {made_of(interface, given)}")
-        for name, bound in (("slots", slots), ("rows", rows), ("prompt_tokens", prompt_tokens)):
-            if bound is not None and (not is_whole(bound) or bound < 1):
-                raise ValueError(f"{name} is {written(bound)}; it must be a whole number and at least 1")
+        Bounds(slots, rows, prompt_tokens, keep)  # which refuses what is none
         if schedule is not None and drafter is not None and policy is not None:
             drafter = goes_ahead(drafter, spec, schedule, worker, target)
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
-        self._given = policy
-        self.target_passes = 0
+        self._looks_ahead = rule.looks_ahead and policy is not None  # without drafts there is nothing ahead
         self._children = children
-        added = most_added(self.parts.drafter, self.parts.named)
-        self._nodes = min(checked_budget(self.policy) + added, RESERVED_NODES)
+        self._nodes = checked_budget(self.policy) + self.parts.inquiries.most_added
+        if self.parts.drafts_in_cache:
+            self._nodes = max(self._nodes, checked_budget(self.policy, "draft_budget"))
+        if rows is None:
+            self._nodes = min(self._nodes, RESERVED_NODES)
         self._given_costs = costs
         self._measured = costs if isinstance(costs, MeasuredCosts) else MeasuredCosts()
         self.costs = costs if costs is not None else self._measured
-        self.allocator = allocator
         self._machine: dict[str, Any] = {}
         self._shared: dict[str, Any] = {}  # what the allocator has learnt of the machine
+        self.allocator = allocator
         self._slots = Slots(slots, rows, target.occupied, target.rows)
         self._drafted_to: dict[int, int] = {}  # by slot: the tokens of its text after which something was drafted last
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
@@ -145,6 +137,16 @@ class Engine:
         self._holder: int | None = None
         self._stepping = False
         self._handed_in = False  # something, since the last step
+
+    @property
+    def allocator(self) -> Allocator | None:
+        """Shares a pass among its sequences; None verifies every tree as its policy has made it."""
+        return self._allocator
+
+    @allocator.setter
+    def allocator(self, allocator: Allocator | None) -> None:
+        self._allocator = allocator
+        self._sharing = sharing_of(allocator, self._shared)
 
     def forget(self) -> None:
         """Give up the texts that are kept, what passes took, and what policies and allocators know of the machine.
@@ -186,7 +188,7 @@ class Engine:
             raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad request
                 f"the request is {written(request)}; it must be a Request"
             )
-        processor = remembering(self.parts.rule, self._given, request.sampling.processors)
+        processor = remembering(request.sampling.processors) if self._looks_ahead else None
         if processor is not None:
             raise ValueError(f"{why_not(self.parts.rule, processor)}; take a rule that does not look ahead")
         limit = request.limit(self.parts.target)
@@ -199,9 +201,9 @@ class Engine:
         missing = self._slots.missing(self._room(sequence))
         if missing is not None:
             raise ValueError(
-                f"the prompt has {len(sequence.request.ids)} tokens, and {sequence.limit} new ones are asked for: "
-                f"{missing} rows of keys and values more than there are; ask for fewer tokens, or give the engine more "
-                "rows"
+                f"the prompt has {len(sequence.request.ids)} tokens, {sequence.limit} new ones are asked for, and a "
+                f"tree may have {self._nodes} node{'s' * (self._nodes != 1)}: {missing} rows of keys and values more "
+                "than there are; ask for fewer tokens, take a smaller budget, or give the engine more rows"
             )
 
     def enter(self, sequence: Sequence) -> Sequence:
@@ -300,9 +302,8 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            told = self._measured, self.now, self.costs, self.allocator, self._shared
+            told = self._measured, self.costs, self._sharing, self.now
             rounds = Stages(self.parts, ready, faults, *told).run()
-            self.target_passes += 1
         for slot, round_ in rounds.items():
             if round_.sequences == 1:
                 self._measured.went(round_.spans)
@@ -338,17 +339,18 @@ class Engine:
             found = self._slots.take(ids, room, known)
             if found is None:
                 return
-            place, given_up = found
+            seat, given_up = found
             self._waiting.remove(sequence)
-            self._running[place.slot] = sequence
+            self._running[seat.slot] = sequence
             for slot in given_up:
                 self._close(slot)
-            drafted_to = min(place.length, self._drafted_to.get(place.source, 0)) if place.length else 0
-            self._drafted_to[place.slot] = drafted_to
-            with faults.of([place.slot]):
+            drafted_to = min(seat.length, self._drafted_to.get(seat.source, 0)) if seat.length else 0
+            self._drafted_to[seat.slot] = drafted_to
+            with faults.of([seat.slot]):
                 policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to)
-                sequence.start(policy, self.parts.target.device, room, self.now())
-                sequence.read = self._open(place.slot, sequence, place.source, place.length)
+                acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
+                sequence.start(policy, acceptor, self.parts.target.device, room, self.now())
+                sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 
     def policy_for(self, request: Request, unread: int = 0) -> TreePolicy:
         """The policy that serves a request.
@@ -362,15 +364,14 @@ class Engine:
         """
         sampling, limit = request.sampling, request.limit(self.parts.target)
         temperature = sampling.temperature if sampling.do_sample else 0.0
-        spec, target = self.parts.spec, self.parts.target
         told = SequenceInfo(
             prompt_length=len(request.ids),
             max_new_tokens=limit,
             temperature=temperature,
             costs=self.costs,
             machine=self._machine,
-            drafter="" if spec is None else spec.name,
-            weight_bits=target.weight_bits,
+            drafter=self.parts.drafter_name,
+            weight_bits=self.parts.target.weight_bits,
             unread=unread,
         )
         return begun(self.policy, told)

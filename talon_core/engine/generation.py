@@ -16,6 +16,12 @@ from talon_core.rounds import Round
 MakeResult = Callable[[Sequence], Result]
 """From a sequence to what is shown of it."""
 
+FULL = (
+    "other texts have the slots or the rows of keys and values that this one needs; ask again when one of them is "
+    "over, close a stream that is not needed, or allow more"
+)
+"""What is said where a text would wait for another one that nobody decodes meanwhile."""
+
 
 class Batch(Iterator[dict[Sequence, Round]]):
     """Several requests that are decoded together, so many at a time: when one is over, the next takes its place.
@@ -57,7 +63,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
         self._made = made
         self._cancelled = cancelled
         self._closed = False
-        self._first_pass = engine.target_passes
+        self._target_passes = 0
         weakref.finalize(self, _abandon, self.sequences)
 
     def __next__(self) -> dict[Sequence, Round]:
@@ -65,7 +71,8 @@ class Batch(Iterator[dict[Sequence, Round]]):
 
         Raises:
             StopIteration: if every sequence is over, or this was closed, cancelled or has failed.
-            BusyError: if the model is being decoded at this moment, by another thread perhaps.
+            BusyError: if the model is being decoded at this moment, by another thread perhaps; or if nothing can be
+                decoded before somebody else's text is over, because slots or rows are bounded.
         """
         if self.finished:
             raise StopIteration
@@ -73,6 +80,9 @@ class Batch(Iterator[dict[Sequence, Round]]):
             while self._left and len(self._running) < self._size:
                 self._running.append(self._engine.enter(self._left.popleft()))
             rounds = self._engine.step(self._running)
+            self._target_passes += bool(rounds)
+            if not any(one.has_begun or one.finished for one in self._running):
+                raise BusyError(FULL)
         except BusyError:
             raise
         except BaseException:
@@ -94,7 +104,7 @@ class Batch(Iterator[dict[Sequence, Round]]):
     @property
     def target_passes(self) -> int:
         """Forward passes over trees so far; the sequences share them."""
-        return self._engine.target_passes - self._first_pass
+        return self._target_passes
 
     def in_one_session(self) -> AbstractContextManager[None]:
         """While entered, target and drafter stay in session between steps, which costs least; nobody else can decode.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drawn import KINDS, Drawn, fault
-from talon_core.engine.checked_policy import checked_budget, checked_children
+from talon_core.engine.checked_policy import checked_budgets, checked_children
 from talon_core.errors import PluginError, blaming, described, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
 from talon_core.rounds import Span
@@ -27,12 +27,15 @@ class DraftLimits:
         max_depth: deepest node that could still be emitted, counted from the root at 0.
         ends: tokens after which nothing is drafted.
         children: the kind of trees that the rule is exact for; None for what the policy says of itself.
+        budgets: the policy's `budget` and `draft_budget` when its sequence began, by which memory was reserved; None
+            where none was.
     """
 
     vocab_size: int
     max_depth: int
     ends: frozenset[int] = frozenset()
     children: str | None = None
+    budgets: tuple[int, int] | None = None
 
 
 class Growing:
@@ -52,7 +55,7 @@ class Growing:
         self._drafted_from: set[int] = set()
         self.spans: list[Span] = []  # of the policy
         self._now = now
-        self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
+        self.budgets = checked_budgets(policy, limits.budgets)
         self.children = checked_children(policy)
         self.kind = KINDS[self.children]
         if limits.children not in (None, self.children):

@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.engine.checked_policy import checked_budget
+from talon_core.engine.checked_policy import checked_budgets
 from talon_core.engine.growing import given_array
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.forest import Forest, ForestCandidates
@@ -31,6 +31,7 @@ class GrowingForest:
         vocab_size: of all; see there.
         ends: likewise.
         contexts: committed tokens of each, shape `(trees,)`; by default one each.
+        reserved: as `DraftLimits.budgets`.
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class GrowingForest:
         vocab_size: int,
         ends: Collection[int] = (),
         contexts: IntArray | None = None,
+        reserved: tuple[int, int] | None = None,
     ) -> None:
         self.policy = policy
         self.forest = Forest.roots(roots, contexts)
-        self.budgets = (checked_budget(policy), checked_budget(policy, "draft_budget"))
+        self.budgets = checked_budgets(policy, reserved)
         self.faults: dict[int, PluginError] = {}
         self.selected = False  # by the policy, from what was drafted
         self.vocab_size = vocab_size

@@ -44,7 +44,9 @@ class GrowingSlots:
         self._now = now
         deepest = np.array([one.max_depth for one in limits])
         shared = limits[0].vocab_size, limits[0].ends
-        self._growing = GrowingForest(policy, np.array(roots), deepest, *shared, contexts=np.array(contexts))
+        self._growing = GrowingForest(
+            policy, np.array(roots), deepest, *shared, contexts=np.array(contexts), reserved=limits[0].budgets
+        )
         self._places: IntArray = np.zeros(len(slots), dtype=np.int64)  # of each node of the forest in its tree
         self._rows: list[tuple[int, int, int]] = []  # a tree, and where its rows begin and end
 

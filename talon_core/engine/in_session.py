@@ -63,14 +63,15 @@ class Sessions:
 
     Args:
         target: its session comes first.
-        drafter: None if there is none.
+        drafter: its session comes second.
         named: the drafter or its options, whom errors name where its session fails.
     """
 
-    def __init__(self, target: "Target", drafter: "Drafter | None", named: object) -> None:
-        self._parts: list[tuple[str, object, Target | Drafter]] = [("target", target, target)]
-        if drafter is not None:
-            self._parts.append(("drafter", named, drafter))
+    def __init__(self, target: "Target", drafter: "Drafter", named: object) -> None:
+        self._parts: list[tuple[str, object, Target | Drafter]] = [
+            ("target", target, target),
+            ("drafter", named, drafter),
+        ]
         self._known: dict[str, object] = {}
 
     @contextmanager

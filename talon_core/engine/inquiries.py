@@ -1,17 +1,23 @@
 """What drafters ask the target beside their trees, checked, and what it answers."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.drafter import Drafter
 from talon_core.engine.checked_policy import MOST_NODES
+from talon_core.engine.faults import Faults
+from talon_core.engine.spans import SlotSpans
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.inquiry import Inquirer, Inquiry
 from talon_core.tree import IntArray, TokenTree
+
+if TYPE_CHECKING:
+    from talon_core.engine.drafting import Drafted
+    from talon_core.engine.sequence import Sequence
 
 
 @attrs.frozen(eq=False)
@@ -42,18 +48,74 @@ class Asked:
         return answers
 
 
-def most_added(drafter: Drafter, named: object) -> int:
-    """Most nodes that a drafter adds to a tree; 0 for one that asks nothing.
+class Inquiries:
+    """What is asked of the target beside the trees of a round: here nothing, for a drafter that does not ask.
+
+    Attributes:
+        most_added: most nodes that are added to a tree.
+    """
+
+    most_added = 0
+
+    def beside(
+        self,
+        drafted: Mapping[int, "Drafted"],
+        sequences: Mapping[int, "Sequence"],
+        faults: Faults,
+        spans: SlotSpans,
+    ) -> dict[int, Asked]:
+        """What is asked beside each tree, of the slots where something is.
+
+        Args:
+            drafted: what was drafted, with the trees as they will be verified, by slot.
+            sequences: what is decoded, by slot.
+            faults: gets what fails; what has failed already is not asked about.
+            spans: gets what it takes.
+        """
+        return {}
+
+
+class DrafterInquiries(Inquiries):
+    """What an `Inquirer` asks beside its trees, checked.
 
     Args:
         drafter: it.
         named: whom errors name.
+        vocab_size: the target's.
+
+    Raises:
+        PluginError: if what it says of the nodes that it adds is no number; the message names it.
+    """
+
+    def __init__(self, drafter: Inquirer, named: object, vocab_size: int) -> None:
+        self._drafter, self._named, self._vocab_size = drafter, named, vocab_size
+        self.most_added = most_added(drafter, named)
+
+    def beside(
+        self,
+        drafted: Mapping[int, "Drafted"],
+        sequences: Mapping[int, "Sequence"],
+        faults: Faults,
+        spans: SlotSpans,
+    ) -> dict[int, Asked]:
+        asked = {}
+        for slot, one in drafted.items():
+            if slot not in faults:
+                with faults.of([slot]), spans.of("draft", [slot]):
+                    deepest = sequences[slot].deepest
+                    asking = self._drafter, self._named, self.most_added
+                    own = inquired(*asking, slot, one.tree, deepest, self._vocab_size)
+                    if own is not None:
+                        asked[slot] = own
+        return asked
+
+
+def most_added(drafter: Inquirer, named: object) -> int:
+    """Most nodes that a drafter adds to a tree.
 
     Raises:
         PluginError: if what it says is no number of nodes.
     """
-    if not isinstance(drafter, Inquirer):
-        return 0
     with blaming("drafter", named, "most_added"):
         most: Any = drafter.most_added
     if not is_whole(most) or not 0 <= most <= MOST_NODES:
@@ -65,13 +127,14 @@ def most_added(drafter: Drafter, named: object) -> int:
 
 
 def inquired(
-    drafter: Inquirer, named: object, slot: int, tree: TokenTree, deepest: int, vocab_size: int
+    drafter: Inquirer, named: object, most: int, slot: int, tree: TokenTree, deepest: int, vocab_size: int
 ) -> Asked | None:
     """Let a drafter ask the target beside a tree, and check what it asks.
 
     Args:
         drafter: it.
         named: whom errors name.
+        most: nodes that it may add.
         slot: of the sequence.
         tree: as it will be verified.
         deepest: depth of the deepest node that may be added.
@@ -87,7 +150,6 @@ def inquired(
     def fail(what: str) -> PluginError:
         return PluginError(f"{naming('drafter', named)} {what}")
 
-    most = most_added(drafter, named)
     with blaming("drafter", named, "inquire"):
         given: Any = drafter.inquire(slot, tree.copied(), deepest)
         if given is None:

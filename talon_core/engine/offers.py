@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from talon_core.candidates import Candidates
 from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.drawn import Drawn
-from talon_core.engine.ahead.preparer import Preparer
+from talon_core.engine.ahead.preparer import NOTHING_PREPARED, Preparations
 from talon_core.engine.checked_candidates import checked_candidates
 from talon_core.engine.checked_drafter import checked_proposal
 from talon_core.errors import blaming
@@ -18,11 +18,15 @@ class Offers:
     Args:
         drafter: it.
         named: whom errors name; itself by default.
+        preparations: what it prepares while the target verifies; by default nothing.
     """
 
-    def __init__(self, drafter: Drafter, named: Drafter | None = None) -> None:
+    def __init__(
+        self, drafter: Drafter, named: Drafter | None = None, preparations: Preparations = NOTHING_PREPARED
+    ) -> None:
         self._drafter = drafter
         self._named = named if named is not None else drafter
+        self._preparations = preparations
 
     def ask(self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]) -> Proposed:
         """One answer for each of some frontiers, and what they took; their numbers are not looked at.
@@ -45,7 +49,7 @@ class Offers:
     @property
     def is_a_layer(self) -> bool:
         """Whether the latest `ask` has taken what a layer of the drafter takes: not where answers were there before."""
-        return not isinstance(self._drafter, Preparer) or self._drafter.passed_on
+        return self._preparations.passed_on
 
     def checked(self, given: Candidates, asked: Frontier, vocab_size: int) -> Candidates:
         """One of the answers, if it keeps the contract.

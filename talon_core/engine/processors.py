@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from talon_core.errors import naming
-from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 
 if TYPE_CHECKING:
@@ -42,16 +41,8 @@ OF_TRANSFORMERS = "transformers.generation.logits_process"
 """The module of the processors that transformers makes."""
 
 
-def remembering(rule: AcceptanceRule, policy: TreePolicy | None, processors: Iterable[Any]) -> str | None:
-    """The class of a processor that the rule cannot be used with; None if there is none.
-
-    Args:
-        rule: the acceptance rule.
-        policy: the tree policy; None decodes without drafting, and there is nothing ahead then.
-        processors: those of a request.
-    """
-    if policy is None or not rule.looks_ahead:
-        return None
+def remembering(processors: Iterable[Any]) -> str | None:
+    """The class of a processor that no rule that looks ahead can be used with; None if there is none."""
     for processor in _flat(processors):
         if any(cls.__name__ in REMEMBERING for cls in type(processor).__mro__):
             return type(processor).__name__

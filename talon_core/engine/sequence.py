@@ -5,16 +5,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, device
 
-from talon_core.choices import Choices, Foreseen
+from talon_core.choices import Choices
+from talon_core.engine.acceptors import Acceptor
+from talon_core.engine.checked_policy import checked_budgets
 from talon_core.engine.drafting import DraftLimits
-from talon_core.engine.on_device import node_draws
 from talon_core.engine.walking import walked
 from talon_core.engine.warping import TokenBuffer, WarpedLaws, no_law
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.target import NO_TOKEN, NodeDraws
+from talon_core.runtime.transfers import sent
+from talon_core.target import NO_TOKEN, NodeOutputs
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -41,13 +43,14 @@ class Sequence:
         prefill_seconds: in which its prompt was read.
         has_begun: whether it was let in.
         policy: its own tree policy, while it has a slot.
+        acceptor: who accepts its tokens, likewise.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
-        laws_on_host: at how many nodes of its last tree the rule has asked for the target's law, or a token.
     """
 
     policy: TreePolicy
+    acceptor: Acceptor
 
     def __init__(self, request: Request, choices: Choices, limit: int, children: str | None = None) -> None:
         self.request = request
@@ -63,10 +66,10 @@ class Sequence:
         self.prefill_seconds = 0.0
         self.has_begun = False
         self.read = 0
-        self.laws_on_host = 0
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._committed: TokenBuffer | None = None
+        self._budgets: tuple[int, int] | None = None  # of the policy, when it began
         self._children = children
 
     @property
@@ -79,9 +82,10 @@ class Sequence:
         """The last committed token."""
         return self.token_ids[-1] if self.token_ids else int(self.request.ids[-1])
 
-    def start(self, policy: TreePolicy, where: device, room: int, now: float) -> None:
+    def start(self, policy: TreePolicy, acceptor: Acceptor, where: device, room: int, now: float) -> None:
         """It was let in: there is room for its tokens, where rules and stop conditions read them."""
-        self.policy = policy
+        self.policy, self.acceptor = policy, acceptor
+        self._budgets = checked_budgets(policy)
         self._committed = TokenBuffer(self.request.ids, room, where)
         self._begun_at = now
         self.has_begun = True
@@ -112,23 +116,16 @@ class Sequence:
             return self.request.ids[: self.read]
         return np.concatenate([self.request.ids, np.array(self.token_ids, dtype=np.int64)])[:-1]
 
-    def greedy_ends(self, rule: AcceptanceRule) -> frozenset[int] | None:
-        """Where a rule only follows the target's most likely tokens, those that end the text; None elsewhere."""
-        return self.request.eos if rule.follows_argmax and self.request.greedy else None
-
-    def node_draws(self, rule: AcceptanceRule, tree: TokenTree) -> NodeDraws | str:
-        """How its target can take the tokens after a tree's nodes by itself, or why the rule must; see `node_draws`."""
-        return node_draws(rule, self.request, self.choices, tree)
-
-    def takes_any_tree(self, rule: AcceptanceRule) -> bool:
-        """Whether its text is the same whatever tree is verified."""
-        return rule.follows_target or (not rule.lossy and self.greedy_ends(rule) is not None)
+    @property
+    def deepest(self) -> int:
+        """Depth of the deepest node that its next round can accept; 0 where it is over."""
+        return 0 if self.finished else self.limit - len(self.token_ids) - 1
 
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""
-        left = 0 if self.finished else self.limit - len(self.token_ids) - 1
-        depth = left if max_depth is None else min(left, max_depth)
-        return DraftLimits(vocab_size, depth, self.request.eos, self._children)
+        deepest = self.deepest
+        depth = deepest if max_depth is None else min(deepest, max_depth)
+        return DraftLimits(vocab_size, depth, self.request.eos, self._children, self._budgets)
 
     def laws(self, tree: TokenTree, logits: Tensor) -> WarpedLaws:
         """The target's laws at a verified tree, as the request warps them.
@@ -140,17 +137,22 @@ class Sequence:
         assert self._committed is not None
         return WarpedLaws(tree, logits, self.request.sampling, self._committed, self.request.eos)
 
-    def accept(self, rule: AcceptanceRule, tree: TokenTree, logits: Tensor) -> Accepted:
-        """Let the rule walk, and check what it says; arguments as for `laws`.
+    def accept(self, rule: AcceptanceRule, tree: TokenTree, outputs: NodeOutputs) -> Accepted:
+        """Let the rule walk, and check what it says.
+
+        Args:
+            rule: the acceptance rule.
+            tree: the verified tree.
+            outputs: the target's, at its nodes.
 
         Raises:
             PluginError: if the rule breaks its contract; the message names it.
         """
-        laws = self.laws(tree, logits)
-        try:
-            return walked(rule, tree, laws, self.choices, logits.shape[1], laws.failures)
-        finally:
-            self.laws_on_host = laws.asked
+        laws, features = self.laws(tree, outputs.logits), outputs.features
+        walk = walked(rule, tree, laws, self.choices, outputs.logits.shape[1], laws.failures)
+        if features is not None:
+            features = features.index_select(0, sent(walk.path, features.device))
+        return Accepted(walk.path, walk.token, features, laws.asked)
 
     def taken(self, accepted: Accepted) -> Accepted:
         """What its target has accepted by itself; the numbers that it has drawn with are used now.
@@ -158,10 +160,7 @@ class Sequence:
         Raises:
             ValueError: if there was no law to draw from.
         """
-        self.laws_on_host = 0
-        if self.request.sampling.do_sample:
-            assert isinstance(self.choices, Foreseen)
-            self.choices.used(len(accepted.path))
+        self.acceptor.used(len(accepted.path))
         if accepted.token == NO_TOKEN:
             raise no_law(self.length + len(accepted.path) - 1)
         return accepted

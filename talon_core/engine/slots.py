@@ -11,7 +11,7 @@ from talon_core.tree import IntArray
 
 
 @attrs.frozen
-class Place:
+class Seat:
     """Where a sequence goes.
 
     Attributes:
@@ -54,7 +54,7 @@ class Slots:
         needed = self._rows_of({0: room})
         return needed - self._most_rows if self._most_rows is not None and needed > self._most_rows else None
 
-    def take(self, prompt: IntArray, room: int, running: Mapping[int, IntArray]) -> tuple[Place, list[int]] | None:
+    def take(self, prompt: IntArray, room: int, running: Mapping[int, IntArray]) -> tuple[Seat, list[int]] | None:
         """Find a slot for a sequence; None if there is none now.
 
         Args:
@@ -80,8 +80,8 @@ class Slots:
             self._rooms[slot] = room
             self._occupied.add(slot)
             if not length or source in given_up:
-                return Place(slot, slot, 0), given_up
-            return Place(slot, source, length), given_up
+                return Seat(slot, slot, 0), given_up
+            return Seat(slot, source, length), given_up
         return None
 
     def _candidates(self, source: int | None) -> list[int]:

@@ -1,7 +1,7 @@
 """`HFTarget`: any unforked transformers causal LM as a target, checked before the first token."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -97,7 +97,7 @@ class HFTarget(NetworkTarget):
         self._executors: WeakSet[Executor] = WeakSet()  # whose recorded passes may read weights of the model
         self.runner = ModelRunner(model, self.executor(), accelerator, features, self._forget)
         self.runner.others = self._executors
-        self.can_draw = self.runner.executor.can_draw
+        self.can_walk, self.can_draw = self.runner.executor.can_walk, self.runner.executor.can_draw
         if probe:
             self._probe(config, nodes)
         forget_widened(model)  # passes in a session may need no weights but the blocks
@@ -146,21 +146,16 @@ class HFTarget(NetworkTarget):
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> Verified:
         wanted = {**greedy, **{slot: one.ends for slot, one in drawn.items()}} if drawn else greedy
-        ends, before = self._walked_ends(wanted), self.runner.executor.preparations
-        if ends is None:
+        before = self.runner.executor.preparations
+        if not wanted:
             ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
             return Verified(_split(ran, trees), prepared=self.runner.executor.preparations > before)
+        ends = _commonest(wanted.values())
         slots = [slot for slot, own in wanted.items() if own == ends]
         taken = {slot: drawn[slot] for slot in slots if slot in drawn} if drawn else drawn
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken)
         prepared = self.runner.executor.preparations > before
         return Verified(_split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)
-
-    def _walked_ends(self, wanted: Mapping[int, frozenset[int]]) -> frozenset[int] | None:
-        """The ends of the slots that are walked on the device: those that most have in common; None if none is."""
-        if not self.runner.executor.can_walk or not wanted:
-            return None
-        return next(iter(wanted.values())) if len(wanted) == 1 else Counter(wanted.values()).most_common(1)[0][0]
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         if paths:
@@ -216,6 +211,11 @@ def _grown(tree: TokenTree, nodes: int) -> TokenTree:
         np.concatenate([tree.parents, np.zeros(more, dtype=np.int64)]),
         np.zeros(nodes),
     )
+
+
+def _commonest(ends: Collection[frozenset[int]]) -> frozenset[int]:
+    """The ends that most of some slots, at least one, have in common: one walk on the device knows one set of ends."""
+    return next(iter(ends)) if len(ends) == 1 else Counter(ends).most_common(1)[0][0]
 
 
 def _split(ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 
+from talon_core.basics.numerals import TEMPERATURES, fault_of_temperature
 from talon_core.errors import written
-from talon_core.numerals import TEMPERATURES, fault_of_temperature
 
 
 @attrs.frozen

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from talon_core.basics.paths import cache_folder
+from talon_core.basics.suggestions import nearest
 from talon_core.models.catalogue import MODELS, EmbeddedModel, Probe, Wheel
 from talon_core.models.errors import ModelError
 from talon_core.models.gguf_weights import is_gguf
 from talon_core.models.store import ModelStatus, ModelStore
-from talon_core.paths import cache_folder
-from talon_core.suggestions import nearest
 
 __all__ = [
     "MODELS",

@@ -16,11 +16,11 @@ from typing import Literal
 import attrs
 import filelock
 
+from talon_core.basics.paths import small_text
 from talon_core.models import convert as conversion
 from talon_core.models import download
 from talon_core.models.catalogue import EmbeddedModel
 from talon_core.models.errors import ModelError
-from talon_core.paths import small_text
 
 MANIFEST = "talon.json"
 RECIPE = 2

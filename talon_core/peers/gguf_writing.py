@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from talon_core.paths import cache_folder, put_in_place
+from talon_core.basics.paths import cache_folder, put_in_place
 
 if TYPE_CHECKING:
     from torch import Tensor

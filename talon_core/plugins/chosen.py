@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.defaults import AUTO, DEFAULT_PLACE, DEFAULT_SCHEDULE
+from talon_core.defaults import AUTO, DEFAULT_PLACE, IN_TURN
 from talon_core.errors import one_line
 from talon_core.plugins.presets import KEPT, Preset
 from talon_core.plugins.registry import Registry
@@ -59,7 +59,7 @@ class Chosen:
         if self.preset is not None and self.preset.schedule is not None:
             found = f"preset '{self.preset.name}' has {self.schedule} on {self.preset.schedule['draft_on']}, "
         found += f"{self.draft_on} was asked for, " if self.asked else ""
-        return Chosen(DEFAULT_SCHEDULE, DEFAULT_PLACE, f"{found}{why}; {HOW}", dropped=True)
+        return Chosen(IN_TURN, DEFAULT_PLACE, f"{found}{why}; {HOW}", dropped=True)
 
     def compared(
         self, drafter: object = AUTO, here: Mapping[str, Any] = NOTHING, weights: str | None = None
@@ -87,7 +87,7 @@ class Chosen:
 
 
 def chosen_schedule(policy: object, drafter: object, registry: Registry) -> Chosen:
-    """The schedule that a policy is decoded with where "auto" is asked for.
+    """The schedule that a policy is decoded with by default.
 
     It is the one that `talon tune` has kept with the policy's preset, if this is the machine and the drafter that it
     was simulated for; whether this is the model, too, `Chosen.compared` tells. Anything else drafts and verifies in
@@ -112,7 +112,7 @@ def kept_with(preset: Preset, drafter: object = AUTO) -> Chosen:
     if told is None or preset.profile is None:
         return _in_turn(f"preset '{preset.name}' was found without trying schedules; {HOW}")
     said = f"preset '{preset.name}': {told['said']}"
-    if told["schedule"] == DEFAULT_SCHEDULE:
+    if told["schedule"] == IN_TURN:
         return _in_turn(said)
     from talon_core.runtime.machine import describe_machine  # which loads torch
 
@@ -120,7 +120,7 @@ def kept_with(preset: Preset, drafter: object = AUTO) -> Chosen:
 
 
 def _in_turn(why: str) -> Chosen:
-    return Chosen(DEFAULT_SCHEDULE, DEFAULT_PLACE, why)
+    return Chosen(IN_TURN, DEFAULT_PLACE, why)
 
 
 def _preset(policy: object, registry: Registry) -> Preset | None:

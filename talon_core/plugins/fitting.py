@@ -97,8 +97,10 @@ def check_processors(
     Raises:
         ValueError: if there is one; the sentence says which rules would do.
     """
-    name = remembering(rule, policy, processors)
-    if name is not None and policy is not None:
+    if policy is None or not rule.looks_ahead:
+        return
+    name = remembering(processors)
+    if name is not None:
         registry = registry if registry is not None else load_registry()
         others = ", ".join(exact_rules(registry, policy, looking_ahead=False))
         raise ValueError(f"{why_not(rule, name)}; take another rule instead: {others or 'none is registered'}")

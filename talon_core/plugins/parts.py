@@ -13,6 +13,7 @@ from talon_core.defaults import (
     DEFAULT_POLICY,
     DEFAULT_RULE,
     DEFAULT_SCHEDULE,
+    IN_TURN,
     MEASURING_POLICY,
     NONE,
 )
@@ -24,7 +25,7 @@ from talon_core.errors import PluginError, made_of, naming, one_line, written
 from talon_core.plugins.chosen import Chosen, chosen_schedule
 from talon_core.plugins.fitting import check_rule, rule_for
 from talon_core.plugins.presets import KEPT, spelled_out
-from talon_core.plugins.registry import KINDS, Registry
+from talon_core.plugins.registry import KINDS, Registry, making_parts
 from talon_core.plugins.specs import build, parse_spec
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
@@ -62,7 +63,7 @@ class Resolved:
         rule: the acceptance rule.
         drafter: the drafter's options; None without a policy, and as long as "auto" waits for a model.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
-        chosen: what "auto" stands for as the schedule; None where that was not asked for.
+        chosen: what "auto" stands for as the schedule; None where another one was named.
         found_on: the kind of device that the default preset was found on, where it was asked for as it is: a model on
             another kind gets `MEASURING_POLICY`; None where the policy is the same for all models.
     """
@@ -119,7 +120,8 @@ class Resolved:
             return attrs.evolve(own, parts=attrs.evolve(own.parts, drafter=name), drafter=drafter).for_model(model)
         if self.drafter is None:
             return self
-        drafter = checked_for_model(self.drafter, model)
+        with making_parts(self.registry):
+            drafter = checked_for_model(self.drafter, model)
         return self if drafter is self.drafter else attrs.evolve(self, drafter=drafter)
 
     def _on(self, kind: str) -> "Resolved":
@@ -144,7 +146,7 @@ class Resolved:
             return attrs.evolve(self, chosen=chosen)
         if self.chosen is not None and self.chosen.asked:
             check_place(self.parts.draft_on, None, chosen.why)
-        parts = attrs.evolve(self.parts, schedule=DEFAULT_SCHEDULE, draft_on=DEFAULT_PLACE)
+        parts = attrs.evolve(self.parts, schedule=IN_TURN, draft_on=DEFAULT_PLACE)
         return attrs.evolve(self, parts=parts, schedule=None, chosen=chosen)
 
 
@@ -165,10 +167,10 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
             raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
                 f"{option} is {written(getattr(parts, option))}; it must be {what}"
             )
-    chosen = None
+    chosen, schedule = None, None
     if parts.schedule == AUTO:
         chosen = chosen_schedule(parts.policy, parts.drafter, registry)
-        chosen = usable(chosen if parts.draft_on == AUTO else chosen.on(parts.draft_on), registry)
+        chosen, schedule = usable(chosen if parts.draft_on == AUTO else chosen.on(parts.draft_on), registry)
         parts = attrs.evolve(parts, schedule=chosen.schedule)
     if parts.draft_on == AUTO:
         parts = attrs.evolve(parts, draft_on=DEFAULT_PLACE if chosen is None else chosen.draft_on)
@@ -185,7 +187,8 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
         built(registry, "attention backend", parts.attention)
     if isinstance(parts.accelerate, str):
         registry.get("accelerator", parts.accelerate)
-    schedule = made_schedule(registry, parts.schedule)
+    if chosen is None:
+        schedule = made_schedule(registry, parts.schedule)
     check_place(parts.draft_on, schedule, "" if chosen is None else chosen.why)
     return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen, found_on)
 
@@ -198,13 +201,19 @@ def _found_on(registry: Registry) -> str | None:
     return None if device is None else str(device).partition(":")[0]
 
 
-def usable(chosen: Chosen, registry: Registry) -> Chosen:
-    """What "auto" stands for, if it can be made: a file that keeps it may be older than what is registered."""
+def usable(chosen: Chosen, registry: Registry) -> tuple[Chosen, Schedule | None]:
+    """What "auto" stands for, made, if it can be: a file that keeps it may be older than what is registered.
+
+    A place that was asked for is not looked at: `Resolved.check_place` refuses one that is not there.
+    """
     try:
-        check_place(chosen.draft_on, made_schedule(registry, chosen.schedule))
+        schedule = made_schedule(registry, chosen.schedule)
+        check_place(chosen.draft_on, schedule)
+        if not chosen.asked:
+            check_usable(parse_place(chosen.draft_on))
     except (LookupError, ValueError, PluginError) as error:
-        return chosen.in_turn(f"which cannot be used: {one_line(error)}")
-    return chosen
+        return chosen.in_turn(f"which cannot be used: {one_line(error)}"), None
+    return chosen, schedule
 
 
 def made_schedule(registry: Registry, asked: str | Schedule | None) -> Schedule | None:
@@ -219,7 +228,7 @@ def made_schedule(registry: Registry, asked: str | Schedule | None) -> Schedule 
             f"the schedule is '{AUTO}', which stands for the one that talon tune has kept with a policy's preset; name "
             "one here (talon list schedules)"
         )
-    made: Schedule | None = None if asked in (DEFAULT_SCHEDULE, None) else built(registry, "schedule", asked)
+    made: Schedule | None = None if asked in (IN_TURN, None) else built(registry, "schedule", asked)
     return made if made is not None and made.prepares else None
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
+from talon_core.basics.kept import Kept
+from talon_core.basics.records import as_plain
 from talon_core.errors import LONGEST, written
-from talon_core.kept import Kept
 from talon_core.plugins.registry import RESERVED, Registry
 from talon_core.plugins.specs import join_spec, parse_spec
-from talon_core.records import as_plain
 
 LOGGER = logging.getLogger(__name__)
 

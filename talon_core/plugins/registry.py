@@ -1,9 +1,12 @@
 """What can be asked for by name: policies, drafters, rules, schedules and attention backends, all from plugins."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import attrs
@@ -11,15 +14,15 @@ import pluggy
 
 from talon_core import hookspecs
 from talon_core.attention import Accelerator, AttentionBackend
+from talon_core.basics.loaded import noting_imports
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.drafter import DrafterSpec
 from talon_core.errors import first_line, one_line, written
-from talon_core.loaded import noting_imports
 from talon_core.peer import Peer
 from talon_core.policy import TreePolicy
 from talon_core.recipe import Recipe
 from talon_core.rule import AcceptanceRule, fault_of_claims
 from talon_core.schedule import Schedule
-from talon_core.suggestions import did_you_mean
 
 GROUP = "talon"
 
@@ -37,6 +40,9 @@ KINDS: Mapping[str, tuple[str, type]] = {
 
 WITHOUT_OPTIONS = (AttentionBackend, Accelerator)
 """Interfaces whose classes are made without options, and so need not be attrs classes."""
+
+HOOKABLE = (FunctionType, MethodType, classmethod, staticmethod)
+"""What pluggy takes for a hook, where it is marked as one."""
 
 RESERVED = {"none": "there is none", "auto": "one is chosen"}
 """Names that no plugin can have, and what they mean where a part is asked for."""
@@ -114,7 +120,7 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
         labels.append(label)
         try:
             plugin = load()
-            manager = pluggy.PluginManager(GROUP)
+            manager = _Hooks(GROUP)
             manager.add_hookspecs(hookspecs)
             manager.register(plugin, name=label)
             manager.check_pending()
@@ -143,6 +149,36 @@ def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None
             if problems:
                 failures[f"{label} ({hook})"] = "; ".join(problems)
     return Registry(entries, failures, tuple(labels))
+
+
+_MAKES_PARTS: ContextVar[Registry] = ContextVar("_MAKES_PARTS")
+
+
+@contextmanager
+def making_parts(registry: Registry) -> Iterator[None]:
+    """While entered, a part that is made of other parts finds them in this registry; see `registry_of_parts`."""
+    before = _MAKES_PARTS.set(registry)
+    try:
+        yield
+    finally:
+        _MAKES_PARTS.reset(before)
+
+
+def registry_of_parts() -> Registry:
+    """Where a part looks up those that it is made of: in the registry that it comes from.
+
+    One that nobody looked up, but that was made in Python, finds them in what is installed.
+    """
+    return _MAKES_PARTS.get(None) or load_registry()
+
+
+class _Hooks(pluggy.PluginManager):
+    """Asks pluggy only about what can be a hook: most names of a module are classes, and each look takes long."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        if type(plugin) is ModuleType and not isinstance(vars(plugin).get(name), HOOKABLE):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
 
 
 def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:

@@ -1,11 +1,11 @@
-"""Several parts in one option, as `eagle3[path=heads]+ngram`, made by what is installed."""
+"""Several parts in one option, as `eagle3[path=heads]+ngram`, found where the part was that has the option."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from talon_core.plugins import nested
 from talon_core.plugins.parts import built
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.registry import registry_of_parts
 
 
 def split_parts(of: str, what: str, example: str) -> list[str]:
@@ -28,7 +28,7 @@ def split_parts(of: str, what: str, example: str) -> list[str]:
 
 
 def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any], option: str = "of") -> tuple[Any, ...]:
-    """What the parts describe, in order, by what is installed.
+    """What the parts describe, in order, found in `registry_of_parts`.
 
     Args:
         kind: a key of `talon_core.plugins.registry.KINDS`.
@@ -40,7 +40,7 @@ def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any], op
         ValueError: for an unknown name or a bad option; the sentence says what there is.
         PluginError: if a class cannot be made for any other reason.
     """
-    registry = load_registry()
+    registry = registry_of_parts()
     try:
         return tuple(
             besides[part] if part in besides else built(registry, kind, nested.part_spec(part)) for part in written

@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import numpy as np
 
+from talon_core.basics.numerals import LARGEST, decimal, whole
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.errors import PluginError
-from talon_core.numerals import LARGEST, decimal, whole
-from talon_core.plugins.registry import KINDS, Registered, Registry
+from talon_core.plugins.registry import KINDS, Registered, Registry, making_parts
 from talon_core.searching import as_written
-from talon_core.suggestions import did_you_mean
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -65,7 +65,8 @@ def build(registry: Registry, kind: str, spec: str) -> Any:
     if missing:
         raise ValueError(f"{kind} '{name}' needs a value for {', '.join(missing)}, as in {name}:{missing[0]}=...")
     try:
-        return cls(**values)
+        with making_parts(registry):
+            return cls(**values)
     except (ValueError, TypeError) as error:  # attrs' validators put the sentence first, then what they looked at
         raise ValueError(f"{kind} '{name}': {error.args[0] if error.args else error}") from error
     except KeyboardInterrupt:

@@ -105,7 +105,7 @@ def measured_beside(
 
     Raises:
         ValueError: if the drafter runs layers of the target, or drafts nothing; or if the model has no room.
-        LostError: if the drafter is in a process, and that has ended.
+        LostError: if the drafter is in a process, and that has ended or has failed.
     """
     if drafter.uses_target:
         raise ValueError("the drafter runs layers of the target, which are busy: it cannot work beside it")

@@ -173,7 +173,7 @@ class Measuring:
         engine = Engine(target, self._decoder.rule, self._policy, drafter, costs=passes, allocator=None, keep=False)
         with engine.session():
             if batch == 1:
-                self._read(engine, context)
+                self._read(engine, drafter, context)
             sequences = self._submitted(engine, context, batch)
             for _ in range(WARM_UP):
                 shape = Shape(max(self.wanted.nodes), max(self.wanted.rows), max(self.wanted.widths))
@@ -198,18 +198,22 @@ class Measuring:
                 engine.cancel(sequence)
             engine.step()
 
-    def _read(self, engine: Engine, context: int) -> None:
+    def _read(self, engine: Engine, drafter: Full, context: int) -> None:
+        """Prompts that do not repeat themselves, so that a drafter that looks texts up has its model draft."""
         for _ in range(min(READS, self.wanted.repetitions)):
-            (reading,) = self._submitted(engine, context, 1)
+            (reading,) = self._submitted(engine, context, 1, context)
+            drafter.reading = None
             self._step(engine, [reading], Shape())
             self._noted.add("read", (context,), reading.prefill_seconds)
+            if drafter.reading is not None:
+                self._noted.add("catch_up", (drafter.reading.tokens,), drafter.reading.seconds)
             engine.cancel(reading)
             engine.step()
 
-    def _submitted(self, engine: Engine, context: int, batch: int) -> list[Sequence]:
+    def _submitted(self, engine: Engine, context: int, batch: int, period: int = PERIOD) -> list[Sequence]:
         sequences = []
         for _ in range(batch):
-            piece = self._rng.integers(0, self._decoder.target.vocab_size, min(PERIOD, context))
+            piece = self._rng.integers(0, self._decoder.target.vocab_size, min(period, context))
             sequences.append(engine.submit(Request(np.resize(piece, context), self.wanted.tokens)))
         return sequences
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
 from talon_core.costs import Costs
 from talon_core.errors import written
 from talon_core.profiles.grid import Error, Fit, Points, error
@@ -25,6 +25,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "commit": ("tokens",),
     "tell": ("tokens",),
     "read": ("tokens",),
+    "catch_up": ("tokens",),
 }
 """The tables of a profile, and what their points are by; see `Costs`. Nodes of `verify` are those of each tree."""
 
@@ -105,7 +106,9 @@ class Profile(Costs):
         accept_table: of the rule's walk.
         commit_table: of keeping what was emitted.
         tell_table: of the drafter's learning of it.
-        read_table: of reading prompts.
+        read_table: of reading prompts, by the target and by a drafter that reads them at once.
+        catch_up_table: of the drafter's reading of what it was told of before it was asked; none in profiles that were
+            made when it was a part of `read_table`.
     """
 
     name: str
@@ -120,6 +123,7 @@ class Profile(Costs):
     commit_table: Table = attrs.field(factory=lambda: Table("commit"))
     tell_table: Table = attrs.field(factory=lambda: Table("tell"))
     read_table: Table = attrs.field(factory=lambda: Table("read"))
+    catch_up_table: Table = attrs.field(factory=lambda: Table("catch_up"))
 
     @property
     def fixed(self) -> bool:
@@ -158,6 +162,9 @@ class Profile(Costs):
 
     def read(self, tokens: int) -> float | None:
         return self.read_table.at(tokens)
+
+    def catch_up(self, tokens: int) -> float | None:
+        return self.catch_up_table.at(tokens)
 
     def differences(self, machine: Mapping[str, Any], weights: str | None = None, drafter: str | None = None) -> str:
         """In what another machine, model or drafter is not the profile's, as the end of a sentence; empty if none is.

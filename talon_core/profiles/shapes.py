@@ -10,7 +10,7 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
-from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
+from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import IntArray, TokenTree
 
@@ -97,6 +97,7 @@ class Full(Drafter):
 
     Attributes:
         layers: rows, width and seconds of what the drafter itself took for each layer.
+        reading: what it has read last before it could draft; None where it has read nothing.
     """
 
     def __init__(self, inner: Drafter, vocab_size: int) -> None:
@@ -104,6 +105,7 @@ class Full(Drafter):
         self._order = np.random.default_rng(0).permutation(vocab_size).tolist()
         self.max_depth = None if inner.max_depth is None else max(inner.max_depth, LAYERS + 1)
         self.layers: list[tuple[int, int, float]] = []
+        self.reading: Reading | None = None
 
     def session(self) -> AbstractContextManager[object]:
         return self._inner.session()
@@ -121,8 +123,10 @@ class Full(Drafter):
         started = perf_counter()
         proposed = self._asked(frontiers)
         rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
-        read = proposed.reading.seconds if proposed.reading is not None else 0.0
-        self.layers.append((rows, width, perf_counter() - started - read))
+        seconds = perf_counter() - started
+        if proposed.reading is not None:
+            self.reading, seconds = proposed.reading, seconds - proposed.reading.seconds
+        self.layers.append((rows, width, seconds))
         filled = [self._filled(one, own) for one, own in zip(frontiers, proposed.candidates, strict=True)]
         return attrs.evolve(proposed, candidates=filled)
 

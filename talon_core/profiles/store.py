@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from talon_core.kept import Kept
+from talon_core.basics.kept import Kept
 from talon_core.profiles.profile import Profile
 
 COMPUTED = Path(__file__).parent / "computed"

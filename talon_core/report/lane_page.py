@@ -1,11 +1,11 @@
 """A timeline as a file: one HTML page, or a picture."""
 
 from talon_core.bench.sheets import Sheet
-from talon_core.report.lane_drawing import bands
 from talon_core.report.lane_plot import plotted
 from talon_core.report.lanes import CAPTION, HEADS, MOST_ROUNDS, Timeline
 from talon_core.report.page import rendered
 from talon_core.report.plotting import as_file, check_matplotlib, styled
+from talon_core.report.svg_lanes import bands
 
 FORMS = ("html", "png", "svg")
 """What a timeline can be written as."""

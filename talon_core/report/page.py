@@ -4,7 +4,7 @@ from importlib.resources import files
 from typing import Any
 
 import talon_core
-from talon_core.report import drawings
+from talon_core.report import svg_figures
 from talon_core.report.colours import SCHEMES, number_of
 from talon_core.report.figures import Extreme, Report, Walks
 from talon_core.report.sections import sections
@@ -20,7 +20,7 @@ def page_of(report: Report) -> str:
         sections=[*sections(report)],
         walks=_walks(report, report.walks) if report.walks is not None and _walked(report.walks) else None,
         extremes=report.walks.prompts if report.walks is not None else [],
-        key=drawings.key,
+        key=svg_figures.key,
     )
 
 
@@ -47,7 +47,7 @@ def rendered(name: str, **values: Any) -> str:
         schemes=SCHEMES,
         style=Markup(read("page.css")),
         script=Markup(read("page.js")),
-        swatch=drawings.swatch,
+        swatch=svg_figures.swatch,
         number_of=number_of,
         version=talon_core.__version__,
         **values,

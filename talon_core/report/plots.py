@@ -6,11 +6,11 @@ from typing import Any
 from talon_core.bench.methods import PLAIN
 from talon_core.report import figures as of
 from talon_core.report.colours import LIGHT, number_of, shape_of
-from talon_core.report.drawings import DEEPEST, FEW, rows_of
 from talon_core.report.figures import ALL, Estimate, Report
 from talon_core.report.lane_plot import draw_band
 from talon_core.report.plotting import as_file, bar, check_matplotlib, new_figure, plain, styled
 from talon_core.report.svg import shortened, ticks
+from talon_core.report.svg_figures import DEEPEST, FEW, rows_of
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^", "cross": "P"}
 LONG = 44

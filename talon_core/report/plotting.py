@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from talon_core.extras import library
+from talon_core.basics.extras import library
 from talon_core.report.colours import LIGHT
 from talon_core.report.svg import NO_TEXT
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.bench.schedule import Plan

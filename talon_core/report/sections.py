@@ -7,8 +7,8 @@ import attrs
 from talon_core.bench.bootstrap import Interval
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.sheets import Sheet
-from talon_core.report import drawings, lane_drawing
 from talon_core.report import figures as of
+from talon_core.report import svg_figures, svg_lanes
 from talon_core.report.figures import ALL, Estimate, Report, Shown
 from talon_core.report.lanes import CAPTION, HEADS, LANED
 from talon_core.report.timing import OF_TEXTS
@@ -16,7 +16,7 @@ from talon_core.rounds import PARTS
 
 
 @attrs.frozen
-class Drawing:
+class Picture:
     """A picture of a section.
 
     Attributes:
@@ -39,7 +39,7 @@ class Section:
         title: the heading.
         lead: what is seen, in plain words.
         caption: how to read it.
-        drawings: one, or several small ones.
+        pictures: one, or several small ones.
         tables: the same as numbers.
         key: methods whose marks are explained below the pictures.
         parts: names of parts of the time, where these are to be explained.
@@ -50,7 +50,7 @@ class Section:
     title: str
     lead: str
     caption: str = ""
-    drawings: Sequence[Drawing] = ()
+    pictures: Sequence[Picture] = ()
     tables: Sequence[Sheet] = ()
     key: Sequence[Shown] = ()
     parts: Sequence[str] = ()
@@ -82,12 +82,12 @@ def sections(report: Report) -> Iterator[Section]:
 def _speed(report: Report, section: Section) -> Section:
     to = "plain decoding" if report.baseline == PLAIN else report.shown(report.baseline).label
     said = f"tokens per second, to those of {to}"
-    svg = drawings.estimates(report, report.speed, "x", f"Dot plot: {said}, by set and method")
+    svg = svg_figures.estimates(report, report.speed, "x", f"Dot plot: {said}, by set and method")
     return attrs.evolve(
         section,
         caption=f"Each mark is the median over prompts of {said}, prompt by prompt; the line through it is the 95 % "
         "interval of the bootstrap over prompts. Right of the upright line a method is faster.",
-        drawings=[Drawing(svg)],
+        pictures=[Picture(svg)],
         tables=[
             _estimated(report, "Speed ratios", report.speed, "x"),
             _estimated(report, "Tokens per second", report.tokens_per_second, ""),
@@ -96,12 +96,12 @@ def _speed(report: Report, section: Section) -> Section:
 
 
 def _mat(report: Report, section: Section) -> Section:
-    svg = drawings.estimates(report, report.mat, "", "Dot plot: new tokens per target pass, by set and method")
+    svg = svg_figures.estimates(report, report.mat, "", "Dot plot: new tokens per target pass, by set and method")
     return attrs.evolve(
         section,
         caption="All new tokens by all passes of the target (MAT, tau), the bonus token of each pass counted, with the "
         "95 % interval of the bootstrap over prompts. Plain decoding has 1.",
-        drawings=[Drawing(svg)],
+        pictures=[Picture(svg)],
         tables=[_estimated(report, "Tokens per target pass", report.mat, "")],
     )
 
@@ -136,7 +136,7 @@ def _depths(report: Report, section: Section) -> Section:
         caption="Of the rounds whose last accepted node had children, the share in which one of them was accepted. "
         "Hollow marks are of fewer than ten rounds. A policy that goes deep only where the drafter is sure has chosen "
         "its rounds, so look at the counts as well.",
-        drawings=[Drawing(drawings.depths(report))],
+        pictures=[Picture(svg_figures.depths(report))],
         tables=[Sheet("Acceptance by depth, in rounds", heads, rows)],
         key=_keys(report, report.depths),
     )
@@ -158,8 +158,8 @@ def _ranks(report: Report, section: Section) -> Section:
         caption="Children of a node in the order of the drafter's probability: how often the first, the second and so "
         "on was the accepted one, of the times that the last accepted node had one. Figures in italics are of fewer "
         "than ten times.",
-        drawings=[
-            Drawing(drawings.ranks(report.shown(method), found), report.shown(method).label, report.shown(method))
+        pictures=[
+            Picture(svg_figures.ranks(report.shown(method), found), report.shown(method).label, report.shown(method))
             for method, found in report.ranks.items()
         ],
         tables=[
@@ -169,11 +169,11 @@ def _ranks(report: Report, section: Section) -> Section:
 
 
 def _shapes(report: Report, section: Section) -> Section:
-    rows = drawings.rows_of(report.shapes)
-    deepest = min(drawings.DEEPEST, max(len(shape.widths) for shape in report.shapes))
+    rows = svg_figures.rows_of(report.shapes)
+    deepest = min(svg_figures.DEEPEST, max(len(shape.widths) for shape in report.shapes))
     found = [
-        Drawing(
-            drawings.tree_shapes(shape, report.shown(shape.method), rows, deepest, len(report.groups)),
+        Picture(
+            svg_figures.tree_shapes(shape, report.shown(shape.method), rows, deepest, len(report.groups)),
             f"{shape.set}: {shape.nodes:.1f} nodes",
             report.shown(shape.method),
         )
@@ -194,7 +194,7 @@ def _shapes(report: Report, section: Section) -> Section:
         section,
         caption="Across: depth. Upwards: nodes at that depth. The stronger a field, the more rounds had a tree like "
         "that; a column that is pale altogether is reached seldom.",
-        drawings=found,
+        pictures=found,
         tables=[Sheet("Tree shapes", heads, told, names=2)],
     )
 
@@ -209,7 +209,7 @@ def _time(report: Report, section: Section) -> Section:
         caption="All the time of all prompts by all new tokens. Draft: the drafter. Policy: the policy, and the checks "
         "of its answers. Verify: passes of the target. Accept: the acceptance rule. Commit: caches and bookkeeping. "
         "Prefill: the reading of the prompt. Other: the loop itself.",
-        drawings=[Drawing(drawings.time_per_token(report))],
+        pictures=[Picture(svg_figures.time_per_token(report))],
         tables=[Sheet("Milliseconds for a token", ["method", *OF_TEXTS, "all"], rows)],
         parts=OF_TEXTS,
     )
@@ -227,7 +227,7 @@ def _timeline(report: Report, section: Section) -> Section:
         section,
         caption="Of each method the round whose parts took nearest to the medians over all its rounds. Each layer of "
         "the draft is a pass of the drafter; behind the target's pass the drafter reads what was accepted.",
-        drawings=[Drawing(drawings.timeline(report))],
+        pictures=[Picture(svg_figures.timeline(report))],
         tables=[Sheet("Medians over rounds, milliseconds", ["method", *PARTS, "round", "rounds"], rows)],
         parts=PARTS,
     )
@@ -238,13 +238,13 @@ def _lanes(report: Report, section: Section) -> Section:
     for method, timeline in report.lanes.items():
         shown = report.shown(method)
         label = f"Timeline of {len(timeline.turns)} rounds of {shown.label}, in lanes: {', '.join(timeline.lanes)}"
-        found.append((timeline, Drawing(lane_drawing.bands(timeline, label), shown.label, shown)))
+        found.append((timeline, Picture(svg_lanes.bands(timeline, label), shown.label, shown)))
     rows = [[report.shown(method).label, *row] for method, timeline in report.lanes.items() for row in timeline.rows()]
     parts = {part for timeline, _ in found for part in timeline.parts}
     return attrs.evolve(
         section,
         caption=CAPTION,
-        drawings=[drawing for _, drawing in found],
+        pictures=[picture for _, picture in found],
         tables=[Sheet("Rounds, in milliseconds", ["method", *HEADS], rows)],
         parts=[part for part in LANED if part in parts],
     )
@@ -285,7 +285,7 @@ def _efficiency(report: Report, section: Section) -> Section:
         "that draft while the target verifies are left out: what they prepare takes passes that are not counted."
         + contours
         + over,
-        drawings=[Drawing(drawings.efficiency(report, found, report.oracle))],
+        pictures=[Picture(svg_figures.efficiency(report, found, report.oracle))],
         tables=tables,
         key=_keys(report, {point.method for point in found.points}),
     )
@@ -307,7 +307,7 @@ def _oracle(report: Report, section: Section) -> Section:
         "the text. By the laws: with the nodes that the drafter takes to be the likeliest. What a method lacks of the "
         "lower line is its policy's; what lies between the lines is the drafter's. Marks: methods at the mean number "
         f"of nodes.{whose}",
-        drawings=[Drawing(drawings.oracle_by_nodes(report, oracle, points))],
+        pictures=[Picture(svg_figures.oracle_by_nodes(report, oracle, points))],
         tables=[Sheet("The best trees", ["nodes", "in hindsight", "by the laws"], rows)],
         key=_keys(report, points),
     )

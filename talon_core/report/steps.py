@@ -12,7 +12,7 @@ from talon_core.bench.prompts import read_sets
 from talon_core.bench.results import Results
 from talon_core.bench.rounds import KeptRounds
 from talon_core.bench.schedule import Unit
-from talon_core.render import percent, what_came_of
+from talon_core.pictures.render import percent, what_came_of
 from talon_core.report.figures import Extreme, Step, Walk, Walks
 from talon_core.report.texts import Texts
 from talon_core.rounds import PARTS, Round

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from talon_core.render import visible
+from talon_core.pictures.render import visible
 
 
 class Texts:

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.paths import about, utf8
+from talon_core.basics.paths import about, utf8
 
 PATTERNS = ("*.txt", "*.md", "*.jsonl")
 """Which files of a folder are read, where nothing else is said."""

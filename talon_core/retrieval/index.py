@@ -15,8 +15,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core import records
-from talon_core.paths import small_text
+from talon_core.basics import records
+from talon_core.basics.paths import small_text
 from talon_core.retrieval.suffix_array import COMPARED, MOST
 from talon_core.tree import IntArray
 

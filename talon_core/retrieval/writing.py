@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from talon_core.paths import about, alone, write_whole
+from talon_core.basics.paths import about, alone, write_whole
 from talon_core.retrieval.corpus import Piece, Report
 from talon_core.retrieval.index import MANIFEST, SUFFIXES, TOKENS, IndexedVocabulary, IndexManifest, TokenIndex
 from talon_core.retrieval.suffix_array import COMPARED, MOST, suffix_array

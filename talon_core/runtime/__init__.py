@@ -16,7 +16,7 @@ What a drafter's author needs of it can be imported from here by name; each is i
 
 from typing import TYPE_CHECKING
 
-from talon_core.lazy import import_on_use
+from talon_core.basics.lazy import import_on_use
 
 if TYPE_CHECKING:
     from talon_core.runtime.best import Best, Vocabulary, best_by, few_widths, last_rows, rows_at

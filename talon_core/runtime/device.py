@@ -19,7 +19,7 @@ from talon_core.runtime.pages import PADDING, PAGE_ROWS, PagedCache
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Walks
 from talon_core.runtime.recordings import Recordings
-from talon_core.runtime.transfers import fetched, sent
+from talon_core.runtime.transfers import Outbox, fetched, sent
 from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray
 
@@ -94,42 +94,47 @@ class _DevicePass:
 
 
 class _Memory:
-    """All numbers of a pass, in one piece of memory here and one on the device."""
+    """All numbers of a pass, in one piece of memory here and one on the device.
 
-    def __init__(self, shape: PackedShape, width: int, fill: Mapping[str, int], device: torch.device) -> None:
+    Args:
+        shape: of the layout.
+        width: pages of each sequence.
+        fill: by the name of further numbers what is padding.
+        outbox: makes what sends so many numbers.
+    """
+
+    def __init__(
+        self, shape: PackedShape, width: int, fill: Mapping[str, int], outbox: Callable[[int], Outbox]
+    ) -> None:
         self.shape = shape
         self._fill = {"ids": 0, "positions": 0, "pages": PADDING, "rows": 0, **fill}
         self._width = width
-        pinned = device.type == "cuda"
-        size = shape.size + shape.batch * width + len(self._fill) * shape.queries
-        self._here = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
-        self._there = torch.zeros(size, dtype=torch.int32, device=device)
-        self._sent = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]  # nor here
-        numbers: NDArray[np.int32] = self._here.numpy()
+        self._outbox = outbox(shape.size + shape.batch * width + len(self._fill) * shape.queries)
+        numbers, there = self._outbox.numbers, self._outbox.there
         self._layout = numbers[: shape.size]
         self._table, parts = self._split(numbers)
         self._parts = dict(zip(self._fill, parts, strict=True))
-        table, parts = self._split(self._there)
+        table, parts = self._split(there)
         more = dict(zip(self._fill, parts, strict=True))
         ids, positions, self.pages, self.rows = (more.pop(name) for name in ("ids", "positions", "pages", "rows"))
-        self.on_device = _DevicePass(ids, positions, shape.views(self._there[: shape.size]), table, more)
+        self.on_device = _DevicePass(ids, positions, shape.views(there[: shape.size]), table, more)
 
     def _split(self, numbers: Any) -> tuple[Any, list[Any]]:
         end = self.shape.size + self.shape.batch * self._width
         table = numbers[self.shape.size : end].reshape(self.shape.batch, self._width)
         return table, list(numbers[end:].reshape(-1, self.shape.queries))
 
-    def clear(self) -> None:
-        """A pass over nothing."""
-        self._layout[:] = 0
+    def send_nothing(self) -> None:
+        """Let it be a pass over nothing, at first."""
         self._table[:] = PADDING
         for name, part in self._parts.items():
             part[:] = self._fill[name]
+        self._outbox.send()
 
-    def write(
+    def send(
         self, inputs: PassInputs, layout: TreeLayout, table: NDArray[np.int32], more: Mapping[str, IntArray]
     ) -> None:
-        """A pass over these inputs.
+        """Let it be a pass over these inputs.
 
         Args:
             inputs: what is to be run.
@@ -137,6 +142,7 @@ class _Memory:
             table: their pages, shape `(sequences, width)`.
             more: further numbers.
         """
+        self._outbox.wait()
         self.shape.write(layout, self._layout)
         self._table[: len(table)] = table
         parts = {"ids": inputs.ids, "positions": inputs.positions, **more}
@@ -144,16 +150,7 @@ class _Memory:
             count = len(parts[name])
             part[:count] = parts[name]
             part[count:] = self._fill[name]
-
-    def send(self) -> None:
-        self._there.copy_(self._here, non_blocking=True)
-        if self._sent is not None:
-            self._sent.record()
-
-    def wait(self) -> None:
-        """Until the memory here may be written to again."""
-        if self._sent is not None:
-            self._sent.synchronize()
+        self._outbox.send()
 
 
 class DeviceExecutor(Executor):
@@ -163,15 +160,23 @@ class DeviceExecutor(Executor):
         attention: needs nothing from the host.
         device: where the network is.
         recorder: records passes, each shape once; None runs them as they are.
+        outbox: makes what sends so many numbers to the device.
     """
 
     can_walk = True
     can_draw = True
 
-    def __init__(self, attention: DeviceBackend, device: torch.device, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        attention: DeviceBackend,
+        device: torch.device,
+        recorder: Recorder | None = None,
+        outbox: Callable[[int, torch.device], Outbox] = Outbox,
+    ) -> None:
         super().__init__(attention, device, PagedCache(partial(_spare_bytes, device)))
         self.cache: PagedCache
         self._backend = attention
+        self._outbox = outbox
         self._recordings = Recordings(recorder)
         self._reallocations = self.cache.reallocations
         self._batch = BatchRoom()
@@ -331,17 +336,14 @@ class DeviceExecutor(Executor):
         found = self._recordings.find(key)
         if found is None:
             fill = {name: numbers.padding for name, numbers in more.items()}
-            memory = _Memory(shape, width, fill, self.device)
-            memory.clear()
-            memory.send()
+            memory = _Memory(shape, width, fill, lambda size: self._outbox(size, self.device))
+            memory.send_nothing()
             found = self._recordings.record(key, memory, lambda: self._work(memory, work), on_cache=True)
         _, rows = self.cache.next_rows(inputs.counts)
         which = np.repeat(np.arange(len(taking)), [inputs.counts[slot] for slot in taking])
         places = {"pages": table[which, rows // PAGE_ROWS], "rows": rows % PAGE_ROWS}
         memory = found.inputs
-        memory.wait()
-        memory.write(inputs, layout, table, {**places, **{name: one.values for name, one in more.items()}})
-        memory.send()
+        memory.send(inputs, layout, table, {**places, **{name: one.values for name, one in more.items()}})
         if found.repeat is None:
             out: T = self._work(memory, work)
         else:

@@ -4,6 +4,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -126,11 +127,14 @@ class _Captures:
     Attributes:
         beside: how many threads use the device beside the one that decodes.
         failure: why a capture broke off; None while none has.
+        turn: held by the thread that warms up or captures. A capture begins by waiting for the whole device, which CUDA
+            forbids while another one goes on.
     """
 
     def __init__(self) -> None:
         self.beside = 0
         self.failure: str | None = None
+        self.turn = RLock()
 
 
 _CAPTURES = _Captures()
@@ -153,8 +157,9 @@ def used_beside() -> Iterator[None]:
 class CudaGraphs(Recorder):
     """CUDA graphs, which share one pool of memory: what one of them returns may be lost when another is repeated.
 
-    Once a capture has broken off, nothing is captured any more in this process: the allocators of some versions of
-    PyTorch take it for one that goes on, and then give no memory back, or fail.
+    Threads of a process capture one after another. Once a capture has broken off, nothing is captured any more in this
+    process: the allocators of some versions of PyTorch take it for one that goes on, and then give no memory back, or
+    fail.
     """
 
     def __init__(self) -> None:
@@ -162,6 +167,10 @@ class CudaGraphs(Recorder):
         self._last: Any = None  # keeps the pool alive where all other graphs are given up
 
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        with _CAPTURES.turn:
+            return self._record(function)
+
+    def _record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
         if _CAPTURES.failure is not None:
             raise RuntimeError(f"nothing is captured after a capture of this process broke off ({_CAPTURES.failure})")
         if self._stream is None:

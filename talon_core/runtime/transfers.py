@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,3 +26,42 @@ def fetched(found: Tensor) -> Tensor:
     if found.is_cuda:
         torch.cuda.current_stream(found.device).synchronize()
     return here
+
+
+class Outbox:
+    """Numbers that are sent to a device again and again, each time without waiting for the copy.
+
+    The device copies when it comes to that. So before they are written anew, `wait`.
+
+    Args:
+        size: how many.
+        device: where to.
+        event: notes when a copy is made; None makes one where copies are not waited for.
+
+    Attributes:
+        numbers: shape `(size,)`, int32, zero at first.
+        there: the tensor on the device.
+    """
+
+    def __init__(self, size: int, device: torch.device, event: Any = None) -> None:
+        on_cuda = device.type == "cuda"
+        self._here = torch.zeros(size, dtype=torch.int32, pin_memory=on_cuda)
+        if on_cuda and event is None:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
+        self._copied = event
+        self.numbers: NDArray[np.int32] = self._here.numpy()
+        self.there = torch.zeros(size, dtype=torch.int32, device=device)
+
+    def wait(self) -> None:
+        """Until the numbers may be written to again."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def send(self) -> None:
+        """Copy the numbers to the device; what is launched next reads the copy."""
+        self._copy()
+        if self._copied is not None:
+            self._copied.record()
+
+    def _copy(self) -> None:
+        self.there.copy_(self._here, non_blocking=True)

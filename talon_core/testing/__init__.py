@@ -1,12 +1,11 @@
 """Checks that a plugin's author runs on what he wrote, and Hypothesis strategies to write more of them.
 
-Needs the extra `talon-core[testing]`; of `talon_core` only `talon certify` imports it, when it runs. Names are imported
-when they are first used.
+Needs the extra `talon-core[testing]`, so nothing else in `talon_core` imports it. Names are imported when first used.
 """
 
 from typing import TYPE_CHECKING
 
-from talon_core.lazy import import_on_use
+from talon_core.basics.lazy import import_on_use
 
 if TYPE_CHECKING:
     from talon_core.certify.certificate import Certificate, CertificationError

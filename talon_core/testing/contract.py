@@ -203,7 +203,8 @@ def _check_claims(policy: TreePolicy) -> None:
     )
     for which in ("budget", "draft_budget"):
         checked_budget(policy, which)
-    _begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=1.0))
+    for temperature in (0.0, 1.0):
+        _begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=temperature))
 
 
 def _check_sequence(

@@ -15,9 +15,9 @@ from talon_core.errors import PluginError, blaming_bugs, is_whole, naming, writt
 from talon_core.target import Target
 from talon_core.testing.claims import check_listed, is_name, require
 from talon_core.testing.drafter_answers import difference
+from talon_core.testing.drafter_driver import Driver
 from talon_core.testing.drafter_events import Player, Subject, Tokens
 from talon_core.testing.drafter_faults import Reference, fault
-from talon_core.testing.drafter_schedules import Schedule
 from talon_core.testing.drafter_steps import History, steps
 
 SLOTS = 3
@@ -178,18 +178,18 @@ def _check(subject: Subject, make: Callable[[], Drafter], history: History) -> N
     drafter = make()
     depth = checked_depth(subject.named, drafter)
     with Player(subject, drafter) as player:
-        schedule = Schedule(subject, player, depth)
-        schedule.run(history)
+        driver = Driver(subject, player, depth)
+        driver.run(history)
     with Player(subject, make()) as player:
         reference = Reference(subject, player)
-        longest_first = sorted(schedule.asked, key=lambda one: -len(one.path))
+        longest_first = sorted(driver.asked, key=lambda one: -len(one.path))
         for asked in longest_first:
             reference.answer(asked.text, asked.path, asked.room)
         found = None
-        for asked in schedule.asked:
+        for asked in driver.asked:
             wrong = difference(asked.row, reference.answer(asked.text, asked.path, asked.room), subject.tolerance)
             if wrong is not None:
                 found = asked, wrong
                 break
     if found is not None:
-        raise AssertionError(fault(subject, make, schedule.events, *found))
+        raise AssertionError(fault(subject, make, driver.events, *found))

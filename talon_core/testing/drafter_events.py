@@ -11,7 +11,7 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume
 from talon_core.engine.in_session import Sessions
-from talon_core.engine.inquiries import inquired
+from talon_core.engine.inquiries import inquired, most_added
 from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
 from talon_core.target import Target
@@ -272,7 +272,8 @@ class Player:
         """Let a drafter ask beside a tree, and give it no answers, without which nothing may change for it."""
         if isinstance(self._drafter, Inquirer):
             deepest = self.rooms[slot] - len(self.texts[slot]) - 1
-            inquired(self._drafter, self._subject.named, slot, tree, deepest, self._target.vocab_size)
+            asking = self._drafter, self._subject.named, most_added(self._drafter, self._subject.named)
+            inquired(*asking, slot, tree, deepest, self._target.vocab_size)
 
     def _commit(self, event: Commit) -> None:
         trees = {slot: _chain([self.texts[slot][-1], *own[:-1]]) for slot, own in event.tokens.items()}

@@ -8,6 +8,7 @@ import numpy as np
 from talon_core.drafter import Drafter, Frontier
 from talon_core.errors import naming, written
 from talon_core.testing.drafter_answers import Row, difference
+from talon_core.testing.drafter_driver import Asked
 from talon_core.testing.drafter_events import (
     Ask,
     Close,
@@ -22,7 +23,6 @@ from talon_core.testing.drafter_events import (
     only,
     without,
 )
-from talon_core.testing.drafter_schedules import Asked
 from talon_core.testing.drafter_steps import WIDEST
 from talon_core.tree import TokenTree
 

@@ -72,13 +72,39 @@ class History(tuple[Step, ...]):
         printer.text(f"<{len(self)} steps>")
 
 
-_NUMBERS = st.integers(0, 60)
-_LAYERS = st.builds(
-    Layer,
-    width=st.sampled_from([3, 1, 2, 5, WIDEST]),
-    nodes=st.just(()) | st.lists(_NUMBERS, min_size=1, max_size=2).map(tuple),
-    children=st.lists(_NUMBERS, min_size=1, max_size=3).map(tuple),
-)
+_WIDTHS = (3, 1, 2, 5, WIDEST)
+_MOVES = (*["go"] * 8, "wait", "close", "anew")
+_COUNTS = (60, 1, 2, 5)
+
+
+def _layer(drawn: bytes) -> Layer:
+    """A layer by eight bytes, each of which decides one thing: to draw them at once takes less time."""
+    width, some, few, *numbers = drawn
+    return Layer(
+        width=_WIDTHS[width % len(_WIDTHS)],
+        nodes=tuple(numbers[: max(some % 4 - 1, 0)]),  # none of them in half of the layers
+        children=tuple(numbers[2 : 3 + few % 3]),
+    )
+
+
+def _turn(drawn: bytes, slots: int, prompt: Tokens, layers: tuple[Layer, ...], behind: Tokens) -> Turn:
+    """A turn by seven bytes, as a layer, and what is longer."""
+    move, source, length, count, accepted, last, ends = drawn
+    return Turn(
+        move=_MOVES[move % len(_MOVES)],
+        prompt=prompt,
+        source=None if source % 2 else source // 2 % slots,
+        length=length,
+        count=_COUNTS[count % len(_COUNTS)],
+        layers=layers,
+        accepted=accepted,
+        behind=behind,
+        last=-1 if last % 8 == 0 else last // 4,
+        ends=ends % 8 == 0,
+    )
+
+
+_LAYERS = st.lists(st.binary(min_size=8, max_size=8).map(_layer), max_size=5).map(tuple)
 
 
 def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStrategy[History]:
@@ -89,24 +115,16 @@ def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStra
         vocab_size: the target's.
         slots: how many.
     """
-    # few of them, so that texts repeat themselves
-    some = st.sampled_from([*dict.fromkeys(int(token) for token in np.linspace(0, vocab_size - 1, 4))])
-    prompts = st.lists(some, min_size=1, max_size=14).map(tuple)
+    few = [*dict.fromkeys(int(token) for token in np.linspace(0, vocab_size - 1, 4))]  # so that texts repeat themselves
+
+    def tokens(drawn: bytes) -> Tokens:
+        return tuple(few[number % len(few)] for number in drawn)
+
+    prompts = st.binary(min_size=1, max_size=14).map(tokens)
     if texts:
         whole = st.sampled_from([*texts])
-        prompts = whole | st.tuples(whole, _NUMBERS).map(lambda both: both[0][: 1 + both[1] % len(both[0])])
-    turn = st.builds(
-        Turn,
-        move=st.sampled_from(["go"] * 8 + ["wait", "close", "anew"]),
-        prompt=prompts,
-        source=st.none() | st.integers(0, slots - 1),
-        length=_NUMBERS,
-        count=st.sampled_from([60, 1, 2, 5]),
-        layers=st.lists(_LAYERS, max_size=5).map(tuple),
-        accepted=_NUMBERS,
-        behind=st.just(()) | st.lists(some, max_size=2).map(tuple),
-        last=st.integers(-1, 60),
-        ends=st.sampled_from([False] * 7 + [True]),
-    )
+        prompts = whole | st.tuples(whole, st.integers(0, 60)).map(lambda both: both[0][: 1 + both[1] % len(both[0])])
+    behind = st.just(()) | st.binary(max_size=2).map(tokens)
+    turn = st.builds(_turn, st.binary(min_size=7, max_size=7), st.just(slots), prompts, _LAYERS, behind)
     step = st.builds(Step, st.tuples(*[turn] * slots), st.booleans())
     return st.lists(step, min_size=3, max_size=7).map(History)

@@ -7,7 +7,7 @@ meanwhile: a graph would read whatever comes to stand there.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet, ref
@@ -16,10 +16,10 @@ import attrs
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_iter, tree_map_only
 
 from talon_core.attention import DeviceBackend, PackedLayout
 from talon_core.runtime.recording import Recorder
+from talon_core.testing.operands import leaves, mapped
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Tape(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._steps: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]] = []
+        self._steps: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], list[Tensor]]] = []
         self._made: dict[int, Tensor] = {}  # by the steps; by identity
         self._given: dict[int, _Given] = {}  # from outside; likewise
         self._every: list[_Given] = []
@@ -75,9 +75,11 @@ class Tape(TorchDispatchMode):
         """Do one step, and write it down as one, whatever it does inside."""
         with _disable_current_modes():
             out = function(*args, **kwargs)
-            args, kwargs = tree_map_only(Tensor, partial(self._kept, function), (tuple(args), kwargs))
-            self._made |= {id(one): one for one in _tensors(out) if not self._known(one)}
-            self._steps.append((function, args, kwargs, tree_map_only(Tensor, partial(self._kept, function), out)))
+            kept = partial(self._kept, function)
+            args, kwargs = mapped(kept, args), mapped(kept, kwargs)
+            results = _tensors(out)
+            self._made |= {id(one): one for one in results if not self._known(one)}
+            self._steps.append((function, args, kwargs, [kept(one) for one in results]))
         return out
 
     def _known(self, tensor: Tensor) -> bool:
@@ -85,9 +87,9 @@ class Tape(TorchDispatchMode):
         known = self._given.get(id(tensor))
         return known is not None and known.one() is tensor
 
-    def _kept(self, step: object, tensor: Tensor) -> Tensor:
-        """A tensor as the tape keeps it: what comes from outside it does not keep alive."""
-        if id(tensor) in self._made:
+    def _kept(self, step: object, tensor: Any) -> Any:
+        """An operand as the tape keeps it: a tensor that comes from outside it does not keep alive."""
+        if not isinstance(tensor, Tensor) or id(tensor) in self._made:
             return tensor
         if not self._known(tensor):
             self._given[id(tensor)] = _Given(ref(tensor), tensor.detach(), step)
@@ -113,10 +115,10 @@ class Tape(TorchDispatchMode):
 
     def repeat(self) -> None:
         """Do all steps again, in the same memory."""
-        for function, args, kwargs, out in self._steps:
-            for old, new in zip(tree_iter(out), tree_iter(function(*args, **kwargs)), strict=True):
+        for function, args, kwargs, results in self._steps:
+            for old, new in zip(results, _tensors(function(*args, **kwargs)), strict=True):
                 # what shares memory with an argument has been written there
-                if isinstance(old, Tensor) and old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+                if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
                     old.copy_(new)
 
 
@@ -167,14 +169,14 @@ class TapeRecorder(Recorder):
             out = function()
         tape.check_kept()
         self.recorded += 1
-        made = _Recorded(self, tape, [*_tensors(out)])
+        made = _Recorded(self, tape, _tensors(out))
         _poison(made.results)  # a graph has computed nothing when it is recorded
         self.alive.add(made)
         return out, made.repeat
 
 
-def _tensors(of: Any) -> Iterator[Tensor]:
-    return (one for one in tree_iter(of) if isinstance(one, Tensor))
+def _tensors(of: Any) -> list[Tensor]:
+    return [one for one in leaves(of) if isinstance(one, Tensor)]
 
 
 def _poison(results: list[Tensor]) -> None:

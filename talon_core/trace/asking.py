@@ -12,12 +12,12 @@ from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier
 from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.offers import Offers
+from talon_core.engine.text_target import TextTarget
 from talon_core.trace.columns import Rows, TextTrace
 from talon_core.trace.folder import Trace
-from talon_core.trace.observed import Notes, Observed, Place
+from talon_core.trace.observed import Notebook, Notes, Observed
 from talon_core.trace.oracle import Along
 from talon_core.trace.superset import Ahead, OnText, Superset
-from talon_core.trace.texts import TextTarget
 
 
 def rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Rows:
@@ -31,7 +31,7 @@ def rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Row
     """
     notes, policy = _superset(trace, depth)
     asked = opened(spec, TextTarget(trace["target"]["vocab_size"]))
-    drafter = Observed(asked, Place(notes), spec, trace["target"]["vocab_size"])
+    drafter = Observed(asked, Notebook(notes), spec, trace["target"]["vocab_size"])
     for root, limits in _positions(spec, drafter, text, trace, policy.ahead):
         notes.begin()
         draft_tree(policy, drafter, root, limits, SeededChoices(0))

@@ -9,6 +9,7 @@ from talon_core.engine.ahead.worker import Stopped, Worker
 from talon_core.rounds import Span
 from talon_core.schedule import Schedule
 from talon_core.trace.machines import Machines
+from talon_core.trace.prices import Untold
 from talon_core.tree import IntArray
 
 
@@ -63,13 +64,14 @@ class Clocked(Drafter):
         late: bool = False,
     ) -> None:
         self.outside = 0
-        self._late, self._untold = late, 0
+        self._late, self._untold = late, Untold(0)
         self._unanswered = unanswered
         depths = [depth for depth in (drafter.max_depth, max_depth) if depth is not None]
         self.max_depth = min(depths) if depths else None
         self._drafter, self._costs, self._clock, self._transfer = drafter, costs, clock, transfer
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._untold = Untold(len(prompt))
         self._drafter.open(slot, prompt, room)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
@@ -77,7 +79,7 @@ class Clocked(Drafter):
         proposed = self._drafter.propose(frontiers)
         self.outside += self._unanswered() - before
         rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
-        self._clock.spend(self.untold())
+        self._clock.spend(self.heard())
         self._clock.spend(self._costs.draft(rows, width))
         self._clock.spend(2 * self._transfer)
         return proposed
@@ -86,14 +88,13 @@ class Clocked(Drafter):
         self._drafter.commit(committed)
         tokens = max(len(one.tokens) for one in committed.values())
         if self._late:
-            self._untold += tokens
+            self._untold.new += tokens
         else:
             self._clock.spend(self._costs.tell(tokens))
 
-    def untold(self) -> float:
-        """Seconds that it takes to hear what it has not heard yet."""
-        tokens, self._untold = self._untold, 0
-        return (self._costs.tell(tokens) or 0.0) if tokens else 0.0
+    def heard(self) -> float:
+        """It hears what it has not heard yet; seconds that this takes."""
+        return self._untold.heard(self._costs)
 
     def close(self, slot: int) -> None:
         self._drafter.close(slot)
@@ -130,7 +131,7 @@ class Beside(Worker):
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         self._preparing = Preparing(self._behind, schedule, jobs, self._clock.now)
         self._at, self._left = self._clock.seconds + self._machines.way, None
-        self._untold = self._asked.untold()
+        self._untold = self._asked.heard()
         self._spans = []
 
     def _begin(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
-from talon_core.paths import small_text, write_whole, write_whole_bytes
+from talon_core.basics import records
+from talon_core.basics.paths import small_text, write_whole, write_whole_bytes
 from talon_core.trace.columns import TextTrace
 
 MANIFEST = "manifest.json"

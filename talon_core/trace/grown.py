@@ -15,7 +15,7 @@ from talon_core.forest import Forest, ForestCandidates, TreesApart
 from talon_core.forest_planner import AskedLayer, Measure
 from talon_core.rounds import Round, Span
 from talon_core.trace.columns import NO_ROW, padding, tokens_of
-from talon_core.trace.prices import behind, priced
+from talon_core.trace.prices import Untold, behind, priced
 from talon_core.trace.several import PADDING, SeveralTexts
 from talon_core.tree import FloatArray, IntArray, read_only
 from talon_core.tree_arrays import ints
@@ -286,14 +286,10 @@ class Grown:
             if trees[tree]:
                 raise fault
 
-    def drafts(self, tree: int) -> bool:
-        """Whether the drafter is asked for a tree."""
-        return any(one.sizes[tree] for one in self.layers)
-
-    def spans(self, tree: int, costs: Costs, context: int, untold: int) -> tuple[Span, ...]:
-        """What the parts of a round with a tree would take; `untold` is that of `priced`."""
+    def spans(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> tuple[Span, ...]:
+        """What the parts of a round with a tree would take; `untold` and `timed` are those of `priced`."""
         layers = [(int(one.sizes[tree]), int(one.widths[tree])) for one in self.layers if one.sizes[tree]]
-        parts = priced(costs, layers, int(self.sizes[tree]), context, int(self.steps[tree]), untold)
+        parts = priced(costs, layers, int(self.sizes[tree]), context, int(self.steps[tree]), untold, timed)
         return tuple(behind(parts, 0.0))
 
     @cached_property

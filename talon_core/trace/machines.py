@@ -74,3 +74,6 @@ class Apart(Costs):
 
     def read(self, tokens: int) -> float | None:
         return self.here.read(tokens)
+
+    def catch_up(self, tokens: int) -> float | None:
+        return self.there.catch_up(tokens)

@@ -96,12 +96,12 @@ class Observing(DrafterSpec):
 
     Attributes:
         spec: the drafter's own.
-        place: where the notes of the text that is recorded are.
+        notebook: where the notes of the text that is recorded are.
     """
 
     name = "observing"
     spec: DrafterSpec
-    place: "Place"
+    notebook: "Notebook"
 
     def features(self, num_layers: int) -> tuple[int, ...]:
         return self.spec.features(num_layers)
@@ -116,11 +116,11 @@ class Observing(DrafterSpec):
                 f"drafter '{self.spec.name}' with these options asks the target beside every tree, and what it offers "
                 "depends on the answers; there are none while a trace is recorded, so it cannot be recorded"
             )
-        return Observed(drafter, self.place, self.spec, target.vocab_size)
+        return Observed(drafter, self.notebook, self.spec, target.vocab_size)
 
 
 @attrs.define(eq=False)
-class Place:
+class Notebook:
     """Where the notes of the text that is recorded are.
 
     Attributes:
@@ -135,15 +135,15 @@ class Observed(Drafter):
 
     Args:
         drafter: it.
-        place: where to.
+        notebook: where to.
         spec: its options, which errors name.
         vocab_size: the target's.
     """
 
-    def __init__(self, drafter: Drafter, place: Place, spec: object, vocab_size: int) -> None:
+    def __init__(self, drafter: Drafter, notebook: Notebook, spec: object, vocab_size: int) -> None:
         self.drafter = drafter
         self.max_depth = drafter.max_depth
-        self._place, self._spec, self._vocab_size = place, spec, vocab_size
+        self._notebook, self._spec, self._vocab_size = notebook, spec, vocab_size
 
     def session(self) -> AbstractContextManager[object]:
         return self.drafter.session()
@@ -162,7 +162,7 @@ class Observed(Drafter):
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         proposed = self.drafter.propose(frontiers)
-        notes = self._place.notes
+        notes = self._notebook.notes
         if notes is not None:
             (frontier,) = frontiers
             checked = checked_proposal(self._spec, proposed, 1)
@@ -182,16 +182,16 @@ class NotesLaws(AcceptanceRule):
     """Goes on by one token, drawn from the target's law, and notes that law at all nodes that were drafted from.
 
     Attributes:
-        place: where the notes are.
+        notebook: where the notes are.
     """
 
     name = "notes-laws"
     exact_for = frozenset({"any"})
     looks_ahead = True
-    place: Place
+    notebook: Notebook
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
-        notes: Any = self.place.notes
+        notes: Any = self.notebook.notes
         if notes is not None:
             notes.laws["target"].extend(laws.at(node) for node in notes.drafted_from)
         return Accepted(np.zeros(1, dtype=np.int64), laws.draw(0, choices))

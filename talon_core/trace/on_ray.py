@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from talon_core.basics.extras import library
 from talon_core.errors import one_line
-from talon_core.extras import library
 from talon_core.trace.processes import Executor, answered, dead, taken
 
 AHEAD = 4

@@ -8,6 +8,7 @@ from itertools import accumulate
 import attrs
 import numpy as np
 
+from talon_core.costs import Costs
 from talon_core.trace.columns import NO_ROW, Rows
 from talon_core.tree import IntArray
 
@@ -23,11 +24,14 @@ class BestTrees:
         by_the_laws: with the nodes that are likeliest by the drafter's own laws: the best for a policy that believes
             them (OPT-Tree, arXiv 2406.17276, has such trees). What a policy lacks of it is the policy's; what it lacks
             of `in_hindsight` is the drafter's.
+        tokens_per_second: by what passes take, with those chains along the text that are fastest together, of any
+            number of nodes; see `Along.fastest`. None where no costs are known.
     """
 
     nodes: int | None
     in_hindsight: float
     by_the_laws: float
+    tokens_per_second: float | None = None
 
 
 @attrs.frozen
@@ -68,6 +72,28 @@ class Along:
             passes += 1
         return passes
 
+    def fastest(self, costs: Costs, prompt: int, layer: float) -> float:
+        """The fewest seconds with chains along the text: no tree policy is faster with this drafter, by these costs.
+
+        Its own time is left out, and so is what the drafter takes to hear of the text.
+
+        Args:
+            costs: what passes take; more of anything takes no less.
+            prompt: tokens of the prompt, whose reading counts.
+            layer: seconds of a layer of the drafter.
+        """
+        longest = max(map(len, self.ranks), default=0)
+        sizes = np.arange(1, longest + 2)
+        drafting = layer * (sizes - 1)
+        beside = drafting + [(costs.accept(size) or 0.0) + (costs.commit(size) or 0.0) for size in sizes.tolist()]
+        left = np.zeros(len(self.ranks) + 1)  # seconds from each position on
+        for position in reversed(range(len(self.ranks))):
+            count = len(self.ranks[position]) + 1
+            passes = costs.verify_each(sizes[:count], prompt + position)
+            ways = beside[:count] + left[position + 1 : position + 1 + count]
+            left[position] = (ways if passes is None else ways + passes).min()
+        return (costs.read(prompt) or 0.0) + float(left[0])
+
     def by_the_laws(self, nodes: float) -> int:
         """Target passes with the likeliest nodes, so many with the root."""
         position = passes = 0
@@ -77,17 +103,19 @@ class Along:
         return passes
 
 
-def best_trees(texts: Sequence[Along], nodes: int | None = None) -> BestTrees:
+def best_trees(texts: Sequence[Along], nodes: int | None = None, seconds: float | None = None) -> BestTrees:
     """The best trees on all texts.
 
     Args:
         texts: what the drafter offered along each.
         nodes: of a tree at most, at least 1; None for any number.
+        seconds: the fewest that all texts take; None where no costs are known.
     """
     most = math.inf if nodes is None else nodes
     new = sum(len(text.ranks) for text in texts)
     passes = [sum(text.in_hindsight(most) for text in texts), sum(text.by_the_laws(most) for text in texts)]
-    return BestTrees(nodes, *(new / count if new else 0.0 for count in passes))
+    in_hindsight, by_the_laws = (new / count if new else 0.0 for count in passes)
+    return BestTrees(nodes, in_hindsight, by_the_laws, new / seconds if seconds else None)
 
 
 def _ranks(rows: Rows, position: int, coming: Sequence[int]) -> tuple[int, ...]:

@@ -2,13 +2,46 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import attrs
+
 from talon_core.costs import Costs
 from talon_core.rounds import Span
+from talon_core.runtime.staging import MANY_PENDING
 from talon_core.trace.columns import TextTrace
 
 
+@attrs.define
+class Untold:
+    """What a drafter has not heard of a text.
+
+    Attributes:
+        prompt: tokens of the prompt, until it is first asked; then 0.
+        new: tokens that were emitted since it was last asked.
+    """
+
+    prompt: int
+    new: int = 0
+
+    def heard(self, costs: Costs) -> float:
+        """The drafter is asked; seconds that it takes to hear of it all.
+
+        It reads the prompt, and what are many tokens, but the last one; of few it learns with its first layer.
+        """
+        unread = self.prompt + self.new - 1
+        reading = costs.catch_up(unread) if unread and (self.prompt or self.new > MANY_PENDING) else None
+        told = self.new if reading is None else min(self.new, 1)
+        self.prompt = self.new = 0
+        return (reading or 0.0) + ((costs.tell(told) or 0.0) if told else 0.0)
+
+
 def priced(
-    costs: Costs, layers: Sequence[tuple[int, int]], nodes: int, context: int, new: int, untold: int
+    costs: Costs,
+    layers: Sequence[tuple[int, int]],
+    nodes: int,
+    context: int,
+    new: int,
+    untold: Untold,
+    timed: bool = False,
 ) -> dict[str, float]:
     """Seconds of a round's parts by the costs.
 
@@ -18,16 +51,30 @@ def priced(
         nodes: of the tree that was verified.
         context: committed tokens before the round.
         new: that it emitted.
-        untold: tokens that were emitted since the drafter was last asked. It hears of them with the first layer; where
-            there is none, it goes on waiting.
+        untold: before the round. The drafter hears of it where a layer is drafted; what was emitted is added to it.
+        timed: the policy's own time is measured, and not by the costs.
     """
     draft = sum(costs.draft(*size) or 0.0 for size in layers)
-    draft += (costs.tell(untold) or 0.0) if layers and untold else 0.0
-    return {"draft": draft, **priced_target(costs, nodes, context, new)}
+    draft += untold.heard(costs) if layers else 0.0
+    untold.new += new
+    policy = 0.0 if timed else priced_policy(costs, len(layers))
+    return {"draft": draft, **priced_target(costs, nodes, context, new), **({"policy": policy} if policy else {})}
+
+
+def priced_policy(costs: Costs, layers: int) -> float:
+    """Seconds of the policy, and of what else the costs know of a round that is none of its other parts.
+
+    Args:
+        costs: what passes take.
+        layers: that were drafted in it.
+    """
+    parts = Costs.besides(costs, layers > 0) or 0.0  # what `besides` is without more knowledge: the walk and the books
+    more = max((costs.besides(layers > 0) or 0.0) - parts, 0.0)
+    return more + layers * (costs.beside_layer() or 0.0)
 
 
 def priced_target(costs: Costs, nodes: int, context: int, new: int) -> dict[str, float]:
-    """Seconds of a round's parts besides the drafter's, see `priced`."""
+    """Seconds of a round's parts besides the drafter's and the policy's, see `priced`."""
     return {
         "verify": costs.verify(nodes, context) or 0.0,
         "accept": costs.accept(nodes) or 0.0,

@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.waiting import end_with
 from talon_core.errors import PluginError, one_line
-from talon_core.waiting import end_with
 
 Executor = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[tuple[int, Any]]]
 """`executor(work, things)`: do work on things, and give the place of each with what came of it, as they are done.

@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 from torch import nn
 
+from talon_core.basics.paths import alone
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.prompts import PromptSet
 from talon_core.decoding.decoder import Decoder
@@ -17,12 +18,12 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import EXACT_RULE
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_policy import MOST_NODES
-from talon_core.paths import alone
-from talon_core.plugins.parts import Parts
+from talon_core.plugins.parts import Parts, resolve
+from talon_core.plugins.registry import load_registry
 from talon_core.runtime.weights import weights_hash
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
-from talon_core.trace.observed import Notes, NotesLaws, Observing, Place
+from talon_core.trace.observed import Notebook, Notes, NotesLaws, Observing
 from talon_core.trace.oracle import Along
 from talon_core.trace.superset import Ahead, Superset
 from talon_core.tree import IntArray
@@ -126,9 +127,9 @@ class Recorder:
         self._tokenizer = tokenizer
         self._spec, self._written = drafter, spec
         self._frontend = HFFrontend(model, tokenizer)
-        self._plain = decoder_for_model(model, tokenizer, Parts(policy=None))
-        self._ahead, self._place = Ahead(), Place()
+        self._ahead, self._notebook = Ahead(), Notebook()
         self._decoder = None if drafter.reads_texts else self._recording(drafter)
+        self._plain = self._without_drafting()
         self._ids = {(each.name, prompt): self._encoded(each, prompt) for each, prompt in self._prompts()}
 
     def _prompts(self) -> Iterator[tuple[PromptSet, int]]:
@@ -147,9 +148,16 @@ class Recorder:
         wanted = self.wanted
         sizes = wanted.width, wanted.depth, wanted.nodes, wanted.least
         policy = Superset(*sizes, keeps=wanted.laws, ahead=self._ahead)
-        rule: Any = NotesLaws(self._place) if wanted.laws else EXACT_RULE
-        parts = Parts(Observing(drafter, self._place), policy, rule)
+        rule: Any = NotesLaws(self._notebook) if wanted.laws else EXACT_RULE
+        parts = Parts(Observing(drafter, self._notebook), policy, rule)
         return decoder_for_model(self._model, self._tokenizer, parts)
+
+    def _without_drafting(self) -> Decoder:
+        """Decodes the texts; by the target that the drafter was opened for, which took some time to make."""
+        parts = resolve(Parts(policy=None), load_registry())
+        if self._decoder is None:
+            return decoder_for_model(self._model, self._tokenizer, parts)
+        return Decoder(self._decoder.target, parts.rule, None, None, self._frontend)
 
     def manifest(self) -> dict[str, Any]:
         """What the trace says of itself."""
@@ -232,11 +240,11 @@ class Recorder:
         rows = ranks = None
         laws: Mapping[str, Sequence[Any]] = {}
         if self._decoder is not None:
-            notes = self._place.notes = Notes(self.wanted.width, self.wanted.depth, self.wanted.laws)
+            notes = self._notebook.notes = Notes(self.wanted.width, self.wanted.depth, self.wanted.laws)
             try:
                 self._along(self._decoder, request, new, notes)
             finally:
-                self._place.notes = None
+                self._notebook.notes = None
             rows, laws = notes.rows(), notes.laws
             ranks = Along.of(rows, new.tolist()).ranks
         text = TextTrace(

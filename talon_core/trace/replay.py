@@ -14,6 +14,7 @@ from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.checked_policy import begun, tell
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
+from talon_core.engine.text_target import TextTarget
 from talon_core.engine.walking import walked
 from talon_core.errors import is_whole
 from talon_core.laws import Laws, check_node
@@ -23,9 +24,8 @@ from talon_core.rule import AcceptanceRule
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
-from talon_core.trace.prices import behind, priced, priced_target, seconds_of
+from talon_core.trace.prices import Untold, behind, priced, priced_target, seconds_of
 from talon_core.trace.source import Recorded, Source
-from talon_core.trace.texts import TextTarget
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 
@@ -112,7 +112,7 @@ class Totals:
         """On several texts, at least one."""
         by_field = zip(*map(attrs.astuple, totals), strict=True)
         fields: Any = attrs.fields(cls)
-        seconds = dict.fromkeys(("predicted_seconds", "policy_seconds"), _sum_of_known)
+        seconds = dict.fromkeys(("predicted_seconds", "policy_seconds"), sum_of_known)
         others: dict[str, Any] = {"largest_tree": max, **seconds}
         together = {field.name: others.get(field.name, sum) for field in fields}
         return cls(*(together[field.name](values) for field, values in zip(fields, by_field, strict=True)))
@@ -135,7 +135,7 @@ class Totals:
         return self.new_tokens / self.predicted_seconds if self.predicted_seconds else None
 
 
-def _sum_of_known(values: Sequence[float | None]) -> float | None:
+def sum_of_known(values: Sequence[float | None]) -> float | None:
     """None if one of them is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
@@ -147,8 +147,8 @@ class Replay:
     Args:
         trace: the trace.
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
-        timed: add what policies, and drafters of texts, take here and now. Without it, the time of a policy is left out
-            and that of such a drafter is by the costs, so that the same question has the same answer at any time.
+        timed: add what policies, and drafters of texts, take here and now. Without it, both are by the costs, and most
+            know nothing of policies: so the same question has the same answer at any time.
         now: the clock, in seconds.
     """
 
@@ -233,6 +233,7 @@ class Replay:
             costs=self.costs or UnknownCosts(),
             drafter=self.trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
             weight_bits=weight_bits_of(self.trace),
+            unread=text.prompt_tokens - 1,
         )
         return begun(method.policy or RootAlone(), told)
 
@@ -284,7 +285,7 @@ class _Text:
         choices = SeededChoices(int(trace["settings"]["seed"]) + text.prompt)
         self._choices, self._policy_choices = choices, choices.apart(1)
         self.outside = 0
-        self._untold = 0
+        self._untold = Untold(text.prompt_tokens)
         self._policy = replay.begun(method, text)
 
     def replayed(self) -> Replayed:
@@ -345,8 +346,7 @@ class _Text:
             return tuple(own)
         nodes = len(drafted.tree)
         if not (self._source.drafts and timed):
-            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold)
-            self._untold = new if layers.sizes else self._untold + new
+            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold, timed)
         else:
             draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
             predicted = {"draft": draft, **priced_target(costs, nodes, context, new)}

@@ -15,7 +15,7 @@ from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import Along, BestTrees, best_trees
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import in_processes
-from talon_core.trace.replay import Method, Replay, Totals
+from talon_core.trace.replay import Method, Replay, Totals, sum_of_known
 from talon_core.trace.trying import Done, Trying
 
 Text = TypeVar("Text")
@@ -32,7 +32,7 @@ class Tried:
     Attributes:
         method: it.
         totals: what it did.
-        oracle: the best trees of as many nodes as its largest has.
+        oracle: the best trees of as many nodes as its largest has, with its drafter.
     """
 
     method: Method
@@ -65,11 +65,13 @@ class Answer:
                 "method": one.method.name,
                 "mean_accepted_tokens": one.totals.mean_accepted_tokens,
                 **_totals(one.totals),
-                "oracle": attrs.asdict(one.oracle),
+                "oracle": {name: value for name, value in attrs.asdict(one.oracle).items() if value is not None},
             }
             for one in self.tried
         ]
         hindsight = {"mean_accepted_tokens": self.oracle.in_hindsight}
+        if self.oracle.tokens_per_second is not None:
+            hindsight["tokens_per_second"] = self.oracle.tokens_per_second
         counts = {"texts": self.texts, "missing": self.missing}
         return {"methods": methods, "oracle": hindsight, **counts, "seconds": self.seconds}
 
@@ -118,23 +120,43 @@ def replayed(
     workers = min(jobs or usable_cores(), len(texts))
     shards = dealt(texts, workers)
     timed = texts if time_all else to_be_timed(texts)
-    found: dict[tuple[str, int], list[tuple[Totals, Along]]] = {}
+    found: dict[tuple[str, int], list[tuple[Totals, Along, float | None]]] = {}
 
-    def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along]]]:
-        return tried_on(replay, methods, shard, timed)
+    def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along, float | None]]]:
+        tried = tried_on(replay, methods, shard, timed)
+        return [_with_fastest(replay, methods, *each) for each in zip(shard, tried, strict=True)]
 
     for place, own in in_processes(workers)(work, shards):
         found |= zip(shards[place], own, strict=True)
         report(len(found), len(texts))
     of_texts = [found[text] for text in texts]
-    tried, along = [], {}
+    tried, offers = [], {}
     for method, each in zip(methods, zip(*of_texts, strict=True), strict=True):
-        totals = Totals.all_of(with_own_time([own for own, _ in each]))
-        along[method.name] = [offers for _, offers in each]
-        tried.append(Tried(method, totals, best_trees(along[method.name], totals.largest_tree)))
+        done, along, fastest = zip(*each, strict=True)
+        totals, seconds = Totals.all_of(with_own_time(done)), sum_of_known(fastest)
+        offers[method.name] = along, None, seconds
+        tried.append(Tried(method, totals, best_trees(along, totals.largest_tree, seconds)))
     first = next((method for method in methods if method.drafter is None), methods[0])
     missing = trace.planned_texts - len(texts)
-    return Answer(tried, best_trees(along[first.name]), len(texts), missing, perf_counter() - started)
+    return Answer(tried, best_trees(*offers[first.name]), len(texts), missing, perf_counter() - started)
+
+
+def _with_fastest(
+    replay: Replay, methods: Sequence[Method], text: tuple[str, int], done: Sequence[tuple[Totals, Along]]
+) -> list[tuple[Totals, Along, float | None]]:
+    """What methods did on a text, and the fewest seconds with the drafter of each; None where no costs are known."""
+    costs = replay.costs
+    if costs is None:
+        return [(totals, along, None) for totals, along in done]
+    prompt, known = replay.trace.text(*text).prompt_tokens, dict[tuple[int, float], float]()
+    found = list[tuple[Totals, Along, float | None]]()
+    for method, (totals, along) in zip(methods, done, strict=True):
+        asked_here = method.drafter is not None and replay.timed  # what it takes here may be next to nothing
+        question = id(along), 0.0 if asked_here else costs.draft(1, 1) or 0.0
+        if question not in known:
+            known[question] = along.fastest(costs, prompt, question[1])
+        found.append((totals, along, known[question]))
+    return found
 
 
 def dealt(texts: Sequence[Text], workers: int) -> list[list[Text]]:

@@ -5,16 +5,13 @@ from typing import Any
 
 import attrs
 
-from talon_core.defaults import NONE
+from talon_core.defaults import IN_TURN, NONE
 from talon_core.rounds import Round, Stats
 from talon_core.schedule import Schedule
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
 from talon_core.trace.replay import Method, Replay
 from talon_core.trace.simulate import Unanswered, check_schedule, simulated
-
-IN_TURN = "sync"
-"""The schedule that the others are compared to, by its name."""
 
 
 @attrs.frozen

@@ -6,14 +6,16 @@ from typing import NamedTuple
 import attrs
 
 from talon_core.choices import SeededChoices
+from talon_core.costs import Costs
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.ahead.opening import goes_ahead
 from talon_core.engine.ahead.worker import InLine
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.plain import NoDrafter
+from talon_core.engine.text_target import TextTarget
 from talon_core.request import Request
-from talon_core.rounds import Round, Stats
+from talon_core.rounds import Round, Span, Stats
 from talon_core.sampling import temperature_sampling
 from talon_core.schedule import Schedule
 from talon_core.target import Target
@@ -22,8 +24,8 @@ from talon_core.trace.columns import TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
+from talon_core.trace.prices import priced_policy
 from talon_core.trace.replay import Method, Replay, limit_of, weight_bits_of
-from talon_core.trace.texts import TextTarget
 from talon_core.trace.written import Copies, Written
 from talon_core.tree import read_only
 
@@ -152,16 +154,29 @@ def simulated(
         frozenset(trace["target"]["eos"]),
         (lambda ids: ids.shape[1] >= len(text.ids),),
     )
+    rounds = list[Round]()
     with engine.session():
         sequence = engine.submit(request, SeededChoices(int(settings["seed"]) + text.prompt))
         while not sequence.finished:
-            engine.step()
+            rounds += [_with_policy(one, machines.target, clock) for one in engine.step().values()]
     if sequence.error is not None:
         raise sequence.error
     if recorded is not None:
         recorded.check(vocab_size)
-    stats = Stats.of(sequence.rounds, sequence.seconds, sequence.prefill_seconds)
-    return Simulated(sequence.rounds, stats, Unanswered(drafting.outside, behind.outside))
+    seconds = sequence.seconds + rounds[-1].policy_seconds  # which comes behind the sequence's end
+    stats = Stats.of(rounds, seconds, sequence.prefill_seconds)
+    return Simulated(rounds, stats, Unanswered(drafting.outside, behind.outside))
+
+
+def _with_policy(round_: Round, costs: Costs, clock: Clock) -> Round:
+    """A round, and behind it the time of its policy, which passes here: its calls take none by the clock."""
+    parts = [span.part for span in round_.spans]
+    layers = parts[: parts.index("verify")].count("draft")  # what is behind is the drafter's commit
+    started = clock.seconds
+    clock.spend(priced_policy(costs, layers))
+    if clock.seconds == started:
+        return round_
+    return attrs.evolve(round_, spans=(*round_.spans, Span("policy", started, clock.seconds)))
 
 
 def _drafter(trace: Trace, method: Method, text: TextTrace) -> Drafter:

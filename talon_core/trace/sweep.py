@@ -13,11 +13,11 @@ from typing import Any
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
+from talon_core.basics.paths import about, alone, small_text, write_whole
 from talon_core.certificates.code import UntoldError, digest, package_of
 from talon_core.costs import Costs
 from talon_core.errors import written
-from talon_core.paths import about, alone, small_text, write_whole
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.trace.folder import Trace, read_trace

@@ -15,7 +15,7 @@ from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner, p
 from talon_core.rounds import Span
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
-from talon_core.trace.prices import seconds_of
+from talon_core.trace.prices import Untold, seconds_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.tree import IntArray
@@ -82,12 +82,11 @@ class _Growing:
         begins = self._begins[number].tolist()
         if costs is None:
             return [()] * len(begins)
-        found, asked = [], begins[0]  # nothing is untold when a text begins
+        found, untold = [], Untold(text.prompt_tokens)
         for position in begins:
             which, tree = self._where[position].tolist()
             context = text.prompt_tokens + position - begins[0]
-            found.append(self._grown[which].spans(tree, costs, context, position - asked))
-            asked = position if self._grown[which].drafts(tree) else asked
+            found.append(self._grown[which].spans(tree, costs, context, untold, self._replay.timed))
         return found
 
     def _seconds(self, number: int) -> float | None:
@@ -208,7 +207,7 @@ class Planned(_Growing):
     def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[int]:
         """Go through a text; the positions at which its rounds begin."""
         new, costs = text.ids[text.prompt_tokens :], self._replay.costs
-        position = asked = first  # nothing is untold when a text begins
+        position, untold = first, Untold(text.prompt_tokens)
         listens = type(policy).drafted is not ForestPlanner.drafted
         while position < end:
             which = self._planned(policy, position)
@@ -218,8 +217,7 @@ class Planned(_Growing):
                 grown.check(np.arange(len(grown.positions)) == tree, self._vocab_size)
             step = int(grown.steps[tree])
             self._steps[position], self._where[position] = step, (which, tree)
-            spans = () if costs is None else grown.spans(tree, costs, context, position - asked)
-            asked = position if grown.drafts(tree) else asked
+            spans = () if costs is None else grown.spans(tree, costs, context, untold, self._replay.timed)
             round_ = grown.round(tree, new[position - first :], spans, context)
             if listens:
                 with blaming("tree policy", policy, "drafted"):

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean, pvariance
 from typing import Any
 
-from talon_core.extras import library
-from talon_core.paths import check_file, write_whole_bytes
+from talon_core.basics.extras import library
+from talon_core.basics.paths import check_file, write_whole_bytes
 from talon_core.searching import Among
 from talon_core.tune.run import Tuned
 from talon_core.tune.search import Trial

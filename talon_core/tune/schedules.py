@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.defaults import DEFAULT_PLACE, DEFAULT_SCHEDULE
+from talon_core.defaults import DEFAULT_PLACE, IN_TURN
 from talon_core.engine.ahead.place import check_uses, parse_place
 from talon_core.plugins.parts import check_place, made_schedule
 from talon_core.plugins.registry import Registry
@@ -150,19 +150,19 @@ def scheduled(
     """
     here = Machines(costs)
     ahead = Machines(costs, plan.drafter, plan.transfer, plan.shared or 1.0, plan.drafter_shared)
-    seconds = dict.fromkeys((DEFAULT_SCHEDULE, *plan.schedules), 0.0)
+    seconds = dict.fromkeys((IN_TURN, *plan.schedules), 0.0)
     outside = dict.fromkeys(seconds, 0)
     waits = 0.0
     for done, trace in enumerate(traces, start=1):
         method = parse_method(f"{policy} / {rule}", trace, registry)
-        wanted = [Case(method, DEFAULT_SCHEDULE, None, here)]
+        wanted = [Case(method, IN_TURN, None, here)]
         wanted += [Case(method, spec, made_schedule(registry, spec), ahead) for spec in plan.schedules]
         for one in promises(trace, wanted).found:
             seconds[one.case.name] += one.stats.seconds
             outside[one.case.name] += one.unanswered.drafted
             waits += one.stats.draft_seconds if one.case.schedule is None else 0.0
         report(done, len(traces))
-    in_turn = seconds[DEFAULT_SCHEDULE]
+    in_turn = seconds[IN_TURN]
     asked = {spec: count for spec, count in outside.items() if count}
     tried = {spec: in_turn / seconds[spec] if seconds[spec] else 1.0 for spec in plan.schedules}
     best = max(tried, key=lambda spec: tried[spec])
@@ -174,4 +174,4 @@ def scheduled(
         said = f"{best} on {plan.draft_on} would be {tried[best]:.2f} times as fast as in turn: {why}"
         return Scheduled(best, plan.draft_on, said, tried, asked)
     said = f"no schedule pays: the best, {best}, would be {tried[best]:.2f} times as fast as in turn; {why}"
-    return Scheduled(DEFAULT_SCHEDULE, DEFAULT_PLACE, said, tried, asked)
+    return Scheduled(IN_TURN, DEFAULT_PLACE, said, tried, asked)

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.extras import library
+from talon_core.basics.extras import library
 from talon_core.searching import Among
 from talon_core.tune.space import Dimension, Space
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.numerals import decimal, whole
 from talon_core.errors import PluginError, naming, written
-from talon_core.numerals import decimal, whole
 from talon_core.plugins.parts import built
 from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import Registered, Registry

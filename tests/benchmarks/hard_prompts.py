@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from random import Random
 
+from talon_core.basics.paths import write_whole
 from talon_core.defaults import DEFAULT_MODEL
-from talon_core.paths import write_whole
 
 TRANSLATIONS = (
     ("German", "The ferry leaves at noon, but the captain waits for late passengers when the sea is calm."),

@@ -30,9 +30,9 @@ from typing import Any
 
 from rich.console import Console
 
+from talon_core.basics.numerals import fault_of_temperature
+from talon_core.basics.paths import check_file, check_folder, write_whole
 from talon_core.defaults import DEFAULT_MODEL, EXACT_RULE
-from talon_core.numerals import fault_of_temperature
-from talon_core.paths import check_file, check_folder, write_whole
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import Registry, load_registry
 

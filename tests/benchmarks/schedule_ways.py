@@ -115,8 +115,8 @@ def measured(label: str, ways: dict[str, Way], texts: Sequence[str], tokens: int
     wrong: list[str] = []
     for way in ways.values():  # passes are recorded, costs become known
         way.begin()
-        way.decoder.generate(texts[0], max_new_tokens=16)
-        way.warm = way.decoder.generate(texts[0], max_new_tokens=32).rounds
+        way.decoder.generate(texts[0], max_new_tokens=min(tokens, 16))
+        way.warm = way.decoder.generate(texts[0], max_new_tokens=min(2 * tokens, 32)).rounds
     for text in track([*texts] * repetitions, label, console=Console(stderr=True), transient=True):
         first: list[int] | None = None
         for name, way in ways.items():

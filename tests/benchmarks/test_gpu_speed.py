@@ -5,6 +5,7 @@ import os
 import runpy
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,18 @@ SCRIPT = Path(__file__).with_name("gpu_speed.py")
 @pytest.mark.models
 def test_the_script_goes_through_all_its_measurements(smollm, tmp_path, monkeypatch):
     pytest.importorskip("triton")
+    from talon_core.models import loading
+
     monkeypatch.syspath_prepend(SCRIPT.parent)
     out = tmp_path / "figures.json"
     arguments = [str(SCRIPT), "--smoke", "--out", str(out)]
-    if os.environ.get("TRITON_INTERPRET"):  # here, where its imports and the interpreter take less time
+    if os.environ.get(
+        "TRITON_INTERPRET"
+    ):  # here, where imports, the model, its probes and the interpreter take less time
         patch_once(monkeypatch)
+        # Programs of one row each would be most of the work; `test_tree_attention_triton.py` has them of all sizes.
+        monkeypatch.setattr(import_module("talon_kernels.tree_attention.triton"), "merged_rows", lambda rows: 16)
+        monkeypatch.setattr(loading, "load_model", {"smollm2-135m": smollm}.__getitem__)
         monkeypatch.setattr(sys, "argv", arguments)
         runpy.run_path(str(SCRIPT), run_name="__main__")
     else:  # it may choose the interpreter, before triton is imported

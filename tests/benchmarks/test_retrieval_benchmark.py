@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from talon_core.drafter import Frontier
+from talon_core.engine.text_target import TextTarget
 from talon_core.retrieval import IndexedVocabulary, Piece, TokenIndex, write_index
-from talon_core.trace.texts import TextTarget
 from talon_core.tree import TokenTree
 from talon_drafters import Datastore
 

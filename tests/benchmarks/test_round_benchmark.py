@@ -1,6 +1,7 @@
 """Time of a verification by node count, of a whole round, and of drafting a batch, on a tiny model (`make bench`)."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -142,15 +143,23 @@ def test_host_cost_of_a_sequence_in_a_batch_over_one_alone(benchmark: Any, polic
         benchmark.extra_info[f"batch {batch}, inputs over draft"] = taken["inputs", batch] / taken["draft", batch]
 
 
+@pytest.fixture(scope="module")
+def wide() -> Any:
+    """SmolLM2 in float32."""
+    return load_model("smollm2-135m", dequantize=True)[0]
+
+
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", ["stored", "wide", "narrow"])
-def test_plain_decoding_by_the_weights_numbers(benchmark: Any, smollm: tuple[Any, Any], weights: str) -> None:
+def test_plain_decoding_by_the_weights_numbers(
+    benchmark: Any, smollm: tuple[Any, Any], request: pytest.FixtureRequest, weights: str
+) -> None:
     """32 tokens by SmolLM2 in blocks, in float32, and rounded to numbers that bfloat16 has: read at half the bytes."""
-    model = smollm[0] if weights == "stored" else load_model("smollm2-135m", dequantize=True)[0]
+    model = smollm[0] if weights == "stored" else request.getfixturevalue("wide")
     if weights == "narrow":
-        model = model.to(torch.bfloat16).float()
+        model = deepcopy(model).to(torch.bfloat16).float()
     decoder = decoder_for_model(model, None, Parts(policy="none"))
-    prompt = np.arange(3, 67)
-    result = benchmark.pedantic(lambda: decoder.generate(prompt, max_new_tokens=32), rounds=5, warmup_rounds=1)
-    assert len(result.token_ids) == 32
+    prompt, new = np.arange(3, 67), 32 if benchmark.enabled else 2
+    result = benchmark.pedantic(lambda: decoder.generate(prompt, max_new_tokens=new), rounds=5, warmup_rounds=1)
+    assert len(result.token_ids) == new

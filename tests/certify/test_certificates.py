@@ -12,6 +12,7 @@ import pytest
 
 import talon_core
 from talon_core import AcceptanceRule, TreePolicy
+from talon_core.basics.loaded import noting_imports
 from talon_core.certificates import code, store
 from talon_core.certificates.code import UntoldError, digest, source_file
 from talon_core.certificates.standing import standing
@@ -19,7 +20,6 @@ from talon_core.certificates.store import SHIPPED, WORLDS, certificates_folder, 
 from talon_core.certificates.subject import Subject
 from talon_core.certify.trial import Certificate
 from talon_core.certify.worlds import VARIED
-from talon_core.loaded import noting_imports
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.testing import certify

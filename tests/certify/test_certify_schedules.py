@@ -209,11 +209,11 @@ def test_a_bonus_token_and_a_provisional_continuation_together_are_refused(monke
     accept, cut = Sequence.accept, Sequence.cut
     after = {}
 
-    def accepted(self, rule, tree, logits):
-        chosen = accept(self, rule, tree, logits)
+    def accepted(self, rule, tree, outputs):
+        chosen = accept(self, rule, tree, outputs)
         after[self] = None
         if len(chosen.path) == int(tree.depths.max()) + 1 > 1 and chosen.token not in self.request.eos:
-            provisional = self.laws(tree, logits).draw(int(chosen.path[-1]), self.choices)
+            provisional = self.laws(tree, outputs.logits).draw(int(chosen.path[-1]), self.choices)
             after[self] = provisional
         return chosen
 
@@ -242,8 +242,8 @@ def test_an_outcome_that_is_repaired_to_fit_what_was_prepared_is_refused(monkeyp
         drafters[:] = [self]
         return verifying(self, trees)
 
-    def repaired(self, rule, tree, logits):
-        chosen = accept(self, rule, tree, logits)
+    def repaired(self, rule, tree, outputs):
+        chosen = accept(self, rule, tree, outputs)
         if drafters:
             drafters[0]._stop()
             (prepared,) = [*drafters[0]._prepared.values()] or [None]

@@ -55,6 +55,7 @@ def test_it_says_of_each_preset_whether_its_schedule_is_taken_here_and_for_a_mod
         ("elsewhere", {**here, "threads": 99}, None, pays),
         ("another-model", here, "0" * 64, pays),
         ("older", here, None, {**pays, "schedule": "gone"}),
+        ("nowhere", here, None, {**pays, "draft_on": "cpu:4000"}),
         ("untried", here, None, None),
     ):
         known = {"name": "big", "weights_sha256": weights}
@@ -66,7 +67,8 @@ def test_it_says_of_each_preset_whether_its_schedule_is_taken_here_and_for_a_mod
     assert "untried" not in {each["preset"] for each in ran["schedules"]}
     told = {each["preset"]: (each["schedule"], each["why"]) for each in ran["schedules"]}
     assert told["fits"] == ("cached:budget=8", "preset 'fits': it pays")
-    assert {told[preset][0] for preset in ("elsewhere", "another-model", "older")} == {"sync"}
+    assert {told[preset][0] for preset in ("elsewhere", "another-model", "older", "nowhere")} == {"sync"}
+    assert "which cannot be used: draft_on is cpu:4000, and this process may use " in told["nowhere"][1]
     assert f"has {name}, found on a machine whose threads is 99 and not " in told["elsewhere"][1]
     assert f"has {name}, found for a model of other weights, big" in told["another-model"][1]
     assert "which cannot be used: no schedule 'gone'" in told["older"][1]

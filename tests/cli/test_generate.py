@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from talon_core.plugins.presets import Preset, save_preset
+from talon_core.plugins.registry import load_registry
 from talon_core.rounds import Stats
+from talon_core.runtime.machine import describe_machine
 from talon_tests.tiny_gguf import write_gguf
 
 SENTENCE = "hi-🙂é~\n"
@@ -355,6 +358,20 @@ def test_a_schedule_is_named_and_its_hits_are_told(talon, model):
     plain = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "9", "--json").answer
     assert plain["token_ids"] == ran.answer["token_ids"]
     assert (plain["schedule"], plain["stats"]["hits"]) == ("sync", 0)
+
+
+def test_the_answer_tells_the_schedule_of_a_preset_that_was_decoded_with(talon, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
+    kept = {"schedule": "cached:budget=5", "draft_on": "thread", "said": "it pays", "tried": {}}
+    for weights, schedule in ((None, "cached:budget=5"), ("0" * 64, "sync")):
+        known = {"name": "big", "weights_sha256": weights}
+        profile = {"drafter": "ngram", "model": known, "machine": describe_machine()}
+        save_preset(Preset("mine", "chain", "tuned", profile=profile, schedule=kept), load_registry())
+        how = ("--policy", "mine", "--drafter", "ngram", "--max-new-tokens", "9")
+        ran = talon("generate", SENTENCE, "--model", model, *how, "--json")
+        assert ran.answer["schedule"] == schedule
+        assert (ran.answer["stats"]["prepare_seconds"] > 0) == (schedule != "sync")
+        assert ("found for a model of other weights, big" in ran.err) == (schedule == "sync")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_json_has_the_points_and_the_errors(talon, measured):
     assert answer["file"] == str(profiles_folder() / "mine.json")
     saved = json.loads(Path(answer["file"]).read_text())
     assert {name: answer[name] for name in saved} == saved
-    assert set(answer["errors"]) == {"verify", "draft", "accept", "commit", "tell", "read"}
+    assert set(answer["errors"]) == {"verify", "draft", "accept", "commit", "tell", "read", "catch_up"}
     assert talon("profile", "show", answer["file"], "--json").answer == {
         name: value for name, value in answer.items() if name != "file"
     }

@@ -251,7 +251,7 @@ def test_no_drafter_of_texts_is_simulated_on_a_gpu_of_its_own(tune: Any) -> None
     assert refusal.startswith("draft_on is cuda:0, and drafter 'ngram' reads nothing but texts, for which it uses no ")
 
 
-@pytest.mark.parametrize("full", ["talon_core.kept.write_whole", "talon_core.tune.picture.write_whole_bytes"])
+@pytest.mark.parametrize("full", ["talon_core.basics.kept.write_whole", "talon_core.tune.picture.write_whole_bytes"])
 def test_a_full_disk_loses_no_search(tune: Any, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -24,7 +24,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("hi")
-    monkeypatch.setattr("talon_core.paths.TemporaryFile", refuse)
+    monkeypatch.setattr("talon_core.basics.paths.TemporaryFile", refuse)
     monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
     return tmp_path
 

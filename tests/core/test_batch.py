@@ -1,6 +1,7 @@
 """Several sequences at a time: each comes out as it does alone, whatever its neighbours do."""
 
 import threading
+from functools import cache
 
 import attrs
 import numpy as np
@@ -76,13 +77,16 @@ def test_each_sequence_comes_out_as_it_does_alone(rows, drafter, policy, togethe
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
 
 
+@cache
+def two_decoders(architecture, drafter):
+    return [load(tiny_model(architecture), drafter=drafter, policy="talon:budget=8,top_k=3") for _ in range(2)]
+
+
 @pytest.mark.parametrize("do_sample", [False, True])
 @pytest.mark.parametrize("drafter", ["ngram", "draft-model:skip=1+2"])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
 def test_a_list_of_prompts_is_decoded_as_each_of_them(architecture, drafter, do_sample):
-    decoder, other = (
-        load(tiny_model(architecture), drafter=drafter, policy="talon:budget=8,top_k=3") for _ in range(2)
-    )
+    decoder, other = two_decoders(architecture, drafter)
     options = {"max_new_tokens": 16, "do_sample": do_sample, "seed": 4}
     results = decoder.generate(PROMPTS, **options)
     assert [result.prompt_ids.tolist() for result in results] == PROMPTS

@@ -15,10 +15,12 @@ import talon_core
 from talon_core import as_generate
 from talon_core.cli.options import resolved
 from talon_core.defaults import AUTO, DEFAULT_POLICY
+from talon_core.errors import LostError
 from talon_core.plugins.chosen import chosen_schedule
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.presets import KEPT, Preset, find_preset, save_preset
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.registry import Registry, load_registry
+from talon_core.plugins.specs import build
 from talon_core.runtime.machine import describe_machine
 from talon_core.runtime.weights import weights_hash
 from talon_strategies import Cached
@@ -53,17 +55,20 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TALON_DATA", str(tmp_path))
 
 
-def test_a_schedule_that_pays_here_is_taken_with_the_policy_where_auto_asks_for_it() -> None:
+def test_a_schedule_that_pays_here_is_taken_with_the_policy_where_none_is_named() -> None:
     kept(PAYS)
     assert find_preset("mine").schedule == PAYS
     made = resolve(Parts("ngram", "mine", schedule=AUTO), REGISTRY)
     assert (made.schedule, made.parts.schedule, made.parts.draft_on) == (Cached(budget=8), "cached:budget=8", "thread")
+    assert resolve(Parts("ngram", "mine"), REGISTRY).parts == made.parts
     assert resolve(Parts("ngram", "mine:length=3", schedule=AUTO), REGISTRY).schedule == Cached(budget=8)
     assert resolve(Parts("ngram", "mine", schedule="sync"), REGISTRY).schedule is None
     assert resolve(Parts("ngram", "chain:length=2", schedule=AUTO), REGISTRY).schedule is None
     decoder = talon_core.load(of_words()[0], drafter="ngram", policy="mine", schedule="auto")
     assert any(one.hit is not None for one in decoder.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
-    in_turn = talon_core.load(of_words()[0], drafter="ngram", policy="mine")
+    by_default = talon_core.load(of_words()[0], drafter="ngram", policy="mine")
+    assert any(one.hit is not None for one in by_default.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
+    in_turn = talon_core.load(of_words()[0], drafter="ngram", policy="mine", schedule="sync")
     assert all(one.hit is None for one in in_turn.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
 
 
@@ -105,6 +110,19 @@ def loaded(model: Any = None, **how: Any) -> Any:
 
 def goes_ahead(decoder: Any) -> bool:
     return any(one.hit is not None for one in decoder.generate([5, 6, 5, 6], max_new_tokens=12).rounds)
+
+
+def test_each_part_is_made_once_with_the_schedule_that_auto_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(registry: Registry, kind: str, spec: str) -> Any:
+        made.append(kind)
+        return build(registry, kind, spec)
+
+    monkeypatch.setattr("talon_core.plugins.parts.build", counted)
+    kept(PAYS)
+    assert resolve(Parts("ngram", "mine", schedule=AUTO), REGISTRY).schedule == Cached(budget=8)
+    assert sorted(made) == ["drafter", "rule", "schedule", "tree policy"]
 
 
 def test_a_place_that_there_is_not_costs_the_schedule_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,6 +173,34 @@ def test_a_drafter_that_cannot_go_ahead_costs_the_schedule_and_nothing_else(capl
         loaded(drafter="draft-model:skip=2", schedule="cached:budget=8")
 
 
+@pytest.mark.parametrize("error", [OSError("no memory for a process"), LostError("its process has ended")])
+def test_a_process_that_cannot_be_had_costs_the_schedule_and_nothing_else(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept({**PAYS, "draft_on": "cpu:1"})
+
+    def failing(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("talon_core.decoding.decoder.process_worker", failing)
+    model, _ = of_words()
+    assert not goes_ahead(talon_core.load(model, drafter="ngram", policy="mine"))
+    (said,) = warnings_of(caplog)
+    assert f"which cannot be used: {error}" in said
+    with pytest.raises(type(error), match=str(error)):
+        loaded(model, schedule="cached:budget=8", draft_on="cpu:1")
+
+
+def test_a_preset_that_cannot_be_read_is_nothing_to_another_policy() -> None:
+    kept(PAYS)
+    file = KEPT.file_of("mine")
+    assert file is not None
+    file.write_text("{")
+    for policy in ("chain:length=2", DEFAULT_POLICY):
+        made = resolve(Parts("ngram", policy), REGISTRY)
+        assert (made.parts.schedule, made.schedule, made.parts.draft_on) == ("sync", None, "thread")
+
+
 def test_what_fails_without_the_schedule_too_is_an_error() -> None:
     kept(PAYS, "draft-model:model=nowhere")
     with pytest.raises(ValueError, match="nowhere"):
@@ -176,19 +222,16 @@ def test_what_is_registered_no_more_is_not_taken(told: Any, why: str, caplog: py
     assert why in said
 
 
-def test_what_is_taken_and_why_nothing_is_kept_are_told_where_somebody_listens(
+def test_what_is_taken_is_told_where_somebody_listens_and_nothing_of_what_was_never_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept(PAYS)
     with caplog.at_level(logging.INFO, "talon_core"):
         loaded()
-        loaded(policy="chain:length=2")
+        for policy in ("chain:length=2", DEFAULT_POLICY):
+            loaded(policy=policy)
     told = [one.getMessage() for one in caplog.records if one.getMessage().startswith("schedule '")]
-    assert told == [
-        "schedule 'cached:budget=8': preset 'mine': it would be 1.30 times as fast",
-        "schedule 'sync': no schedule was tried with this policy; talon tune --schedule simulates others on this "
-        "machine",
-    ]
+    assert told == ["schedule 'cached:budget=8': preset 'mine': it would be 1.30 times as fast"]
     assert not warnings_of(caplog)
 
 

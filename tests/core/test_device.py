@@ -19,7 +19,7 @@ from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_kernels import TritonAttention
 from talon_strategies import Match
-from talon_tests.interpreter import patch_once
+from talon_tests.interpreter import guard_buffers, patch_once
 from talon_tests.tiny_models import tiny_model
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
@@ -38,7 +38,7 @@ RECORDED = [
 ]
 
 
-def decoder_of(model, drafter, policy, backend=None, recorded=True):
+def decoder_of(model, drafter, policy, backend=None, recorded=True, probe=True):
     """A decoder whose target and drafter record what they do; and the recorders, in the order of their making."""
     registry, recorders = load_registry(), []
 
@@ -48,9 +48,8 @@ def decoder_of(model, drafter, policy, backend=None, recorded=True):
 
     drafter = build(registry, "drafter", drafter) if drafter else None
     features = drafter.features(model.config.num_hidden_layers) if drafter else ()
-    target = HFTarget(
-        model, TapedBackend(backend or PlainDevice()), None, features, graphs=recorder if recorded else None
-    )
+    backend, graphs = TapedBackend(backend or PlainDevice()), recorder if recorded else None
+    target = HFTarget(model, backend, None, features, graphs=graphs, probe=probe)
     policy = build(registry, "tree policy", policy) if policy else None
     return Decoder(target, Match(), policy, drafter, HFFrontend(model)), recorders
 
@@ -66,7 +65,8 @@ def model_and_truth(architecture):
 @pytest.mark.parametrize(("architecture", "what", "recorded"), RECORDED)
 def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, recorded):
     model, expected = model_and_truth(architecture)
-    decoder, recorders = decoder_of(model, *DRAFTERS[what], recorded=recorded)
+    probe = what == "none"  # which takes its time: once for each architecture
+    decoder, recorders = decoder_of(model, *DRAFTERS[what], recorded=recorded, probe=probe)
     together = decoder.generate(PROMPTS, max_new_tokens=16)
     for prompt, result, plain in zip(PROMPTS, together, expected, strict=True):
         alone = decoder.generate(prompt, max_new_tokens=16)
@@ -82,6 +82,7 @@ def test_tritons_kernels_decode_what_plain_decoding_does(architecture, monkeypat
     """Softcap, sliding windows and sinks among it. The interpreter is slow: it is one round or two of two layers."""
     pytest.importorskip("triton")
     patch_once(monkeypatch)
+    guard_buffers(monkeypatch)
     # Programs of one row each would be most of the work; `test_tree_attention_triton.py` has them of all sizes.
     monkeypatch.setattr(import_module("talon_kernels.tree_attention.triton"), "merged_rows", lambda rows: 16)
     model = tiny_model(architecture, num_hidden_layers=2, sliding_window=6)

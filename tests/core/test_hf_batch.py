@@ -1,5 +1,6 @@
 """A batch of sequences on a transformers model: each row gets what it would get alone, whatever its neighbours are."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,10 @@ def backend(name: str) -> Any:
     return made
 
 
+unprobed = partial(HFTarget, probe=False)
+"""Probing takes longer than most of these tests; of each architecture and way of attending one target is probed."""
+
+
 @pytest.mark.parametrize("capacity", [24, 200])
 @pytest.mark.parametrize("attention", ["reference", "sdpa", "native"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -151,7 +156,7 @@ def test_with_native_kernels_a_row_gets_the_very_same_bits(architecture: str) ->
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_rows_place_in_the_batch_does_not_matter(architecture: str) -> None:
-    target = HFTarget(tiny_model(architecture), backend("sdpa"), features=(2,))
+    target = unprobed(tiny_model(architecture), backend("sdpa"), features=(2,))
     one, other = outputs(target, [0, 1, 2], 200), outputs(target, [2, 0, 1], 200)
     for row, place in ((0, 1), (1, 2), (2, 0)):
         for (logits, _), (expected, _) in zip(one[row][1:], other[place][1:], strict=True):
@@ -161,7 +166,7 @@ def test_a_rows_place_in_the_batch_does_not_matter(architecture: str) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_logits_are_the_plain_models(architecture: str) -> None:
     model = tiny_model(architecture)
-    target = HFTarget(model, backend("sdpa"), features=(0,))
+    target = unprobed(model, backend("sdpa"), features=(0,))
     found = outputs(target, [0, 1, 2], 64)
     prompts, trees, paths = plan()
     for row in range(3):
@@ -179,7 +184,7 @@ def test_logits_are_the_plain_models(architecture: str) -> None:
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gemma2", "gpt-oss"])
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_prompts_may_run_together_and_in_parts(architecture: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = HFTarget(tiny_model(architecture), backend("reference"), features=(0, 3))
+    target = unprobed(tiny_model(architecture), backend("reference"), features=(0, 3))
     expected = outputs(target, [0, 1, 2], 64)
     monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 5)
     monkeypatch.setattr(type(target.runner.executor), "prompts", rows)
@@ -194,7 +199,7 @@ def test_a_prompt_that_is_read_in_several_parts_is_as_one_that_is_read_at_once(
 ) -> None:
     model = tiny_model(architecture).double()
     model.set_experts_implementation("eager")  # the others have no float64
-    target = HFTarget(model, backend("reference"), features=(0, 3))
+    target = unprobed(model, backend("reference"), features=(0, 3))
     expected = outputs(target, [0, 1, 2], 64)
     for rows, chunk in ((1, 1024), (3, 5)):
         monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", chunk)
@@ -209,7 +214,7 @@ def states_of_ends(
     """What is read in these slots of ends of so many tokens, after the same beginning, and in how many passes."""
     rng, passes = np.random.default_rng(7), []
     beginning, ends = rng.integers(3, VOCAB, 14), [rng.integers(3, VOCAB, count) for count in counts]
-    target = HFTarget(tiny_model(architecture), backend("native"), accelerator, features=(0, 3))
+    target = unprobed(tiny_model(architecture), backend("native"), accelerator, features=(0, 3))
     with target.session():
         for slot in slots:
             target.open(slot, 64)
@@ -266,7 +271,7 @@ def test_only_prompts_that_go_on_from_the_same_position_run_together() -> None:
 @pytest.mark.parametrize("attention", ["reference", "sdpa", "native"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_slots_may_be_any(architecture: str, attention: str) -> None:
-    target = HFTarget(tiny_model(architecture), backend(attention), features=(0, 3))
+    target = unprobed(tiny_model(architecture), backend(attention), features=(0, 3))
     expected = outputs(target, [0, 1, 2], 64)
     for row, one in zip(outputs(target, [0, 1, 2], 64, [5, 0, 3]), expected, strict=True):
         check_rows(row, one)
@@ -323,9 +328,9 @@ def test_slots_join_rest_leave_and_are_opened_again_while_others_are_decoded(arc
     target = (
         HFTarget(model, TapedBackend(PlainDevice()), features=(0, 3), graphs=graphs)
         if recorded
-        else HFTarget(model, backend("sdpa"), features=(0, 3))
+        else unprobed(model, backend("sdpa"), features=(0, 3))
     )
-    alone = HFTarget(model, backend("reference"), features=(0, 3))
+    alone = unprobed(model, backend("reference"), features=(0, 3))
     expected = [outputs(alone, [row], 64)[0] for row in range(3)]
 
     def join(row: int, slot: int, room: int = 24) -> Row:
@@ -386,8 +391,8 @@ def test_a_target_walks_for_some_slots_while_the_host_accepts_for_others(
 ) -> None:
     model = tiny_model("llama")
     graphs, recorders = taped()
-    device = HFTarget(model, TapedBackend(PlainDevice()), features=(0, 3), graphs=graphs if recorded else None)
-    host = HFTarget(model, backend("reference"), features=(0, 3))
+    device = unprobed(model, TapedBackend(PlainDevice()), features=(0, 3), graphs=graphs if recorded else None)
+    host = unprobed(model, backend("reference"), features=(0, 3))
     prompts, _, _ = plan()
     slots = dict(zip((4, 1, 0), prompts, strict=True))
     ends = frozenset({3, 50})
@@ -440,7 +445,7 @@ def knowing(target: HFTarget, slot: int, root: int) -> TokenTree:
 
 
 def test_slots_whose_texts_end_with_other_tokens_are_left_to_the_host() -> None:
-    target = HFTarget(tiny_model("llama"), PlainDevice())
+    target = unprobed(tiny_model("llama"), PlainDevice())
     with target.session():
         for slot in range(4):
             target.open(slot, 9)
@@ -453,7 +458,7 @@ def test_slots_whose_texts_end_with_other_tokens_are_left_to_the_host() -> None:
 
 
 def test_another_batch_can_follow() -> None:
-    target = HFTarget(tiny_model("llama"), backend("sdpa"), features=(0,))
+    target = unprobed(tiny_model("llama"), backend("sdpa"), features=(0,))
     first = outputs(target, [1], 64)
     outputs(target, [0, 1, 2], 64)
     again = outputs(target, [1], 64)

@@ -239,7 +239,7 @@ def test_auto_is_replaced_by_the_drafters_name_once_the_model_is_loaded() -> Non
     for parts in (Parts("draft-model:skip=1", "talon:budget=4"), Parts(policy="none")):
         resolved = resolve(parts, registry)
         assert resolved.for_model(None) is resolved
-        assert resolved.parts == attrs.evolve(parts, rule="match", draft_on="thread")
+        assert resolved.parts == attrs.evolve(parts, rule="match", schedule="sync", draft_on="thread")
     decoder = decoder_for_model(model, None, Parts())
     assert decoder.drafter_spec is not None
     assert decoder.drafter_spec.name == "ngram"
@@ -262,7 +262,7 @@ def test_auto_is_replaced_by_the_drafters_name_once_the_model_is_loaded() -> Non
 )
 def test_auto_is_the_policys_default_rule(policy: Any, rule: str) -> None:
     resolved = resolve(Parts(policy=policy), load_registry())  # it takes no model to know it
-    assert resolved.parts == Parts(policy=policy, rule=rule, draft_on="thread")
+    assert resolved.parts == Parts(policy=policy, rule=rule, schedule="sync", draft_on="thread")
     assert resolved.rule.name == rule
     assert resolve(Parts(policy=policy, rule="typical", lossy=True), load_registry()).rule.name == "typical"
     assert resolve(resolved.parts, load_registry()) == resolved

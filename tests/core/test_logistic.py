@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talon_core.logistic import log_odds, log_odds_of, log_sigmoid, sigmoid
+from talon_core.basics.logistic import log_odds, log_odds_of, log_sigmoid, sigmoid
 
 
 def test_by_hand():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core import Request, load
+from talon_core import Bounds, Request, load
 from talon_core.engine.engine import Engine
 from talon_core.hf.target import HFTarget
 from talon_core.runtime import device
@@ -15,7 +15,7 @@ from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.pages import PADDING, PAGE_ROWS, PagedCache
 from talon_core.target import rows_of_longest
 from talon_core.testing.plain_device import PlainDevice
-from talon_strategies import Match
+from talon_strategies import Eagle2, Match
 from talon_tests.tiny_models import tiny_model
 
 HEADS, SIZES = 2, (3, 5)
@@ -253,6 +253,18 @@ def test_short_sequences_decode_beside_a_long_one_in_the_rows_that_are_allowed(m
     others = [engine.submit(Request(np.arange(200) % 50, 8)) for _ in range(4)]
     engine.step()
     assert [one.is_read for one in (waiting, *others)] == [True] * 4 + [False]
+
+
+@pytest.mark.parametrize("drafter", ["draft-model:skip=1", "conflayers"])
+def test_no_tree_takes_more_rows_than_are_allowed(drafter):
+    """Of `conflayers` not one that is drafted either: it drafts in the target's own cache."""
+    policy = Eagle2(budget=300, depth=2, top_k=20)
+    rows = 2 * (5 + 8 + policy.draft_budget)
+    decoder = load(tiny_model("llama"), drafter=drafter, policy=policy, attention="sdpa", bounds=Bounds(rows=rows))
+    results = decoder.generate([[5, 6, 5, 6, 5], [7, 8, 9, 7, 8], [1, 2, 3, 4, 5]], max_new_tokens=8)
+    assert max(len(one.tree) for result in results for one in result.rounds) == 300
+    keys = decoder.target.runner.cache.buffers()[0]
+    assert keys.shape[0] * keys.shape[2] == rows
 
 
 def row_bytes(model):

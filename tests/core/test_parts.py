@@ -2,12 +2,10 @@
 
 import ast
 import importlib
-import importlib.metadata
 import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +19,7 @@ from talon_core.cli import main
 from talon_core.cli import options as opts
 from talon_core.cli.helps import attribute_helps
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.plugins import registry
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
 from talon_tests.tiny_models import tiny_model
@@ -107,14 +106,13 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A line for each look for plugins."""
     found: list[Any] = []
+    find = registry._installed_plugins  # in tests it remembers, so that not every look asks for entry points
 
-    def counted(**given: Any) -> Any:
-        if given.get("group") == "talon":
-            found.append(given)
-        return entry_points(**given)
+    def counted() -> Any:
+        found.append("looked")
+        return find()
 
-    for where in ("importlib.metadata.entry_points", "talon_core.plugins.registry.entry_points"):
-        monkeypatch.setattr(where, counted)
+    monkeypatch.setattr(registry, "_installed_plugins", counted)
     return found
 
 
@@ -122,7 +120,18 @@ PARTS: dict[str, dict[str, Any]] = {
     "all are named": {"drafter": "counted-ngram", "policy": "counted-chain:length=2", "rule": "counted-match"},
     "the rule is chosen": {"drafter": "counted-ngram", "policy": "counted-chain"},
     "the rule and the drafter are chosen": {"drafter": "auto", "policy": "counted-chain"},
-}
+    "a drafter of several": {"drafter": "hybrid:of=counted-ngram+pld", "policy": "counted-chain"},
+    "a drafter of several, one of them chosen": {"drafter": "hybrid:of=auto+pld", "policy": "counted-chain"},
+    "the chosen one stands there already": {"drafter": "hybrid:of=auto+counted-ngram", "policy": "counted-chain"},
+    "a policy of several": {"drafter": "counted-ngram", "policy": "bandit:of=counted-chain+none"},
+    "a policy of another": {
+        **{"drafter": "counted-ngram", "policy": "taps:of=counted-chain[length=1]", "rule": "counted-match"},
+    },
+    "a schedule with a drafter": {
+        **{"drafter": "pld", "policy": "counted-chain", "rule": "counted-match"},
+        "schedule": "cached:instant=counted-ngram[min_match=2]",
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", PARTS)
@@ -253,9 +262,9 @@ def named(path: Path, names: set[str]) -> Iterator[str]:
 
 
 def test_the_core_names_no_part_of_a_plugin_but_its_defaults() -> None:
-    registry = load_registry()
+    installed = load_registry()
     kinds = ("attention backend", "accelerator", "drafter", "rule")
-    names = {name for kind in kinds for name in registry.names(kind)} - {*drawn.KINDS}
+    names = {name for kind in kinds for name in installed.names(kind)} - {*drawn.KINDS}
     found = {
         (path.relative_to(ROOT).as_posix(), name) for path in ROOT.rglob("*.py") for name in named(path, names)
     } - MAY_NAME

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from talon_core.paths import check_file, check_folder, write_whole
+from talon_core.basics.paths import check_file, check_folder, write_whole
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_what_was_there_survives_a_failure(tmp_path: Path, monkeypatch: pytest.M
 
     file = tmp_path / "tree.svg"
     file.write_text("what was there before")
-    monkeypatch.setattr("talon_core.paths.os.replace", full)
+    monkeypatch.setattr("talon_core.basics.paths.os.replace", full)
     with pytest.raises(OSError, match="No space left"):
         write_whole(file, "half of it")
     assert file.read_text() == "what was there before"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from talon_core.drawn import Drawn
-from talon_core.picture import MOST_NODES, picture_of
+from talon_core.pictures.notebook import MOST_NODES, picture_of
 from talon_core.rounds import Round
 from talon_core.testing import draft_trees, drawn_trees
 from talon_core.tree import TokenTree

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import talon_core
+from talon_core.basics.kept import ENDING
 from talon_core.bench.methods import parse_method as bench_method
 from talon_core.defaults import DEFAULT_POLICY
-from talon_core.kept import ENDING
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.presets import (
     KEPT,

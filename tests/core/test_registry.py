@@ -257,6 +257,30 @@ def test_the_user_can_still_interrupt():
         load_registry([("a:x", failing(KeyboardInterrupt()))])
 
 
+class Lists:
+    """What may stand in a module as a hook, beside a function of its own."""
+
+    @classmethod
+    @hookimpl(specname="talon_policies")
+    def of_a_class(cls):
+        return [Widest]
+
+    @hookimpl(specname="talon_policies")
+    def of_an_object(self):
+        return [Widest]
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [hookimpl(lambda: [Widest], specname="talon_policies"), Lists.of_a_class, Lists().of_an_object],
+    ids=["function", "method of a class", "method of an object"],
+)
+def test_whatever_pluggy_calls_may_be_a_hook_of_a_module(listed):
+    module = ModuleType("mine")
+    module.listed, module.Widest, module.NAMES = listed, Widest, ("widest",)
+    assert load_registry([("mine:first", lambda: module)]).names("tree policy") == ["widest"]
+
+
 def test_a_hook_that_raises_costs_only_itself():
     @hookimpl
     def talon_drafters():

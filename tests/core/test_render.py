@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from talon_core.render import render_tree, to_svg
+from talon_core.pictures.render import render_tree, to_svg
 from talon_core.tree import TokenTree
 
 TEXTS = ["def", " total", "_price", "(", "items", ")", ":\n", "    return"]

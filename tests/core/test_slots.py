@@ -25,6 +25,8 @@ LAWS = np.random.default_rng(8).dirichlet(np.ones(VOCAB), size=31)
 class Noting(TableTarget):
     """Writes down what is asked of it, and refuses what is asked of a slot that is not open."""
 
+    can_walk = True
+
     def __init__(self, logits=COUNTING):
         super().__init__(logits)
         self.calls = []
@@ -229,10 +231,13 @@ class Rejecting(AcceptanceRule):
         return Accepted(np.array([0]), laws.draw(0, choices))
 
 
+WANTED = {0: frozenset({3}), 2: frozenset()}
+
+
 @pytest.mark.parametrize(
-    ("rule", "expected"), [(Match(), {0: frozenset({3}), 2: frozenset()}), (Rejecting(), {})], ids=["match", "another"]
+    ("rule", "walks", "expected"), [(Match(), True, WANTED), (Match(), False, {}), (Rejecting(), True, {})]
 )
-def test_a_target_is_told_who_wants_the_likeliest_tokens_and_where_their_texts_end(rule, expected):
+def test_a_target_is_told_who_wants_the_likeliest_tokens_and_where_their_texts_end(rule, walks, expected):
     kinds = [
         {"eos": frozenset({3})},
         {"sampling": Sampling(True)},
@@ -240,6 +245,7 @@ def test_a_target_is_told_who_wants_the_likeliest_tokens_and_where_their_texts_e
         {"sampling": Sampling(False, (lambda ids, scores: scores,))},
     ]
     target = Noting()
+    target.can_walk = walks
     Decoder(target, rule).run_all([Request(np.array([0]), 1, **kind) for kind in kinds])
     assert named(target.calls, "verify") == [([0, 1, 2, 3], expected)]
 

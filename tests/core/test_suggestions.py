@@ -2,9 +2,9 @@
 
 import pytest
 
+from talon_core.basics.suggestions import did_you_mean, nearest
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
-from talon_core.suggestions import did_you_mean, nearest
 
 
 @pytest.mark.parametrize("word", ["TALON", "Talon", "tallon", "TALLON"])

@@ -14,6 +14,7 @@ from types import ModuleType
 import attrs
 import pytest
 
+from talon_core import testing
 from talon_core.decoding import loading
 from talon_core.testing import contract
 
@@ -78,18 +79,23 @@ def loaded_already(request, monkeypatch):
 
 
 EXAMPLES = 15
-"""Of a policy on a page: what is tested is that the page's code runs; that the checks find faults, their own tests."""
+"""Of a part on a page: what is tested is that the page's code runs; that the checks find faults, their own tests."""
 
 
 @pytest.fixture
 def fewer_examples(monkeypatch):
-    """`check_tree_policy` tries a hundred random drafters where its caller does not say how many."""
-    check_rounds = contract._check_rounds
+    """A hundred random drafters are tried with a policy, or two hundred trees with a rule of ours, by default."""
+    check_rounds, check_rule = contract._check_rounds, testing.check_rule
 
-    def fewer(make, drafters, count):
+    def rounds(make, drafters, count):
         check_rounds(make, drafters, min(count, EXAMPLES))
 
-    monkeypatch.setattr(contract, "_check_rounds", fewer)
+    def rule(make, **options):
+        fewer = {"max_examples": EXAMPLES} if make.__module__.startswith("talon_") else {}
+        check_rule(make, **{**fewer, **options})
+
+    monkeypatch.setattr(contract, "_check_rounds", rounds)
+    monkeypatch.setattr(testing, "check_rule", rule)
 
 
 @pytest.mark.usefixtures("logs_as_before", "loaded_already", "fewer_examples")

@@ -1,5 +1,6 @@
 """What the tests of drafters share: decoder layers written out in float64, and drafting along random trees."""
 
+import copy
 import json
 from functools import cache
 
@@ -75,13 +76,11 @@ class Written:
         if f"{layer}.self_attn.q_norm.weight" in self.weights:
             q, k = self.norm(q, f"{layer}.self_attn.q_norm.weight"), self.norm(k, f"{layer}.self_attn.k_norm.weight")
         q, k = self.turned(q), self.turned(k)
-        out = np.zeros((rows, self.heads, self.head_dim))
-        for head in range(self.heads):
-            kv_head = head * k.shape[1] // self.heads
-            for row in range(rows):
-                scores = k[: row + 1, kv_head] @ q[row, head] / np.sqrt(self.head_dim)
-                weights = np.exp(scores - scores.max())
-                out[row, head] = weights / weights.sum() @ v[: row + 1, kv_head]
+        k, v = (np.repeat(each, self.heads // each.shape[1], axis=1) for each in (k, v))  # heads that share one
+        scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(self.head_dim)
+        scores[:, np.triu(np.ones((rows, rows), dtype=bool), 1)] = -np.inf  # nothing is seen of what comes later
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out = np.einsum("hij,jhd->ihd", weights / weights.sum(-1, keepdims=True), v)
         return self.linear(out.reshape(rows, -1), f"{layer}.self_attn.o_proj")
 
     def mlp(self, x, layer):
@@ -139,8 +138,9 @@ def save(folder, tensors, config, file="model.safetensors"):
 
 def states_of(model, ids, states):
     """States of the plain model at each token, side by side, shape `(tokens, states * hidden)`; -1 is the final one."""
+    own = copy.deepcopy(model)  # transformers leaves hooks in a model that was asked for its states
     with torch.no_grad():
-        out = model(input_ids=torch.as_tensor(np.asarray(ids))[None], output_hidden_states=True, use_cache=False)
+        out = own(input_ids=torch.as_tensor(np.asarray(ids))[None], output_hidden_states=True, use_cache=False)
     return torch.cat([out.hidden_states[state][0] for state in states], dim=-1)
 
 

@@ -13,13 +13,13 @@ from talon_core.cli.drafter_check import drafter_of_files
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed, Frontier
 from talon_core.engine.checked_drafter import files_known
+from talon_core.engine.text_target import TextTarget
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.request import Request
 from talon_core.retrieval import IndexedVocabulary, Piece, vocabulary_of, write_index
 from talon_core.table import TableTarget
 from talon_core.testing import check_drafter
-from talon_core.trace.texts import TextTarget
 from talon_core.tree import TokenTree
 from talon_drafters import Datastore
 from talon_tests.random_drafters import random_target

@@ -9,14 +9,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from talon_core import TableTarget
-from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import FINAL_STATE
 from talon_core.plugins.parts import Parts
 from talon_drafters import Eagle
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.eagle.files import EagleFiles
-from talon_tests.tiny_models import tiny_model
+from talon_tests.shared_targets import SharedTargets
+from talon_tests.tiny_models import tiny_llama, tiny_model
 
+TARGETS = SharedTargets()
 VOCAB, HIDDEN, HEADS, KV_HEADS = 97, 48, 4, 2
 
 
@@ -116,12 +117,12 @@ def plain_law(shared, case, weights, model, ids, features, path):
 
 
 def decoder_of(path, policy="chain", model=None, **options):
-    return decoder_for_model(model or tiny_model("llama"), None, Parts(Eagle(path), policy, **options))
+    return TARGETS.decoder(model or tiny_llama(), None, Parts(Eagle(path), policy, **options))
 
 
 def check_drafting(shared, case, path, rounds, model=None, **options):
     """The laws at all nodes of all rounds are the formulae's; returns them."""
-    model = model or tiny_model("llama")
+    model = model or tiny_llama()
     decoder = decoder_of(path, model=model, **options)
     states = [shared.states_of(model, one.ids, (-1,)) for one in rounds]
     with decoder.target.session(), decoder.drafter.session():

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core import TableTarget
-from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
+from talon_core.certify.exact import Given, ancestral_law, distance
 from talon_core.costs import UnknownCosts
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
@@ -36,6 +36,7 @@ from talon_kernels.native import load
 from talon_strategies.rules.match import Match
 from talon_tests.begun_texts import begun_law
 from talon_tests.on_device import check_on_device
+from talon_tests.shared_targets import SharedTargets
 from talon_tests.tiny_models import SMALL, tiny_model
 
 VOCAB, HIDDEN, HEADS, KV_HEADS, LAYERS = 97, 48, 4, 2, 8
@@ -49,6 +50,9 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 40,
 }
+
+
+TARGETS = SharedTargets()
 
 
 @cache
@@ -335,7 +339,7 @@ def plain_law(shared, case, weights, embedding, ids, features, path):
 
 def decoder_of(path, policy="chain", model=None, accelerate=True, **options):
     parts = Parts(Eagle3(path, **options), policy, accelerate=accelerate)
-    return decoder_for_model(model or target_model(), None, parts)
+    return TARGETS.decoder(model or target_model(), None, parts)
 
 
 def fused(shared, case, model, ids):
@@ -718,9 +722,7 @@ def test_the_law_of_the_output_is_exactly_the_targets(policy, do_sample):
     for prompt in ([1], [2, 0]):
         request = Request(np.array(prompt), 3, Sampling(do_sample))
         decoder = Decoder(target, Match(), made, Given(drafter), costs=UnknownCosts())  # outcomes must not know a clock
-        many = drawn and do_sample
-        law = begun_law(decoder, request, target) if many else emitted_law(decoder, request)
-        assert distance(law, ancestral_law(target, request)) <= 1e-12
+        assert distance(begun_law(decoder, request), ancestral_law(target, request)) <= 1e-12
 
 
 # What explicit layer ids mean

@@ -19,8 +19,10 @@ from talon_drafters.hydra.files import hydra_of, save_hydra
 from talon_drafters.hydra.network import HydraConfig, HydraHeads
 from talon_kernels.native import load
 from talon_tests.on_device import check_on_device
-from talon_tests.tiny_models import tiny_model
+from talon_tests.shared_targets import SharedTargets
+from talon_tests.tiny_models import tiny_llama, tiny_model
 
+TARGETS = SharedTargets()
 VOCAB, HIDDEN, HEADS, INNER = 97, 48, 3, 56
 DRAFT_IDS = np.array([3, 4, 9, 20, 21, 22, 40, 77, 90, 96])
 OTHER_PREFIX = {
@@ -209,7 +211,7 @@ def plain_law(layout, tensors, model, states, path):
 
 
 def decoder_of(path, policy="chain", model=None, **options):
-    return decoder_for_model(model or tiny_model("llama"), None, Parts(Hydra(path), policy, **options))
+    return TARGETS.decoder(model or tiny_llama(), None, Parts(Hydra(path), policy, **options))
 
 
 def states(rng, count):

@@ -13,7 +13,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed, Frontier
 from talon_core.plugins.parts import Parts
-from talon_core.trace.observed import Observing, Place
+from talon_core.trace.observed import Notebook, Observing
 from talon_core.tree import TokenTree
 from talon_drafters import HybridSpec, Lookahead
 from talon_drafters.lookahead.drafter import LookaheadDrafter
@@ -256,8 +256,8 @@ def test_on_a_model_the_window_brings_tokens_and_changes_none(options: str, atte
 
 def test_a_trace_of_its_window_is_refused_and_one_of_its_pool_is_not() -> None:
     with pytest.raises(ValueError, match="drafter 'lookahead' with these options asks the target beside every tree"):
-        Observing(Lookahead(), Place()).open(CYCLE)
-    assert Observing(Lookahead(window=0), Place()).open(CYCLE).max_depth == 2
+        Observing(Lookahead(), Notebook()).open(CYCLE)
+    assert Observing(Lookahead(window=0), Notebook()).open(CYCLE).max_depth == 2
     assert Lookahead(window=0).reads_texts
     assert not Lookahead().reads_texts
 

@@ -21,8 +21,10 @@ from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.medusa.files import medusa_of, save_medusa
 from talon_drafters.medusa.network import MedusaConfig, MedusaHeads
 from talon_tests.on_device import check_on_device
-from talon_tests.tiny_models import tiny_model
+from talon_tests.shared_targets import SharedTargets
+from talon_tests.tiny_models import tiny_llama, tiny_model
 
+TARGETS = SharedTargets()
 VOCAB, HIDDEN, HEADS = 97, 48, 3
 DRAFT_IDS = np.array([3, 4, 9, 20, 21, 22, 40, 77, 90, 96])
 """A small vocabulary of the drafter's own."""
@@ -126,7 +128,7 @@ def plain_law(layout, tensors, lm_head, state, head):  # lm_head: the target's, 
 
 
 def decoder_of(path, policy="chain", model=None, **options):
-    return decoder_for_model(model or tiny_model("llama"), None, Parts(Medusa(path), policy, **options))
+    return TARGETS.decoder(model or tiny_llama(), None, Parts(Medusa(path), policy, **options))
 
 
 def target_of(model=None):

@@ -38,7 +38,7 @@ from talon_drafters.hydra.training import HydraTraining
 from talon_drafters.medusa.training import MedusaTraining
 from talon_drafters.training.answers import Text, append_texts, continue_texts, read_texts
 from talon_drafters.training.batches import LengthBatches, Texts, collate, draft_vocabulary, usable
-from talon_drafters.training.fit import Fitted, Schedule, fit
+from talon_drafters.training.fit import Effort, Fitted, fit
 from talon_drafters.training.head_training import Batch, Truth
 from talon_drafters.training.losses import soft_cross_entropy
 from talon_drafters.training.optimizer import optimizer_for
@@ -280,7 +280,7 @@ class StopsAt(TrainerCallback):  # type: ignore[misc]  # transformers has no com
 def test_each_pass_has_its_own_order_and_an_interruption_changes_nothing(tmp_path: Path) -> None:
     model, some = tiny_model("llama"), usable(texts(30), 64)
     batches = len(LengthBatches(Texts(some), 100, 0))
-    schedule = Schedule(epochs=2, batch_tokens=100, learning_rate=1e-3, seed=0, save_every=1)
+    effort = Effort(epochs=2, batch_tokens=100, learning_rate=1e-3, seed=0, save_every=1)
 
     def asked(folder: str, stop: int | None = None) -> list[int]:
         watched = Watched(some)
@@ -292,7 +292,7 @@ def test_each_pass_has_its_own_order_and_an_interruption_changes_nothing(tmp_pat
             watched,
             Texts([]),
             tmp_path / folder,
-            schedule,
+            effort,
             resume=True,
             callbacks=stops,
         )

@@ -9,10 +9,10 @@ import pytest
 from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.choices import SeededChoices
 from talon_core.engine.generation import Batch
-from talon_core.engine.slots import Place, Slots
+from talon_core.engine.slots import Seat, Slots
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_strategies import Chain, Match, Talon
+from talon_strategies import Chain, Eagle2, Match, Talon
 
 VOCAB = 4
 TABLE = np.random.default_rng(0).normal(size=(VOCAB,) * 3) * 2
@@ -141,8 +141,82 @@ def test_what_does_not_fit_waits_and_what_never_fits_is_refused():
     own.step()
     assert [one.has_begun for one in (first, second, third)] == [True, True, False]
     run(own, first, second, third)
-    with pytest.raises(ValueError, match=r"the prompt has 3 tokens, and 40 new ones are asked for: 24 rows of keys"):
+    with pytest.raises(ValueError, match="3 tokens, 40 new ones are asked for, and a tree may have 1 node: 24 rows"):
         own.submit(request(40))
+
+
+class Rows(TableTarget):
+    """Knows the most rows that there were: those of the texts, and of the trees behind them."""
+
+    def __init__(self):
+        super().__init__(TABLE)
+        self.most = 0
+
+    def verify(self, trees, greedy=()):
+        texts = {slot: len(text) for slot, text in self._prefixes.items()}
+        self.most = max(self.most, self.rows({slot: rows + len(trees.get(slot, ())) for slot, rows in texts.items()}))
+        return super().verify(trees, greedy)
+
+
+def test_what_a_tree_may_take_is_reserved_where_rows_are_bounded():
+    wide = Talon(budget=1000, top_k=4, mu=1e-9)
+    with pytest.raises(ValueError, match="and a tree may have 1000 nodes: 711 rows of keys and values more than there"):
+        engine(wide, rows=300).submit(request(8))
+    target = Rows()
+    own = engine(wide, target, rows=2 * 1011)
+    run(own, *[own.submit(request(8)) for _ in range(3)])
+    assert 2 * 800 < target.most <= 2 * 1011
+    assert engine(wide).submit(request(8))  # without a bound its cache grows where such a tree comes
+
+
+def test_what_is_drafted_in_the_targets_own_cache_is_reserved():
+    class OverTheTarget(TableDrafter):
+        drafts_in_cache = True
+
+    policy = Eagle2(budget=5, depth=2, top_k=3)
+    assert policy.draft_budget == 12
+    for drafter, room in ((TableDrafter(LAWS), 9 + 5), (OverTheTarget(LAWS), 9 + 12)):
+        assert engine(policy, drafter=drafter, rows=room).submit(request(6))
+        with pytest.raises(ValueError, match="1 rows of keys and values more"):
+            engine(policy, drafter=drafter, rows=room - 1).submit(request(6))
+
+
+def test_a_budget_that_grows_while_a_text_is_decoded_ends_the_text():
+    @attrs.frozen
+    class Grows(Talon):
+        name = "grows"
+        rounds: list[int] = attrs.field(factory=list, init=False, eq=False)
+
+        @property
+        def draft_budget(self):
+            return 4 + len(self.rounds)
+
+        def observe(self, round_):
+            self.rounds.append(len(round_.tree))
+
+    own = engine(Grows(budget=4, top_k=2))
+    (sequence,) = run(own, own.submit(request(8)))
+    assert len(sequence.rounds) == 1
+    assert "a draft_budget of 5; when its sequence began they were 4 and 4" in str(sequence.error)
+
+
+@pytest.mark.parametrize("which", ["budget", "draft_budget"])
+def test_what_begin_returns_takes_no_more_than_was_reserved(which):
+    @attrs.frozen
+    class Grows(Talon):
+        drafted: int = 5
+
+        @property
+        def draft_budget(self):
+            return self.drafted
+
+        def begin(self, sequence):
+            return attrs.evolve(self, **{which.replace("draft_budget", "drafted"): 6})
+
+    own = engine(Grows(budget=4))
+    broken = own.submit(request())
+    run(own, broken)
+    assert re.search(rf"returned a policy with a {which} of 6 nodes from begin; its own is [45]", str(broken.error))
 
 
 def test_a_long_text_waits_until_short_ones_have_left_enough():
@@ -156,10 +230,10 @@ def test_a_long_text_waits_until_short_ones_have_left_enough():
 
 
 @attrs.frozen
-class FailsAfter(TreePolicy):
-    """Fails in its second round for texts that begin with token 3."""
+class NoThreesDrafted(TreePolicy):
+    """Fails where a tree's root is token 3."""
 
-    name = "fails-after"
+    name = "no-threes-drafted"
     budget: int = 3
 
     def grow(self, tree, candidates, choices):
@@ -189,25 +263,43 @@ class FailsForOne(TableDrafter):
         return attrs.evolve(found, frontier=found.frontier + 1) if tree.tokens[0] == 3 else found
 
 
+FIVE = np.random.default_rng(2).normal(size=(5,) * 3)
+"""Texts of 0, 1 and 2 stay among them; after 4 comes 3, again and again."""
+FIVE[:, :3, 3:], FIVE[:, 3:, 3] = -np.inf, 99.0
+LAWS_OF_FIVE = np.random.default_rng(3).dirichlet(np.ones(5), size=7)
+
+
 @pytest.mark.parametrize(
     ("parts", "complaint"),
     [
-        ({"policy": FailsAfter()}, r"tree policy 'fails-after' .* raised RuntimeError in grow: no threes"),
+        ({"policy": NoThreesDrafted()}, r"tree policy 'no-threes-drafted' .* raised RuntimeError in grow: no threes"),
         ({"rule": NoThrees()}, r"rule 'no-threes' .* raised RuntimeError in walk: no threes"),
-        ({"drafter": FailsForOne(LAWS)}, r"FailsForOne.* returned candidates for other nodes than the frontier's"),
+        (
+            {"drafter": FailsForOne(LAWS_OF_FIVE)},
+            r"FailsForOne.* returned candidates for other nodes than the frontier",
+        ),
     ],
 )
-def test_what_fails_for_one_sequence_ends_that_one_and_the_others_come_out_right(parts, complaint):
-    own = engine(**parts)
-    fine = [own.submit(request(1, prompt=[0, 1])), own.submit(request(1, prompt=[2]))]
-    broken = own.submit(request(4, prompt=[1, 3]))
-    run(own, *fine, broken)
-    assert [one.error for one in fine] == [None, None]
-    assert [one.token_ids for one in fine] == [alone(one.request, policy=Chain(length=1)) for one in fine]
+def test_what_fails_in_the_middle_ends_its_own_sequence_and_the_others_come_out_right(parts, complaint):
+    """The failing one has a round that goes well, and its neighbours have many more when it is gone."""
+    own = engine(**{"target": TableTarget(FIVE), "drafter": TableDrafter(LAWS_OF_FIVE), "allocator": None, **parts})
+    sampled = {"sampling": Sampling(do_sample=True), "seed": 4}
+    fine = [own.submit(request(30, prompt=[0, 1])), own.submit(request(24, prompt=[2], **sampled))]
+    broken = own.submit(request(30, prompt=[1, 4]))
+    while not broken.finished:
+        own.step()
     assert isinstance(broken.error, PluginError)
     assert re.search(complaint, str(broken.error))
-    after = own.submit(request(1, prompt=[2, 2]))  # the slot is free again
-    assert run(own, after) == [alone(after.request, policy=Chain(length=1))]
+    assert len(broken.rounds) == 1
+    assert {*broken.token_ids} == {3}
+    assert [len(one.rounds) for one in fine] == [2, 2]  # that of the step in which it failed is not lost
+    assert not any(one.finished for one in fine)
+    after = own.submit(request(8, prompt=[2, 2]))  # the slot is free again
+    run(own, *fine, after)
+    for one in (*fine, after):
+        assert one.error is None
+        assert len(one.rounds) > 4
+        assert one.token_ids == alone(one.request, target=TableTarget(FIVE), policy=None)
 
 
 class FailsInTheMiddle(TableDrafter):
@@ -258,6 +350,8 @@ def test_bad_input_is_refused_in_words():
         engine(slots=0)
     with pytest.raises(ValueError, match="prompt_tokens is 'many'; it must be a whole number and at least 1"):
         engine(prompt_tokens="many")
+    with pytest.raises(ValueError, match="keep is 1; it must be True or False"):
+        engine(keep=1)
     twice = request()
     sequence = own.submit(twice)
     with pytest.raises(ValueError, match="this request was submitted already, and is not over"):
@@ -295,14 +389,26 @@ def test_a_request_whose_sequence_was_ended_early_may_be_submitted_again_at_once
 
 
 def test_a_batch_that_cannot_go_on_leaves_nothing_in_the_engine():
-    own, twice = engine(), request()
+    own, twice = engine(target=Noted()), request()
     batch = Batch(own, [twice, twice], 2, made=lambda one: one.result(None, False))
     with pytest.raises(ValueError, match="this request was submitted already, and is not over"):
         next(batch)
     assert [one.finished for one in batch.sequences] == [True, True]
+    own.parts.target.verified.clear()
     later = own.submit(twice)
     assert run(own, later) == [alone(twice)]
-    assert len(later.rounds) == own.target_passes  # nobody else had a round
+    assert len(later.rounds) == len(own.parts.target.verified)  # nobody else had a round
+
+
+def test_batches_that_are_stepped_in_turn_count_their_own_passes():
+    own = engine(None)
+    batches = [Batch(own, [request(length) for length in of], 2, made=None) for of in ([5, 3], [7])]
+    rounds = [[], []]
+    while not all(batch.finished for batch in batches):
+        for batch, found in zip(batches, rounds, strict=True):
+            if not batch.finished:
+                found.append(next(batch))
+    assert [batch.target_passes for batch in batches] == [len(found) for found in rounds] == [5, 7]
 
 
 @attrs.frozen
@@ -372,11 +478,11 @@ def test_sampled_texts_do_not_depend_on_their_neighbours():
 def test_slots_share_the_longest_beginning():
     slots = Slots(most=3)
     text = np.array([1, 2, 3, 4, 5])
-    assert slots.take(text, 10, {}) == (Place(0, 0, 0), [])
-    assert slots.take(text[:4], 10, {0: text[:2]}) == (Place(1, 0, 2), [])
+    assert slots.take(text, 10, {}) == (Seat(0, 0, 0), [])
+    assert slots.take(text[:4], 10, {0: text[:2]}) == (Seat(1, 0, 2), [])
     slots.keep(1, text[:3])
-    assert slots.take(np.array([1, 2, 3, 9]), 10, {0: text[:2]}) == (Place(1, 1, 3), [])
-    assert slots.take(np.array([7]), 10, {0: text, 1: text}) == (Place(2, 2, 0), [])
+    assert slots.take(np.array([1, 2, 3, 9]), 10, {0: text[:2]}) == (Seat(1, 1, 3), [])
+    assert slots.take(np.array([7]), 10, {0: text, 1: text}) == (Seat(2, 2, 0), [])
     assert slots.take(np.array([7]), 10, {0: text, 1: text, 2: text}) is None
 
 
@@ -388,7 +494,7 @@ def test_a_kept_text_is_given_up_where_there_is_no_room_beside_it():
     slots.keep(1, text)
     assert slots.take(np.array([5, 5]), 20, {}) is None  # slot 0 is taken, and two slots of 20 are too many
     slots.keep(0, text)
-    assert slots.take(np.array([5, 5]), 20, {}) == (Place(0, 0, 0), [1, 0])
+    assert slots.take(np.array([5, 5]), 20, {}) == (Seat(0, 0, 0), [1, 0])
 
 
 def test_a_long_sequence_costs_those_beside_it_nothing_where_the_target_counts_so():

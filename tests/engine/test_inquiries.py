@@ -11,8 +11,7 @@ import torch
 from talon_core import Committed, Drafter, Engine, Inquirer, Inquiry, PluginError, Request, TableTarget, TokenTree
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
-from talon_core.engine.inquiries import Asked, most_added
-from talon_core.engine.plain import NoDrafter
+from talon_core.engine.inquiries import Asked
 from talon_core.hf.target import HFTarget
 from talon_core.rounds import Round
 from talon_core.sampling import Sampling
@@ -269,7 +268,6 @@ def test_a_number_of_nodes_that_is_none_is_refused(most: Any) -> None:
     drafter.most_added = most
     with pytest.raises(PluginError, match="has most_added = "):
         Engine(TableTarget(TABLE), Match(), Chain(length=2), drafter)
-    assert most_added(NoDrafter(), NoDrafter()) == 0
 
 
 def test_answers_are_those_of_the_nodes_that_were_asked_about() -> None:

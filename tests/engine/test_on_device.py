@@ -10,10 +10,12 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
 from talon_core.choices import Choices, Foreseen, ScriptedChoices, SeededChoices
 from talon_core.decoding.decoder import Decoder
-from talon_core.engine.on_device import NOT_WALKED, node_draws
+from talon_core.engine.acceptors import NOT_WALKED, Acceptor, Acceptors, Offered
+from talon_core.engine.engine import Engine
 from talon_core.engine.sequence import Sequence as Decoded
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
@@ -23,11 +25,13 @@ from talon_core.request import Request
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.sampling import Sampling, temperature_sampling
+from talon_core.table import TableTarget
+from talon_core.target import Target
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_core.tree import FloatArray, TokenTree
 from talon_kernels import SdpaAttention
-from talon_strategies import Match, RecursiveRejection
+from talon_strategies import Match, RecursiveRejection, Typical
 from talon_tests.tiny_models import tiny_model
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
@@ -58,7 +62,7 @@ def decoder_of(
     registry, (drafter, policy) = load_registry(), METHODS[method]
     graphs = TapeRecorder if on_device and recorded else None
     target = HFTarget(of, TapedBackend(PlainDevice()) if on_device else SdpaAttention(), graphs=graphs)
-    assert target.can_draw == on_device
+    assert (target.can_walk, target.can_draw) == (on_device, on_device)
     drafts = build(registry, "drafter", drafter) if drafter else None
     decides = build(registry, "tree policy", policy) if policy else None
     return Decoder(target, rule or Match(), decides, drafts, HFFrontend(of))
@@ -259,14 +263,38 @@ def test_rules_that_do_more_than_follow_the_target_are_asked() -> None:
     assert result.token_ids == decoder_of(model()).run_all([asked])[0].token_ids
 
 
+class OnDevice(TableTarget):
+    """Says that it takes tokens by itself."""
+
+    can_walk = can_draw = True
+
+
+class Timid(Match):
+    """Says that it may stop before the tree does."""
+
+    follows_argmax = False
+
+
+def acceptor_of(
+    rule: AcceptanceRule, sampling: Sampling, choices: Choices, target: Target | None = None
+) -> tuple[Acceptor, Offered]:
+    """Who accepts the tokens of a request, and what is offered of its tree, in slot 2."""
+    request, offered = attrs.evolve(REQUEST, sampling=sampling), Offered()
+    acceptor = Acceptors(rule, target or OnDevice(np.zeros((1, 1)))).of(request, choices)
+    acceptor.offer(2, TREE, offered)
+    return acceptor, offered
+
+
 TREE = TokenTree([0, 1, 2, 3], [-1, 0, 0, 1], np.zeros(4))
 REQUEST = Request(np.array([0]), 5, Sampling(True), frozenset({7}))
 
 
 def test_a_node_is_drawn_for_with_the_number_of_its_depth() -> None:
     choices = SeededChoices(4)
-    found = node_draws(Match(), REQUEST, choices, TREE)
-    assert not isinstance(found, str)
+    offered = Offered()
+    Acceptors(Match(), OnDevice(np.zeros((1, 1)))).of(REQUEST, choices).offer(2, TREE, offered)
+    assert (offered.greedy, [*offered.drawn]) == ({}, [2])
+    found = offered.drawn[2]
     assert found.numbers is not None
     assert found.numbers.tolist() == SeededChoices(4).ahead(3)[[0, 1, 1, 2]].tolist()
     assert (found.warpers, found.ends) == ((), {7})
@@ -279,15 +307,65 @@ def test_a_node_is_drawn_for_with_the_number_of_its_depth() -> None:
         (RecursiveRejection(), Sampling(True), SeededChoices(0), "rule 'rrs' .* does not simply follow"),
         (Match(), Sampling(True), ScriptedChoices([]), "ScriptedChoices will draw with is not known"),
         (Match(), temperature_sampling(0.5), SeededChoices(0), "'<lambda>' may look at more"),
-        (RecursiveRejection(), Sampling(False), SeededChoices(0), None),
-        (Match(), Sampling(False), ScriptedChoices([]), None),
+        (Timid(), Sampling(False), SeededChoices(0), "rule 'match' .* does not simply follow"),
     ],
 )
-def test_why_a_rule_is_asked(rule: AcceptanceRule, sampling: Sampling, choices: Choices, why: str | None) -> None:
-    found = node_draws(rule, attrs.evolve(REQUEST, sampling=sampling), choices, TREE)
-    if why is None:
-        assert not isinstance(found, str)
-        assert found.numbers is None
-    else:
-        assert isinstance(found, str)
-        assert re.search(why, found)
+def test_why_a_rule_is_asked(rule: AcceptanceRule, sampling: Sampling, choices: Choices, why: str) -> None:
+    acceptor, offered = acceptor_of(rule, sampling, choices)
+    assert (offered.greedy, offered.drawn) == ({}, {})
+    assert acceptor.on_host is not None
+    assert re.search(why, acceptor.on_host)
+    nothing, offered = acceptor_of(rule, sampling, choices, TableTarget(np.zeros((1, 1))))
+    assert (offered.greedy, offered.drawn, nothing.on_host) == ({}, {}, None)  # where no target draws it is no news
+
+
+@pytest.mark.parametrize(
+    ("rule", "choices"), [(RecursiveRejection(), SeededChoices(0)), (Match(), ScriptedChoices([]))]
+)
+def test_the_most_likely_tokens_are_a_targets_to_take(rule: AcceptanceRule, choices: Choices) -> None:
+    acceptor, offered = acceptor_of(rule, Sampling(False), choices)
+    assert (offered.greedy, offered.drawn, acceptor.on_host) == ({2: {7}}, {}, NOT_WALKED)
+    suppressed = SuppressTokensLogitsProcessor([3], "cpu")
+    acceptor, offered = acceptor_of(rule, Sampling(False, (suppressed,)), choices)
+    assert (offered.greedy, acceptor.on_host) == ({}, NOT_WALKED)
+    assert (offered.drawn[2].warpers, offered.drawn[2].numbers) == ((suppressed,), None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sampling", "any_tree"),
+    [
+        (Match(), Sampling(True), True),
+        (Match(), Sampling(False), True),
+        (RecursiveRejection(), Sampling(True), False),
+        (RecursiveRejection(), Sampling(False), True),
+        (Typical(), Sampling(False), False),  # it is lossy
+        (Timid(), Sampling(False), True),  # each token is still the target's
+    ],
+)
+def test_whether_any_tree_gives_the_same_text_hangs_on_no_target(
+    rule: AcceptanceRule, sampling: Sampling, any_tree: bool
+) -> None:
+    for target in (OnDevice(np.zeros((1, 1))), TableTarget(np.zeros((1, 1)))):
+        assert acceptor_of(rule, sampling, SeededChoices(0), target)[0].any_tree == any_tree
+
+
+def test_what_a_rule_and_a_target_say_of_themselves_is_asked_when_the_engine_is_made() -> None:
+    read: list[str] = []
+
+    class Watched(TableTarget):
+        def __getattribute__(self, name: str) -> Any:
+            read.extend([name] * (name in ("can_walk", "can_draw")))
+            return super().__getattribute__(name)
+
+    class WatchedMatch(Match):
+        def __getattribute__(self, name: str) -> Any:
+            read.extend([name] * (name in ("follows_argmax", "follows_target", "lossy", "looks_ahead")))
+            return super().__getattribute__(name)
+
+    engine = Engine(Watched(np.eye(8)), WatchedMatch())
+    assert {*read} == {"can_walk", "can_draw", "follows_argmax", "follows_target", "lossy", "looks_ahead"}
+    read.clear()
+    sequences = [engine.submit(attrs.evolve(REQUEST, sampling=Sampling(drawn))) for drawn in (True, False)]
+    while not all(one.finished for one in sequences):
+        engine.step()
+    assert read == []

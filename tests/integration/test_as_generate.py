@@ -415,8 +415,9 @@ def test_parts_mean_what_they_mean_for_load(model: Any) -> None:
     model.generate(PROMPT, max_new_tokens=5, custom_generate=ours, **GREEDY)
     assert ours._decoder is not None
     assert ours._decoder.policy is None
-    # costs belong to one machine and model: who hands them to `load` hands its decoder on
-    options = set(inspect.signature(talon_core.load).parameters) - {"model", "model_options", "costs"}
+    # costs belong to one machine and model, bounds to what one decoder serves: who hands them to `load` hands its
+    # decoder on
+    options = set(inspect.signature(talon_core.load).parameters) - {"model", "model_options", "costs", "bounds"}
     theirs = inspect.signature(talon_core.as_generate).parameters
     assert options <= set(theirs)
     for option in options:

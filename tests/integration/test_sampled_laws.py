@@ -19,10 +19,12 @@ import numpy as np
 import pytest
 import torch
 
+from talon_core import build
 from talon_core.decoding.decoder import Decoder
 from talon_core.plugins.parts import Parts
 from talon_core.rounds import Round
 from talon_tests.plain_law import OPTIONS, TOKENS, Texts, firsts
+from talon_tests.sleeping import sleeping
 from talon_tests.wrong import NoLeftover
 
 SAMPLES, BATCH = 720, 45
@@ -95,8 +97,11 @@ def test_texts_have_the_models_law(smollm: tuple[Any, Any], shared_target: Any, 
 def test_texts_have_the_models_law_while_drafting_goes_on(
     smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts, policy: str, rule: str, schedule: str
 ) -> None:
-    parts = Parts("eagle3", policy, rule, graphs=False, schedule=schedule)
-    counts, hits = sampled(shared_target(*smollm, parts), ids, of=lambda round_: round_.hit is True)
+    """Whatever the timing is: the worker sleeps at random."""
+    usual = shared_target(*smollm, Parts("eagle3", policy, rule, graphs=False))
+    how: dict[str, Any] = {"schedule": build("schedule", schedule), "worker": sleeping(0, 0.002)}
+    decoder = Decoder(usual.target, usual.rule, usual.policy, usual.drafter, usual.frontend, **how)
+    counts, hits = sampled(decoder, ids, of=lambda round_: round_.hit is True)
     assert surprise(counts, law) >= FALSE_ALARM
     assert hits >= 0.05  # of three tokens two can begin a round, and the last is never drafted for
 

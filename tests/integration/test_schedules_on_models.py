@@ -1,16 +1,13 @@
 """Drafting while SmolLM2 verifies: the same text with every schedule, whatever sleeps."""
 
-import time
-from random import Random
-
 import numpy as np
 import pytest
 
 from talon_core import Engine, Request
-from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.engine.ahead.worker import InLine
 from talon_core.plugins.parts import Parts
 from talon_strategies import Branch, Cached, Chain, Match, Pearl, SampledChain, Talon
+from talon_tests.sleeping import sleeping
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
@@ -19,26 +16,12 @@ SCHEDULES = [Cached(budget=6), Cached(budget=6, allocation="geometric"), Branch(
 DRAFTERS = ["ngram", "eagle3", "hybrid"]
 POLICIES = [Chain(length=3), Talon(budget=6, top_k=3)]
 NEW_TOKENS = 24
-
-
-def sleeping(seed):
-    """A worker whose drafter sleeps at random before it answers."""
-    random = Random(seed)
-
-    class Sleeping(ThreadWorker):
-        def prepare(self, schedule, jobs):
-            time.sleep(random.choice([0.0, 0.0, 0.01]))
-            super().prepare(schedule, jobs)
-
-        def stop(self):
-            time.sleep(random.choice([0.0, 0.0, 0.02]))
-            return super().stop()
-
-    return Sleeping
+LONGEST = 0.02
+"""Seconds that a worker sleeps."""
 
 
 def engine(decoder, policy, schedule, seed=0, worker=None):
-    parts, worker = decoder.engine.parts, worker if worker is not None else sleeping(seed)
+    parts, worker = decoder.engine.parts, worker if worker is not None else sleeping(seed, LONGEST)
     return Engine(parts.target, Match(), policy, decoder.drafter, parts.spec, schedule=schedule, worker=worker)
 
 
@@ -103,7 +86,7 @@ def test_drawn_texts_are_the_same_whatever_is_prepared(smollm, shared_target):
     (plain,) = [one.token_ids for one in decoder.run_all([request])]
     hits = set()
     for schedule in (Cached(budget=6), Pearl()):
-        for worker in (InLine, sleeping(0)):
+        for worker in (InLine, sleeping(0, LONGEST)):
             again = Request(np.array(request.ids), 16, request.sampling, request.eos, seed=3)
             sequence = text(engine(decoder, Chain(length=3), schedule, worker=worker), again)
             assert sequence.token_ids == plain

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from talon_kernels.commit_path import BufferTable, commit_path
 from talon_tests.interpreter import GUARD, Guarded
 
 triton = pytest.importorskip("triton")
@@ -52,6 +53,23 @@ def test_what_is_read_outside_is_no_number(interpreted):
     whole = torch.zeros(2, dtype=torch.int32)
     _copy[(1,)](around.int()[:1], whole, 0, 2)
     assert whole.tolist() == [0, -1]
+
+
+def test_buffers_whose_addresses_a_kernel_gets_have_guards_as_well(interpreted):
+    rows = torch.arange(48.0).reshape(6, 1, 2, 4)  # pages of two rows
+    table = BufferTable([rows[1:3], rows[3:5]])
+    sequences = torch.zeros(1, 4, dtype=torch.int32)
+
+    def commit(path, pages):
+        walks = torch.tensor([[len(path), 7, *path]], dtype=torch.int32)
+        commit_path(table, sequences, walks, torch.tensor([pages], dtype=torch.int32), backend="triton")
+
+    commit([0, 2, 3], [0, 1])
+    assert rows[1:5, 0, :, 0].flatten().tolist() == [8.0, 16.0, 20.0, 20.0, 24.0, 32.0, 36.0, 36.0]
+    commit([0, 2], [0, 2])  # from the page behind a buffer, which is somebody's
+    assert rows[[1, 3], 0, 1].isnan().all()
+    with pytest.raises(AssertionError, match="_move was written to behind its memory"):
+        commit([0, 1, 4], [0, 2, 1])
 
 
 def test_guards_are_looked_at_on_both_sides():

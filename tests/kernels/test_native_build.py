@@ -1,5 +1,6 @@
 """Building, caching and going without: whatever happens, `load()` gives working kernels or says why not."""
 
+import ctypes
 import logging
 import os
 import re
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from talon_kernels import native
 from talon_kernels.native import Library, build, load, switch_off, unavailable
@@ -187,9 +189,29 @@ def test_everything_works_in_a_process_without_native_kernels(child):
     assert "without" in reached, err
 
 
-def test_the_sources_compile_here(library, tmp_path):
-    build.compile_sources(build.find_compiler(), tmp_path / "talon.so")
-    assert Library(str(tmp_path / "talon.so")).lanes == library.lanes
+ALONE = ("elementwise.c", "blocks.c", "scores.c", "commit.c", "measure.c")
+"""Sources that need no others, and take a second; the others take ten."""
+
+
+def test_the_sources_compile_here(library, built, monkeypatch, tmp_path):
+    """`library` was built of all of them as they are now, with this compiler: its name says so."""
+    compiler = build.find_compiler()
+    assert Path(library.path).name.startswith(build.build_key(compiler))
+    monkeypatch.setattr(build, "SOURCES", ALONE)
+    build.compile_sources(compiler, tmp_path / "talon.so")
+    multiply = ctypes.CDLL(str(tmp_path / "talon.so")).talon_multiply  # of as many numbers as there are lanes
+    multiply.restype, multiply.argtypes = library.multiply.restype, library.multiply.argtypes
+    answers = [torch.zeros(1), torch.zeros(1)]
+    assert multiply(3, 1, answers[0].data_ptr()) == library.multiply(3, 1, answers[1].data_ptr()) > 0
+    assert torch.equal(*answers)
+
+
+def test_a_librarys_name_hangs_on_every_file_that_is_compiled():
+    folder = Path(build.__file__).parent
+    listed = [*build.find_compiler(), "-MM", *(str(folder / name) for name in build.SOURCES)]
+    said = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    assert {Path(name).name for name in re.findall(r"\S+\.[ch]\b", said)} == {*build.SOURCES, *build.HEADERS}
+    assert {path.name for path in folder.glob("*.[ch]")} == {*build.SOURCES, *build.HEADERS}
 
 
 def test_one_openmp_serves_pytorch_and_the_kernels(library, child):

@@ -76,6 +76,17 @@ def test_work_is_divided_among_what_the_gpu_holds_at_a_time():
     )  # none fits: it will raise
 
 
+@pytest.mark.parametrize(("major", "kind"), [(7, "turing"), (8, "other"), (9, "hopper"), (10, "other"), (12, "other")])
+def test_the_kind_of_a_gpu_follows_its_architecture(monkeypatch, major, kind):
+    kernels = pytest.importorskip("talon_kernels.tree_attention.triton")
+    told = SimpleNamespace(multi_processor_count=40, major=major)
+    told.max_threads_per_multi_processor, told.shared_memory_per_multiprocessor = 1024, 64 * KB
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: told)
+    assert kernels._gpu.__wrapped__(torch.device("cuda:0")).kind == kind
+    assert kind in {target.kind for target in TARGETS if str(target.arch).startswith(str(major))}
+
+
 @pytest.mark.parametrize(
     ("architecture", "programs"), [("gfx942:sramecc+:xnack-", 4 * 304), ("gfx1100", 304), ("gfx950:xnack-", 304)]
 )

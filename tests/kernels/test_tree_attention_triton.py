@@ -8,8 +8,8 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from talon_core.attention import PackedShape, TreeLayout
-from talon_kernels.tree_attention.reference import tree_attention_reference
+from talon_core.attention import PackedShape
+from talon_tests.attended import buffers, check, layout_of, packed, used_rows
 from talon_tests.pages import paged
 
 triton = pytest.importorskip("triton")
@@ -36,92 +36,6 @@ SEEN = """
 """
 
 DIMS = [1, 7, 16, 63, 64, 80, 96, 100, 128, 256]
-
-
-def layout_of(prefixes, trees, firsts=None):
-    parents = tuple(np.array(tree, dtype=np.int64) for tree in trees)
-    return TreeLayout(np.array(prefixes), parents, np.array(firsts or [0] * len(trees)))
-
-
-def packed(layout, device, batch=0, nodes=0, queries=0):
-    """The layout in a shape that is larger by so many."""
-    shape = PackedShape(layout.shape.batch + batch, layout.shape.nodes + nodes, layout.shape.queries + queries)
-    numbers = np.zeros(shape.size, dtype=np.int32)
-    shape.write(layout, numbers)
-    return shape.views(torch.from_numpy(numbers).to(device))
-
-
-def truth_of(query, key, value, layout, *, scale, softcap=None, window=None, sinks=None):
-    """One query of one head at a time, in float64; shapes as in `tree_attention`."""
-    group = len(query) // key.shape[1]
-    out = torch.zeros(*query.shape[:2], value.shape[3], dtype=torch.float64)
-    for row, parents in enumerate(layout.parents):
-        prefix, first, start = (int(x[row]) for x in (layout.prefix_lengths, layout.first_queries, layout.starts))
-        for node in range(first, len(parents)):
-            path = [node]
-            while parents[path[0]] >= 0:
-                path.insert(0, int(parents[path[0]]))
-            rows = torch.tensor([*range(prefix), *(prefix + step for step in path)])
-            positions = torch.arange(prefix + len(path))
-            if window is not None:
-                rows = rows[positions[-1] - positions < window]
-            for head in range(len(query)):
-                at = start + node - first
-                score = scale * key[row, head // group, rows].double() @ query[head, at].double()
-                if softcap is not None:
-                    score = softcap * torch.tanh(score / softcap)
-                if sinks is not None:
-                    score = torch.cat([score, sinks[head : head + 1].double()])
-                prob = score.softmax(0)[: len(rows)]
-                out[head, at] = prob @ value[row, head // group, rows].double()
-    return out
-
-
-def check(got, query, key, value, layout, **options):
-    """Twice the error of the reference in its type, and one rounding step of what is added up."""
-    queries = layout.queries
-    here = [x.cpu() for x in (query[:, :queries], key, value)]
-    if options.get("sinks") is not None:
-        options["sinks"] = options["sinks"].cpu()
-    truth = truth_of(*here, layout, **options)
-    low = tree_attention_reference(*here, layout, **options)
-    assert got.dtype == low.dtype == query.dtype
-    assert got.shape == (*query.shape[:2], value.shape[3])
-    got = got.cpu().double()
-    assert (got[:, queries:] == 0).all()
-    # A score is rounded relative to its own size, and this absolute error is the weight's relative error.
-    score = 0.0
-    if query.dtype == torch.float32:
-        score = abs(options["scale"]) * query[:, :queries].norm(dim=2).max() * key.nan_to_num().norm(dim=3).max()
-    step = torch.finfo(query.dtype).eps * (1 + float(score)) * value.nan_to_num().abs().max().item()
-    allowed = 2 * (low.double() - truth).abs().max().item() + step
-    assert (got[:, :queries] - truth).abs().max().item() <= allowed
-
-
-def used_rows(layout, batch):
-    """How many rows each sequence has; more than the layout has have none."""
-    return [*(layout.prefix_lengths + layout.nodes).tolist(), *[0] * (batch - len(layout.parents))]
-
-
-def buffers(layout, heads, kv_heads, head_dim, value_dim, dtype, device="cpu", spare=2, seed=0, strided=False, more=0):
-    """Query, key and value; NaN where nobody wrote, in `more` sequences and behind the queries too."""
-    random = torch.Generator().manual_seed(seed)
-    batch, capacity = len(layout.parents) + more, int((layout.prefix_lengths + layout.nodes).max()) + spare
-
-    def filled(*shape):
-        return torch.randn(shape, generator=random).to(dtype).to(device)
-
-    if strided:  # rows before heads, and a little beside them
-        query = filled(layout.queries + more, heads, head_dim + 3)[:, :, 3:].transpose(0, 1)
-        key = filled(batch, capacity, kv_heads, head_dim).transpose(1, 2)
-        value = filled(batch, kv_heads, value_dim, capacity).transpose(2, 3)
-    else:
-        query = filled(heads, layout.queries + more, head_dim)
-        key, value = filled(batch, kv_heads, capacity, head_dim), filled(batch, kv_heads, capacity, value_dim)
-    query[:, layout.queries :] = torch.nan
-    for row, end in enumerate(used_rows(layout, batch)):
-        key[row, :, end:] = value[row, :, end:] = torch.nan
-    return query, key, value
 
 
 @st.composite
@@ -189,7 +103,7 @@ def case_of(layout, **options):
         "softcap": None,
         "sinks": False,
         "programs": 8,
-        "merged": 1,
+        "merged": 16,
         "more": 0,
         "strided": False,
         "seed": 1,
@@ -238,12 +152,12 @@ def test_the_tree_of_seven_sees_what_is_drawn(device, programs):
 @pytest.mark.parametrize(
     ("prefix", "tree", "options"),
     [
-        (0, [-1], {"head_dim": 1, "value_dim": 1}),
+        (0, [-1], {"head_dim": 1, "value_dim": 1, "merged": 1}),
         (3, list(range(-1, 99)), {"window": 7}),  # the deepest
-        (3, [-1, *[0] * 99], {"programs": 20}),  # the widest
+        (3, [-1, *[0] * 99], {"programs": 20, "merged": 4}),  # the widest
         (3, [-1] * 100, {"window": 3}),
-        (2500, SEVEN, {"programs": 40, "heads": 8}),
-        (2500, SEVEN, {"programs": 40, "window": 1000, "sinks": True}),
+        (2500, SEVEN, {"programs": 40, "heads": 8, "merged": 2}),
+        (2500, SEVEN, {"programs": 40, "window": 1000, "sinks": True, "merged": 1}),
         (100, list(range(-1, 299)), {"softcap": 20.0, "dtype": torch.bfloat16, "head_dim": 64}),  # a prompt
     ],
 )
@@ -384,3 +298,4 @@ def test_plain_decoding_takes_the_smallest_tiles_and_trees_larger_ones():
     for kind in ("hopper", "amd", "other"):
         sizes = [kernels.blocks(128, 128, rows, torch.bfloat16, kind).rows for rows in (1, 16, 17, 60, 240)]
         assert sizes == [16, 16, 32, 64, 128 if kind == "hopper" else 64]
+    assert kernels.blocks(128, 128, 240, torch.bfloat16, "turing").rows == 16  # more would spill registers

@@ -8,6 +8,7 @@ import pytest
 from talon_core.hf.target import HFTarget
 from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
+from talon_drafters.draft_model.drafter import ModelDrafter
 from talon_tests.tiny_models import tiny_model
 
 SMALL = ProfilePlan(nodes=(1, 3, 20), contexts=(8, 40), batches=(1, 2), rows=(1, 3), widths=(2,), repetitions=2)
@@ -23,7 +24,7 @@ def measured(model: Any, drafter: str | None, wanted: ProfilePlan = SMALL) -> Pr
     return Measuring(wanted, model, None, drafter, "tiny").run("tiny")
 
 
-@pytest.mark.parametrize("drafter", ["draft-model:skip=2", "ngram", None])
+@pytest.mark.parametrize("drafter", ["draft-model:skip=2", "hybrid:of=ngram+draft-model[skip=2]", "ngram", None])
 def test_every_size_that_is_asked_for_is_measured(model: Any, drafter: str | None) -> None:
     found = measured(model, drafter)
     nodes, contexts, batches = zip(*found.verify_table.points, strict=True)
@@ -35,6 +36,8 @@ def test_every_size_that_is_asked_for_is_measured(model: Any, drafter: str | Non
     assert {*found.draft_table.points} == ({(many, 2) for many in rows} if drafter is not None else set())
     assert {*found.accept_table.points} == {(1,), (3,), (20,)}
     assert {*found.read_table.points} == {(8,), (40,)}
+    reads = drafter is not None and "draft-model" in drafter  # all of the prompt but its last token
+    assert {*found.catch_up_table.points} == ({(7,), (39,)} if reads else set())
     assert (1,) in found.commit_table.points
     assert bool(found.tell_table.points) is (drafter is not None)
     assert (found.origin, found.drafter, found.model["name"]) == ("measured", drafter, "tiny")
@@ -54,6 +57,22 @@ def test_what_is_measured_is_what_the_passes_take(model: Any, monkeypatch: pytes
     assert 0.15 <= (found.verify(1, 40) or 0.0) <= (found.verify(20, 40) or 0.0) < 0.3
     assert (found.draft(3, 2) or 0.0) < 0.15
     assert (found.commit(1) or 0.0) < 0.15
+
+
+def test_what_the_drafter_takes_to_read_a_prompt_is_neither_the_targets_reading_nor_a_layer(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catch_up = ModelDrafter._catch_up
+
+    def slow(*given: Any) -> Any:
+        sleep(0.15)
+        return catch_up(*given)
+
+    monkeypatch.setattr(ModelDrafter, "_catch_up", slow)
+    found = measured(model, "draft-model:skip=2", ProfilePlan((1, 4), (30,), (1,), (3,), (2,), repetitions=1))
+    assert 0.15 <= (found.catch_up(29) or 0.0) < 0.3
+    assert (found.read(30) or 0.0) < 0.15
+    assert (found.draft(3, 2) or 0.0) < 0.15
 
 
 def test_a_context_that_the_model_has_no_room_for_is_refused(model: Any) -> None:

@@ -55,7 +55,7 @@ def test_it_gives_what_was_measured_and_none_where_nothing_was() -> None:
     assert profile.verify(16, 256, 4) == pytest.approx(1e-3 * (20 + 16 + 2.56))  # four trees of four nodes
     assert profile.draft(8, 100) == pytest.approx(2e-3)
     assert profile.commit(3) == pytest.approx(5e-4)
-    assert (profile.accept(4), profile.tell(2), profile.read(64)) == (None, None, None)
+    assert (profile.accept(4), profile.tell(2), profile.read(64), profile.catch_up(64)) == (None,) * 4
 
 
 def test_where_one_batch_is_known_as_many_nodes_altogether_last_as_long() -> None:
@@ -140,6 +140,12 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
     file.write_text(as_text(made()).rstrip()[:cut])
     with pytest.raises(ValueError, match="is no profile of talon profile: it is not JSON"):
         read_profile(file)
+
+
+def test_a_file_from_before_the_drafters_reading_was_apart_knows_nothing_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps(without("catch_up")(made().as_dict())))
+    assert read_profile(file).as_dict() == made().as_dict()
 
 
 @pytest.mark.parametrize(

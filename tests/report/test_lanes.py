@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talon_core.report.lane_drawing import bands
 from talon_core.report.lane_page import FORMS, page_of_lanes, timeline_file
 from talon_core.report.lanes import HEADS, LANED, LANES, timeline_of
+from talon_core.report.svg_lanes import bands
 from talon_core.rounds import BESIDE, PARTS, Round, Span
 from talon_core.tree import TokenTree
 

@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 import pytest
 
-from talon_core.report import drawings
 from talon_core.report import figures as of
+from talon_core.report import svg_figures
 from talon_core.report.colours import DARK, HEAT, LIGHT, SHAPES, blended, channels, contrast, number_of, shape_of
 from talon_core.report.figures import Report
 from talon_core.report.gather import report_of
@@ -239,4 +239,4 @@ def test_control_characters_of_a_prompt_are_no_part_of_the_page(report: Report) 
 
 
 def test_lines_of_speed_are_drawn_for_any_range() -> None:
-    assert [*drawings._speeds(drawings.Axis(0, 1, 54, 700), drawings.Axis(1, 1e30, 330, 40), 0.1)]
+    assert [*svg_figures._speeds(svg_figures.Axis(0, 1, 54, 700), svg_figures.Axis(1, 1e30, 330, 40), 0.1)]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from talon_core.paths import alone
+from talon_core.basics.paths import alone
 from talon_core.retrieval import IndexedVocabulary, Piece, TokenIndex, write_index
 from talon_core.retrieval.index import MANIFEST, SUFFIXES, TOKENS
 from talon_core.retrieval.suffix_array import COMPARED

@@ -1,9 +1,7 @@
 """Rounds on a device that is only pretended: what they ask of the host, and that nothing else is asked."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,9 @@ PROMPT = 8
 
 
 @pytest.fixture(scope="module")
-def told():
-    command = [sys.executable, "-m", "talon_tests.pretended_rounds"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+def told(forked_python):
+    command = [forked_python, "-m", "talon_tests.pretended_rounds"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 
 import pytest
 
@@ -129,3 +130,60 @@ def test_beside_another_thread_it_is_not_looked_for_questions(device: Callable[.
     with used_beside():
         CudaGraphs().record(partial(work, one))
     assert "set_sync_debug_mode" not in one.done
+
+
+class Beside:
+    """What another thread records while this one captures."""
+
+    def __init__(self, device: StreamDevice) -> None:
+        self.outcome: list[object] = []
+        self._device = device
+        self._thread = Thread(target=self._record)
+
+    def _record(self) -> None:
+        try:
+            self.outcome.append(CudaGraphs().record(partial(self._device.launch, "draft", writes=("drafted",))))
+        except RuntimeError as error:
+            self.outcome.append(error)
+
+    def work(self) -> str:
+        """A pass that is being captured when the other thread begins, which gets time to go wrong."""
+        if self._device.capturing is not None:
+            self._thread.start()
+            self._thread.join(0.05)
+        return work(self._device)
+
+    def wait(self) -> object:
+        self._thread.join()
+        return self.outcome[0]
+
+
+def test_two_threads_capture_one_after_another(device: Callable[..., StreamDevice]) -> None:
+    one = device()
+    beside = Beside(one)
+    with used_beside():
+        out, repeat = CudaGraphs().record(beside.work)
+        other = beside.wait()
+    assert out == "logits"
+    assert isinstance(other, tuple), other
+    next_pass(one)
+    repeat()
+    other[1]()
+    assert one.done.count("capture_end") == 2
+
+
+def test_a_thread_that_waited_for_a_capture_that_breaks_off_captures_nothing(
+    device: Callable[..., StreamDevice],
+) -> None:
+    one = device()
+    beside = Beside(one)
+
+    def breaks_off() -> None:
+        beside.work()
+        if one.capturing is not None:
+            raise RuntimeError("it asks")
+
+    with used_beside(), pytest.raises(RuntimeError, match="it asks"):
+        CudaGraphs().record(breaks_off)
+    assert "after a capture of this process broke off (it asks)" in str(beside.wait())
+    assert len(one.modes) == 1

@@ -15,7 +15,7 @@ from talon_core.certify.exact import Given
 from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.decoding.decoder import Decoder
-from talon_core.plugins import several
+from talon_core.plugins import specs
 from talon_core.plugins.registry import Registered, Registry, load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.policy import Growth
@@ -303,15 +303,11 @@ def test_its_spec_is_written_as_it_is_read():
     assert build("tree policy", "bandit") == Bandit()
 
 
-def test_plugins_policies_and_presets_can_be_played(monkeypatch):
-    def load():
-        registry = load_registry()
-        entry = Registered("tree policy", "listens", Listens, "theirs:plugin")
-        policies = {**registry.entries["tree policy"], "listens": entry}
-        return Registry({**registry.entries, "tree policy": policies}, {})
-
-    monkeypatch.setattr(several, "load_registry", load)
-    made = Bandit("listens[nodes=3]+default[budget=7]")
+def test_plugins_policies_and_presets_can_be_played():
+    entries = load_registry().entries
+    listens = Registered("tree policy", "listens", Listens, "theirs:plugin")
+    registry = Registry({**entries, "tree policy": {**entries["tree policy"], "listens": listens}}, {})
+    made = specs.build(registry, "tree policy", "bandit:of=listens[nodes=3]+default[budget=7]")
     assert made.of[0] == Listens(3)
     assert made.of[1].budget == 7
 

@@ -118,6 +118,12 @@ class Demanding(Widest):
 
 
 @attrs.frozen
+class Indulges(Widest):
+    def begin(self, sequence):
+        return attrs.evolve(self, budget=13) if sequence.greedy else self
+
+
+@attrs.frozen
 class Fractional(Widest):
     budget: float = 2.5
 
@@ -141,6 +147,7 @@ def test_a_sound_policy_passes(policy):
         (Unnamed, "'No Name'"),
         (lambda: Demanding(wish=1), "without a default: wish"),
         (Fractional, "a budget of 2.5"),
+        (Indulges, "a budget of 13 nodes from begin; its own is 12"),
         (Mutable, "frozen class"),
         (dict, "is not a TreePolicy"),
     ],

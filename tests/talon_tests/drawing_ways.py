@@ -7,12 +7,19 @@ import torch
 from torch import Tensor
 
 from talon_core.choices import SeededChoices
-from talon_core.engine.on_device import node_draws
+from talon_core.engine.acceptors import Acceptors, Offered
 from talon_core.engine.warping import TokenBuffer, WarpedLaws
 from talon_core.request import Request
 from talon_core.runtime.draws import next_tokens
+from talon_core.table import TableTarget
 from talon_core.tree import TokenTree
 from talon_strategies import Match
+
+
+class OnDevice(TableTarget):
+    """Says that it takes tokens by itself."""
+
+    can_walk = can_draw = True
 
 
 def ways_to_draw(logits: Tensor, request: Request, visited: int) -> dict[str, Callable[[], list[int]]]:
@@ -41,9 +48,13 @@ def ways_to_draw(logits: Tensor, request: Request, visited: int) -> dict[str, Ca
         return [laws.draw(node, choices) for node in range(visited)]
 
     def device() -> list[int]:
-        draws = node_draws(Match(), request, SeededChoices(0), tree)
-        if isinstance(draws, str) or draws.numbers is None:
-            raise ValueError(f"the device does not draw: {draws}; take sampling by processors of scores alone")
+        acceptor, offered = Acceptors(Match(), OnDevice(np.zeros((1, 1)))).of(request, SeededChoices(0)), Offered()
+        acceptor.offer(0, tree, offered)
+        draws = offered.drawn.get(0)
+        if draws is None or draws.numbers is None:
+            raise ValueError(
+                f"the device does not draw: {acceptor.on_host}; take sampling by processors of scores alone"
+            )
         numbers = torch.from_numpy(draws.numbers).to(logits.device)
         tokens, _ = next_tokens(logits, numbers, starts, [0], {0: draws})
         found: list[int] = tokens[:visited].tolist()

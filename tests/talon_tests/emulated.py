@@ -21,7 +21,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from talon_core.paths import cache_folder
+from talon_core.basics.paths import cache_folder
 from talon_kernels.native import ABI, Library, _walked
 from talon_kernels.native.build import COMMON_FLAGS, HEADERS, SOURCES
 from talon_kernels.native.build import __file__ as build_file

@@ -2,8 +2,9 @@
 
 A run has two such servers. That of the fixture `forked_python` has torch, transformers and TALON; the fixture is a
 command that takes `-c` or `-m` as `python` does. It hands its streams, folder and environment to a fork, passes signals
-on to it, and ends as it ends. What an interpreter does at its start a fork does not do again, but for the encoding of
-`PYTHONIOENCODING`. The other server has the command line alone; there `run` asks for a process.
+on to it, and ends as it ends; `Forked` takes the place of `subprocess.Popen`. What an interpreter does at its start a
+fork does not do again, but for the encoding of `PYTHONIOENCODING`. The other server has the command line alone; there
+`run` asks for a process.
 """
 
 import atexit
@@ -17,6 +18,7 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -33,6 +35,8 @@ IMPORTED = (
     *("transformers.models.llama.modeling_llama", "transformers.models.llama.tokenization_llama"),
 )
 STREAMS = (0, 1, 2)
+MOST_DESCRIPTORS = 8
+"""That are handed to a fork."""
 SECONDS = 60
 """What `run` gives a process."""
 REDIRECTION = re.compile(r"(\d?)([<>])(&-|/\S+)")
@@ -79,7 +83,7 @@ def prepare(modules: Sequence[str]) -> None:
 
 def attend(channel: socket.socket) -> NoReturn:
     """Start the process that is asked for, and tell its number and, in the end, its status."""
-    _, streams, _, _ = socket.recv_fds(channel, 1, len(STREAMS))
+    _, streams, _, _ = socket.recv_fds(channel, 1, MOST_DESCRIPTORS)
     asked = json.loads(channel.makefile().readline())
     running, held = os.pipe()  # the process holds its end until it ends
     child = os.fork()
@@ -107,7 +111,8 @@ def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     """Be that process, until its end."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler if asked["interruptible"] else signal.SIG_IGN)
-    for number, descriptor in zip(STREAMS, streams, strict=True):
+    kept = dict(zip(asked.get("kept", ()), map(str, streams[len(STREAMS) :]), strict=True))
+    for number, descriptor in zip(STREAMS, streams, strict=False):
         os.dup2(descriptor, number)
         os.close(descriptor)
     encoding = asked["environment"].get("PYTHONIOENCODING", "").partition(":")[0] or "utf-8"
@@ -124,7 +129,7 @@ def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     *options, how, what = asked["command"]
     if "-P" not in options:
         sys.path.insert(0, "")
-    sys.argv = [how, *asked["arguments"]]
+    sys.argv = [how, *(kept.get(word, word) for word in asked["arguments"])]
     try:
         if how == "-m":
             runpy.run_module(what, run_name="__main__", alter_sys=True)
@@ -185,6 +190,47 @@ def run(address: str, script: str, *arguments: str, redirect: str = "") -> tuple
             file.seek(0)
             said.append(file.read())
     return status, said[0], said[1]
+
+
+class Forked:
+    """A process as `subprocess.Popen` makes one, as far as `ProcessWorker` uses it.
+
+    Args:
+        address: of the server.
+        command: `python -c` with a script and its arguments, the last of which is its parent's number.
+        pass_fds: descriptors that it is to have; arguments that are one of these name it there.
+        how: other options, which it has anyway.
+    """
+
+    def __init__(self, address: str, command: Sequence[str], pass_fds: Sequence[int], **how: object) -> None:
+        _, option, script, *arguments = command
+        script = f"import os, sys; sys.argv[-1] = str(os.getppid())\n{script}"
+        asked = {"command": [option, script], "arguments": arguments, "kept": [*map(str, pass_fds)]}
+        self._channel = socket.socket(socket.AF_UNIX)
+        with open(os.devnull, "r+") as nothing:
+            streams = [nothing.fileno()] * len(STREAMS)
+            request(self._channel, address, {**asked, "interruptible": True}, [*streams, *pass_fds])
+        self._answers = self._channel.makefile("rb", buffering=0)  # so that the channel tells whether there is more
+        self.pid = int(self._answers.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._channel], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("", timeout or 0)
+            self.returncode = int(self._answers.readline())
+            self._answers.close()
+            self._channel.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def request(channel: socket.socket, address: str, asked: dict[str, Any], streams: Sequence[int]) -> TextIO:

@@ -2,12 +2,15 @@
 
 import ctypes
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
+
+from talon_kernels.commit_path import BufferTable
 
 
 def patch_once(patch: pytest.MonkeyPatch) -> None:
@@ -83,40 +86,61 @@ class Guarded:
             assert (guard == PATTERN).all(), f"{what} was written to {where} its memory"
 
 
-def guarded_copy(tensor: torch.Tensor) -> tuple[torch.Tensor, Guarded]:
-    """A copy of a contiguous tensor on the CPU whose memory stands between guards."""
-    guarded = Guarded(tensor.reshape(-1).view(torch.uint8))
-    return guarded.data.view(tensor.dtype).view(tensor.shape), guarded
-
-
 def guard_buffers(patch: pytest.MonkeyPatch) -> None:
     """Let every interpreted kernel work on copies of its tensors, each between guards, that are looked at behind it.
 
     What it reads there is NaN or -1, so that its result is wrong; what it writes there is found. Tensors whose memory
-    overlaps stay together. A kernel that gets addresses as numbers goes where they say.
+    overlaps stay together. So do the buffers of a `BufferTable`, whose addresses a kernel gets as numbers.
 
     Args:
-        patch: undoes it.
+        patch: undoes it; tables that were made before are not known.
     """
     executor = pytest.importorskip("triton.runtime.interpreter").GridExecutor
     rooms: list[tuple[int, int, Guarded]] = []  # by address and end, those of the launch
+    changed: list[torch.Tensor] = []  # what is given to the launch in place of what it was called with
+    tables: WeakSet[BufferTable] = WeakSet()
+    make_table = BufferTable.__init__
+
+    def made_table(table: BufferTable, buffers: Sequence[torch.Tensor]) -> None:
+        make_table(table, buffers)
+        tables.add(table)
+
+    def make_rooms(tensors: Iterable[torch.Tensor]) -> None:
+        for start, end in _joined(_extent(one) for one in tensors if one.numel()):
+            rooms.append((start, end, Guarded(_bytes_at(start, end))))
+
+    def place_in_rooms(at: int, end: int) -> tuple[Guarded, int] | None:
+        return next(((guarded, at - start) for start, stop, guarded in rooms if start <= at and end <= stop), None)
+
+    def told(arg: Any) -> Any:
+        """For the addresses of a table those of copies."""
+        table = next((table for table in tables if table.slabs is arg), None)
+        if table is None:
+            return arg
+        make_rooms(table.buffers)
+        slabs = arg.clone()
+        for slab in slabs:
+            found = place_in_rooms(int(slab[0]), int(slab[0]) + 1)
+            if found is not None:  # or the buffers have no numbers
+                slab[0] = found[0].data.data_ptr() + found[1]
+        changed.append(slabs)
+        return slabs
 
     def moved(arg: Any) -> Any:
         if not isinstance(arg, torch.Tensor):
             return arg
-        at, end = _extent(arg)
-        inside = [(start, guarded) for start, stop, guarded in rooms if start <= at and end <= stop]
-        if not inside:
+        found = place_in_rooms(*_extent(arg))
+        if found is None:
             return arg.new_empty(arg.shape)  # it has no numbers
-        start, guarded = inside[0]
-        offset = (guarded.data.storage_offset() + at - start) // arg.element_size()
+        guarded, place = found
+        offset = (guarded.data.storage_offset() + place) // arg.element_size()
         return arg.new_empty(0).set_(guarded.data.untyped_storage(), offset, arg.shape, arg.stride())
 
     def prepared(_executor: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         rooms.clear()
-        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor) and one.numel()]
-        for start, end in _joined(map(_extent, tensors)):
-            rooms.append((start, end, Guarded(_bytes_at(start, end))))
+        changed.clear()
+        args, kwargs = [*map(told, args)], {name: told(one) for name, one in kwargs.items()}
+        make_rooms(one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
         return [*map(moved, args)], {name: moved(one) for name, one in kwargs.items()}
 
     def restored(own: Any, *_: Any) -> None:
@@ -124,7 +148,9 @@ def guard_buffers(patch: pytest.MonkeyPatch) -> None:
             guarded.check(f"a tensor of {own.fn.__name__}")
             _bytes_at(start, end).copy_(guarded.data)
         rooms.clear()
+        changed.clear()
 
+    patch.setattr(BufferTable, "__init__", made_table)
     patch.setattr(executor, "_init_args_hst", prepared)
     patch.setattr(executor, "_restore_args_dev", restored)
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_iter, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from talon_core.attention import DeviceBackend, PackedLayout
+from talon_core.testing.operands import leaves, mapped
 
 KIND = "privateuseone"
 
@@ -96,7 +96,7 @@ class Pretended(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = [*tree_iter((args, kwargs))]
+        given = leaves((args, kwargs))
         tensors = [one for one in given if isinstance(one, Tensor)]
         theirs = [one for one in tensors if isinstance(one, There)]
         wanted = next((one for one in given if isinstance(one, torch.device)), None)
@@ -105,7 +105,7 @@ class Pretended(TorchDispatchMode):
         if theirs and func.name() in ASKS:
             self.asked[func.name()] += 1
         with _disable_current_modes():
-            out = func(*tree_map(_here, args), **tree_map(_here, kwargs))
+            out = func(*mapped(_here, args), **mapped(_here, kwargs))
         moves = wanted is not None and bool(tensors) and tensors[0].device != wanted
         if moves:
             self._moved(tensors[0], wanted or own)
@@ -120,7 +120,7 @@ class Pretended(TorchDispatchMode):
                 return known[id(one)]
             return There(one, place) if place.type == KIND else one
 
-        return tree_map(placed, out)
+        return mapped(placed, out)
 
     def _check(self, name: str, args: Any, tensors: list[Tensor], theirs: list[There]) -> None:
         """Tensors of one operation are on one device, but for numbers on the host, copies, and what is indexed with."""
@@ -187,10 +187,10 @@ def launched(function: Callable[..., Any], *arguments: Any) -> Any:
     Raises:
         RuntimeError: if they are on several, or on the host.
     """
-    tensors = [one for one in tree_iter(arguments) if isinstance(one, Tensor)]
+    tensors = [one for one in leaves(arguments) if isinstance(one, Tensor)]
     devices = {one.device for one in tensors}
     if len(devices) > 1 or not all(isinstance(one, There) for one in tensors):
         raise RuntimeError(f"a kernel was given tensors on {' and '.join(sorted(map(str, devices)))}")
     with _disable_current_modes():
-        out = function(*tree_map(_here, arguments))
+        out = function(*mapped(_here, arguments))
     return There(out, tensors[0].device) if isinstance(out, Tensor) else out

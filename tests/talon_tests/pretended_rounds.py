@@ -44,7 +44,7 @@ def decoder_on(model: Any, method: str) -> Decoder:
     registry, (drafter, policy) = load_registry(), METHODS[method]
     drafts = build(registry, "drafter", drafter) if drafter else None
     features = drafts.features(model.config.num_hidden_layers) if drafts else ()
-    target = HFTarget(model, PretendedBackend(PlainDevice()), None, features)
+    target = HFTarget(model, PretendedBackend(PlainDevice()), None, features, probe=False)
     decides = build(registry, "tree policy", policy) if policy else None
     return _unmeasured(Decoder(target, Match(), decides, drafts, HFFrontend(model)))
 
@@ -60,7 +60,7 @@ def decoder_with_head(model: Any, pretended: Pretended) -> Decoder:
     torch.manual_seed(1)
     head = Eagle3Head(Eagle3Config(model.config, 48, model.config.vocab_size))
     pretended.move(head)
-    target = HFTarget(model, PretendedBackend(PlainDevice()), None, (1, 2, 3))
+    target = HFTarget(model, PretendedBackend(PlainDevice()), None, (1, 2, 3), probe=False)
     drafter = FeatureDrafter(head, shared_embedding(model), target.vocab_size, target.executor())
     return _unmeasured(Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model)))
 
@@ -71,7 +71,7 @@ def decoder_with_hydra(model: Any, pretended: Pretended) -> Decoder:
     sizes = {"hidden_size": 48, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
     heads = HydraHeads(HydraConfig(48, model.config.vocab_size, prefix=sizes)).eval().requires_grad_(False)
     pretended.move(heads)
-    target = HFTarget(model, PretendedBackend(PlainDevice()), None, (FINAL_STATE,))
+    target = HFTarget(model, PretendedBackend(PlainDevice()), None, (FINAL_STATE,), probe=False)
     drafter = HydraDrafter(ReadHydra(heads, None), target)
     return _unmeasured(Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model)))
 

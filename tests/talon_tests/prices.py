@@ -37,3 +37,9 @@ class PricesByLength(Costs):
 
     def draft(self, rows: int, width: int) -> float:
         return 0.002 + 0.0002 * rows + 0.00001 * width
+
+    def catch_up(self, tokens: int) -> float:
+        return 0.001 * tokens
+
+    def beside_layer(self) -> float:
+        return 0.0005

@@ -1,10 +1,12 @@
-"""A device that is told apart from a GPU by nothing that `CudaGraphs` calls: streams in order, graphs, and faults.
+"""A device that is told apart from a GPU by nothing that TALON calls: streams in order, events, graphs, and faults.
 
-Nothing is computed. Each stream has a vector clock, which says what has surely been done before its next operation. Two
-operations on the same memory, one of which writes, are a `Race` unless one has surely been done before the other.
+Nothing is computed. Each stream, and each thread of the host, has a vector clock, which says what has surely been done
+before its next operation. Two operations on the same memory, one of which writes, are a `Race` unless one has surely
+been done before the other.
 """
 
 from collections.abc import Callable
+from threading import get_ident, local
 from typing import Any
 
 import pytest
@@ -28,6 +30,22 @@ class Stream:
 
     def wait_stream(self, other: "Stream") -> None:
         _join(self.clock, other.clock)
+
+
+class Event:
+    """A place in a stream that the host can wait for."""
+
+    def __init__(self, device: "StreamDevice") -> None:
+        self._device = device
+        self._clock: Clock = {}
+
+    def record(self) -> None:
+        self._device.operate("record")
+        self._clock = {**self._device.current.clock}
+
+    def synchronize(self) -> None:
+        self._device.operate("wait for an event")
+        _join(self._device.host, self._clock)
 
 
 class Graph:
@@ -74,12 +92,29 @@ class StreamDevice:
         self.done: list[str] = []
         self.modes: list[str] = []
         self.streams: list[Stream] = []
-        self.current = self.main = Stream(self)
+        self.main = Stream(self)
+        self._thread = local()  # each thread has a current stream of its own
         self.capturing: Graph | None = None
         self.broken = False  # the capture that goes on
         self.sync_mode = 0
-        self._host: Clock = {}
         self._touched: dict[str, list[tuple[bool, int, int]]] = {}  # whether it was written, by whom and when
+
+    @property
+    def current(self) -> Stream:
+        """The stream on which this thread launches."""
+        return getattr(self._thread, "stream", self.main)
+
+    @current.setter
+    def current(self, stream: Stream) -> None:
+        self._thread.stream = stream
+
+    @property
+    def host(self) -> Clock:
+        """What this thread knows to be done."""
+        if not hasattr(self._thread, "host"):
+            self._thread.host = {}
+        found: Clock = self._thread.host
+        return found
 
     def operate(self, name: str) -> None:
         """Count an operation, and fail if it is the one that does."""
@@ -92,25 +127,36 @@ class StreamDevice:
         """A kernel on the current stream, or one that is captured."""
         self.operate(name)
         if self.capturing is not None and self.capturing.stream is self.current:
-            self.capturing.nodes.append(lambda: self._touch(reads, writes))
+            self.capturing.nodes.append(lambda: self._run(reads, writes))
         else:
-            self._touch(reads, writes)
+            self._run(reads, writes)
+
+    def host_touch(self, memory: str, write: bool) -> None:
+        """Python reads or writes memory that the device uses as well."""
+        self._touch(-get_ident(), self.host, {memory: write})
 
     def synchronize(self) -> None:
+        """Wait for all streams, which breaks off what any thread captures."""
         self.operate("synchronize")
+        if self.capturing is not None:
+            self.broken = True
+            raise RuntimeError("operation not permitted when stream is capturing")
         for stream in self.streams:
-            _join(self._host, stream.clock)
+            _join(self.host, stream.clock)
 
-    def _touch(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
-        stream, clock = self.current.number, self.current.clock
-        _join(clock, self._host)
-        clock[stream] = clock.get(stream, 0) + 1
-        for memory in {*reads, *writes}:
-            write = memory in writes
+    def _run(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
+        _join(self.current.clock, self.host)
+        used = {**dict.fromkeys(reads, False), **dict.fromkeys(writes, True)}
+        self._touch(self.current.number, self.current.clock, used)
+
+    def _touch(self, who: int, clock: Clock, used: dict[str, bool]) -> None:
+        """Use memory, of which each is written or not. A stream has its number, a thread of the host a negative one."""
+        clock[who] = clock.get(who, 0) + 1
+        for memory, write in used.items():
             for wrote, other, at in self._touched.setdefault(memory, []):
                 if (write or wrote) and clock.get(other, 0) < at:
-                    raise Race(f"{memory} is used on stream {stream}, and may still be used on stream {other}")
-            self._touched[memory].append((write, stream, clock[stream]))
+                    raise Race(f"{memory} is used {_place(who)}, and may still be used {_place(other)}")
+            self._touched[memory].append((write, who, clock[who]))
 
     def _set_sync_mode(self, mode: Any) -> None:
         if mode == "error":
@@ -125,6 +171,7 @@ class StreamDevice:
 
         stands_for = {
             "Stream": lambda: Stream(self),
+            "Event": lambda: Event(self),
             "CUDAGraph": lambda: Graph(self),
             "current_stream": lambda *_: self.current,
             "set_stream": set_stream,
@@ -153,6 +200,10 @@ class On:
 
     def __exit__(self, *_: object) -> None:
         self._device.current = self._before
+
+
+def _place(who: int) -> str:
+    return f"on stream {who}" if who >= 0 else "by the host"
 
 
 def _join(clock: Clock, other: Clock) -> None:

@@ -1,6 +1,7 @@
 """Tiny random models of many architectures: they say nothing sensible, but they run in milliseconds."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,15 @@ def tiny_model(architecture: str, seed: int = 0, **more: Any) -> Any:
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 
 
+@cache
+def tiny_llama() -> Any:
+    """`tiny_model("llama")`, always the same one: nobody changes it."""
+    return tiny_model("llama")
+
+
 def of_words(**config: Any) -> tuple[Any, Any]:
-    """A tiny Llama and a tokenizer of words."""
-    model = tiny_model("llama", **config)
+    """A tiny Llama and a tokenizer of words; its heads are such that its passes are recorded, as most models' are."""
+    model = tiny_model("llama", **{"head_dim": 16, **config})
     words = Tokenizer(models.WordLevel({f"t{number}": number for number in range(model.vocab_size)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return model, PreTrainedTokenizerFast(tokenizer_object=words)

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 from talon_core import Candidates, Growth, TokenTree, TreePolicy
 from talon_core.choices import Choices
+from talon_core.costs import Costs
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace.asking import along_of, rows_of
 from talon_core.trace.columns import NO_ROW, Rows
 from talon_core.trace.folder import Trace, read_trace
+from talon_core.trace.methods import parse_method
 from talon_core.trace.oracle import Along, best_trees
 from talon_core.trace.replay import Method, Replay, Totals
+from talon_core.trace.run import replayed
 from talon_strategies import Match
 
 
@@ -70,6 +73,72 @@ def test_in_hindsight_no_choice_of_chains_takes_fewer_passes(reaches: list[int],
     ranks = [(0,) * min(reach, len(reaches) - position - 1) for position, reach in enumerate(reaches)]
     assert Along(ranks).in_hindsight(nodes) == fewest(ranks, nodes)
     assert best_trees([Along(ranks)]).in_hindsight >= best_trees([Along(ranks)], nodes).in_hindsight
+
+
+class Falling(Costs):
+    """Passes over longer texts take longer, and so do those over more nodes: each in its own way."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 10.0 + 3.0 * nodes + 0.5 * context
+
+    def draft(self, rows: int, width: int) -> float:
+        return 2.0 + 0.25 * rows + 0.125 * width
+
+    def accept(self, nodes: int) -> float:
+        return 0.5 * nodes
+
+    def commit(self, tokens: int) -> float:
+        return 0.25 * tokens
+
+    def read(self, tokens: int) -> float:
+        return 4.0 * tokens
+
+
+def quickest(ranks: Sequence[tuple[int, ...]], costs: Costs, prompt: int, layer: float, position: int = 0) -> float:
+    """Seconds of the best choice of chains, by trying all."""
+    if position >= len(ranks):
+        return 0.0
+    ways = []
+    for length in range(len(ranks[position]) + 1):
+        size = length + 1
+        parts = costs.verify(size, prompt + position), costs.accept(size), costs.commit(size)
+        after = quickest(ranks, costs, prompt, layer, position + size)
+        ways.append(sum(part for part in parts if part is not None) + length * layer + after)
+    return min(ways)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.sampled_from([0.0, 2.0, 9.0, 30.0]))
+def test_no_choice_of_chains_is_faster_than_the_fastest(reaches: list[int], layer: float) -> None:
+    ranks = [(0,) * min(reach, len(reaches) - position - 1) for position, reach in enumerate(reaches)]
+    expected = quickest(ranks, Falling(), 7, layer) + Falling().read(7)
+    assert Along(ranks).fastest(Falling(), 7, layer) == pytest.approx(expected, rel=1e-12)
+
+
+def test_no_policy_is_faster_than_the_oracle_which_is_the_best_choice_of_chains() -> None:
+    shipped, registry = read_trace(SHIPPED), load_registry()
+    specs = [
+        "none",
+        "chain:length=2",
+        "talon:budget=8",
+        "eagle2:budget=6,depth=3",
+        "talon-cost",
+        "ngram/chain:length=3",
+    ]
+    methods = [parse_method(spec, shipped, registry) for spec in specs]
+    answer = replayed(shipped, methods, jobs=1, costs=Falling())
+    speeds = [one.totals.predicted_tokens_per_second for one in answer.tried]
+    for one, speed in zip(answer.tried, speeds, strict=True):
+        assert speed is not None
+        assert one.oracle.tokens_per_second is not None
+        assert speed <= one.oracle.tokens_per_second
+    told = answer.as_dict()
+    assert told["oracle"]["tokens_per_second"] == answer.tried[0].oracle.tokens_per_second
+    texts = [*shipped]
+    seconds = sum(quickest(text.ranks or (), Falling(), text.prompt_tokens, Falling().draft(1, 1)) for text in texts)
+    seconds += sum(Falling().read(text.prompt_tokens) for text in texts)
+    assert told["oracle"]["tokens_per_second"] == pytest.approx(sum(text.positions for text in texts) / seconds)
+    free = replayed(shipped, methods[:1], jobs=1).as_dict()
+    assert "tokens_per_second" not in {**free["oracle"], **free["methods"][0]["oracle"]}
 
 
 def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]) -> None:

@@ -17,6 +17,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.rounds import Round
+from talon_core.runtime.staging import MANY_PENDING
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
 from talon_core.trace.methods import parse_methods
@@ -46,8 +47,11 @@ class Known(Costs):
     def tell(self, tokens: int) -> float:
         return 1e16 * tokens
 
+    def catch_up(self, tokens: int) -> float:
+        return 1e17 * tokens
+
     def read(self, tokens: int) -> float:
-        return 1e18 * tokens
+        return 1e19 * tokens
 
 
 class Little(Costs):
@@ -79,10 +83,35 @@ def test_every_part_of_every_round_is_counted(tiny: Any, recorded: Callable[...,
         expected += sum(costs.accept(len(each.tree)) + costs.commit(len(each.tokens)) for each in rounds)
         asked = [each for each in rounds if each.draft_passes]  # in the last round there may be nothing to draft
         assert asked == rounds[: len(asked)]
+        expected += costs.catch_up(one.text.prompt_tokens - 1)
         expected += sum(costs.tell(len(each.tokens)) for each in rounds[: len(asked) - 1])
         expected += sum(costs.draft(*layer) for layer in layers(one))
         assert one.seconds == pytest.approx(expected, rel=1e-9)
         assert any(each.draft_passes > 1 for each in rounds)
+
+
+class WithPolicy(Known):
+    """Tells what the policy takes, too."""
+
+    def besides(self, drafted: bool) -> float:
+        return (super().besides(drafted) or 0.0) + 1e16
+
+    def beside_layer(self) -> float:
+        return 1e15
+
+
+def test_a_policy_takes_what_the_costs_say_where_its_time_is_not_taken(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny)
+    (method,) = parse_methods(["chain:length=3"], trace, load_registry())
+    for text in trace:
+        told = Replay(trace, WithPolicy(), timed=False).text(method, text)
+        taken = Replay(trace, WithPolicy(), now=lambda: 0.0).text(method, text)
+        own = [one.policy_seconds for one in told.rounds]
+        assert own == pytest.approx([1e16 + 1e15 * one.draft_passes for one in told.rounds])
+        assert sum(one.policy_seconds for one in taken.rounds) == 0.0
+        assert taken.seconds == Replay(trace, Known(), timed=False).text(method, text).seconds
 
 
 @pytest.mark.parametrize("timed", [True, False])
@@ -112,19 +141,19 @@ def test_plain_decoding_takes_no_longer_where_texts_are_tried_together(
 
 
 class Now(TreePolicy):
-    """Drafts a token in every third round."""
+    """Drafts a token in some rounds."""
 
     name = "now-and-then"
     budget = 2
 
-    def __init__(self) -> None:
-        self.rounds = 0
+    def __init__(self, *drafted: int) -> None:
+        self.drafted, self.rounds = drafted, 0
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
-        return Now()
+        return Now(*self.drafted)
 
     def width(self, tree: TokenTree) -> int:
-        return 1 if len(tree) == 1 and self.rounds % 3 == 0 else 0
+        return 1 if len(tree) == 1 and self.rounds in self.drafted else 0
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         return Growth(candidates.best(1), frontier=np.arange(0))
@@ -133,22 +162,60 @@ class Now(TreePolicy):
         self.rounds += 1
 
 
-def test_a_drafter_hears_of_all_that_was_emitted_when_it_is_next_asked(
-    tiny: Any, recorded: Callable[..., Trace]
+class NoReading(Known):
+    """Of a drafter that has no network, or a profile made before its reading was apart."""
+
+    def catch_up(self, tokens: int) -> None:  # type: ignore[override]
+        return None
+
+
+def hearing(costs: Costs, first: bool, prompt: int, emitted: int) -> float:
+    """What a drafter takes that was asked before or not, to hear of what has come since."""
+    if costs.catch_up(1) is None or (not first and emitted <= MANY_PENDING):
+        return (costs.tell(emitted) or 0.0) if emitted else 0.0
+    last = (costs.tell(1) or 0.0) if emitted else 0.0  # the last token is not read but drafted from
+    return (costs.catch_up((prompt if first else 0) + emitted - 1) or 0.0) + last
+
+
+@pytest.mark.parametrize("costs", [Known(), NoReading()])
+@pytest.mark.parametrize("drafted", [(0, 3, 6), (0, 18), (2, 3)])
+def test_a_drafter_reads_the_prompt_and_hears_of_all_that_was_emitted_when_it_is_next_asked(
+    tiny: Any, recorded: Callable[..., Trace], costs: Known, drafted: tuple[int, ...]
 ) -> None:
-    trace, costs = recorded(tiny), Known()
+    trace = recorded(tiny)
     (plain,) = parse_methods(["none"], trace, load_registry())
-    method = attrs.evolve(plain, name="now-and-then", policy=Now())
+    method = attrs.evolve(plain, name="now-and-then", policy=Now(*drafted))
+    paused = 0
     for text in trace:
         rounds = Replay(trace, costs).text(method, text).rounds
-        untold = 0
+        untold, first = 0, True
         for one in rounds:
             drafting = sum(span.seconds for span in one.spans if span.part == "draft")
-            assert drafting == pytest.approx(one.draft_passes * (costs.draft(1, 1) + costs.tell(untold)))
-            untold = len(one.tokens) + (0 if one.draft_passes else untold)
+            before = costs.draft(1, 1) + hearing(costs, first, text.prompt_tokens, untold) if one.draft_passes else 0.0
+            assert drafting == pytest.approx(before)
+            paused = max(paused, untold if one.draft_passes else 0)
+            first, untold = first and not one.draft_passes, len(one.tokens) + (0 if one.draft_passes else untold)
         assert {one.draft_passes for one in rounds} == {0, 1}
         found = simulated(trace, method, text, None, Machines(costs))
         assert found.stats.seconds == pytest.approx(Replay(trace, costs, timed=False).text(method, text).seconds)
+    assert (paused > MANY_PENDING) is (18 in drafted)
+
+
+def test_policies_are_told_how_much_of_the_prompt_the_drafter_has_not_read(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny)
+    told: list[int] = []
+
+    class Listens(Now):
+        def begin(self, sequence: SequenceInfo) -> TreePolicy:
+            told.append(sequence.unread)
+            return self
+
+    (plain,) = parse_methods(["none"], trace, load_registry())
+    for text in trace:
+        Replay(trace).text(attrs.evolve(plain, policy=Listens()), text)
+    assert told == [text.prompt_tokens - 1 for text in trace]
 
 
 def test_a_drafter_of_texts_takes_what_it_takes_here(tiny: Any, recorded: Callable[..., Trace]) -> None:

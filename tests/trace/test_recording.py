@@ -21,7 +21,7 @@ from talon_core.table import TableDrafter
 from talon_core.trace.columns import NO_ROW, Rows, TextTrace
 from talon_core.trace.folder import Trace, find_trace, read_trace
 from talon_core.trace.methods import parse_method
-from talon_core.trace.observed import Notes, Observed, Place
+from talon_core.trace.observed import Notebook, Notes, Observed
 from talon_core.trace.record import Recorder
 from talon_core.trace.run import replayed
 from talon_core.trace.superset import BEAM, Ahead, Superset
@@ -309,10 +309,10 @@ def test_two_drafters_are_told_apart_by_their_weights(tiny: Any, small: Any, rec
 def test_the_superset_holds_the_chain_the_beam_and_the_text_besides_the_likeliest() -> None:
     rng = np.random.default_rng(0)
     laws = rng.dirichlet(np.full(30, 0.5), 20)
-    ahead, place = Ahead(np.array([7, 3, 9, 1])), Place(Notes(30, 4, laws=False))
-    drafter = Observed(TableDrafter(laws), place, TableDrafter(laws), 30)
-    assert place.notes is not None
-    place.notes.begin()
+    ahead, notebook = Ahead(np.array([7, 3, 9, 1])), Notebook(Notes(30, 4, laws=False))
+    drafter = Observed(TableDrafter(laws), notebook, TableDrafter(laws), 30)
+    assert notebook.notes is not None
+    notebook.notes.begin()
     policy = Superset(30, 4, nodes=3, ahead=ahead)
     drafted = draft_tree(policy, drafter, 0, DraftLimits(30, 10), SeededChoices(0))
     tree = drafted.drafted

@@ -1,5 +1,6 @@
 """A policy on a trace has the rounds that it has while one decodes."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs
+from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Frontier
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
@@ -25,8 +29,10 @@ from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Replay
 from talon_core.tree import TokenTree
 from talon_drafters import Lookahead
+from talon_drafters.eagle.network import EagleHead
 from talon_strategies import Talon
 from talon_tests.prices import PricesByLength
+from talon_tests.shared_targets import SharedTargets
 
 DETERMINISTIC = {
     "none": "none",
@@ -65,7 +71,17 @@ PRICED = {
     "bandit": "bandit:of=chain[length=1]+chain[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3",
     "speckv": "speckv:gammas=1;2;3;4;5",
 }
-OF_SMOLLM = ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid")
+OF_SMOLLM = (
+    "ngram",
+    "draft-model:skip=9-20",
+    "eagle",
+    "eagle3",
+    "hydra",
+    "medusa",
+    "hybrid",
+    "conflayers:context=8,every=8",
+)
+OF_TEXTS = ("pld", "datastore", "lookahead:window=0")
 Rounds = list[tuple[list[int], list[int], list[int]]]
 
 
@@ -82,38 +98,52 @@ def replayed(trace: Trace, text: TextTrace, method: str, costs: Costs | None = N
 
 
 def decoded(
-    model: tuple[Any, Any], trace: Trace, text: TextTrace, policy: str, make: Any, costs: Costs | None = None
+    model: tuple[Any, Any],
+    trace: Trace,
+    text: TextTrace,
+    policy: str,
+    make: Any,
+    costs: Costs | None = None,
+    drafter: str | None = None,
 ) -> Rounds:
     settings = trace["settings"]
-    decoder = make(*model, Parts(trace["drafter"]["spec"], policy, "auto"), costs)
+    decoder = make(*model, Parts(drafter or trace["drafter"]["spec"], policy, "auto"), costs)
     options = {"max_new_tokens": settings["max_new_tokens"], "temperature": settings["temperature"]}
     result = decoder.generate(text.ids[: text.prompt_tokens], **options, seed=settings["seed"] + text.prompt)
     assert result.token_ids == text.ids[text.prompt_tokens :].tolist()
     return of(result.rounds)
 
 
-def test_every_built_in_policy_is_tried() -> None:
-    assert {*DETERMINISTIC, *DRAWN, *PRICED} == {*load_registry().names("tree policy"), "none"}
+@pytest.fixture(scope="module")
+def shared_parts() -> Callable[..., Decoder]:
+    """As `shared_target`, of one drafter where its options are the same."""
+    return SharedTargets(drafters=True).decoder
+
+
+def test_every_built_in_policy_and_drafter_is_tried() -> None:
+    registry = load_registry()
+    assert {*DETERMINISTIC, *DRAWN, *PRICED} == {*registry.names("tree policy"), "none"}
+    assert {spec.partition(":")[0] for spec in (*OF_SMOLLM, *OF_TEXTS)} == {*registry.names("drafter")}
 
 
 @pytest.mark.parametrize("policy", DETERMINISTIC.values(), ids=DETERMINISTIC.keys())
 def test_the_rounds_are_those_of_greedy_decoding(
-    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny)
     for text in trace:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_parts), 0)
 
 
 @pytest.mark.parametrize("policy", PRICED.values(), ids=PRICED.keys())
 def test_so_are_those_of_policies_that_ask_what_passes_take_by_the_same_costs(
-    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny)
     sizes = set()
     for text in trace:
         found = replayed(trace, text, policy, PricesByLength())
-        assert found == (decoded(tiny, trace, text, policy, shared_target, PricesByLength()), 0)
+        assert found == (decoded(tiny, trace, text, policy, shared_parts, PricesByLength()), 0)
         sizes |= {len(tokens) for tokens, _, _ in found[0]}
     assert len(sizes) > 2
     assert max(sizes) > 3
@@ -121,40 +151,40 @@ def test_so_are_those_of_policies_that_ask_what_passes_take_by_the_same_costs(
 
 @pytest.mark.parametrize("policy", DRAWN.values(), ids=DRAWN.keys())
 def test_so_are_those_of_policies_that_draw_where_whole_laws_were_recorded(
-    small: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
+    small: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(small, laws=True, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0)
     for text in trace:
         found = replayed(trace, text, policy, PricesByLength())
-        assert found == (decoded(small, trace, text, policy, shared_target, PricesByLength()), 0)
+        assert found == (decoded(small, trace, text, policy, shared_parts, PricesByLength()), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["eagle2"], "none"])
 def test_a_text_that_was_drawn_is_replayed_by_sample_and_match(
-    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny, temperature=0.7, seed=3)
     texts = [*trace]
     assert len({tuple(text.ids[text.prompt_tokens :].tolist()) for text in texts}) > 1
     for text in texts:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_parts), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["static"]])
 def test_a_drafter_of_texts_is_asked_again(
-    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny, "ngram")
     assert all(text.rows is None for text in trace)
     for text in trace:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_parts), 0)
     other = recorded(tiny)
     for text, same in zip(trace, other, strict=True):
         assert replayed(trace, text, policy) == replayed(other, same, f"ngram/{policy}")
 
 
 def test_drafters_that_look_up_are_asked_again_where_their_files_are(
-    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], tmp_path: Path
+    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], tmp_path: Path
 ) -> None:
     ngram = recorded(tiny, "ngram")
     texts = [Piece(text.ids) for text in ngram]
@@ -162,17 +192,17 @@ def test_drafters_that_look_up_are_asked_again_where_their_files_are(
     for drafter in ("pld", f"datastore:path={tmp_path / 'index'}"):
         trace = recorded(tiny, drafter)
         found = [replayed(trace, text, "talon") for text in trace]
-        assert found == [(decoded(tiny, trace, text, "talon", shared_target), 0) for text in trace]
+        assert found == [(decoded(tiny, trace, text, "talon", shared_parts), 0) for text in trace]
         assert found == [replayed(ngram, text, f"{drafter} / talon") for text in ngram]
 
 
 def test_layers_that_follow_the_text_are_replayed_and_a_window_beside_the_trees_is_refused(
-    tiny: Any, shared_target: Any, recorded: Callable[..., Trace]
+    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace]
 ) -> None:
     trace = recorded(tiny, "conflayers:context=8,every=8", width=8, nodes=2, depth=6)
     for text in trace:
         policy = DETERMINISTIC["chain"]
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_parts), 0)
     with pytest.raises(ValueError, match="drafter 'lookahead' with these options asks the target beside every tree"):
         recorded(tiny, "lookahead")
     with pytest.raises(ValueError, match="'lookahead' needs the model"):
@@ -182,7 +212,7 @@ def test_layers_that_follow_the_text_are_replayed_and_a_window_beside_the_trees_
 
 SMOLLM = [
     *((drafter, "talon") for drafter in OF_SMOLLM),
-    *(("eagle3", policy) for policy in DETERMINISTIC if policy != "talon"),
+    *(("eagle3", policy) for policy in (*DETERMINISTIC, *PRICED) if policy != "talon"),
 ]
 """Every drafter and every policy at least once; the others are the matrix."""
 
@@ -194,53 +224,92 @@ SMOLLM = [
     [
         pytest.param(drafter, policy, marks=[] if (drafter, policy) in SMOLLM else [pytest.mark.matrix])
         for drafter in OF_SMOLLM
-        for policy in DETERMINISTIC
+        for policy in (*DETERMINISTIC, *PRICED)
     ],
 )
 def test_the_rounds_are_those_of_decoding_smollm(
-    smollm: tuple[Any, Any], shared_target: Any, recorded: Callable[..., Trace], english: Any, drafter: str, policy: str
+    smollm: tuple[Any, Any],
+    shared_parts: Any,
+    recorded: Callable[..., Trace],
+    english: Any,
+    eagle: str,
+    drafter: str,
+    policy: str,
 ) -> None:
-    trace = recorded(smollm, drafter, prompts=english, max_new_tokens=10, nodes=16, depth=6)
+    tokens = 10 if drafter == "eagle3" else 6
+    made = eagle if drafter == "eagle" else drafter
+    trace = recorded(smollm, made, prompts=english, max_new_tokens=tokens, nodes=24, depth=6)
     (text,) = trace
-    spec = DETERMINISTIC[policy]
-    expected = decoded(smollm, trace, text, spec, shared_target)
-    assert replayed(trace, text, spec) == (expected, 0)
-    if (drafter, policy) == ("eagle3", "talon"):
-        assert len(expected) < 8
+    spec, costs = {**DETERMINISTIC, **PRICED}[policy], PricesByLength()
+    expected = decoded(smollm, trace, text, spec, shared_parts, costs)
+    assert replayed(trace, text, spec, costs) == (expected, 0)
+    assert policy == "none" or any(len(tree) > 1 for tree, _, _ in expected)
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", OF_TEXTS)
+def test_so_are_those_of_drafters_that_look_up_on_smollm(
+    smollm: tuple[Any, Any],
+    shared_target: Any,
+    recorded: Callable[..., Trace],
+    english: Any,
+    tmp_path: Path,
+    drafter: str,
+) -> None:
+    trace = recorded(smollm, "ngram", prompts=english, max_new_tokens=6, nodes=16, depth=6)  # the text is any drafter's
+    (text,) = trace
+    if drafter == "datastore":
+        vocabulary = IndexedVocabulary("smollm2-135m", trace["target"]["vocab_size"], "")
+        write_index(tmp_path / "index", [Piece(text.ids)], vocabulary)
+        drafter += f":path={tmp_path / 'index'}"
+    expected = decoded(smollm, trace, text, DETERMINISTIC["talon"], shared_target, drafter=drafter)
+    assert replayed(trace, text, f"{drafter} / {DETERMINISTIC['talon']}") == (expected, 0)
+
+
+@pytest.fixture(scope="module")
+def eagle(smollm: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The spec of a head with random weights: nobody has trained one of this kind for the model."""
+    model, folder = smollm[0], tmp_path_factory.mktemp("eagle")
+    torch.manual_seed(1)
+    head = EagleHead(model.config, 1, True, model.get_output_embeddings())
+    save_file(head.state_dict(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(model.config.to_dict()), encoding="utf-8")
+    return f"eagle:path={folder}"
 
 
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", DRAWN.values(), ids=DRAWN.keys())
 def test_so_are_those_of_policies_that_draw_on_smollm(
-    smollm: tuple[Any, Any], shared_target: Any, recorded: Callable[..., Trace], english: Any, policy: str
+    smollm: tuple[Any, Any], shared_parts: Any, recorded: Callable[..., Trace], english: Any, policy: str
 ) -> None:
-    trace = recorded(smollm, "eagle3", prompts=english, max_new_tokens=6, nodes=8, depth=3, laws=True)
+    trace = recorded(smollm, "eagle3", prompts=english, raw=True, max_new_tokens=6, nodes=8, depth=3, laws=True)
     (text,) = trace
     for seed in range(100):  # until all that is drawn was recorded
         seeded = Trace(trace.folder, {**trace.manifest, "settings": {**trace["settings"], "seed": seed}})
         rounds, outside = replayed(seeded, text, policy, PricesByLength())
         if not outside:
             break
-    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_target, PricesByLength()), 0)
+    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_parts, PricesByLength()), 0)
 
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> Any:
     file = tmp_path_factory.mktemp("english") / "one.txt"
-    file.write_text("Name three fruits, and say of each what colour it has.")
+    file.write_text("One, two, three,")
     return file
 
 
 def test_questions_outside_the_superset_are_counted(
-    tiny: Any, shared_target: Any, recorded: Callable[..., Trace]
+    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace]
 ) -> None:
     trace = recorded(tiny, width=2, nodes=1, depth=2)
     text = next(iter(trace))
     _, outside = replayed(trace, text, "talon:budget=14,top_k=4")
     assert outside > 0
     rounds, outside = replayed(trace, text, "chain:length=2")
-    assert (rounds, outside) == (decoded(tiny, trace, text, "chain:length=2", shared_target), 0)
+    assert (rounds, outside) == (decoded(tiny, trace, text, "chain:length=2", shared_parts), 0)
 
 
 def test_at_a_temperature_rules_test_the_laws_that_were_recorded(small: Any, recorded: Callable[..., Trace]) -> None:

@@ -53,17 +53,33 @@ class Priced(Costs):
     def tell(self, tokens: int) -> float:
         return 7.0 * tokens
 
+    def catch_up(self, tokens: int) -> float:
+        return 11.0 * tokens
+
     def read(self, tokens: int) -> float:
         return 1e9 * tokens
+
+
+class WithPolicy(Priced):
+    """Tells what the policy takes: two seconds of a layer, and 13 of a round besides the walk and the books."""
+
+    def besides(self, drafted: bool) -> float:
+        return (self.accept(1) + self.commit(1) + (self.tell(1) if drafted else 0.0)) + 13.0
+
+    def beside_layer(self) -> float:
+        return 2.0
 
 
 def shape(one: Any) -> tuple[Any, ...]:
     return one.tree.tokens.tolist(), one.tree.parents.tolist(), one.path.tolist(), one.tokens.tolist(), one.context
 
 
-@pytest.mark.parametrize("spec", ["talon:budget=6", "chain:length=3", "eagle2:budget=5,depth=3", "ngram/chain"])
-def test_in_turn_it_is_what_a_replay_predicts(tiny: Any, recorded: Callable[..., Any], spec: str) -> None:
-    trace, costs = recorded(tiny), Priced()
+@pytest.mark.parametrize("costs", [Priced(), WithPolicy()])
+@pytest.mark.parametrize("spec", ["talon:budget=6", "chain:length=3", "eagle2:budget=5,depth=3", "ngram/chain", "none"])
+def test_in_turn_it_is_what_a_replay_predicts(
+    tiny: Any, recorded: Callable[..., Any], spec: str, costs: Priced
+) -> None:
+    trace = recorded(tiny)
     (method,) = parse_methods([spec], trace, load_registry())
     replay = Replay(trace, costs, timed=False)
     for text in trace:
@@ -71,6 +87,21 @@ def test_in_turn_it_is_what_a_replay_predicts(tiny: Any, recorded: Callable[...,
         assert [shape(one) for one in found.rounds] == [shape(one) for one in expected.rounds]
         assert found.stats.seconds == expected.seconds
         assert found.unanswered.prepared == found.stats.hits == found.stats.misses == 0
+        assert found.stats.policy_seconds == sum(one.policy_seconds for one in expected.rounds)
+        assert (found.stats.policy_seconds > 0) is isinstance(costs, WithPolicy)
+
+
+def test_a_policy_takes_its_time_in_rounds_that_begin_with_what_was_prepared(
+    tiny: Any, recorded: Callable[..., Any]
+) -> None:
+    trace = recorded(tiny)
+    (method,) = parse_methods(["chain:length=2"], trace, load_registry())
+    text = next(iter(trace))
+    costs = WithPolicy(draft=0)
+    found = simulated(trace, method, text, Cached(budget=1000), Machines(costs))
+    assert {one.policy_seconds for one in found.rounds if one.hit and len(one.tree) == 3} == {13.0 + 2 * 2.0}
+    without = simulated(trace, method, text, Cached(budget=1000), Machines(Priced(draft=0)))
+    assert found.stats.seconds == without.stats.seconds + found.stats.policy_seconds
 
 
 def test_plain_decoding_takes_its_passes(tiny: Any, recorded: Callable[..., Any]) -> None:

@@ -10,10 +10,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from talon_core import records
+from talon_core.basics import records
+from talon_core.basics.paths import small_text
 from talon_core.errors import first_line
 from talon_core.models import ModelError
-from talon_core.paths import small_text
 from talon_core.runtime.sharing import embedding_shape, output_shape, shared_embedding
 
 DRAFTERS = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from talon_core.paths import put_in_place, write_whole
+from talon_core.basics.paths import put_in_place, write_whole
 from talon_drafters.checkpoints.vocabulary import as_offsets
 
 

@@ -74,7 +74,7 @@ class ConfLayersDrafter(Drafter):
         executor: runs the passes; its `failure` says why they are not recorded.
     """
 
-    uses_target = True
+    uses_target = drafts_in_cache = True
 
     def __init__(self, options: "ConfLayers", target: NetworkTarget, keyword: str) -> None:
         self._options = options

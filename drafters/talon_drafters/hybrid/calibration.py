@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from talon_core.logistic import log_odds, sigmoid
+from talon_core.basics.logistic import log_odds, sigmoid
 
 # Fitted together by the likelihood of the mixture, see `HybridSpec`.
 SLOPE, INTERCEPT = 1.2, -0.1

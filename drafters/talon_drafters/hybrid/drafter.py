@@ -110,6 +110,7 @@ class HybridDrafter(Drafter):
         self._texts: dict[int, _Text] = {}  # by slot
         depths = [part.max_depth for part in self._parts]
         self.uses_target = any(part.uses_target for part in self._parts)
+        self.drafts_in_cache = any(part.drafts_in_cache for part in self._parts)
         self.max_depth = None if None in depths else max(depth for depth in depths if depth is not None)
 
     @property

@@ -1,6 +1,8 @@
 """Several drafters in one: which, and how sure a look-up must be to save a model's pass."""
 
+from copy import copy
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import attrs
@@ -90,19 +92,23 @@ class HybridSpec(DrafterSpec):
         return tuple(dict.fromkeys(chain.from_iterable(part.features(num_layers) for part in self.parts)))
 
     def for_model(self, model: Any) -> "HybridSpec":
-        from talon_core.plugins.parts import choose_drafter
-        from talon_core.plugins.registry import load_registry
+        from talon_core.plugins.several import made_parts
 
-        specs, own = _written(self.of), self
-        if AUTO in specs:
-            chosen = choose_drafter(load_registry(), model)
+        specs = _written(self.of)
+        made = dict(zip(specs, self._built, strict=True))
+        if AUTO in made:
+            from talon_core.plugins.parts import choose_drafter
+            from talon_core.plugins.registry import registry_of_parts
+
+            chosen = choose_drafter(registry_of_parts(), model)
             named = {spec.partition("[")[0] for spec in specs}
             specs = [chosen if spec == AUTO else spec for spec in specs if spec != AUTO or chosen not in named]
-            own = attrs.evolve(self, of="+".join(specs))
-        parts = tuple(part.for_model(model) for part in own.parts)
-        if any(part is not before for part, before in zip(parts, own.parts, strict=True)):
-            own = attrs.evolve(own)
-            object.__setattr__(own, "_built", parts)
+        parts = tuple(part.for_model(model) for part in made_parts("drafter", specs, made))
+        if len(parts) == len(self._built) and all(map(is_, parts, self._built)):
+            return self
+        own = copy(self)  # `attrs.evolve` would make all parts once more
+        object.__setattr__(own, "of", "+".join(specs))
+        object.__setattr__(own, "_built", parts)
         return own
 
     def open(self, target: Target) -> Drafter:

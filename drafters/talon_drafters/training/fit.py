@@ -19,7 +19,7 @@ from talon_drafters.training.target_states import TargetLaw, TargetStates
 
 
 @attrs.frozen
-class Schedule:
+class Effort:
     """How long and how hard a head is trained.
 
     Attributes:
@@ -83,10 +83,8 @@ def acceptance(counts: Sequence[StepCounts]) -> dict[str, float]:
 class HeadTrainer(Trainer):  # type: ignore[misc]  # transformers has no complete types
     """The transformers `Trainer` with batches by length, and acceptance by depth in its reports."""
 
-    def __init__(
-        self, fitted: Fitted, batches: LengthBatches, held_out: Texts, schedule: Schedule, **kwargs: Any
-    ) -> None:
-        self._batches, self._held_out, self._schedule = batches, held_out, schedule
+    def __init__(self, fitted: Fitted, batches: LengthBatches, held_out: Texts, effort: Effort, **kwargs: Any) -> None:
+        self._batches, self._held_out, self._effort = batches, held_out, effort
         self.evaluated_at: int | None = None  # the step of the last report
         super().__init__(
             model=fitted, train_dataset=batches.texts, eval_dataset=held_out, data_collator=collate, **kwargs
@@ -110,7 +108,7 @@ class HeadTrainer(Trainer):  # type: ignore[misc]  # transformers has no complet
         fitted = self.accelerator.unwrap_model(self.model)
         before, fitted.counts = fitted.counts, []
         fitted.eval()
-        batches = LengthBatches(self._held_out, self._schedule.batch_tokens, None)
+        batches = LengthBatches(self._held_out, self._effort.batch_tokens, None)
         with torch.no_grad():
             for batch in DataLoader(self._held_out, batch_sampler=batches, collate_fn=collate):
                 with self.autocast_smart_context_manager():
@@ -141,7 +139,7 @@ def fit(
     texts: Texts,
     held_out: Texts,
     folder: Path,
-    schedule: Schedule,
+    effort: Effort,
     *,
     resume: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
@@ -157,7 +155,7 @@ def fit(
         texts: what to learn from.
         held_out: what acceptance is reported on.
         folder: for checkpoints.
-        schedule: how long and how hard.
+        effort: how long and how hard.
         resume: go on from the last checkpoint in `folder`.
         callbacks: for progress.
         start: a state of the head to start from, by parameter name.
@@ -166,7 +164,7 @@ def fit(
     Raises:
         ValueError: if `start` is the state of a head of another shape.
     """
-    torch.manual_seed(schedule.seed)
+    torch.manual_seed(effort.seed)
     model.requires_grad_(False)
     head = training.make(model, target_ids)
     head.to(device=model.device, dtype=torch.float32)
@@ -174,26 +172,26 @@ def fit(
         _check_start(head, start)
         head.load_state_dict(start)
     fitted = Fitted(training, head, model, target_ids)
-    batches = LengthBatches(texts, schedule.batch_tokens, schedule.seed, share)
-    steps = math.ceil(len(batches) * schedule.epochs)
+    batches = LengthBatches(texts, effort.batch_tokens, effort.seed, share)
+    steps = math.ceil(len(batches) * effort.epochs)
     args = TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
-        learning_rate=schedule.learning_rate,
+        learning_rate=effort.learning_rate,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": 0.05},
-        warmup_steps=max(1, int(schedule.warmup * steps)),
+        warmup_steps=max(1, int(effort.warmup * steps)),
         max_grad_norm=1.0,
         bf16=model.dtype == torch.bfloat16,
         use_cpu=model.device.type == "cpu",
         logging_steps=20,
         eval_strategy="steps" if len(held_out) else "no",
-        eval_steps=schedule.save_every,
-        save_steps=schedule.save_every,
+        eval_steps=effort.save_every,
+        save_steps=effort.save_every,
         save_total_limit=2,
         report_to=[],
         disable_tqdm=True,
-        seed=schedule.seed,
+        seed=effort.seed,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )
@@ -201,10 +199,10 @@ def fit(
         fitted,
         batches,
         held_out,
-        schedule,
+        effort,
         args=args,
         callbacks=[_PassOrder(batches), *callbacks],
-        optimizers=(optimizer_for(head, schedule.learning_rate), None),
+        optimizers=(optimizer_for(head, effort.learning_rate), None),
     )
     trainer.remove_callback(PrinterCallback)
     checkpoints = sorted(folder.glob("checkpoint-*"))

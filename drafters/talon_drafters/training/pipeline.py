@@ -14,14 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
-from talon_core.paths import write_whole
+from talon_core.basics.paths import write_whole
 from talon_core.recipe import TrainingJob
 from talon_core.runtime.sharing import vocabulary_size
 from talon_drafters.checkpoints.files import fingerprint
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
 from talon_drafters.training.batches import Texts, draft_vocabulary, usable
 from talon_drafters.training.card import model_card
-from talon_drafters.training.fit import Schedule, fit
+from talon_drafters.training.fit import Effort, fit
 from talon_drafters.training.head_training import HeadTraining
 from talon_drafters.training.memory import keep_freed_memory
 from talon_drafters.training.processes import Processes
@@ -80,7 +80,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
             tokens = draft_vocabulary([texts[number] for number in kept], vocab_size, size)
         learning, reporting = (Texts([texts[number] for number in part], store, part) for part in (kept, sorted(held)))
         report = _Report(progress, folder / "log.jsonl" if processes.first else None)
-        schedule = Schedule(job.epochs, job.batch_tokens, job.learning_rate, job.seed, job.save_every)
+        effort = Effort(job.epochs, job.batch_tokens, job.learning_rate, job.seed, job.save_every)
         head = fit(
             training,
             model,
@@ -88,7 +88,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
             learning,
             reporting,
             folder / "checkpoints",
-            schedule,
+            effort,
             resume=True,
             callbacks=[report],
             start=start,

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.paths import utf8
+from talon_core.basics.paths import utf8
 
 OPENINGS = {
     "": 6,  # whatever it likes

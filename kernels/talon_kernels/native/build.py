@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from talon_core.paths import cache_folder
+from talon_core.basics.paths import cache_folder
 
 T = TypeVar("T")
 

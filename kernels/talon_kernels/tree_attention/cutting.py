@@ -29,9 +29,11 @@ def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype, kind: s
     """How to cut the work if a sequence has about `rows` rows: no register spills, and shared memory suffices.
 
     Kinds of GPUs are "hopper", whose tensor cores read queries from shared memory; "amd", which has little of it, and
-    most registers in programs of four warps; and "other".
+    most registers in programs of four warps; "turing", whose tensor cores need most registers; and "other".
     """
     exact, wide = dtype == torch.float32, max(head_dim, value_dim) > 128
+    if kind == "turing":
+        return Blocks(16, 16, 8 if wide else 4, 2)
     most = 128 >> 2 * exact + wide
     tile = max(16, min(width(rows), most if kind == "hopper" else most // 2))
     # with 64 keys triton 3.7.1 spills registers of small heads' largest tiles, and of larger heads' smallest ones

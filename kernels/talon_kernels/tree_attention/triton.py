@@ -40,7 +40,7 @@ from talon_kernels.tree_attention.cutting import Blocks, blocks, merged_rows, wi
 MOST_DIMS = 256
 """The largest size of a head that there is room for."""
 
-KINDS = ("other", "hopper", "amd")
+KINDS = ("other", "hopper", "amd", "turing")
 LOG2E = tl.constexpr(1.4426950408889634)
 MERGING = {"num_warps": 4, "enable_fp_fusion": True}
 
@@ -458,7 +458,8 @@ def _gpu(device: torch.device) -> _Gpu:
     if torch.version.hip:
         return _Gpu("amd", found.multi_processor_count, AMD.get(found.gcnArchName.split(":")[0]))
     processor = nvidia(found.max_threads_per_multi_processor, found.shared_memory_per_multiprocessor)
-    return _Gpu("hopper" if found.major == 9 else "other", found.multi_processor_count, processor)
+    kind = "turing" if (found.major, found.minor) == (7, 5) else "hopper" if found.major == 9 else "other"
+    return _Gpu(kind, found.multi_processor_count, processor)
 
 
 def _own_constants(head_dim: int, unit: int, capped: bool) -> dict[str, Any]:
@@ -499,6 +500,7 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
             ways = [("", 4, 8)]
             ways += [(" plain", 4, 1)] if dim == 128 else []
             ways += [(f" group={group}", group, 64) for group in (1, 7, 8) if dim == 128 and name == "bf16"]
+            ways += [(" batch=256", 4, 256)] if dim == 128 and name == "bf16" and cut == cuts[-1] else []
             for way, group, batch in ways:
                 own = marks | {"between": between or batch == 64, "hardest": hardest and not way}
                 yield from _compiled(title + way, name, kind, own, cut, (dim, value_dim), group, batch)

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 import talon_core
+from talon_core.basics.paths import check_file, write_whole_bytes
 from talon_core.errors import is_whole, one_line
-from talon_core.paths import check_file, write_whole_bytes
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace, read_trace
 from talon_strategies.entropy import OFFERED

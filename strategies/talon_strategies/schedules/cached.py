@@ -18,14 +18,10 @@ def _instant(given: object) -> Any:
     """The option `instant` as a drafter's options; what else it is is left for a validator to refuse."""
     if not isinstance(given, str):
         return given
-    from talon_core.plugins.nested import part_spec
-    from talon_core.plugins.parts import built
-    from talon_core.plugins.registry import load_registry
+    from talon_core.plugins.several import made_parts
 
-    try:
-        return built(load_registry(), "drafter", part_spec(given))
-    except LookupError as error:
-        raise ValueError(f"instant: {error.args[0]}") from None
+    (spec,) = made_parts("drafter", [given], {}, "instant")
+    return spec
 
 
 def _is_source(_: object, field: "attrs.Attribute[Any]", value: object) -> None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 import attrs
 import numpy as np
 
+from talon_core.basics.waiting import uninterrupted
 from talon_core.candidates import Candidates
 from talon_core.costs import Costs
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
@@ -46,7 +47,9 @@ class AheadDrafter(Preparer):
     text is the drafter's: the target has to wait for somebody then, as nothing could be prepared.
 
     What fails in the drafter while it prepares ends its drafting for the sequences that took part: they are decoded
-    without. It is said once, and sequences that come later are drafted for again.
+    without. Where it is in a process beside, so does whatever fails there, and for all sequences that it knows. It is
+    said once, and sequences that come later are drafted for again. What fails in this process when it is asked in turn
+    is the drafter's error, as always.
 
     Args:
         schedule: says what is prepared.
@@ -74,6 +77,7 @@ class AheadDrafter(Preparer):
         self._openings = 0
         self._prepared: Mapping[int, Prepared] = {}
         self._preparing: list[int] = []  # slots
+        self._losses = worker.losses
         self._said: set[str] = set()
 
     def describe(self) -> Mapping[str, object]:
@@ -83,7 +87,7 @@ class AheadDrafter(Preparer):
         return AheadSession(self.behind.session, self._wake, self._rest)
 
     def _wake(self) -> None:
-        with ExitStack() as entered:
+        with uninterrupted(), ExitStack() as entered:
             self._worker.wake()
             entered.callback(self._worker.rest)
             if self._instant is not None:
@@ -91,7 +95,7 @@ class AheadDrafter(Preparer):
             self._inside = entered.pop_all()
 
     def _rest(self) -> None:
-        with self._inside.pop_all():
+        with uninterrupted(), self._inside.pop_all():
             self._stop()
 
     def hit(self, slot: int) -> bool | None:
@@ -127,15 +131,18 @@ class AheadDrafter(Preparer):
         """A new sequence; it is drafted for, unless the drafter cannot be reached."""
         self._openings += 1
         lost = self._worker.lost  # which may find out just now
-        text = self._texts[slot] = Text(self._openings, length, self._worker.losses)
-        text.broken = lost
         self._break_lost()
+        text = self._texts[slot] = Text(self._openings, length)
+        text.broken = lost
         return text
 
     def _break_lost(self) -> None:
         """Where the worker has lost the drafter, nobody knows what that knows of any text, kept ones included."""
-        for text in self._texts.values():
-            text.broken |= text.losses != self._worker.losses
+        if self._losses != self._worker.losses:
+            self._losses = self._worker.losses
+            for text in self._texts.values():
+                text.broken = True
+            self._lost(self._worker.why)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         self._stop()
@@ -143,7 +150,7 @@ class AheadDrafter(Preparer):
         text = self._entered(slot, len(prompt))
         taken = length
         if not text.broken:
-            knows = before is not None and not before.broken and before.losses == text.losses
+            knows = before is not None and not before.broken
             with self._reaching():
                 if knows:
                     taken = self.behind.resume(slot, prompt, room, source, length)
@@ -227,15 +234,14 @@ class AheadDrafter(Preparer):
         """Where the drafter is elsewhere and cannot be reached, the texts that it knew go on without drafts."""
         try:
             yield
-        except LostError as error:
+        except LostError:
             self._break_lost()
-            self._lost(error)
 
-    def _lost(self, error: Exception) -> None:
+    def _lost(self, why: object) -> None:
         who = naming("drafter", self._named)
-        self._say(f"{who} failed while the target verified, and drafts no more for the texts that it was at", error)
+        self._say(f"{who} has failed beside the target, and drafts no more for the texts that it was at", why)
 
-    def _say(self, what: str, why: Exception) -> None:
+    def _say(self, what: str, why: object) -> None:
         """Say something once."""
         if what not in self._said:
             self._said.add(what)

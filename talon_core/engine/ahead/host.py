@@ -4,13 +4,14 @@ import os
 import pickle
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
 
 import attrs
 
+from talon_core.basics.waiting import end_with
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Part, Proposed
 from talon_core.engine.ahead.preparing import Preparing
@@ -18,7 +19,6 @@ from talon_core.engine.ahead.shelf import Placed, Shelf
 from talon_core.engine.ahead.spans import Spans
 from talon_core.engine.ahead.worker import Stopped
 from talon_core.errors import one_line
-from talon_core.waiting import end_with
 
 TOLD = ("open", "resume", "close")
 """What is told to the drafter as it comes."""
@@ -59,27 +59,28 @@ def serve(connection: Connection, shelf: Shelf, parent: int, opened: Callable[[A
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the other process, which ends this one
     end_with(parent)
-    try:
-        own = opened(pickle.loads(connection.recv_bytes()))
-        hosted = _Hosted(own.drafter, own.device, shelf, connection)
-        with own.session:
-            _answer(connection, hosted.about())
-            while True:
-                hosted.serve(*pickle.loads(connection.recv_bytes()))
-    except EOFError:
-        return
-    except Exception as error:
-        with suppress(OSError):  # nobody listens any more, perhaps
-            _answer(connection, error)
+    with ExitStack() as session, suppress(EOFError, OSError):  # nobody listens any more
+        try:
+            own = opened(pickle.loads(connection.recv_bytes()))
+            hosted = _Hosted(own.drafter, own.device, shelf, connection)
+            session.enter_context(own.session)
+            _send(connection, "done", hosted.about())
+        except Exception as error:
+            _send(connection, "refused", (type(error).__name__, one_line(error)))
+            return
+        while True:
+            hosted.serve(connection.recv_bytes())
 
 
-def _answer(connection: Connection, answer: Any, error: str = "raised") -> None:
-    """Send an answer, or an error in a form that can be sent: "raised" by a call, or "lost" where nobody knows more."""
-    if isinstance(answer, Exception):
-        answer = (type(answer).__name__, one_line(answer))
-        connection.send_bytes(pickle.dumps((error, answer)))
-    else:
-        connection.send_bytes(pickle.dumps(("done", answer)))
+def _send(connection: Connection, how: str, answer: Any) -> None:
+    """Send an answer.
+
+    Args:
+        connection: to the other process.
+        how: "done"; "refused" where the drafter cannot be opened; "failed" where it has failed, in words then.
+        answer: likewise.
+    """
+    connection.send_bytes(pickle.dumps((how, answer)))
 
 
 class _Hosted:
@@ -95,35 +96,30 @@ class _Hosted:
     def about(self) -> About:
         return About(self.drafter.max_depth, self.drafter.uses_target, dict(self.drafter.describe()))
 
-    def serve(self, committed: Any, what: str, *given: Any) -> None:
-        """Do what was asked, and answer.
+    def serve(self, message: bytes) -> None:
+        """Do what is asked, and answer.
 
         Args:
-            committed: what was accepted since, for `commit`; None where nothing was.
-            what: is asked.
-            given: with what.
+            message: what was accepted since, for `commit`, or None where nothing was; what is asked; and with what.
         """
-        spans = Spans(perf_counter)
-        if committed is not None:
-            try:
+        spans, at = Spans(perf_counter), "what it was sent"
+        try:
+            committed, what, *given = pickle.loads(message)
+            if committed is not None:
+                at = "what was accepted"
                 with spans.of("prepare"):
                     self.commit(committed)
-            except Exception as error:
-                _answer(self._connection, error, "lost")
-                return
-        if what == "prepare":
-            self._prepare(spans, *given)
-            return
-        if what == "hear":
-            _answer(self._connection, None)
-            return
-        try:
-            _answer(self._connection, getattr(self, what)(*given) if what not in TOLD else self._told(what, *given))
+            at = what
+            if what == "prepare":
+                answer: Any = self._prepared(spans, *given)
+            else:
+                answer = getattr(self.drafter if what in TOLD else self, what)(*given)
+            _send(self._connection, "done", answer)
         except Exception as error:
-            _answer(self._connection, error)
+            _send(self._connection, "failed", f"{at}, {type(error).__name__}: {one_line(error)}")
 
-    def _told(self, what: str, *given: Any) -> Any:
-        return getattr(self.drafter, what)(*given)
+    def hear(self) -> None:
+        """What was accepted was all."""
 
     def read(self, parts: dict[int, tuple[int, int, Placed | None]]) -> None:
         """As `Drafter.read`, of features on the shelf."""
@@ -153,8 +149,8 @@ class _Hosted:
         """The law of an answer."""
         return self._answers[answer].law(row)
 
-    def _prepare(self, spans: Spans, number: int, slots: list[int], told: bytes) -> None:
-        """Prepare until all is there or it is to end, and answer at once.
+    def _prepared(self, spans: Spans, number: int, slots: list[int], told: bytes) -> Stopped:
+        """Prepare until all is there or it is to end.
 
         Args:
             spans: what the drafter did before, beside the target's pass.
@@ -166,8 +162,7 @@ class _Hosted:
             schedule, jobs = pickle.loads(told)
         except Exception as error:
             fault = RuntimeError(f"what the policy or the schedule holds cannot be read there: {one_line(error)}")
-            _answer(self._connection, Stopped(faults=dict.fromkeys(slots, fault), spans=spans.found))
-            return
+            return Stopped(faults=dict.fromkeys(slots, fault), spans=spans.found)
         stopped: Stopped
         try:
             preparing = Preparing(self.drafter, schedule, jobs)
@@ -180,7 +175,7 @@ class _Hosted:
             stopped = Stopped(failure=error, spans=spans.found)
         faults = {slot: RuntimeError(one_line(error)) for slot, error in stopped.faults.items()}
         failure = None if stopped.failure is None else RuntimeError(one_line(stopped.failure))
-        _answer(self._connection, attrs.evolve(stopped, faults=faults, failure=failure))
+        return attrs.evolve(stopped, faults=faults, failure=failure)
 
 
 def take_cores(count: int) -> None:

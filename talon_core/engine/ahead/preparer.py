@@ -1,15 +1,22 @@
-"""The ability of going on while a tree is verified, as the stages of a round use it."""
+"""The ability of going on while a tree is verified, and how the stages of a round use it."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
 from talon_core.costs import Costs
 from talon_core.drafter import Drafter
+from talon_core.engine.spans import SlotSpans
+from talon_core.errors import blaming
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import TokenTree
+
+if TYPE_CHECKING:
+    from talon_core.engine.drafting import Drafted
+    from talon_core.engine.sequence import Sequence as Decoded
 
 
 @attrs.frozen(eq=False)
@@ -62,3 +69,77 @@ class Preparer(Drafter):
     @abstractmethod
     def spans(self, slot: int) -> Sequence[Span]:
         """What was prepared, and waited for, since this was asked the last time."""
+
+
+class Preparations:
+    """What is prepared while the target verifies: here nothing, for a drafter that waits until it is asked again."""
+
+    @property
+    def passed_on(self) -> bool:
+        """As `Preparer.passed_on`."""
+        return True
+
+    def begin(
+        self, drafted: "Mapping[int, Drafted]", sequences: "Mapping[int, Decoded]", costs: Costs, spans: SlotSpans
+    ) -> None:
+        """The target is about to verify.
+
+        Args:
+            drafted: what was drafted, with the trees as they will be verified, by slot.
+            sequences: what is decoded, by slot.
+            costs: what passes take.
+            spans: gets what it takes to begin.
+        """
+
+    def hit(self, slot: int) -> bool | None:
+        """As `Preparer.hit`."""
+        return None
+
+    def spans(self, slot: int) -> Sequence[Span]:
+        """As `Preparer.spans`."""
+        return ()
+
+
+NOTHING_PREPARED = Preparations()
+
+
+class DrafterPreparations(Preparations):
+    """What a `Preparer` prepares.
+
+    Args:
+        drafter: it.
+        named: whom errors name.
+        vocab_size: the target's.
+    """
+
+    def __init__(self, drafter: Preparer, named: object, vocab_size: int) -> None:
+        self._drafter, self._named, self._vocab_size = drafter, named, vocab_size
+
+    @property
+    def passed_on(self) -> bool:
+        return self._drafter.passed_on
+
+    def begin(
+        self, drafted: "Mapping[int, Drafted]", sequences: "Mapping[int, Decoded]", costs: Costs, spans: SlotSpans
+    ) -> None:
+        trees = {}
+        for slot, one in drafted.items():
+            limits = sequences[slot].limits(self._vocab_size, None)
+            trees[slot] = Verifying(
+                drafted=one.drafted,
+                tree=one.tree,
+                deepest=sequences[slot].deepest,
+                ends=limits.ends,
+                vocab_size=limits.vocab_size,
+                children=limits.children,
+                policy=sequences[slot].policy,
+                costs=costs,
+            )
+        with blaming("drafter", self._named, "propose"), spans.of("policy", trees):  # of which copies are made
+            self._drafter.verifying(trees)
+
+    def hit(self, slot: int) -> bool | None:
+        return self._drafter.hit(slot)
+
+    def spans(self, slot: int) -> Sequence[Span]:
+        return self._drafter.spans(slot)

@@ -4,17 +4,19 @@ import json
 import os
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
 
 import attrs
 
+from talon_core.basics.waiting import uninterrupted
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.engine.ahead.host import About
@@ -23,13 +25,18 @@ from talon_core.engine.ahead.prepared import Row
 from talon_core.engine.ahead.preparing import Job
 from talon_core.engine.ahead.shelf import Placed, Shelf
 from talon_core.engine.ahead.worker import Stopped, Worker
-from talon_core.errors import LostError
+from talon_core.engine.checked_candidates import checked_candidates, checked_law
+from talon_core.engine.checked_drafter import checked_proposal, checked_resume
+from talon_core.errors import LostError, one_line
 from talon_core.rounds import Span
 from talon_core.schedule import Schedule
 from talon_core.tree import FloatArray, IntArray
 
 ENDING = 2.0
 """Seconds that a process has to end in when nobody needs it any more; then it is killed."""
+
+STALLED = 60.0
+"""Seconds for which a message that was begun may stand still, in both directions."""
 
 
 class _Process:
@@ -44,27 +51,28 @@ class _Process:
     """
 
     def __init__(self, command: Sequence[str], opening: bytes) -> None:
-        self.shelf = Shelf()
         with ExitStack() as failed:
-            failed.callback(self.shelf.close)
-            ours, theirs = socket.socketpair()
-            numbers = theirs.fileno(), self.shelf.number
-            with theirs:
-                self.connection = Connection(ours.detach())
-                failed.callback(self.connection.close)
-                self.popen = subprocess.Popen(
-                    [*command, *map(str, numbers), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=numbers,
-                    start_new_session=True,  # Ctrl-C is not for it
-                )
-            failed.pop_all()
-        self.end = weakref.finalize(self, _end, self.popen, self.connection, self.shelf)
-        try:
+            with uninterrupted():
+                self.shelf = Shelf()
+                failed.callback(self.shelf.close)
+                ours, theirs = socket.socketpair()
+                for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                    ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", *divmod(int(STALLED * 1e6), 10**6)))
+                numbers = theirs.fileno(), self.shelf.number
+                with theirs:
+                    self.connection = Connection(ours.detach())
+                    failed.callback(self.connection.close)
+                    self.popen = subprocess.Popen(
+                        [*command, *map(str, numbers), str(os.getpid())],
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=numbers,
+                        start_new_session=True,  # Ctrl-C is not for it
+                    )
+                failed.pop_all()
+                self.end = weakref.finalize(self, _end, self.popen, self.connection, self.shelf)
+                failed.callback(self.end)
             self.connection.send_bytes(opening)
-        except BaseException:
-            self.end()
-            raise
+            failed.pop_all()
 
     def tell(self, committed: Any, what: str, *given: Any) -> None:
         """Let it do something.
@@ -81,27 +89,34 @@ class _Process:
         try:
             self.connection.send_bytes(message)
         except OSError as error:
-            raise self._lost("has ended") from error
+            raise self._lost(_how(error)) from error
 
     def answer(self, seconds: float) -> Any:
         """What it answers; whatever was placed for it has been taken then.
 
         Raises:
-            LostError: if it has ended, does not answer in time, or has failed at what was accepted; it is ended then.
-            RuntimeError: if the drafter has raised something.
+            LostError: if it has ended, does not answer in time or nothing that can be read, or the drafter has failed
+                there; it is ended then.
+            RuntimeError: if the drafter cannot be opened there; likewise ValueError and MemoryError.
         """
         try:
-            if not self.connection.poll(seconds):
-                raise self._lost(f"has not answered in {seconds:.3g} s")
-            how, answer = pickle.loads(self.connection.recv_bytes())
+            came = self.connection.poll(seconds)
+            message: Any = pickle.loads(self.connection.recv_bytes()) if came else ("silent", None)
+            how, answer = message
         except (OSError, EOFError) as error:
-            raise self._lost("has ended") from error
+            raise self._lost(_how(error)) from error
+        except Exception as error:  # bytes of somebody else's may raise anything
+            raise self._lost(f"has answered what cannot be read: {one_line(error)}") from error
         self.shelf.clear()
-        if how == "lost":
-            raise self._lost(f"has failed at what was accepted, {answer[0]}: {answer[1]}")
-        if how == "raised":
+        if how == "silent":
+            raise self._lost(f"has not answered in {seconds:.3g} s")
+        if how == "failed":
+            raise self._lost(f"has failed at {answer}")
+        if how == "refused":
             kind, said = answer
             raise {"ValueError": ValueError, "MemoryError": MemoryError}.get(kind, RuntimeError)(said)
+        if how != "done":
+            raise self._lost("has answered what cannot be read")
         return answer
 
     def _lost(self, why: str) -> LostError:
@@ -109,24 +124,31 @@ class _Process:
         return LostError(f"its process {why}")
 
 
+def _how(error: Exception) -> str:
+    """What has become of a process that cannot be written to, or read from."""
+    return "stands still in the middle of a message" if isinstance(error, BlockingIOError) else "has ended"
+
+
 def _end(popen: "subprocess.Popen[bytes]", connection: Connection, shelf: Shelf) -> None:
     """Leave nothing of a process, whatever it is at."""
-    with suppress(OSError):
-        connection.close()  # which it takes for the end
-    with suppress(OSError):
-        shelf.close()
-    try:
-        popen.wait(ENDING)
-    except subprocess.TimeoutExpired:
-        popen.kill()
-        popen.wait()
+    with uninterrupted():
+        with suppress(OSError):
+            connection.close()  # which it takes for the end
+        with suppress(OSError):
+            shelf.close()
+        try:
+            popen.wait(ENDING)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            popen.wait()
 
 
 class ProcessWorker(Worker):
     """Prepares in a process, which hosts the drafter; what it is told and asked goes there.
 
-    It is there as long as this worker is. One that dies, hangs or cannot open the drafter is given up, and another one
-    is started when the next sequence begins; until that is ready, sequences are decoded without drafts.
+    It is there as long as this worker is. One that dies or hangs, or in which the drafter fails or breaks its contract,
+    is given up, and another one is started when the next sequence begins; until that is ready, sequences are decoded
+    without drafts.
 
     A round takes one message each way where it begins with what was prepared: what was accepted goes there with what is
     to be prepared next, and what was prepared comes back. That it is to end is a number in memory that both share, and
@@ -136,6 +158,7 @@ class ProcessWorker(Worker):
     Args:
         command: the process's; see `_Process`.
         opening: what it is sent first, pickled.
+        named: the drafter's options, whom errors name.
         vocab_size: the target's.
         patience: how long an answer may take.
         lends: gives what is entered in each session, as the process needs the cores that it has only then.
@@ -150,6 +173,7 @@ class ProcessWorker(Worker):
         self,
         command: Sequence[str],
         opening: Any,
+        named: object,
         vocab_size: int,
         patience: Patience | None = None,
         lends: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -157,7 +181,7 @@ class ProcessWorker(Worker):
         self._command, self._opening = command, pickle.dumps(opening)
         self._patience = patience if patience is not None else Patience()
         self._vocab_size = vocab_size
-        self._process: _Process | None = _Process(command, self._opening)
+        self._process: _Process | None = None
         self._starting: _Process | None = None
         self._lends, self._loans = lends, ExitStack()
         self._committed: Any = None  # is told with the next message
@@ -165,11 +189,12 @@ class ProcessWorker(Worker):
         self._stopping = False
         self._unsent: dict[int, Exception] = {}  # what could not be sent, by slot
         try:
+            self._process = _Process(command, self._opening)
             about: About = self._process.answer(self._patience.first)
+            self.drafter = _Remote(self, about, named, vocab_size)
         except BaseException:
-            self._process.end()
+            self.close()
             raise
-        self.drafter = _Remote(self, about, vocab_size)
 
     @property
     def number(self) -> int | None:
@@ -180,7 +205,7 @@ class ProcessWorker(Worker):
     def lost(self) -> bool:  # type: ignore[override]  # whether it is back is seen when it is asked
         """Whether there is no process that has opened the drafter; asking for it starts one."""
         if self._process is not None and self._process.popen.poll() is not None:
-            self._give_up()
+            self._give_up("its process has ended")
         if self._process is not None:
             return False
         if self._starting is None:
@@ -198,19 +223,41 @@ class ProcessWorker(Worker):
         self._process, self._starting = self._starting, None
         return False
 
-    def _give_up(self) -> None:
+    def _give_up(self, why: str) -> None:
         if self._process is not None:
             process, self._process = self._process, None
             self._committed = None
             self.losses += 1
+            self.why = why
             process.end()
+
+    @contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        """Whatever goes wrong inside is the end of the process: nobody knows what the drafter knows, or says next.
+
+        Args:
+            what: is tried.
+
+        Raises:
+            LostError: for any `Exception`.
+        """
+        try:
+            yield
+        except LostError as error:
+            self._give_up(one_line(error))
+            raise
+        except Exception as error:
+            self._give_up(f"its process has failed at {what}: {one_line(error)}")
+            raise LostError(self.why) from error
+        except BaseException:
+            self._give_up(f"its process was interrupted at {what}")
+            raise
 
     def ask(self, what: str, *given: Any) -> Any:
         """Let the drafter do something.
 
         Raises:
-            LostError: if there is no process any more.
-            RuntimeError: if the drafter has raised something.
+            LostError: if there is no process any more, or the drafter has failed.
         """
         return self.ask_for(what, what, *given)
 
@@ -227,12 +274,9 @@ class ProcessWorker(Worker):
         committed, self._committed = self._committed, None
         kind = kind if committed is None else (kind, "commit")
         started = perf_counter()
-        try:
+        with self.trying(what):
             self._process.tell(committed, what, *given)
             answer = self._process.answer(self._patience.seconds(kind))
-        except (LostError, KeyboardInterrupt):  # an answer that nobody waits for would be the next one's
-            self._give_up()
-            raise
         self._patience.saw(kind, [perf_counter() - started])
         return answer
 
@@ -246,9 +290,10 @@ class ProcessWorker(Worker):
             self.ask("hear")
         if self._process is None:
             raise LostError("its process has ended")
-        self._committed = {
-            slot: (one.tokens, one.nodes, self.place(one.features), one.answers) for slot, one in committed.items()
-        }
+        with self.trying("commit"):
+            self._committed = {
+                slot: (one.tokens, one.nodes, self.place(one.features), one.answers) for slot, one in committed.items()
+            }
 
     def place(self, features: Any) -> Placed | None:
         """Put features where the process finds them, until it has answered the message that tells of them."""
@@ -263,8 +308,8 @@ class ProcessWorker(Worker):
                 self._preparings += 1
                 self._process.tell(committed, "prepare", self._preparings, slots, told)
                 self._stopping = True
-            except LostError:  # seen again when it is stopped
-                return
+            except LostError as error:  # seen again when it is stopped
+                self._give_up(one_line(error))
             except Exception as error:  # a policy or a schedule that holds what cannot be sent
                 self._unsent = dict.fromkeys([job.slot for job in jobs], error)
 
@@ -273,19 +318,16 @@ class ProcessWorker(Worker):
         if self._unsent:
             unsent, self._unsent = self._unsent, {}
             return Stopped(faults=unsent)
-        if not self._stopping or self._process is None:
-            self._give_up()
-            return Stopped(failure=LostError("its process has ended"))
         try:
-            self._process.shelf.ended = self._preparings
-            found: Stopped = self._process.answer(self._patience.seconds("prepare"))
-        except BaseException as error:
-            self._give_up()
-            if not isinstance(error, Exception):
-                raise
+            with self.trying("prepare"):
+                if not self._stopping or self._process is None:
+                    raise LostError(self.why or "its process has ended")
+                self._process.shelf.ended = self._preparings
+                found: Stopped = self._process.answer(self._patience.seconds("prepare"))
+                self._patience.saw("prepare", [span.seconds for span in found.spans])
+        except LostError as error:
             return Stopped(failure=error)
         self._stopping = False
-        self._patience.saw("prepare", [span.seconds for span in found.spans])
         return attrs.evolve(found, spans=[*found.spans, Span("wait", started, perf_counter())])
 
     def wake(self) -> None:
@@ -296,16 +338,20 @@ class ProcessWorker(Worker):
 
     def close(self) -> None:
         """End the process."""
-        self._give_up()
+        self._give_up("it was closed")
         if self._starting is not None:
             self._starting.end()
 
 
 class _Remote(Drafter):
-    """Stands for a drafter that a process hosts."""
+    """Stands for a drafter that a process hosts. What that answers is checked here: nonsense is a loss of the process.
 
-    def __init__(self, worker: ProcessWorker, about: About, vocab_size: int) -> None:
+    All methods raise a LostError where the process is lost, whatever the reason is.
+    """
+
+    def __init__(self, worker: ProcessWorker, about: About, named: object, vocab_size: int) -> None:
         self._worker = weakref.proxy(worker)
+        self._named = named
         self._vocab_size = vocab_size
         self.max_depth = about.max_depth
         self.uses_target = False  # what it runs there is not this target
@@ -318,14 +364,16 @@ class _Remote(Drafter):
         self._worker.ask("open", slot, prompt, room)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
-        taken: int = self._worker.ask("resume", slot, prompt, room, source, length)
-        return taken
+        with self._worker.trying("resume"):
+            taken = self._worker.ask("resume", slot, prompt, room, source, length)
+            return checked_resume(self._named, taken, length)
 
     def close(self, slot: int) -> None:
         self._worker.ask("close", slot)
 
     def read(self, parts: Mapping[int, Part]) -> None:
-        own = {slot: (one.start, one.count, self._worker.place(one.features)) for slot, one in parts.items()}
+        with self._worker.trying("read"):
+            own = {slot: (one.start, one.count, self._worker.place(one.features)) for slot, one in parts.items()}
         most = max(one.count for one in parts.values())
         self._worker.ask_for(("read", most.bit_length()), "read", own)
 
@@ -334,9 +382,13 @@ class _Remote(Drafter):
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         bare = [attrs.evolve(one, tree=one.tree.without_laws()) for one in frontiers]
-        proposed: Proposed
-        proposed, first = self._worker.ask("propose", bare)
-        answers = [attrs.evolve(one, law=self._law(first + at, one)) for at, one in enumerate(proposed.candidates)]
+        with self._worker.trying("propose"):
+            given, first = self._worker.ask("propose", bare)
+            proposed = checked_proposal(self._named, given, len(bare))
+            answers = []
+            for number, (asked, one) in enumerate(zip(bare, proposed.candidates, strict=True), start=first):
+                answer = checked_candidates(self._named, one, asked.tree, asked.nodes, self._vocab_size, asked.width)
+                answers.append(attrs.evolve(answer, law=self._law(number, answer)))
         return attrs.evolve(proposed, candidates=answers)
 
     def _law(self, answer: int, offered: Candidates) -> Callable[[int], FloatArray]:
@@ -345,7 +397,8 @@ class _Remote(Drafter):
         def law(row: int) -> FloatArray:
             if row not in known:
                 try:
-                    known[row] = self._worker.ask("law", answer, row)
+                    with self._worker.trying("law"):
+                        known[row] = checked_law(self._named, self._worker.ask("law", answer, row), self._vocab_size)
                 except LostError:
                     known[row] = Row.of(offered, row, offered.width).offered_law(self._vocab_size)
             return known[row].copy()

@@ -36,7 +36,7 @@ class AheadSession(RepeatableSession):
         try:
             self._wake()
         except BaseException as error:  # nobody leaves what was not entered
-            self._inside.__exit__(type(error), error, error.__traceback__)
+            self.__exit__(type(error), error, error.__traceback__)
             raise
 
     def __exit__(

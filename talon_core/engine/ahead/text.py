@@ -22,11 +22,9 @@ class Text:
     Args:
         opening: how often slots had been opened before; it tells this sequence from others.
         length: tokens of its prompt.
-        losses: the worker's when the sequence was opened.
 
     Attributes:
         base: its text.
-        losses: likewise.
         broken: nobody knows what the drafter knows of it: nothing more is drafted.
         unprepared: something has failed, so that nothing could be prepared for the next round.
         at_once: the current tree is drafted by the schedule's instant source.
@@ -42,9 +40,8 @@ class Text:
         spans: what was prepared for it, and waited for, in this round.
     """
 
-    def __init__(self, opening: int, length: int, losses: int) -> None:
+    def __init__(self, opening: int, length: int) -> None:
         self.base = Base(opening, length)
-        self.losses = losses
         self.broken = False
         self.unprepared = False
         self.at_once = False

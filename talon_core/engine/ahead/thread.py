@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from talon_core.basics.waiting import uninterrupted
 from talon_core.drafter import Drafter
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.preparing import Job, Preparing
@@ -88,12 +89,14 @@ class ThreadWorker(Worker):
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         stream = self._own_stream()
         task = _Task(Preparing(self.drafter, schedule, jobs, self._now), Spans(self._now))
-        if self._thread is None:
-            self._tasks = SimpleQueue()
-            self._thread = Thread(target=_serve, args=(self._tasks, stream), name="talon-prepares", daemon=True)
-            self._thread.start()
-        self._task = task
-        self._tasks.put(task)
+        with uninterrupted():
+            if self._thread is None:
+                self._tasks = SimpleQueue()
+                thread = Thread(target=_serve, args=(self._tasks, stream), name="talon-prepares", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._task = task
+            self._tasks.put(task)
 
     def _own_stream(self) -> Any:
         """A stream of the current GPU's, which begins where the present one is; None without a GPU."""
@@ -112,13 +115,15 @@ class ThreadWorker(Worker):
         task.stopping.set()
         started = self._now()
         patience = self._patience.seconds("prepare")
-        came_back = task.done.wait(patience)
+        if not task.done.wait(patience):
+            with uninterrupted():
+                self._task = None
+                self._stuck, self._thread = task, None  # a new one is made where it is wanted
+                self.losses += 1
+                self.why = f"a call has not come back in {patience:.3g} s"
+                self._tasks.put(None)
+            return Stopped(failure=TimeoutError(self.why))
         self._task = None
-        if not came_back:
-            self._stuck, self._thread = task, None  # a new one is made where it is wanted
-            self.losses += 1
-            self._tasks.put(None)
-            return Stopped(failure=TimeoutError(f"a call has not come back in {patience:.3g} s"))
         self._beside.close()
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)

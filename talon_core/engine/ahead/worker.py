@@ -43,11 +43,13 @@ class Worker(ABC):
             drafter, or what stands for it where that is elsewhere. It is asked only while nothing is prepared.
         lost: whether the drafter cannot be reached any more; it may come back.
         losses: how often it was lost: what it knew of any text before is not known any more.
+        why: it was lost the last time.
     """
 
     drafter: Drafter
     lost: bool = False
     losses: int = 0
+    why: str = ""
 
     @abstractmethod
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:

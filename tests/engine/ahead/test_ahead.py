@@ -255,7 +255,7 @@ def test_a_drafter_that_fails_while_it_prepares_costs_speed_alone(nonsense, capl
     assert len(first.rounds[-1].tree) == 1
     said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert len(said) == 1
-    assert "failed while the target verified" in said[0]
+    assert "has failed beside the target" in said[0]
     second = finished(engine)
     assert second.token_ids == plain.token_ids
     assert any(one.hit for one in second.rounds)

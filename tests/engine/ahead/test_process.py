@@ -2,14 +2,18 @@
 
 import gc
 import os
+import pickle
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from random import Random
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -17,10 +21,11 @@ import pytest
 import torch
 
 import talon_core
-from talon_core import Engine, Request, TableTarget
+from talon_core import Engine, Frontier, Request, TableTarget, TokenTree
 from talon_core.candidates import Candidates
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.hosting import _Lent
+from talon_core.engine.ahead import process
 from talon_core.engine.ahead.host import About
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.place import usable_cores
@@ -30,6 +35,8 @@ from talon_core.errors import LostError, PluginError
 from talon_core.sampling import temperature_sampling
 from talon_drafters import Lookahead
 from talon_strategies import Block, Cached, Chain, Match, Pearl, SampledChain
+from talon_tests.broken_off import WAYS, break_off, ctrl_c_after, left
+from talon_tests.forked_python import Forked
 from talon_tests.strict_texts import StrictNgram
 from talon_tests.tiny_models import of_words
 
@@ -102,6 +109,32 @@ def generation(decoder, given):
 
 def worker(decoder):
     return decoder.engine.parts.drafter._worker
+
+
+def starting_with(popen):
+    """The module `subprocess`, where another class starts processes."""
+    return SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forks(fork_server):
+    """Processes are forks of one that has imported everything, which takes seconds."""
+    started = []
+
+    def start(*given, **how):
+        made = Forked(fork_server("all"), *given, **how)
+        started.append(made.pid)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "subprocess", starting_with(start) if hasattr(os, "fork") else subprocess)
+        yield started
+
+
+@pytest.fixture
+def started_by_itself(monkeypatch):
+    """A process as users have it."""
+    monkeypatch.setattr(process, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +233,7 @@ def test_texts_that_are_kept_are_read_again_where_another_process_drafts(beside,
 def test_one_answer_has_one_law_whatever_becomes_of_the_process():
     class Gone:
         calls = 0
+        trying = nullcontext
 
         def ask(self, *given):
             self.calls += 1
@@ -209,7 +243,7 @@ def test_one_answer_has_one_law_whatever_becomes_of_the_process():
 
     offered = Candidates.unknown(np.array([0, 1]))
     gone = Gone()
-    law = _Remote(gone, About(None, False, {}), VOCAB)._law(0, offered)
+    law = _Remote(gone, About(None, False, {}), NGRAM, VOCAB)._law(0, offered)
     assert law(0).tolist() == law(0).tolist() == [0.5, 0.5, 0.0, 0.0]
     with pytest.raises(ValueError, match="there is no law"):
         law(1)
@@ -288,12 +322,170 @@ def test_a_drafter_that_fails_at_what_was_accepted_costs_speed_alone(plain, capl
     worker(made).close()
 
 
-def test_a_process_that_cannot_be_started_leaves_nothing():
+def raising(answer):
+    raise MemoryError("no memory is left")
+
+
+def another_token(proposed):
+    (one,) = proposed.candidates
+    wrong = Candidates(one.frontier, np.full_like(one.tokens, 99), one.logp, one.path_logp)
+    return attrs.evolve(proposed, candidates=[wrong])
+
+
+def no_proposal(proposed):
+    return 5
+
+
+def countless(proposed):
+    return attrs.evolve(proposed, draft_passes=-1)
+
+
+def too_many(taken):
+    return 10**6
+
+
+def lawless(proposed):
+    return attrs.evolve(proposed, candidates=[attrs.evolve(one, law=raising) for one in proposed.candidates])
+
+
+def half_a_law(row):
+    return np.full(VOCAB, 0.5 / VOCAB)
+
+
+def with_half_a_law(proposed):
+    return attrs.evolve(proposed, candidates=[attrs.evolve(one, law=half_a_law) for one in proposed.candidates])
+
+
+@attrs.frozen
+class GoesWrong(StrictNgram):
+    """Something goes wrong in a method; in `propose` where a second tree begins, which nobody asks for beforehand."""
+
+    name = "goes-wrong"
+    method: str = "propose"
+    how: object = None
+
+    def open(self, target):
+        made = super().open(target)
+        method, left = getattr(made, self.method), iter(range(1))
+
+        def wrong(*given):
+            answer = method(*given)
+            if self.method == "propose" and (len(given[0][0].tree) > 1 or next(left, None) == 0):
+                return answer
+            return self.how(answer)
+
+        setattr(made, self.method, wrong)
+        return made
+
+
+WRONG = [
+    ("propose", raising, "failed at propose, MemoryError: no memory is left"),
+    ("propose", another_token, "proposed token 99; the target's vocabulary has ids 0 to 3"),
+    ("propose", no_proposal, "failed at propose, AttributeError: 'int' object has no attribute"),
+    ("propose", countless, "says that it took"),
+    ("open", raising, "failed at open, MemoryError: no memory is left"),
+    ("resume", too_many, "returned 1000000 from resume"),
+    ("read", raising, "failed at read, MemoryError: no memory is left"),
+]
+"""Methods, what they do in the place of their work, and what is said of it."""
+
+
+@pytest.mark.parametrize(("method", "how", "said"), WRONG)
+def test_what_goes_wrong_where_a_process_is_asked_costs_speed_alone(plain, caplog, method, how, said):
+    two_cores()
+    spec = GoesWrong(min_match=1, least=0.0, method=method, how=how)
+    made = Decoder(Patient(), Match(), Chain(length=2), spec, schedule=Cached(budget=1), draft_on="cpu:1")
+    running = worker(made).number
+    made.engine.forget()
+    for _ in range(2):
+        result = generation(made, request())
+        assert result.token_ids == plain[0.0]
+    assert len(result.rounds[-2].tree) == 1
+    assert not alive(running)
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "drafter 'goes-wrong'" in warnings[0]
+    assert said in warnings[0]
+    patient(made)
+    assert worker(made).number != running
+    worker(made).close()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [(lawless, "failed at law, MemoryError: no memory is left"), (with_half_a_law, "gave a law that")],
+)
+def test_a_law_that_cannot_be_had_from_a_process_costs_speed_alone(caplog, how, said):
+    two_cores()
+    spec = GoesWrong(min_match=1, least=0.0, how=how)
+    schedule = Cached(budget=1)
+    made = Decoder(Patient(), Block(), SampledChain(length=2), spec, schedule=schedule, draft_on="cpu:1")
+    assert len(generation(made, request(temperature=1.0)).token_ids) == 30
+    (warning,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert said in warning
+    worker(made).close()
+
+
+PARROT = """
+import os, pickle, sys
+from multiprocessing.connection import Connection
+connection = Connection(int(sys.argv[-3]))
+for answer in pickle.loads(connection.recv_bytes()):
+    os.write(connection.fileno(), answer)
+    connection.recv_bytes()
+"""
+
+
+def message(data):
+    return struct.pack("!i", len(data)) + data
+
+
+def parrot(*answers):
+    """A worker whose process says these bytes, one after the other, whatever it is told."""
+    opened = message(pickle.dumps(("done", About(None, False, {}))))
+    return ProcessWorker([sys.executable, "-c", PARROT], [opened, *answers], NGRAM, VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"\xff" * 40, "what cannot be read"),
+        (message(b"no pickle"), "what cannot be read"),
+        (message(pickle.dumps(5)), "what cannot be read"),
+        (message(pickle.dumps(("what", 5))), "what cannot be read"),
+        (message(pickle.dumps(("done", 5))), "has failed at"),
+        (struct.pack("!i", 1000) + b"half a message", "stands still in the middle of a message"),
+    ],
+)
+def test_bytes_that_are_no_answer_lose_the_process(monkeypatch, answer, said):
+    monkeypatch.setattr(process, "STALLED", 0.05)
+    asked, prepares = parrot(answer), parrot(answer)
+    with pytest.raises(LostError, match=said):
+        asked.drafter.propose([Frontier(0, TokenTree.root(1), np.array([0]), 2)])
+    prepares.prepare(Cached(), [])
+    stopped = prepares.stop()
+    assert isinstance(stopped.failure, LostError)
+    assert said in str(stopped.failure)
+    for one in (asked, prepares):
+        assert one.number is None
+        assert one.losses == 1
+
+
+def test_a_process_that_reads_no_message_is_given_up(monkeypatch):
+    monkeypatch.setattr(process, "STALLED", 0.05)
+    own = parrot(b"")
+    os.kill(own.number, signal.SIGSTOP)
+    monkeypatch.setattr(process, "ENDING", 0.05)
+    with pytest.raises(LostError, match="stands still in the middle of a message"):
+        own.drafter.open(0, np.arange(10**6), 1)
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing(started_by_itself):
     files = len(os.listdir("/proc/self/fd"))
     with pytest.raises(FileNotFoundError):
-        ProcessWorker(["/no/such/program"], None, VOCAB)
+        ProcessWorker(["/no/such/program"], None, NGRAM, VOCAB)
     with pytest.raises((LostError, OSError)):
-        ProcessWorker([sys.executable, "-c", "pass"], None, VOCAB)
+        ProcessWorker([sys.executable, "-c", "pass"], None, NGRAM, VOCAB)
     assert len(os.listdir("/proc/self/fd")) <= files
     assert not [one for one in children() if zombie(one)]
 
@@ -343,13 +535,83 @@ def test_killed_two_hundred_times_the_text_stays(beside, plain):
     assert len(children()) <= 2
 
 
+def broken_off_at_random(beside, plain, forks, times, seed):
+    patient(beside)
+    random, ways = Random(seed), set()
+    before = left()
+    for at in range(times):
+        ways.add(break_off(beside, request(), random, within=0.1))
+        patient(beside)
+        assert left() == before, at
+        assert not [one for one in forks if one != worker(beside).number and alive(one)], at
+        again = generation(beside, request())
+        assert again.token_ids == plain[0.0], at
+        assert any(one.hit for one in again.rounds), at
+    return ways
+
+
+def test_a_text_that_ends_at_any_moment_leaves_nothing_behind_and_the_next_one_is_right(beside, plain, forks):
+    broken_off_at_random(beside, plain, forks, 6, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_two_hundred_texts_that_end_at_any_moment_leave_nothing_behind(beside, plain, forks):
+    assert broken_off_at_random(beside, plain, forks, 200, 1) == {*WAYS}
+
+
+def made_at_random(forks, times, seed, within=0.2):
+    random, known = Random(seed), len(forks)
+    gc.collect()
+    before = left()
+    for at in range(times):
+        made = None
+        with ctrl_c_after(random.random() * within):
+            made = decoder()
+        if made is not None:
+            worker(made).close()
+            del made
+        gc.collect()
+        assert left() == before, at
+        assert not [one for one in forks[known:] if alive(one)], at
+
+
+def test_ctrl_c_while_a_process_is_started_leaves_nothing_behind(forks):
+    made_at_random(forks, 3, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_ctrl_c_two_hundred_times_while_a_process_is_started_leaves_nothing_behind(forks):
+    made_at_random(forks, 200, 1)
+
+
+def test_ctrl_c_between_the_start_of_a_process_and_the_knowledge_of_it_leaves_nothing(monkeypatch):
+    """The moment in which nobody but the one who has started it could end it."""
+    begun = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *given, **how):
+            super().__init__(*given, **how)
+            begun.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(process, "subprocess", starting_with(Interrupted))
+    before = left()
+    with pytest.raises(KeyboardInterrupt):
+        ProcessWorker([sys.executable, "-c", "import time; time.sleep(60)"], None, NGRAM, VOCAB)
+    (one,) = begun
+    assert one.returncode is not None
+    assert left() == before
+
+
 def children():
     """Processes that this one has started and that have not ended."""
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
     return found.split()
 
 
-def test_nothing_is_left_of_a_decoder_that_is_gone():
+def test_nothing_is_left_of_a_decoder_that_is_gone(started_by_itself):
     files = len(os.listdir("/proc/self/fd"))
     made = decoder()
     generation(made, request())

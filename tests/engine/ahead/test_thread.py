@@ -1,17 +1,22 @@
 """Preparing in a thread: whatever its timing is, the text stays, and nothing of it is left behind."""
 
+import signal
 import threading
 import time
 from random import Random
 
 import numpy as np
 import pytest
+import torch
 
 from talon_core import Engine, Request, TableTarget
+from talon_core.decoding.decoder import Decoder
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.sampling import temperature_sampling
 from talon_strategies import Branch, Cached, Chain, Match, Pearl, Talon
+from talon_tests.broken_off import WAYS, break_off, left
+from talon_tests.streams import Race, Stream, StreamDevice
 from talon_tests.whole_texts import WholeTexts
 
 VOCAB = 4
@@ -280,6 +285,23 @@ def test_ctrl_c_in_the_target_leaves_nothing_running():
     assert again.token_ids == plain.token_ids
 
 
+def test_ctrl_c_at_the_start_of_the_thread_leaves_a_decoder_that_goes_on(monkeypatch):
+    class Interrupted(threading.Thread):
+        def start(self):
+            signal.raise_signal(signal.SIGINT)
+            super().start()
+
+    made = engine(Cached(budget=100), drafter=Sleepy())
+    with monkeypatch.context() as patch:
+        patch.setattr("talon_core.engine.ahead.thread.Thread", Interrupted)
+        made.submit(request())
+        with pytest.raises(KeyboardInterrupt):
+            made.step()
+    (plain,) = finished(engine(None), request(20))
+    (again,) = finished(made, request(20))
+    assert again.token_ids == plain.token_ids
+
+
 def test_a_cancelled_sequence_leaves_nothing_running():
     drafter = Sleepy(lambda: 0.01)
     made = engine(Cached(budget=100), Slow(lambda: 0.005), drafter, keep=False)
@@ -291,6 +313,47 @@ def test_a_cancelled_sequence_leaves_nothing_running():
         assert not drafter.texts
 
 
+class Drowsy(WholeTexts):
+    """A drafter that sleeps."""
+
+    def __init__(self, seconds):
+        super().__init__(np.random.default_rng(1).dirichlet(np.ones(VOCAB), size=11))
+        self.seconds = seconds
+
+    def propose(self, frontiers):
+        time.sleep(self.seconds())
+        return super().propose(frontiers)
+
+
+def broken_off_at_random(times, seed):
+    random, drafter = Random(seed), Drowsy(at_random(seed, 0.002))
+    target = Slow(at_random(seed + 1, 0.002))
+    made = Decoder(target, Match(), Chain(length=3), drafter, schedule=Cached(budget=20))
+    (plain,) = finished(engine(None), request(20))
+    made.run(request(20)).finish()
+    before, ways = left(), set()
+    for at in range(times):
+        ways.add(break_off(made, request(20), random, within=0.04))
+        assert left() == before, at
+        whole = made.run(request(20))
+        whole.finish()
+        assert whole.token_ids == plain.token_ids, at
+        assert any(one.hit for one in whole.rounds), at
+    made.engine.forget()
+    assert not drafter.texts
+    return ways
+
+
+def test_a_text_that_ends_at_any_moment_leaves_nothing_behind_and_the_next_one_is_right():
+    broken_off_at_random(6, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_two_hundred_texts_that_end_at_any_moment_leave_nothing_behind():
+    assert broken_off_at_random(200, 1) == {*WAYS}
+
+
 def test_patience_grows_with_what_calls_of_a_kind_take():
     patience = Patience(times=3, least=1.0, first=9.0)
     assert patience.seconds("propose") == 9.0
@@ -300,3 +363,66 @@ def test_patience_grows_with_what_calls_of_a_kind_take():
     assert patience.seconds("read") == 9.0
     patience.saw("propose", [2.0, 1.0])
     assert patience.seconds("propose") == 6.0
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    device = StreamDevice()
+    device.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+
+    class Drafts:
+        """Prepares in one pass, which nobody waits for."""
+
+        faults, passes = (), 1
+
+        def __init__(self, *_):
+            pass
+
+        def step(self):
+            device.launch("draft", reads=("features",), writes=("drafted",))
+            return False
+
+        def prepared(self):
+            return ()
+
+    monkeypatch.setattr("talon_core.engine.ahead.thread.Preparing", Drafts)
+    return device
+
+
+def prepared_rounds(device):
+    """Each verifies beside what is prepared, and reads that."""
+    worker = ThreadWorker(Sleepy())
+    try:
+        for _ in range(2):
+            device.launch("commit", writes=("features",))
+            worker.prepare(Cached(), ())
+            device.launch("verify", writes=("rows",))
+            assert worker._task.done.wait(60)
+            stopped = worker.stop()
+            if stopped.failure is not None:
+                raise stopped.failure
+            device.launch("read", reads=("drafted",))
+    finally:
+        worker.rest()
+
+
+def test_on_a_gpu_a_thread_drafts_behind_what_it_reads_and_before_what_reads_it(gpu):
+    prepared_rounds(gpu)
+    assert gpu.done.count("draft") == 2
+    assert len(gpu.streams) == 2
+
+
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_where_a_stream_does_not_wait_for_the_other_there_is_a_race(gpu, monkeypatch, left_out):
+    waits, wait_stream = [], Stream.wait_stream
+
+    def waiting(stream, other):
+        waits.append(stream.number)
+        if len(waits) - 1 != left_out:
+            wait_stream(stream, other)
+
+    monkeypatch.setattr(Stream, "wait_stream", waiting)
+    with pytest.raises(Race, match=r"(features|drafted) is used on stream"):
+        prepared_rounds(gpu)
+    assert waits[:2] == [1, 0][: len(waits)]

@@ -7,7 +7,7 @@ from html import escape
 import attrs
 from rich.cells import cell_len
 
-from talon_core.render import percent, visible, what_came_of
+from talon_core.pictures.render import percent, visible, what_came_of
 from talon_core.rounds import Round
 from talon_core.tree import TokenTree
 

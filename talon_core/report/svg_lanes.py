@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from talon_core.report.drawings import WIDTH, Axis
 from talon_core.report.lanes import Timeline, Turn
 from talon_core.report.svg import box, element, line, picture, words
+from talon_core.report.svg_figures import WIDTH, Axis
 
 NAMES = 62
 """Pixels for the names of lanes at the left."""

@@ -23,7 +23,7 @@ class TextTarget(Target):
         self.vocab_size = vocab_size
 
     def _refused(self) -> RuntimeError:
-        return RuntimeError("a trace has texts and no model; a drafter with reads_texts = True must not ask the target")
+        return RuntimeError("there is no model here; a drafter with reads_texts = True must not ask the target")
 
     def open(self, slot: int, room: int) -> None:
         raise self._refused()

@@ -4,8 +4,7 @@ from math import exp, log
 from typing import Any
 
 import numpy as np
-
-from talon_core.tree_arrays import FloatArray
+from numpy.typing import NDArray
 
 
 def log_odds(prob: float, cut: float) -> float:
@@ -24,7 +23,7 @@ def sigmoid(odds: float) -> float:
     return 1.0 / (1.0 + exp(-odds))
 
 
-def log_odds_of(logp: Any, most: float) -> FloatArray:
+def log_odds_of(logp: Any, most: float) -> NDArray[np.float64]:
     """The log-odds of log-probabilities, cut at `most` on both sides.
 
     Args:
@@ -35,12 +34,12 @@ def log_odds_of(logp: Any, most: float) -> FloatArray:
         The same shape, float64.
     """
     below = np.minimum(logp, -1e-9)
-    odds: FloatArray = below - np.log(-np.expm1(below))
-    cut: FloatArray = np.minimum(np.maximum(odds, -most), most)  # of so few numbers sooner done than by `clip`
+    odds: NDArray[np.float64] = below - np.log(-np.expm1(below))
+    cut: NDArray[np.float64] = np.minimum(np.maximum(odds, -most), most)  # of so few numbers sooner done than by `clip`
     return cut
 
 
-def log_sigmoid(odds: FloatArray) -> FloatArray:
+def log_sigmoid(odds: NDArray[np.float64]) -> NDArray[np.float64]:
     """The log-probabilities of log-odds, any shape."""
-    logp: FloatArray = -np.logaddexp(0.0, -odds)
+    logp: NDArray[np.float64] = -np.logaddexp(0.0, -odds)
     return logp

@@ -50,7 +50,7 @@ class Asked:
     row: Row
 
 
-class Schedule:
+class Driver:
     """Makes events of steps, and plays them.
 
     Args:

@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from talon_core import records
+from talon_core.basics import records
+from talon_core.basics.paths import data_folder, small_text, write_whole
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.errors import written
-from talon_core.paths import data_folder, small_text, write_whole
-from talon_core.suggestions import did_you_mean
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ENDING = ".json"

@@ -1,0 +1,165 @@
+"""Who accepts the tokens of a sequence: the target by itself, on its device, or the rule, on the host."""
+
+import attrs
+import numpy as np
+
+from talon_core.choices import Choices, Foreseen
+from talon_core.engine.processors import prefix_free
+from talon_core.errors import naming, written
+from talon_core.request import Request
+from talon_core.rule import AcceptanceRule
+from talon_core.sampling import Processor
+from talon_core.target import NodeDraws, Target
+from talon_core.tree import FloatArray, TokenTree
+
+NOT_WALKED = "the target left the tree to the rule: texts beside it end with other tokens, or a processor failed"
+"""Why a path is chosen on the host that the target was asked to choose."""
+
+
+@attrs.frozen(eq=False)
+class Offered:
+    """Of which trees of a pass the target may choose the path by itself, as `Target.verify` is told.
+
+    Attributes:
+        greedy: by slot, the tokens that end the text.
+        drawn: by slot, how other tokens are taken.
+    """
+
+    greedy: dict[int, frozenset[int]] = attrs.field(factory=dict)
+    drawn: dict[int, NodeDraws] = attrs.field(factory=dict)
+
+
+@attrs.frozen(eq=False)
+class Acceptor:
+    """Who accepts the tokens of one sequence: here the rule does, on the host.
+
+    Attributes:
+        any_tree: whether the text is the same whatever tree is verified.
+        on_host: why the rule is asked where it is asked, as `Round.on_host`.
+    """
+
+    any_tree: bool
+    on_host: str | None
+
+    def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
+        """Offer the target to choose the path through a tree by itself; it may still leave it to the rule.
+
+        Args:
+            slot: of the sequence.
+            tree: what the target runs.
+            offered: gets the slot; where the target is never asked it gets nothing.
+        """
+
+    def used(self, count: int) -> None:
+        """The target has taken so many tokens."""
+
+
+@attrs.frozen(eq=False)
+class MostLikely(Acceptor):
+    """The target takes its most likely tokens.
+
+    Attributes:
+        ends: token ids that end the text.
+    """
+
+    ends: frozenset[int]
+
+    def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
+        offered.greedy[slot] = self.ends
+
+
+@attrs.frozen(eq=False)
+class MostLikelyWarped(Acceptor):
+    """The target takes the tokens that are most likely by warped scores.
+
+    Attributes:
+        draws: how, at any node.
+    """
+
+    draws: NodeDraws
+
+    def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
+        offered.drawn[slot] = self.draws
+
+
+@attrs.frozen(eq=False)
+class Draws(Acceptor):
+    """The target draws tokens, so that the path is the one that the rule would choose.
+
+    A node is drawn for with the number that the rule would use there: the first at the root, the second at each node of
+    depth 1, and so on, as a path has one node of each depth. So the text of a seed does not depend on who draws, and a
+    token and those before it on its path are drawn with different numbers.
+
+    Attributes:
+        warpers: as for `NodeDraws`.
+        ends: likewise.
+        choices: the rule's randomness; numbers are used when the target has taken tokens with them.
+    """
+
+    warpers: tuple[Processor, ...]
+    ends: frozenset[int]
+    choices: Foreseen
+
+    def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
+        numbers = _told(self.choices, int(tree.depths.max()) + 1)
+        offered.drawn[slot] = NodeDraws(self.warpers, self.ends, numbers[tree.depths])
+
+    def used(self, count: int) -> None:
+        self.choices.used(count)
+
+
+class Acceptors:
+    """Who accepts, as far as rule and target decide it; what they say of themselves is asked here, and never again.
+
+    Args:
+        rule: the acceptance rule.
+        target: whose text it is.
+    """
+
+    def __init__(self, rule: AcceptanceRule, target: Target) -> None:
+        self._walks = rule.follows_argmax and target.can_walk
+        self._can_draw = target.can_draw
+        self._follows_warped = rule.follows_argmax
+        self._follows_draws = rule.follows_argmax and rule.follows_target
+        self._any_tree = rule.follows_target
+        self._any_greedy_tree = rule.follows_argmax and not rule.lossy
+        self._does_more = f"{naming('rule', rule)} does not simply follow the target's tokens"
+
+    def of(self, request: Request, choices: Choices) -> Acceptor:
+        """Who accepts the tokens of a sequence.
+
+        Args:
+            request: what is decoded.
+            choices: the rule's randomness.
+        """
+        any_tree = self._any_tree or (self._any_greedy_tree and request.greedy)
+        if request.greedy and self._walks:
+            return MostLikely(any_tree, NOT_WALKED if self._can_draw else None, request.eos)
+        if not self._can_draw:
+            return Acceptor(any_tree, None)
+        drawing = request.sampling.do_sample
+        if not (self._follows_draws if drawing else self._follows_warped):
+            return Acceptor(any_tree, self._does_more)
+        warpers = prefix_free(request.sampling.processors)
+        if isinstance(warpers, str):
+            return Acceptor(any_tree, f"logits processor '{warpers}' may look at more than the scores")
+        if not drawing:
+            return MostLikelyWarped(any_tree, NOT_WALKED, NodeDraws(warpers, request.eos, None))
+        if not isinstance(choices, Foreseen):
+            return Acceptor(any_tree, f"what {type(choices).__name__} will draw with is not known beforehand")
+        return Draws(any_tree, NOT_WALKED, warpers, request.eos, choices)
+
+
+def _told(choices: Foreseen, count: int) -> FloatArray:
+    """The numbers of the next draws.
+
+    Raises:
+        ValueError: if they are not what `Foreseen.ahead` is to tell.
+    """
+    told = np.asarray(choices.ahead(count))
+    if told.shape != (count,) or told.dtype != np.float64 or not ((told >= 0) & (told < 1)).all():
+        raise ValueError(
+            f"{type(choices).__name__}.ahead({count}) told {written(told)}; "
+            f"it must be {count} numbers in [0, 1), float64"
+        )
+    return told

@@ -1,0 +1,44 @@
+"""What took time in a round, by slot."""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from talon_core.rounds import Span
+
+
+class SlotSpans(dict[int, list[Span]]):
+    """The spans of each slot's round, in the order in which they ended.
+
+    Args:
+        slots: those that take part.
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, slots: Iterable[int], now: Callable[[], float]) -> None:
+        super().__init__((slot, []) for slot in slots)
+        self._now = now
+
+    def of(self, part: str, slots: Iterable[int]) -> "_Timed":
+        """What is done inside is a part of these slots' rounds."""
+        return _Timed(self._now, part, [self[slot] for slot in slots])
+
+
+class _Timed(AbstractContextManager[None]):
+    """Notes how long it took to get through what is inside; a class and no generator, as a round enters several."""
+
+    __slots__ = ("_now", "_part", "_start", "_to")
+
+    def __init__(self, now: Callable[[], float], part: str, to: list[list[Span]]) -> None:
+        self._now, self._part, self._to = now, part, to
+
+    def __enter__(self) -> None:
+        self._start = self._now()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            span = Span(self._part, self._start, self._now())
+            for spans in self._to:
+                spans.append(span)

@@ -1,0 +1,1 @@
+"""Draft trees as people see them."""

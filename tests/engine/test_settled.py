@@ -1,0 +1,83 @@
+"""The loop asks no part what it is or what it lacks: that is settled when the engine is made."""
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ENGINE = Path(__file__).parents[2] / "talon_core" / "engine"
+LOOP = ("engine", "stages", "offers", "drafting", "sequence", "spans", "generation")
+PARTS = {
+    *("target", "drafter", "rule", "policy", "allocator", "schedule", "worker", "spec", "costs", "measured", "behind"),
+    *("planner", "preparer", "inquirer", "sharing", "preparations", "inquiries", "offers", "acceptors", "acceptor"),
+}
+"""What parts are called, and what is made of them."""
+INTERFACES = {
+    *("Target", "Drafter", "DrafterSpec", "AcceptanceRule", "TreePolicy", "Allocator", "Planner", "Inquirer"),
+    *("Preparer", "Schedule", "Worker", "Costs", "MeasuredCosts", "Retriever", "ForestGrower", "NoDrafter"),
+}
+ABILITIES = {
+    *("can_walk", "can_draw", "follows_argmax", "follows_target", "lossy", "looks_ahead", "prepares", "uses_target"),
+    *("reads_texts", "exact_for", "drafts_in_cache"),
+}
+SETTLES = {"__init__"}
+"""Functions that make what the loop asks: here parts are looked at."""
+NO_ROUND = {"draft_tree"}
+"""Functions that no round calls: it grows a single tree for tests, traces and certificates, which may not measure."""
+
+
+def asked_of_parts(source: str) -> Iterator[str]:
+    """Every place at which a part is asked what it is or what it lacks, outside of the functions that may."""
+
+    def name(node: ast.expr) -> str:
+        return ast.unparse(node).split(".")[-1].lstrip("_")
+
+    def within(node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.FunctionDef) and node.name in SETTLES | NO_ROUND:
+            return
+        found: list[ast.expr] = []
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "hasattr" | "getattr" | "issubclass"), args=[one, *others]):
+                kinds = {name(each) for other in others for each in ast.walk(other) if isinstance(each, ast.Name)}
+                found = [one] if name(one) in PARTS or kinds & INTERFACES else []
+            case ast.Compare(left=one, comparators=[ast.Constant(value=None)]):
+                found = [one] if name(one) in PARTS else []
+            case ast.Attribute(attr=attribute) if attribute in ABILITIES:
+                found = [node]
+            case ast.If(test=one) | ast.IfExp(test=one) | ast.While(test=one):
+                tested = one.operand if isinstance(one, ast.UnaryOp) else one
+                found = [tested] if name(tested) in PARTS else []
+            case ast.BoolOp(values=several):
+                found = [one for one in several if name(one) in PARTS]
+        yield from (f"line {one.lineno}: {ast.unparse(node)}" for one in found)
+        for child in ast.iter_child_nodes(node):
+            yield from within(child)
+
+    yield from within(ast.parse(source))
+
+
+@pytest.mark.parametrize("module", LOOP)
+def test_the_loop_has_no_test_of_what_a_part_is_or_lacks(module: str) -> None:
+    assert [*asked_of_parts((ENGINE / f"{module}.py").read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "isinstance(self._parts.drafter, Preparer)",
+        "isinstance(one, (int, Planner))",
+        "x = 1 if self._allocator is None else 2",
+        "y = parts.spec is not None",
+        "if parts.target.can_draw: pass",
+        "if not self._drafter: pass",
+        "z = drafter or 3",
+        "rule.follows_argmax and request.greedy",
+        "hasattr(policy, 'forest')",
+    ],
+)
+def test_such_a_test_is_found_wherever_it_stands(line: str) -> None:
+    source = f"class Stages:\n    def run(self):\n        for one in two:\n{textwrap.indent(line, ' ' * 12)}\n"
+    assert len([*asked_of_parts(source)]) == 1
+    assert [*asked_of_parts(source.replace("run", "__init__"))] == []
