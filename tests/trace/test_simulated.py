@@ -124,7 +124,7 @@ def test_hits_are_those_of_the_models_that_were_recorded(
     parts = decoder.engine.parts
     parts.drafter.uses_target = False  # it does, but nothing here runs at the same time
     how: dict[str, Any] = {"schedule": schedule, "worker": InLine, "allocator": None}
-    engine = Engine(parts.target, parts.rule, decoder.policy, parts.drafter, parts.spec, **how)
+    engine = Engine(parts.target, parts.rule, decoder.policy, parts.drafter, decoder.drafter_spec, **how)
     (method,) = parse_methods([spec], trace, load_registry())
     hits = 0
     for text in [*trace][:2]:
