@@ -22,7 +22,9 @@ LONGEST = 0.02
 
 def engine(decoder, policy, schedule, seed=0, worker=None):
     parts, worker = decoder.engine.parts, worker if worker is not None else sleeping(seed, LONGEST)
-    return Engine(parts.target, Match(), policy, decoder.drafter, decoder.drafter_spec, schedule=schedule, worker=worker)
+    return Engine(
+        parts.target, Match(), policy, decoder.drafter, decoder.drafter_spec, schedule=schedule, worker=worker
+    )
 
 
 def text(engine, request):
