@@ -257,9 +257,10 @@ def test_short_sequences_decode_beside_a_long_one_in_the_rows_that_are_allowed(m
 
 @pytest.mark.parametrize("drafter", ["draft-model:skip=1", "conflayers"])
 def test_no_tree_takes_more_rows_than_are_allowed(drafter):
-    """Of `conflayers` not one that is drafted either: it drafts in the target's own cache."""
+    """Of `conflayers` not one that is drafted either: it drafts in the target's cache. A draft model has its own."""
     policy = Eagle2(budget=300, depth=2, top_k=20)
-    rows = 2 * (5 + 8 + policy.draft_budget)
+    assert policy.draft_budget > policy.budget
+    rows = 2 * (5 + 8 + (policy.draft_budget if drafter == "conflayers" else policy.budget))
     decoder = load(tiny_model("llama"), drafter=drafter, policy=policy, attention="sdpa", bounds=Bounds(rows=rows))
     results = decoder.generate([[5, 6, 5, 6, 5], [7, 8, 9, 7, 8], [1, 2, 3, 4, 5]], max_new_tokens=8)
     assert max(len(one.tree) for result in results for one in result.rounds) == 300

@@ -195,7 +195,8 @@ def test_a_budget_that_grows_while_a_text_is_decoded_ends_the_text():
             self.rounds.append(len(round_.tree))
 
     own = engine(Grows(budget=4, top_k=2))
-    (sequence,) = run(own, own.submit(request(8)))
+    sequence = own.submit(request(8))
+    run(own, sequence)
     assert len(sequence.rounds) == 1
     assert "a draft_budget of 5; when its sequence began they were 4 and 4" in str(sequence.error)
 
