@@ -82,7 +82,7 @@ COMBINATIONS = [
 ]
 
 
-def _of_length(count: int) -> dict[str, int]:
+def _of_length(count: int) -> dict[str, Any]:
     """Options for so many new tokens."""
     return {"max_new_tokens": count, "min_new_tokens": count}
 
