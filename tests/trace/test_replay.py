@@ -244,6 +244,8 @@ def test_the_rounds_are_those_of_decoding_smollm(
     expected = decoded(smollm, trace, text, spec, shared_parts, costs)
     assert replayed(trace, text, spec, costs) == (expected, 0)
     assert policy == "none" or any(len(tree) > 1 for tree, _, _ in expected)
+    if (drafter, policy) == ("eagle3", "talon"):
+        assert len(expected) < 8
 
 
 @pytest.mark.models
