@@ -53,6 +53,17 @@ def words(x: float, y: float, text: str, class_: str = "", anchor: str | None = 
     return element("text", title + escape(cut), x=x, y=y + 4, class_=class_ or None, text_anchor=anchor)
 
 
+def reach(text: str, size: float = 12) -> float:
+    """Pixels that a text takes at most, in the widest of the usual fonts, and in bold."""
+    return 0.7 * size * len(text)
+
+
+def under(x: float, y: float, text: str, width: float, class_: str = "faint number", size: float = 12) -> str:
+    """A text centred at `x`, as below an axis; beside an edge of a figure it is moved in until it is whole."""
+    half = reach(text, size) / 2
+    return words(min(max(x, half), width - half), y, text, class_, "middle")
+
+
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
     """A straight line."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)

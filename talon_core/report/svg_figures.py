@@ -6,8 +6,18 @@ from itertools import pairwise
 import attrs
 
 from talon_core.report.colours import HEAT, number_of
-from talon_core.report.figures import ALL, Efficiency, Estimate, Oracle, RankShares, Report, Shown, TreeShapes
-from talon_core.report.svg import box, element, line, mark, picture, polyline, ticks, words
+from talon_core.report.figures import (
+    ALL,
+    Efficiency,
+    Estimate,
+    Oracle,
+    RankShares,
+    Report,
+    Shown,
+    TimePerToken,
+    TreeShapes,
+)
+from talon_core.report.svg import box, element, line, mark, picture, polyline, reach, ticks, under, words
 
 WIDTH = 680
 LABELS = 190
@@ -55,7 +65,9 @@ def estimates(report: Report, shown: Sequence[Estimate], unit: str, what: str) -
         values += [one.interval.median, *(end for end in (one.interval.low, one.interval.high) if end is not None)]
     low, high = min(values), max(values)
     room = 0.04 * (high - low or 1)
-    axis = Axis(low - room, high + room, LABELS + 12, WIDTH - 140)
+    ends = WIDTH - max((reach(_ends(one)) for one in shown), default=0)
+    medians = max((reach(_median(one, unit)) for one in shown), default=0)
+    axis = Axis(low - room, high + room, LABELS + 12, ends - 8 - medians)
     y, parts, rows = 12.0, list[str](), list[str]()
     for group in report.groups:
         own = [one for one in shown if one.set == group]
@@ -65,7 +77,9 @@ def estimates(report: Report, shown: Sequence[Estimate], unit: str, what: str) -
         rows.append(words(0, y, f"{group} ({size})", "strong"))
         for one in own:
             y += ROW
-            rows += _estimate(report.shown(one.method), one, axis, y, unit)
+            rows += _estimate(report.shown(one.method), one, axis, y)
+            rows.append(words(ends - 8, y, _median(one, unit), "strong number", "end"))
+            rows.append(words(ends, y, _ends(one), "faint number"))
         y += 1.6 * ROW
     bottom = y - 0.6 * ROW
     for value in axis.ticks():
@@ -74,16 +88,22 @@ def estimates(report: Report, shown: Sequence[Estimate], unit: str, what: str) -
     return picture(WIDTH, bottom + 22, what, [*parts, *rows])
 
 
-def _estimate(method: Shown, one: Estimate, axis: Axis, y: float, unit: str) -> Iterator[str]:
+def _median(one: Estimate, unit: str) -> str:
+    return f"{one.interval.median:.2f}{unit}"
+
+
+def _ends(one: Estimate) -> str:
     found = one.interval
-    said = f"{found.median:.2f}{unit}"
+    return "" if found.low is None or found.high is None else f"{found.low:.2f} to {found.high:.2f}"
+
+
+def _estimate(method: Shown, one: Estimate, axis: Axis, y: float) -> Iterator[str]:
+    found = one.interval
     yield mark(method.place, 6, y)
     yield words(18, y, method.label, "", most=LONGEST)
     if found.low is not None and found.high is not None:
         yield line(axis(found.low), y, axis(found.high), y, f"m{number_of(method.place)} whisker")
-        yield words(WIDTH - 76, y, f"{found.low:.2f} to {found.high:.2f}", "faint number")
     yield mark(method.place, axis(found.median), y)
-    yield words(WIDTH - 84, y, said, "strong number", "end")
 
 
 def depths(report: Report) -> str:
@@ -110,7 +130,7 @@ def _grid(
         yield line(x.start, y(value), x.end, y(value), "grid")
         yield words(x.start - 8, y(value), form(value), "faint number", "end")
     for value in at:
-        yield words(x(value), y.start + 14, f"{value:g}", "faint number", "middle")
+        yield under(x(value), y.start + 14, f"{value:g}", WIDTH)
     yield words((x.start + x.end) / 2, y.start + 32, below, "faint", "middle")
     if beside:
         yield words(x.start - 30, y.end - 14, beside, "faint")
@@ -164,14 +184,14 @@ def tree_shapes(
         deepest: depths that are drawn.
         beside: how many of these maps there are; up to four fit beside each other.
     """
-    high, left = 15, 34
+    said = [f"{low}" if low == top else f"{low}+" if top > 10**6 else f"{low}-{top}" for low, top in rows]
+    high, left = 15, 7 + max(reach(each, 10) for each in said)
     room = (WIDTH - 2 - 16 * (min(beside, 4) - 1)) / min(beside, 4)
     wide = min(19, int((room - left - 4) / deepest))
     bottom = len(rows) * high + 4
     parts = []
-    for number, (low, top) in enumerate(rows):
-        said = f"{low}" if low == top else f"{low}+" if top > 10**6 else f"{low}-{top}"
-        parts.append(words(left - 7, bottom - (number + 0.5) * high, said, "tiny", "end"))
+    for number, each in enumerate(said):
+        parts.append(words(left - 7, bottom - (number + 0.5) * high, each, "tiny", "end"))
     for depth in range(1, deepest + 1):
         x = left + (depth - 1) * wide
         if depth == 1 or depth % 2 == 0:
@@ -192,7 +212,8 @@ def tree_shapes(
 
 def time_per_token(report: Report) -> str:
     """A bar for each method: milliseconds for a token, by part."""
-    axis = Axis(0, max(one.total for one in report.time) * 1.02, LABELS + 12, WIDTH - 74)
+    beside = 8 + max(reach(_total(one)) for one in report.time)
+    axis = Axis(0, max(one.total for one in report.time) * 1.02, LABELS + 12, WIDTH - beside)
     y, parts = 14.0, list[str]()
     for one in report.time:
         method, at = report.shown(one.method), 0.0
@@ -202,12 +223,16 @@ def time_per_token(report: Report) -> str:
             told = f"{part}: {milliseconds:.2f} ms"
             parts.append(box(start, y - 9, max(end - start - 1, 0.4), 18, f"part {part}", told))
             at += milliseconds
-        parts.append(words(axis(at) + 8, y, f"{one.total:.1f} ms", "strong number"))
+        parts.append(words(axis(at) + 8, y, _total(one), "strong number"))
         y += 30
     for value in axis.ticks():
-        parts.append(words(axis(value), y, f"{value:g}", "faint number", "middle"))
+        parts.append(under(axis(value), y, f"{value:g}", WIDTH))
     parts.append(words((axis.start + axis.end) / 2, y + 18, "milliseconds for a token", "faint", "middle"))
     return picture(WIDTH, y + 30, "Bars: milliseconds for a token by part, for each method", parts)
+
+
+def _total(one: TimePerToken) -> str:
+    return f"{one.total:.1f} ms"
 
 
 def timeline(report: Report) -> str:
@@ -230,7 +255,7 @@ def timeline(report: Report) -> str:
         y += 62
     for value in axis.ticks(8):
         parts.append(line(axis(value), y - 14, axis(value), y - 9, "tick"))
-        parts.append(words(axis(value), y, f"{value:g}", "faint number", "middle"))
+        parts.append(under(axis(value), y, f"{value:g}", WIDTH))
     parts.append(words(WIDTH / 2, y + 18, "milliseconds after the round began", "faint", "middle"))
     return picture(WIDTH, y + 30, "Timelines: a typical round of each method, drawn to one scale", parts)
 

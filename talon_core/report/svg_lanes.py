@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from talon_core.report.lanes import Timeline, Turn
-from talon_core.report.svg import box, element, line, picture, words
+from talon_core.report.svg import box, element, line, picture, under, words
 from talon_core.report.svg_figures import WIDTH, Axis
 
 NAMES = 62
@@ -49,7 +49,7 @@ def _band(band: Sequence[Turn], lanes: Mapping[str, tuple[str, ...]], axis: Axis
                 yield box(start, at, max(wide - 0.6, 0.5), LANE - 4, f"part {one.part}", told)
     for value in axis.ticks(8):
         yield line(axis(value), bottom, axis(value), bottom + 3, "tick")
-        yield words(axis(value), bottom + 10, f"{value:g}", "tiny", "middle")
+        yield under(axis(value), bottom + 10, f"{value:g}", WIDTH, "tiny", 10)
     yield words(NAMES - 8, bottom + 10, "ms", "tiny", "end")
 
 
