@@ -138,8 +138,17 @@ def become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
             exec(compile(what, "<string>", "exec"), vars(main))
         sys.exit()
     except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
+        if leaving.code is not None and not isinstance(leaving.code, int):
+            print(leaving.code, file=sys.stderr)
+            leave(1)
+        else:
             leave(leaving.code or 0)
+        raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        leave(1)
         raise
     finally:
         gc.unfreeze()  # the interpreter takes apart all there is
