@@ -5,7 +5,9 @@
 
 Each drafter decodes the prompts with each schedule: `sync` with all threads for target and drafter in turn (2 + 0 on
 two cores), the others in each place with one thread fewer for the target, and the drafter beside it (1 + 1). All ways
-take turns on each prompt. Prints tokens a second with the ratio to `sync`, hits, and seconds that were waited.
+take turns on each prompt. Prints tokens a second with the ratio to `sync`, with the reading of the prompt and after it,
+hits, and who waits: the shares of the time after the prompt in which no pass of the target runs, and in which the
+drafter neither drafts nor prepares.
 
 `--predict` simulates every way as well, and prints what was predicted beside what was measured. A trace of the same
 prompts and two profiles of the same model are made for it, with all threads and with those that target and drafter have
@@ -114,18 +116,23 @@ def _show(figures: dict[str, Any]) -> None:
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
     predicted = any("predicted" in one for own in figures["drafters"].values() for one in own["ways"].values())
-    more = ("predicted over sync", "predicted hits", "predicted / measured tokens/s") if predicted else ()
-    table = Table("drafter", "schedule", "tokens/s", "over sync", "95%", "hits", "waited, s", *more)
+    more = ("predicted", "predicted hits", "predicted / measured tokens/s") if predicted else ()
+    heads = "over sync", "95%", "after the prompt", "95%", "hits", "target waits", "drafter waits"
+    table = Table("drafter", "schedule", "tokens/s", *heads, *more)
     for drafter, own in figures["drafters"].items():
         for name, one in own["ways"].items():
-            over, begun = one["over_sync"], one["hits"] + one["misses"]
-            hits = f"{one['hits'] / begun:.0%}" if begun else ""
-            between = "" if over["low"] is None else f"{over['low']:.2f} to {over['high']:.2f}"
-            speed = f"{one['tokens_per_second']:.1f}", f"{over['median']:.2f}", between
-            table.add_row(drafter, name, *speed, hits, f"{one['waited']:.2f}", *_beside(one))
+            begun = one["hits"] + one["misses"]
+            speed = f"{one['tokens_per_second']:.1f}", *_ratio(one["over_sync"]), *_ratio(one["decoding_over_sync"])
+            waits = f"{one['target_waits']:.0%}", f"{one['drafter_waits']:.0%}"
+            table.add_row(drafter, name, *speed, f"{one['hits'] / begun:.0%}" if begun else "", *waits, *_beside(one))
         for where in own["texts_differ"]:
             console.print(f"another text than sync's: {drafter}, {where}")
     console.print(table)
+
+
+def _ratio(over: dict[str, Any]) -> tuple[str, str]:
+    between = "" if over["low"] is None else f"{over['low']:.2f} to {over['high']:.2f}"
+    return f"{over['median']:.2f}", between
 
 
 def _beside(measured: dict[str, Any]) -> tuple[str, ...]:

@@ -109,9 +109,17 @@ def measured(label: str, ways: dict[str, Way], texts: Sequence[str], tokens: int
         texts: the prompts.
         tokens: most new tokens of each.
         repetitions: of all of it.
+
+    Returns:
+        For each way tokens a second, with the reading of prompts and after it, also to those of `SYNC`; the shares of
+        the time after the prompt in which no pass of the target runs, and in which the drafter does nothing; hits,
+        misses and rounds.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    told: dict[str, dict[str, float]] = {name: dict.fromkeys((*TOLD, "tokens", "decoded"), 0) for name in ways}
+    decoded: dict[str, list[float]] = {name: [] for name in ways}
+    told: dict[str, dict[str, float]] = {
+        name: dict.fromkeys((*TOLD, "tokens", "decoded", "verified", "drafted"), 0) for name in ways
+    }
     wrong: list[str] = []
     for way in ways.values():  # passes are recorded, costs become known
         way.begin()
@@ -133,14 +141,24 @@ def measured(label: str, ways: dict[str, Way], texts: Sequence[str], tokens: int
             told[name]["waited"] += stats.wait_seconds
             told[name]["tokens"] += stats.new_tokens
             told[name]["decoded"] += stats.seconds - stats.prefill_seconds
-    sync = seconds[SYNC]
+            told[name]["verified"] += stats.verify_seconds
+            told[name]["drafted"] += stats.draft_seconds - stats.wait_seconds + stats.prepare_seconds
+            decoded[name].append((stats.seconds - stats.prefill_seconds) / max(stats.new_tokens, 1))
     figures = {
         name: {
             "tokens_per_second": 1 / statistics.mean(own),
-            "over_sync": attrs.asdict(median_with_interval([a / b for a, b in zip(sync, own, strict=True)])),
+            "over_sync": _over(seconds[SYNC], own),
             "decoding": told[name]["tokens"] / told[name]["decoded"],
+            "decoding_over_sync": _over(decoded[SYNC], decoded[name]),
+            "target_waits": 1 - told[name]["verified"] / told[name]["decoded"],
+            "drafter_waits": 1 - told[name]["drafted"] / told[name]["decoded"],
             **{key: told[name][key] for key in TOLD},
         }
         for name, own in seconds.items()
     }
     return {"ways": figures, "texts_differ": wrong}
+
+
+def _over(sync: Sequence[float], own: Sequence[float]) -> dict[str, Any]:
+    """The median of ratios, prompt by prompt, with its interval."""
+    return attrs.asdict(median_with_interval([a / b for a, b in zip(sync, own, strict=True)]))

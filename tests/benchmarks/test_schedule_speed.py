@@ -41,6 +41,10 @@ def test_the_script_compares_schedules_on_a_target_that_is_slower_and_says_the_s
         assert [*measured["ways"]] == ["sync", "cached:budget=4 on thread", "pearl on thread"]
         assert not measured["texts_differ"]
         assert all(one["tokens_per_second"] > 0 for one in measured["ways"].values())
+        for one in measured["ways"].values():
+            assert 0 < one["target_waits"] < 1
+            assert 0 <= one["drafter_waits"] < 1
+        assert sum(measured["ways"]["sync"][f"{who}_waits"] for who in ("target", "drafter")) > 0.999  # in turn
         assert measured["ways"]["sync"]["hits"] == 0
         texts.append(measured["ways"]["sync"]["rounds"])
     assert texts[0] == texts[1]  # the layers that were added change nothing
