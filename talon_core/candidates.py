@@ -161,6 +161,31 @@ class Candidates:
         impossible = np.full(shape, -np.inf)
         return cls(frontier, np.full(shape, -1, dtype=np.int64), impossible, impossible)
 
+    def among(self, frontier: IntArray) -> "Candidates":
+        """The same rows among those of further nodes, about which nothing is known.
+
+        Args:
+            frontier: all nodes, those of this one's own among them, shape `(nodes,)`.
+        """
+        if np.array_equal(frontier, self.frontier):
+            return self
+        rows = {node: row for row, node in enumerate(self.frontier.tolist())}
+        nodes = frontier.tolist()
+        at = [place for place, node in enumerate(nodes) if node in rows]
+        own = [rows[nodes[place]] for place in at]
+        shape = len(nodes), max(self.width, 1)
+        tokens, logp, path_logp = np.full(shape, -1, dtype=np.int64), np.full(shape, -np.inf), np.full(shape, -np.inf)
+        for all_, known in ((tokens, self.tokens), (logp, self.logp), (path_logp, self.path_logp)):
+            if at:
+                all_[at] = known[own]
+
+        def law(row: int) -> FloatArray:
+            if nodes[row] not in rows:
+                raise ValueError(f"nothing is known after node {nodes[row]}, so that there is no law to draw from")
+            return self.law(rows[nodes[row]])
+
+        return Candidates(frontier, tokens, logp, path_logp, law)
+
     def copied(self) -> "Candidates":
         """The same candidates as an object of its own: whatever is done to it, these stay as they are."""
         arrays = self.frontier.copy(), self.tokens.copy(), self.logp.copy(), self.path_logp.copy()

@@ -51,7 +51,7 @@ class Frontier:
         slot: of the sequence.
         tree: the tree so far.
         nodes: shape `(frontier,)`, int64, at least one; none of them was drafted from before in this round, and their
-            parents were.
+            parents were. Where a drafter `takes_paths`, parents may stand before them here instead.
         width: how many candidates a node are wanted, at least 1. Fewer columns may come if no more are known.
     """
 
@@ -127,6 +127,10 @@ class Drafter(ABC):
 
     drafts_in_cache: bool = False
     """What it drafts stands in the target's own cache until the target verifies: rows are reserved for that, too."""
+
+    takes_paths: bool = False
+    """What it says at a node depends on the tokens up to there alone, so that a frontier may hold a node together with
+    its parent, which stands before it. A tree that it has not seen is then read in one call, and not layer by layer."""
 
     def session(self) -> AbstractContextManager[object]:
         """Entered by the engine while it decodes, after the target's session and as often; see `Target.session`."""
@@ -224,6 +228,9 @@ class DrafterSpec(ABC):
     reads_texts: ClassVar[bool] = False
     """It needs nothing of the target but the size of its vocabulary, and reads nothing but prompts and what was
     committed: then it can be asked again wherever the texts are, without the model."""
+
+    takes_paths: ClassVar[bool] = False
+    """As `Drafter.takes_paths`, of what it opens: for whoever has no more of the drafter than what it has said."""
 
     def features(self, num_layers: int) -> tuple[int, ...]:
         """Which hidden states it wants of a target with so many layers.

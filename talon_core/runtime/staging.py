@@ -43,9 +43,14 @@ class StagedSlot:
             chain = np.arange(-1, len(self.pending) - 1)
             self.staged = TokenTree(self.pending, chain, np.zeros(len(chain)))
             self.staged_at = {0: len(chain) - 1}
-            return self.staged, 0
-        first = len(self.staged)
-        parents = np.array([self.staged_at[int(tree.parents[node])] for node in frontier], dtype=np.int64)
-        self.staged_at.update({int(node): first + i for i, node in enumerate(frontier)})
-        self.staged = self.staged.extend(tree.tokens[frontier], parents, np.zeros(len(frontier)))
+            first, frontier = 0, frontier[frontier > 0]
+        else:
+            first = len(self.staged)
+        parents = []
+        for place, node in enumerate(frontier.tolist(), start=len(self.staged)):  # a parent may be one of them
+            parents.append(self.staged_at[int(tree.parents[node])])
+            self.staged_at[node] = place
+        if parents:
+            added = np.array(parents, dtype=np.int64)
+            self.staged = self.staged.extend(tree.tokens[frontier], added, np.zeros(len(parents)))
         return self.staged, first

@@ -39,8 +39,9 @@ def check_drafter(
 
     It is opened for the target and driven as the engine does it: random prompts come and go in three slots, are read in
     parts or at once, or taken over from another slot by `resume`; trees grow layer by layer, for one slot or several at
-    a time, from any of their nodes; something, nothing or all is accepted, also in rounds in which nothing was drafted;
-    sessions are left and entered again. The target runs beside it and gives it the hidden states that it wants.
+    a time, from any of their nodes, and along paths where it `takes_paths`; something, nothing or all is accepted, also
+    in rounds in which nothing was drafted; sessions are left and entered again. The target runs beside it and gives it
+    the hidden states that it wants.
 
     Each answer must be what the decoder takes: a row for each node in order, sorted, no token twice, none outside the
     vocabulary, right `path_logp`, at most as many as were wanted, int64 and float64. A law must be one, fit the row up
@@ -177,8 +178,13 @@ def _texts(prompts: Sequence[Sequence[int]] | None, vocab_size: int) -> list[Tok
 def _check(subject: Subject, make: Callable[[], Drafter], history: History) -> None:
     drafter = make()
     depth = checked_depth(subject.named, drafter)
+    if isinstance(subject.named, DrafterSpec):
+        told = (
+            f"says takes_paths is {subject.named.takes_paths}, and its drafter {drafter.takes_paths}; they must agree"
+        )
+        require(subject.named.takes_paths == drafter.takes_paths, "drafter", subject.named, told)
     with Player(subject, drafter) as player:
-        driver = Driver(subject, player, depth)
+        driver = Driver(subject, player, depth, drafter.takes_paths)
         driver.run(history)
     with Player(subject, make()) as player:
         reference = Reference(subject, player)

@@ -57,18 +57,20 @@ class Driver:
         subject: what is checked.
         player: in session.
         max_depth: the drafter's.
+        takes_paths: likewise.
 
     Attributes:
         events: what has happened.
         asked: the questions and their answers.
     """
 
-    def __init__(self, subject: Subject, player: Player, max_depth: int | None) -> None:
+    def __init__(self, subject: Subject, player: Player, max_depth: int | None, takes_paths: bool) -> None:
         self.events: list[Event] = []
         self.asked: list[Asked] = []
         self._subject = subject
         self._player = player
         self._max_depth = max_depth
+        self._takes_paths = takes_paths
         self._over: set[int] = set()
 
     def run(self, steps: Sequence[Step]) -> None:
@@ -139,11 +141,13 @@ class Driver:
         trees = {slot: _Tree(player.texts[slot][-1], self._deepest(slot)) for slot in turns}
         for depth in range(max(len(turn.layers) for turn in turns.values())):
             layers = {slot: turn.layers[depth] for slot, turn in turns.items() if depth < len(turn.layers)}
-            frontiers = {
-                slot: Frontier(slot, trees[slot].tree, nodes, min(layer.width, self._subject.target.vocab_size))
-                for slot, layer in layers.items()
-                if len(nodes := trees[slot].frontier(layer.nodes))
-            }
+            vocab_size, frontiers = self._subject.target.vocab_size, dict[int, Frontier]()
+            for slot, layer in layers.items():
+                nodes = trees[slot].frontier(layer.nodes)
+                if layer.deeper and self._takes_paths:
+                    nodes = trees[slot].with_children(nodes, vocab_size)
+                if len(nodes):
+                    frontiers[slot] = Frontier(slot, trees[slot].tree, nodes, min(layer.width, vocab_size))
             if not frontiers:
                 break
             answers = self._play(Ask(tuple(frontiers.values())))
@@ -196,6 +200,15 @@ class _Tree:
         nodes = sorted({possible[number % len(possible)] for number in chosen}) if chosen and possible else possible
         self._waiting = [node for node in self._waiting if node not in nodes]
         return np.array(nodes, dtype=np.int64)
+
+    def with_children(self, nodes: IntArray, vocab_size: int) -> IntArray:
+        """These nodes, and below each another one, of some token, that is drafted from as well."""
+        above = np.array(
+            [node for node in nodes.tolist() if self.tree.depths[node] + 1 < self._deepest], dtype=np.int64
+        )
+        first = len(self.tree)
+        self.tree = self.tree.extend((self.tree.tokens[above] + 1) % vocab_size, above, self.tree.path_logp[above])
+        return np.concatenate([nodes, np.arange(first, len(self.tree))])
 
     def grow(self, nodes: IntArray, rows: Sequence[Row], chosen: tuple[int, ...]) -> None:
         """Add some of what was offered, or of what else a law gives a probability."""

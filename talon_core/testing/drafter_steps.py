@@ -21,11 +21,13 @@ class Layer:
         width: candidates that are asked for.
         nodes: which of the nodes that were not drafted from yet are drafted from; none for all.
         children: which of what was offered, or has probability in a law, joins the tree.
+        deeper: a drafter that takes paths is asked below each of these nodes in the same call.
     """
 
     width: int
     nodes: tuple[int, ...]
     children: tuple[int, ...]
+    deeper: bool
 
 
 @attrs.frozen
@@ -84,6 +86,7 @@ def _layer(drawn: bytes) -> Layer:
         width=_WIDTHS[width % len(_WIDTHS)],
         nodes=tuple(numbers[: max(some % 4 - 1, 0)]),  # none of them in half of the layers
         children=tuple(numbers[2 : 3 + few % 3]),
+        deeper=few % 2 == 1,
     )
 
 

@@ -68,6 +68,7 @@ class Clocked(Drafter):
         self._unanswered = unanswered
         depths = [depth for depth in (drafter.max_depth, max_depth) if depth is not None]
         self.max_depth = min(depths) if depths else None
+        self.takes_paths = drafter.takes_paths
         self._drafter, self._costs, self._clock, self._transfer = drafter, costs, clock, transfer
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:

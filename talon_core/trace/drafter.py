@@ -24,13 +24,15 @@ class TraceDrafter(Drafter):
     Args:
         text: recorded with rows.
         max_depth: the drafter's own.
+        takes_paths: likewise.
 
     Attributes:
         unanswered: nodes of the text's trees that it was asked at and knows nothing of, or less than was asked for.
     """
 
-    def __init__(self, text: TextTrace, max_depth: int | None) -> None:
+    def __init__(self, text: TextTrace, max_depth: int | None, takes_paths: bool = False) -> None:
         assert text.rows is not None
+        self.takes_paths = takes_paths
         self.max_depth = max_depth
         self._text, self._rows = text, text.rows
         self._position = 0
@@ -55,6 +57,8 @@ class TraceDrafter(Drafter):
         if len(tree) == 1:
             self._begin()  # a tree may be drafted again
             asked = [rows.root(position)]
+        elif self.takes_paths:
+            asked = self._along(tree, nodes)
         else:
             above = [self._row_of[parent] for parent in tree.parents.take(nodes).tolist()]
             asked = rows.find(position, above, tree.tokens.take(nodes).tolist())
@@ -77,6 +81,20 @@ class TraceDrafter(Drafter):
         layer = tree.depths.item(nodes.item(0))
         passes = rows.passes.item(position, layer) if layer < rows.passes.shape[1] else 0
         return Proposed([Candidates(nodes, tokens, logp, path_logp, self._law(asked))], passes)
+
+    def _along(self, tree: TokenTree, nodes: IntArray) -> list[int]:
+        """The rows of nodes whose parents may stand before them."""
+        if not nodes.item(0):
+            self._begin()
+        asked: list[int] = []
+        for node in nodes.tolist():
+            if node:
+                above = [self._row_of[int(tree.parents[node])]]
+                asked += self._rows.find(self._position, above, [int(tree.tokens[node])])
+            else:
+                asked.append(self._rows.root(self._position))
+            self._row_of[node] = asked[-1]
+        return asked
 
     def _law(self, asked: list[int]) -> Law:
         law = self._text.law

@@ -113,6 +113,10 @@ class Shallow(Listening):
         return super().offer(one)
 
 
+class AlongPaths(Right):
+    takes_paths = True
+
+
 class KnowsNothing(Right):
     def offer(self, one):
         return Candidates.unknown(one.nodes)
@@ -121,7 +125,7 @@ class KnowsNothing(Right):
 @pytest.mark.parametrize(
     "opener",
     [
-        *(Right, Listening, ListensAgain, Shallow, KnowsNothing),
+        *(Right, Listening, ListensAgain, Shallow, AlongPaths, KnowsNothing),
         lambda target: TableDrafter(LAWS),
         lambda target: TableDrafter(TIED, knows=2, fills=False),
         lambda target: TableDrafter(LAWS, excess=5e-4),
@@ -424,6 +428,18 @@ class SharesMemory(Right):
         return LAWS[(path_number(self.texts[slot] + path[1:]) + len(self.told)) % len(LAWS)]
 
 
+class TakesNoPaths(Right):
+    """It says that it takes paths, and needs the parents first."""
+
+    takes_paths = True
+
+    def offer(self, one):
+        own = {*one.nodes.tolist()}
+        early = not own.isdisjoint(one.tree.parents[one.nodes].tolist())
+        law_after = lambda path: LAWS[0] if early and len(path) > 1 else self.law(one.slot, path)  # noqa: E731
+        return offered(one.tree, one.nodes, one.width, law_after)
+
+
 class BelowNothing(Right):
     max_depth = -1
 
@@ -455,6 +471,7 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (Random, rf"proposed .* {AFTER}.*, when all was told and asked anew; nothing about a drafter may be random"),
         (LooksAtSiblings, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
         (LooksAtOtherNodes, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
+        (TakesNoPaths, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
         (LooksAtTheWidth, rf"proposed .* {AFTER}.*, where .* or fewer candidates were wanted"),
         (OffersLessTheMoreIsWanted, rf"proposed 1 candidates of [23] that were asked for instead of \d {AFTER}"),
         (KeepsWhatItDrafted, rf"proposed .* {AFTER}.*, of which a part had come by commit after drafting"),

@@ -13,14 +13,15 @@ class WholeTexts(Drafter):
     Args:
         laws: shape `(tables, vocab)`.
         max_depth: as every drafter's.
+        takes_paths: likewise.
 
     Attributes:
         calls: the slots and nodes of each call of `propose`.
     """
 
-    def __init__(self, laws, max_depth=None):
+    def __init__(self, laws, max_depth=None, takes_paths=False):
         self.laws = np.asarray(laws, dtype=np.float64)
-        self.max_depth = max_depth
+        self.max_depth, self.takes_paths = max_depth, takes_paths
         self.calls = []
         self.texts = {}
         self.asked = {}
@@ -45,7 +46,8 @@ class WholeTexts(Drafter):
     def offer(self, one):
         nodes, asked = one.nodes.tolist(), self.asked[one.slot]
         assert asked.isdisjoint(nodes)
-        assert {parent for parent in one.tree.parents[one.nodes].tolist() if parent >= 0} <= asked
+        for place, parent in enumerate(one.tree.parents[one.nodes].tolist()):
+            assert parent < 0 or parent in asked or (self.takes_paths and parent in nodes[:place])
         assert one.tree.tokens[0] == self.texts[one.slot][-1]
         asked.update(nodes)
         rows = []

@@ -192,10 +192,10 @@ def test_speeds_are_to_the_method_in_turn(tiny: Any, recorded: Callable[..., Any
 def test_where_nothing_is_gained_that_is_said(tiny: Any, recorded: Callable[..., Any]) -> None:
     trace = recorded(tiny)
     methods = parse_methods(["chain:length=2"], trace, load_registry())
-    wanted = cases(methods, {"cached": Cached()}, Machines(Priced(draft=10**5), shared=1.6))
+    wanted = cases(methods, {"cached": Cached()}, Machines(Priced(draft=10**5), shared=2.5))
     said = promises(trace, wanted, limit=1).said
     assert said.startswith("No schedule pays: the best, chain:length=2 with the schedule cached, would be 0.")
-    assert said.endswith("beside a drafter that works it takes 1.60 times as long for a pass.")
+    assert said.endswith("beside a drafter that works it takes 2.50 times as long for a pass.")
 
 
 def test_where_nothing_should_be_drafted_that_is_said(tiny: Any, recorded: Callable[..., Any]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
@@ -80,7 +81,7 @@ class _Slot(StagedSlot):
 class ModelDrafter(Drafter):
     """Drafts with a causal LM, as far as its context goes; behind that it knows nothing.
 
-    A prompt is read when somebody asks for a draft, and not before.
+    A prompt is read when somebody asks for a draft, and not before. Paths of a tree are read in one pass.
 
     Args:
         runner: the model with its cache.
@@ -90,6 +91,8 @@ class ModelDrafter(Drafter):
     Attributes:
         executor: runs the model's passes; its `failure` says why they are not recorded.
     """
+
+    takes_paths = True
 
     def __init__(self, runner: "ModelRunner", vocab_size: int, uses_target: bool = False) -> None:
         self._runner = runner
@@ -128,19 +131,17 @@ class ModelDrafter(Drafter):
         for slot, tokens in waiting.items():
             self._slots[slot].restart(tokens[-1:])
 
-    def _fits(self, position: int) -> bool:
-        return self._context is None or position < self._context
-
-    def _root(self, slot: int) -> int:
-        """The position of a slot's last committed token."""
-        return self._runner.cache.lengths[slot] + len(self._slots[slot].pending) - 1
-
-    def _deepest(self, frontier: Frontier) -> int:
-        """The position of the deepest of a frontier's nodes."""
-        return self._root(frontier.slot) + int(frontier.tree.depths[frontier.nodes].max())
+    def _within(self, frontier: Frontier) -> Frontier:
+        """The nodes of a frontier that are within the context."""
+        if self._context is None:
+            return frontier
+        root = self._runner.cache.lengths[frontier.slot] + len(self._slots[frontier.slot].pending) - 1
+        nodes = frontier.nodes[frontier.tree.depths[frontier.nodes] < self._context - root]
+        return frontier if len(nodes) == len(frontier.nodes) else attrs.evolve(frontier, nodes=nodes)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
-        known = [one for one in frontiers if self._fits(self._deepest(one))]
+        within = [self._within(one) for one in frontiers]
+        known = [one for one in within if len(one.nodes)]
         if not known:
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
         waiting = [one.slot for one in known if self._slots[one.slot].waits_long]
@@ -152,7 +153,8 @@ class ModelDrafter(Drafter):
         # laws may be asked for after the next pass
         scores = self.executor.lasting(rows_at(ran.logits, places)[:, : self._vocabulary.size])
         best = Best.of(scores, max(one.width for one in known), self._vocabulary, self.executor)
-        return Proposed(best.shared_out(frontiers, first), 1, reading)
+        answers = best.shared_out(within, first)
+        return Proposed([answer.among(one.nodes) for answer, one in zip(answers, frontiers, strict=True)], 1, reading)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._runner.commit({slot: self._slots[slot].commit(one) for slot, one in committed.items()})

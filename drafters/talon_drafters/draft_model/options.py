@@ -44,6 +44,7 @@ class DraftModel(DrafterSpec):
     name = "draft-model"
     purpose = "models"
     paper = "arXiv 2211.17192"
+    takes_paths = True
     model: str | None = None
     skip: tuple[int, ...] = attrs.field(default=(), converter=_layers)
     trust_remote_code: bool = attrs.field(default=False, validator=instance_of(bool))

@@ -52,6 +52,8 @@ def ask(
 ) -> tuple[int, Reading | None]:
     """Ask a drafter about some nodes of growing trees, and before that about those above them that it was not asked at.
 
+    One that `takes_paths` is asked about all of them at once.
+
     What it answers is in `Text.fresh` then.
 
     Args:
@@ -76,7 +78,7 @@ def ask(
         for one, own in zip(frontiers, waiting, strict=True):
             fresh, parents = texts[one.slot].fresh, one.tree.parents
             places = {node: place for place, node in enumerate(one.nodes.tolist())}
-            ready = [node for node in own if not node or int(parents[node]) in fresh]
+            ready = [node for node in own if drafter.takes_paths or not node or int(parents[node]) in fresh]
             ready.sort(key=lambda node, places=places: (node in places, places.get(node, node)))  # type: ignore[misc]
             if ready:
                 tree = one.tree if ready != [0] else root_of(one.tree)

@@ -29,6 +29,7 @@ class About:
     """What a hosted drafter says of itself."""
 
     max_depth: int | None
+    takes_paths: bool
     uses_target: bool
     described: dict[str, Any]
 
@@ -94,7 +95,8 @@ class _Hosted:
         self._answers: list[Candidates] = []  # of this round, whose laws may be asked for
 
     def about(self) -> About:
-        return About(self.drafter.max_depth, self.drafter.uses_target, dict(self.drafter.describe()))
+        own = self.drafter
+        return About(own.max_depth, own.takes_paths, own.uses_target, dict(own.describe()))
 
     def serve(self, message: bytes) -> None:
         """Do what is asked, and answer.

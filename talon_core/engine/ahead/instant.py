@@ -9,14 +9,14 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier
 from talon_core.engine.ahead.asking import nodes_told
-from talon_core.engine.ahead.prepared import Row, candidates_of
+from talon_core.engine.ahead.prepared import Row
 from talon_core.engine.checked_candidates import checked_candidates
 from talon_core.engine.checked_drafter import checked_depth, checked_proposal, opened
 from talon_core.errors import blaming, naming, written
 from talon_core.inquiry import Inquirer
 from talon_core.schedule import Schedule
 from talon_core.target import Target
-from talon_core.tree import FloatArray, IntArray
+from talon_core.tree import IntArray
 
 NOTHING = Row(np.empty(0, dtype=np.int64), np.empty(0), 0)
 """The answer at a node of which nothing is known, and nobody is asked."""
@@ -90,7 +90,8 @@ class Instant:
                 answers[one.slot] = checked_candidates(
                     self._spec, answer, one.tree, one.nodes, self._vocab_size, one.width
                 )
-        return {one.slot: _whole(one, answers.get(one.slot)) for one in frontiers}, passes
+        known = {one.slot: answers.get(one.slot, Candidates.unknown(one.nodes)) for one in frontiers}
+        return {one.slot: known[one.slot].among(one.nodes) for one in frontiers}, passes
 
     def _within(self, frontier: Frontier) -> Frontier | None:
         """The part of a frontier that it can be asked about; None where there is none."""
@@ -98,26 +99,6 @@ class Instant:
             return frontier
         nodes = frontier.nodes[frontier.tree.depths[frontier.nodes] < self._max_depth]
         return attrs.evolve(frontier, nodes=nodes) if len(nodes) else None
-
-
-def _whole(frontier: Frontier, answer: Candidates | None) -> Candidates:
-    """An answer about some of a frontier's nodes as one about all; of the others nothing is known."""
-    if answer is None:
-        return Candidates.unknown(frontier.nodes)
-    if len(answer.frontier) == len(frontier.nodes):
-        return answer
-    known = answer
-    places = {node: place for place, node in enumerate(answer.frontier.tolist())}
-    nodes = frontier.nodes.tolist()
-    rows = [Row.of(known, places[node], frontier.width) if node in places else NOTHING for node in nodes]
-    made = candidates_of(frontier.nodes, frontier.tree.path_logp[frontier.nodes], rows, frontier.width)
-
-    def law(row: int) -> FloatArray:
-        if nodes[row] not in places:
-            raise ValueError(f"nothing is known after node {nodes[row]}, so that there is no law to draw from")
-        return known.law(places[nodes[row]])
-
-    return attrs.evolve(made, law=law)
 
 
 def opened_instant(schedule: Schedule, target: Target) -> Instant | None:

@@ -78,14 +78,13 @@ class Preparing:
         self, drafter: Drafter, schedule: Schedule, jobs: Sequence[Job], now: Callable[[], float] = perf_counter
     ) -> None:
         self._offers = Offers(drafter)
-        self._max_depth = drafter.max_depth
         self._schedule = schedule
         self._now = now
         self.passes = 0
         self.faults: dict[int, Exception] = {}
         self._ahead: dict[int, _Ahead] = {}
         for job in jobs:
-            self._ahead[job.slot] = _Ahead(job, self._max_depth)
+            self._ahead[job.slot] = _Ahead(job, drafter.max_depth, drafter.takes_paths)
 
     @property
     def slots(self) -> list[int]:
@@ -136,12 +135,14 @@ class _Ahead:
     Args:
         job: where it starts.
         max_depth: the drafter's.
+        takes_paths: likewise.
     """
 
-    def __init__(self, job: Job, max_depth: int | None) -> None:
+    def __init__(self, job: Job, max_depth: int | None, takes_paths: bool) -> None:
         self.job = job
         deepest = job.limits.max_depth
         self._deepest = deepest if max_depth is None else min(deepest, max_depth)
+        self._takes_paths = takes_paths
         self._tree = job.drafted
         self._asked = set(job.asked)
         self._known: dict[int, Row] = dict(job.known)
@@ -161,7 +162,7 @@ class _Ahead:
         if self._wanted is None:
             self._wanted = self._unasked(schedule)
         if self._wanted:
-            ready = [node for node in self._wanted if self._is_ready(node)]
+            ready = [node for node in self._wanted if self._takes_paths or self._is_ready(node)]
             self._parts = []
             return self._asking(ready, self.job.width)
         if self._below is None:

@@ -353,7 +353,7 @@ class _Remote(Drafter):
         self._worker = weakref.proxy(worker)
         self._named = named
         self._vocab_size = vocab_size
-        self.max_depth = about.max_depth
+        self.max_depth, self.takes_paths = about.max_depth, about.takes_paths
         self.uses_target = False  # what it runs there is not this target
         self._described = about.described
 

@@ -108,6 +108,22 @@ def test_hits_ask_the_drafter_nothing_before_the_target_is_asked():
     assert all(one.draft_passes > 0 for one in plain.rounds[:-1])
 
 
+@pytest.mark.parametrize(("policy", "rule"), [(Chain(length=4), Match()), (Talon(budget=6, top_k=2), Match())])
+@pytest.mark.parametrize("calls", [None, 3])
+def test_a_drafter_that_takes_paths_is_asked_along_a_tree_that_it_has_not_seen_in_one_call(policy, rule, calls):
+    asked = []
+    for takes_paths in (False, True):
+        drafter = WholeTexts(laws(), takes_paths=takes_paths)
+        (ahead,) = decoded(EVERYTHING, policy, rule, drafter, lambda: calls, [request(30)])
+        asked.append((ahead, drafter.calls))
+    (layers, by_layer), (paths, by_path) = asked
+    assert [shape(one) for one in paths.rounds] == [shape(one) for one in layers.rounds]
+    whole = [nodes for call in by_path for _, nodes in call if 0 in nodes and len(nodes) > 1]
+    assert len(whole) > 3  # from the root on: nobody had asked it about these trees
+    if calls is None:  # everything is prepared
+        assert len(by_path) < 0.75 * len(by_layer)
+
+
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
 def test_what_was_not_prepared_in_time_is_asked_for(calls):
     (plain,) = decoded(None, requests=[request(30)])

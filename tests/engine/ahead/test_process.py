@@ -243,7 +243,7 @@ def test_one_answer_has_one_law_whatever_becomes_of_the_process():
 
     offered = Candidates.unknown(np.array([0, 1]))
     gone = Gone()
-    law = _Remote(gone, About(None, False, {}), NGRAM, VOCAB)._law(0, offered)
+    law = _Remote(gone, About(None, False, False, {}), NGRAM, VOCAB)._law(0, offered)
     assert law(0).tolist() == law(0).tolist() == [0.5, 0.5, 0.0, 0.0]
     with pytest.raises(ValueError, match="there is no law"):
         law(1)
@@ -442,7 +442,7 @@ def message(data):
 
 def parrot(*answers):
     """A worker whose process says these bytes, one after the other, whatever it is told."""
-    opened = message(pickle.dumps(("done", About(None, False, {}))))
+    opened = message(pickle.dumps(("done", About(None, False, False, {}))))
     return ProcessWorker([sys.executable, "-c", PARROT], [opened, *answers], NGRAM, VOCAB)
 
 
