@@ -147,6 +147,7 @@ class Stages:
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
                 wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices, one.length))
+        parts.preparations.drafting(wanted)
         return draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)
 
     def _allocated(self, drafted: dict[int, Drafted]) -> dict[int, Drafted]:

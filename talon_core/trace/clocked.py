@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from talon_core.costs import Costs
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
 from talon_core.engine.ahead.preparing import Job, Preparing
+from talon_core.engine.ahead.whole import Whole, sent
 from talon_core.engine.ahead.worker import Stopped, Worker
 from talon_core.rounds import Span
 from talon_core.schedule import Schedule
@@ -51,6 +52,7 @@ class Clocked(Drafter):
 
     Attributes:
         outside: how many of those that it was asked here.
+        whole: whether the current tree's further layers come with the first, so that they take no messages.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Clocked(Drafter):
         late: bool = False,
     ) -> None:
         self.outside = 0
+        self.whole = False
         self._late, self._untold = late, Untold(0)
         self._unanswered = unanswered
         depths = [depth for depth in (drafter.max_depth, max_depth) if depth is not None]
@@ -82,11 +85,13 @@ class Clocked(Drafter):
         rows, width = sum(len(one.nodes) for one in frontiers), max(one.width for one in frontiers)
         self._clock.spend(self.heard())
         self._clock.spend(self._costs.draft(rows, width))
-        self._clock.spend(2 * self._transfer)
+        if not self.whole or len(frontiers[0].tree) == 1:
+            self._clock.spend(2 * self._transfer)
         return proposed
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._drafter.commit(committed)
+        self.whole = False
         tokens = max(len(one.tokens) for one in committed.values())
         if self._late:
             self._untold.new += tokens
@@ -108,7 +113,8 @@ class Beside(Worker):
     both work, each takes as many times as long as the machines say.
 
     A process is sent one message, with what was accepted and what is to be prepared, and sends one back when all is
-    prepared, or when it sees that it is to end, which takes no message.
+    prepared, or when it sees that it is to end, which takes no message. A tree that it drafts whole takes one each way,
+    too.
 
     Args:
         drafter: is asked where something was not prepared.
@@ -128,6 +134,10 @@ class Beside(Worker):
         self._left: float | None = None  # of the call, in seconds alone; None where it is in none
         self._begun = 0.0  # when the call began
         self._spans: list[Span] = []
+
+    def drafts_whole(self, tree: Whole) -> bool:
+        self._asked.whole = self._machines.drafter is not None and sent(tree) is not None
+        return self._asked.whole
 
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         self._preparing = Preparing(self._behind, schedule, jobs, self._clock.now)

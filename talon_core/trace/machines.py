@@ -14,7 +14,8 @@ class Machines:
         target: what passes of the target take, and the rest of a round that is no drafting.
         drafter: what the drafter takes where it is; None where that is beside the target, by the same costs.
         transfer: seconds that a message between the two takes. There is one each way for what is prepared in a round,
-            and one each way for each layer that is drafted while the target waits.
+            and one each way for a tree that is drafted while the target waits, or for each of its layers in turn and
+            where it cannot be drafted whole.
         shared: how many times as long the target takes while the drafter works.
         drafter_shared: how many times as long the drafter takes while the target works.
     """

@@ -1,4 +1,4 @@
-"""A look-up that goes on from no text that it was not told of, as drafters do that keep something of each."""
+"""A look-up that goes on from no text and no tree that it was not told of, as drafters that keep something of each."""
 
 import attrs
 
@@ -7,7 +7,7 @@ from talon_drafters import Ngram
 
 
 class Strict(Drafter):
-    """Another drafter, which knows the slots that are open."""
+    """Another drafter, which knows the slots that are open, and what it was shown of their trees."""
 
     uses_target = False
 
@@ -15,6 +15,7 @@ class Strict(Drafter):
         self.drafter = drafter
         self.max_depth = drafter.max_depth
         self.opened = set()
+        self.trees = {}
 
     def open(self, slot, prompt, room):
         self.opened.add(slot)
@@ -35,9 +36,20 @@ class Strict(Drafter):
         self.drafter.close(slot)
 
     def propose(self, frontiers):
+        for one in frontiers:
+            before, tree = self.trees.get(one.slot), one.tree
+            if before is not None and len(tree) > 1:
+                assert tree.tokens[: len(before)].tolist() == before.tokens.tolist()
+                assert tree.parents[: len(before)].tolist() == before.parents.tolist()
+            self.trees[one.slot] = tree
         return self.drafter.propose(frontiers)
 
     def commit(self, committed):
+        for slot, one in committed.items():
+            tree = self.trees.pop(slot, None)
+            drafted = [int(node) for node in one.nodes[1:] if tree is not None and node < len(tree)]
+            assert [tree.tokens[node] for node in drafted] == one.tokens[: len(drafted)].tolist()
+            assert [tree.parents[node] for node in drafted] == one.nodes[: len(drafted)].tolist()
         self.drafter.commit(committed)
 
 

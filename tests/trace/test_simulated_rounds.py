@@ -182,6 +182,26 @@ def test_what_is_prepared_apart_takes_one_message_each_way_beside_the_pass():
     assert told.stats.prepare_seconds > 0
 
 
+@attrs.frozen
+class Pricing(Chain):
+    """Holds what passes take, and could ask it at each layer."""
+
+    name = "pricing"
+    costs: Costs = attrs.field(factory=Whole)
+
+
+@pytest.mark.parametrize(("policy", "whole"), [(Chain(length=3), True), (Pricing(length=3), False)])
+def test_a_tree_that_is_drafted_apart_takes_one_message_each_way_or_one_for_each_layer(policy, whole):
+    found = simulation(policy, Cached(budget=2), Machines(Whole(of_verify=50), Whole(of_draft=3), transfer=5.0))
+    layers = [[span.seconds for span in one.spans if span.part == "draft" and span.seconds] for one in found.rounds]
+    drafted = [seconds for one, seconds in zip(found.rounds, layers, strict=True) if not one.hit and seconds]
+    assert len(drafted) > 2
+    for first, *others in drafted:
+        assert first == 3 + 10
+        assert {*others} <= {3.0 if whole else 13.0}
+    assert any(others for _, *others in drafted)
+
+
 def test_each_is_slower_while_the_other_works_and_as_fast_as_alone_after():
     policy = Chain(length=1)
     machines = Machines(Whole(of_verify=14, of_draft=3), shared=1.5, drafter_shared=2.0)

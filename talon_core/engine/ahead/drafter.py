@@ -19,8 +19,10 @@ from talon_core.engine.ahead.preparer import Preparer, Verifying
 from talon_core.engine.ahead.preparing import Job, apart
 from talon_core.engine.ahead.session import AheadSession
 from talon_core.engine.ahead.text import Text
+from talon_core.engine.ahead.whole import Whole
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.checked_policy import checked_kind
+from talon_core.engine.drafting import Wanted
 from talon_core.engine.growing import DraftLimits
 from talon_core.engine.memory import is_memoryless
 from talon_core.errors import LostError, PluginError, naming, one_line
@@ -77,6 +79,8 @@ class AheadDrafter(Preparer):
         self._openings = 0
         self._prepared: Mapping[int, Prepared] = {}
         self._preparing: list[int] = []  # slots
+        self._wanted: Sequence[Wanted] = ()
+        self._drafts_whole = False  # the worker does, the current tree
         self._losses = worker.losses
         self._said: set[str] = set()
 
@@ -187,6 +191,9 @@ class AheadDrafter(Preparer):
             except Exception as error:  # nobody knows what it knows of the slot; opening it forgets that
                 LOG.debug("slot %d of a drafter that has failed was not closed: %s", slot, one_line(error))
 
+    def drafting(self, trees: Sequence[Wanted]) -> None:
+        self._wanted = trees
+
     def verifying(self, trees: Mapping[int, Verifying]) -> None:
         self._stop()
         jobs: list[Job] = []
@@ -286,9 +293,15 @@ class AheadDrafter(Preparer):
             if one.slot in kept and len(kept[one.slot]) < len(one.nodes)
         ]
         missing = [[node for node in one.nodes.tolist() if node not in kept[one.slot]] for one in asking]
-        self.passed_on = len(asking) == len(frontiers) and all(
-            self._texts[one.slot].unasked(one.tree, own) == {*one.nodes.tolist()}
-            for one, own in zip(asking, missing, strict=True)
+        if any(len(one.tree) == 1 for one in frontiers):
+            self._drafts_whole = bool(asking) and self._begins_whole(frontiers)
+        self.passed_on = (
+            not self._drafts_whole
+            and len(asking) == len(frontiers)
+            and all(
+                self._texts[one.slot].unasked(one.tree, own) == {*one.nodes.tolist()}
+                for one, own in zip(asking, missing, strict=True)
+            )
         )
         passes, reading = 0, None
         with self._reaching():
@@ -301,6 +314,15 @@ class AheadDrafter(Preparer):
         answered |= {one.slot: self._answer(one, kept[one.slot]) for one in frontiers if one.slot in kept}
         answers = [answered[one.slot] if one.slot in answered else Candidates.unknown(one.nodes) for one in frontiers]
         return Proposed(answers, passes, reading)
+
+    def _begins_whole(self, frontiers: Sequence[Frontier]) -> bool:
+        """Whether the worker drafts a tree whole, of which nothing was prepared. Where several sequences draft together
+        it does not: they share the messages, and an allocator wants to know what their layers take."""
+        if len(self._wanted) != 1 or self._texts[frontiers[0].slot].hit:
+            return False
+        (tree,) = self._wanted
+        least = min(self._width, self._vocab_size)
+        return self._worker.drafts_whole(Whole(tree, frontiers[0].width, least))
 
     def _answer(self, frontier: Frontier, kept: Mapping[int, Row]) -> Candidates:
         """What was prepared for a frontier's nodes, and what the drafter has answered at the others."""

@@ -3,8 +3,9 @@
 import os
 import pickle
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -13,10 +14,11 @@ import attrs
 
 from talon_core.basics.waiting import end_with
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, Part, Proposed
+from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.engine.ahead.preparing import Preparing
 from talon_core.engine.ahead.shelf import Placed, Shelf
 from talon_core.engine.ahead.spans import Spans
+from talon_core.engine.ahead.whole import Growth, Layer
 from talon_core.engine.ahead.worker import Stopped
 from talon_core.errors import one_line
 
@@ -140,12 +142,30 @@ class _Hosted:
     def _taken(self, placed: Placed | None) -> Any:
         return None if placed is None else self._shelf.take(placed).to(self._device)
 
-    def propose(self, frontiers: Any) -> tuple[Proposed, int]:
-        """What is offered, without laws, and the number of the first answer."""
+    def propose(self, frontiers: Sequence[Frontier], told: bytes | None) -> list[Layer]:
+        """What is offered at some frontiers, and at those after it of a tree that is drafted whole.
+
+        Args:
+            frontiers: of several trees, or the first one of that tree.
+            told: that tree, see `sent`; None where no more is asked.
+        """
+        layers = [self._layer(frontiers)]
+        try:
+            growth = Growth(pickle.loads(told)) if told is not None else None
+        except Exception:  # its policy cannot be read here, or fails
+            growth = None
+        while growth is not None:
+            asked = growth.after(layers[-1], partial(self.law, layers[-1].number))
+            if asked is None:
+                break
+            layers.append(attrs.evolve(self._layer([asked]), asked=asked))
+        return layers
+
+    def _layer(self, frontiers: Sequence[Frontier]) -> Layer:
         proposed = self.drafter.propose(frontiers)
-        first = len(self._answers)
+        number = len(self._answers)
         self._answers += proposed.candidates
-        return attrs.evolve(proposed, candidates=[one.detached() for one in proposed.candidates]), first
+        return Layer(attrs.evolve(proposed, candidates=[one.detached() for one in proposed.candidates]), number)
 
     def law(self, answer: int, row: int) -> Any:
         """The law of an answer."""

@@ -15,7 +15,7 @@ from talon_core.rounds import Span
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:
-    from talon_core.engine.drafting import Drafted
+    from talon_core.engine.drafting import Drafted, Wanted
     from talon_core.engine.sequence import Sequence as Decoded
 
 
@@ -59,6 +59,10 @@ class Preparer(Drafter):
     passed_on: bool = True
 
     @abstractmethod
+    def drafting(self, trees: "Sequence[Wanted]") -> None:
+        """These trees are drafted next: `propose` is asked about them layer by layer."""
+
+    @abstractmethod
     def verifying(self, trees: Mapping[int, Verifying]) -> None:
         """These trees are verified now, by slot."""
 
@@ -78,6 +82,9 @@ class Preparations:
     def passed_on(self) -> bool:
         """As `Preparer.passed_on`."""
         return True
+
+    def drafting(self, trees: "Sequence[Wanted]") -> None:
+        """As `Preparer.drafting`."""
 
     def begin(
         self, drafted: "Mapping[int, Drafted]", sequences: "Mapping[int, Decoded]", costs: Costs, spans: SlotSpans
@@ -118,6 +125,9 @@ class DrafterPreparations(Preparations):
     @property
     def passed_on(self) -> bool:
         return self._drafter.passed_on
+
+    def drafting(self, trees: "Sequence[Wanted]") -> None:
+        self._drafter.drafting(trees)
 
     def begin(
         self, drafted: "Mapping[int, Drafted]", sequences: "Mapping[int, Decoded]", costs: Costs, spans: SlotSpans

@@ -24,6 +24,7 @@ from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.prepared import Row
 from talon_core.engine.ahead.preparing import Job
 from talon_core.engine.ahead.shelf import Placed, Shelf
+from talon_core.engine.ahead.whole import Layer, Whole, sent
 from talon_core.engine.ahead.worker import Stopped, Worker
 from talon_core.engine.checked_candidates import checked_candidates, checked_law
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume
@@ -152,8 +153,8 @@ class ProcessWorker(Worker):
 
     A round takes one message each way where it begins with what was prepared: what was accepted goes there with what is
     to be prepared next, and what was prepared comes back. That it is to end is a number in memory that both share, and
-    no message. What was accepted waits for the next message, whatever that is. Where the drafter is asked for a tree
-    there are a message and an answer for each layer, as the policy chooses by one layer what it asks in the next.
+    no message. What was accepted waits for the next message, whatever that is. Where a tree has to be drafted there is
+    one more each way for all its layers, see `Whole`; or one for each layer, where a tree cannot be drafted whole.
 
     Args:
         command: the process's; see `_Process`.
@@ -191,7 +192,7 @@ class ProcessWorker(Worker):
         try:
             self._process = _Process(command, self._opening)
             about: About = self._process.answer(self._patience.first)
-            self.drafter = _Remote(self, about, named, vocab_size)
+            self.drafter = self._remote = _Remote(self, about, named, vocab_size)
         except BaseException:
             self.close()
             raise
@@ -292,17 +293,22 @@ class ProcessWorker(Worker):
             raise LostError("its process has ended")
         with self.trying("commit"):
             self._committed = {
-                slot: (one.tokens, one.nodes, self.place(one.features), one.answers) for slot, one in committed.items()
+                slot: (one.tokens, self._remote.known(one.nodes), self.place(one.features), one.answers)
+                for slot, one in committed.items()
             }
 
     def place(self, features: Any) -> Placed | None:
         """Put features where the process finds them, until it has answered the message that tells of them."""
         return None if features is None or self._process is None else self._process.shelf.place(features)
 
+    def drafts_whole(self, tree: Whole) -> bool:
+        return self._remote.begins(tree)
+
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         self._stopping = False
         if self._process is not None:
             try:
+                self._remote.check_alike()
                 slots, told = [job.slot for job in jobs], pickle.dumps((schedule, jobs))
                 committed, self._committed = self._committed, None
                 self._preparings += 1
@@ -310,7 +316,7 @@ class ProcessWorker(Worker):
                 self._stopping = True
             except LostError as error:  # seen again when it is stopped
                 self._give_up(one_line(error))
-            except Exception as error:  # a policy or a schedule that holds what cannot be sent
+            except Exception as error:  # a policy or a schedule that cannot be sent, or decides otherwise there
                 self._unsent = dict.fromkeys([job.slot for job in jobs], error)
 
     def stop(self) -> Stopped:
@@ -347,6 +353,10 @@ class _Remote(Drafter):
     """Stands for a drafter that a process hosts. What that answers is checked here: nonsense is a loss of the process.
 
     All methods raise a LostError where the process is lost, whatever the reason is.
+
+    Layers of a tree that is drafted whole are kept until they are asked for. Where the sequence's own policy asks for
+    others, as one may that looks at a clock, the tree ends there: the drafter has gone on with another one, of which it
+    is told no node that it has not in common with this. No tree is drafted whole then any more.
     """
 
     def __init__(self, worker: ProcessWorker, about: About, named: object, vocab_size: int) -> None:
@@ -356,14 +366,47 @@ class _Remote(Drafter):
         self.max_depth, self.takes_paths = about.max_depth, about.takes_paths
         self.uses_target = False  # what it runs there is not this target
         self._described = about.described
+        self._whole: bytes | None = None  # the tree that begins with the next frontier, if it is drafted whole
+        self._layers: list[Layer] = []  # of the current tree, that were not asked for yet
+        self._nodes = 0  # of the current tree, that the drafter has seen just so
+        self._alike = True  # whether policies have decided there as here
 
     def describe(self) -> Mapping[str, object]:
         return self._described
 
+    def begins(self, tree: Whole) -> bool:
+        """Whether this tree, whose root is asked about next, is drafted whole."""
+        self._whole = sent(tree) if self._alike else None
+        return self._whole is not None
+
+    def check_alike(self) -> None:
+        """Refuse to go on from a tree that is not the one which was drafted whole.
+
+        Raises:
+            RuntimeError: if it is not.
+        """
+        if self._layers:
+            self._alike = False
+            raise RuntimeError(
+                "the policy has drafted another tree in the drafter's process than here, so that its trees are drafted "
+                "layer by layer from now on; what it decides may hang only on what it is shown and remembers"
+            )
+
+    def known(self, nodes: IntArray) -> IntArray:
+        """Of the accepted nodes those that the drafter knows so; the tree is over."""
+        known = nodes[nodes < self._nodes] if self._layers else nodes
+        self._forget_tree()
+        return known
+
+    def _forget_tree(self) -> None:
+        self._whole, self._layers = None, []
+
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._forget_tree()
         self._worker.ask("open", slot, prompt, room)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        self._forget_tree()
         with self._worker.trying("resume"):
             taken = self._worker.ask("resume", slot, prompt, room, source, length)
             return checked_resume(self._named, taken, length)
@@ -383,22 +426,42 @@ class _Remote(Drafter):
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         bare = [attrs.evolve(one, tree=one.tree.without_laws()) for one in frontiers]
         with self._worker.trying("propose"):
-            given, first = self._worker.ask("propose", bare)
-            proposed = checked_proposal(self._named, given, len(bare))
+            layer = self._layer(bare)
+            if layer is None:
+                return Proposed([Candidates.unknown(one.nodes) for one in bare])
+            proposed = checked_proposal(self._named, layer.proposed, len(bare))
             answers = []
-            for number, (asked, one) in enumerate(zip(bare, proposed.candidates, strict=True), start=first):
+            for number, (asked, one) in enumerate(zip(bare, proposed.candidates, strict=True), start=layer.number):
                 answer = checked_candidates(self._named, one, asked.tree, asked.nodes, self._vocab_size, asked.width)
-                answers.append(attrs.evolve(answer, law=self._law(number, answer)))
+                answers.append(attrs.evolve(answer, law=self._law(number, answer, layer.laws)))
         return attrs.evolve(proposed, candidates=answers)
 
-    def _law(self, answer: int, offered: Candidates) -> Callable[[int], FloatArray]:
+    def _layer(self, frontiers: Sequence[Frontier]) -> Layer | None:
+        """The answer to some frontiers; None if the drafter was asked about others of this tree before."""
+        if len(frontiers[0].tree) == 1:
+            self._layers = []
+        if self._layers:
+            if not self._layers[0].answers(frontiers[0]):
+                return None
+            layer = self._layers.pop(0)
+        else:
+            whole, self._whole = self._whole, None
+            kind = "propose" if whole is None else "tree"
+            layer, *self._layers = self._worker.ask_for(kind, "propose", frontiers, whole)
+        self._nodes = len(frontiers[0].tree)
+        return layer
+
+    def _law(
+        self, answer: int, offered: Candidates, looked_at: Mapping[int, FloatArray]
+    ) -> Callable[[int], FloatArray]:
         known: dict[int, FloatArray] = {}  # the process may be lost between two calls, which have one answer
 
         def law(row: int) -> FloatArray:
             if row not in known:
                 try:
                     with self._worker.trying("law"):
-                        known[row] = checked_law(self._named, self._worker.ask("law", answer, row), self._vocab_size)
+                        given = looked_at[row] if row in looked_at else self._worker.ask("law", answer, row)
+                        known[row] = checked_law(self._named, given, self._vocab_size)
                 except LostError:
                     known[row] = Row.of(offered, row, offered.width).offered_law(self._vocab_size)
             return known[row].copy()

@@ -10,6 +10,7 @@ from talon_core.drafter import Drafter
 from talon_core.engine.ahead.prepared import Prepared
 from talon_core.engine.ahead.preparing import Job, Preparing
 from talon_core.engine.ahead.spans import Spans
+from talon_core.engine.ahead.whole import Whole
 from talon_core.rounds import Span
 from talon_core.schedule import Schedule
 
@@ -58,6 +59,11 @@ class Worker(ABC):
     @abstractmethod
     def stop(self) -> Stopped:
         """Prepare no more: what was begun is ended, and no call of the drafter runs any longer."""
+
+    def drafts_whole(self, tree: Whole) -> bool:
+        """Whether the drafter, which is asked about the root of a tree next, will answer for its further layers at the
+        same time, so that asking for these takes nothing then. By default it is asked layer by layer."""
+        return False
 
     def wake(self) -> None:  # noqa: B027 - most hold nothing
         """A session is entered, by the thread that decodes: what the worker takes from that thread's passes is taken

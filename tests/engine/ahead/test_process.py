@@ -23,6 +23,7 @@ import torch
 import talon_core
 from talon_core import Engine, Frontier, Request, TableTarget, TokenTree
 from talon_core.candidates import Candidates
+from talon_core.costs import Costs, MeasuredCosts
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.hosting import _Lent
 from talon_core.engine.ahead import process
@@ -32,9 +33,10 @@ from talon_core.engine.ahead.place import usable_cores
 from talon_core.engine.ahead.process import ProcessWorker, _Remote
 from talon_core.engine.ahead.shelf import Shelf
 from talon_core.errors import LostError, PluginError
+from talon_core.policy import Growth
 from talon_core.sampling import temperature_sampling
 from talon_drafters import Lookahead
-from talon_strategies import Block, Cached, Chain, Match, Pearl, SampledChain
+from talon_strategies import Block, Cached, Chain, Match, Pearl, SampledChain, Talon
 from talon_tests.broken_off import WAYS, break_off, ctrl_c_after, left
 from talon_tests.forked_python import Forked
 from talon_tests.strict_texts import StrictNgram
@@ -243,7 +245,7 @@ def test_one_answer_has_one_law_whatever_becomes_of_the_process():
 
     offered = Candidates.unknown(np.array([0, 1]))
     gone = Gone()
-    law = _Remote(gone, About(None, False, False, {}), NGRAM, VOCAB)._law(0, offered)
+    law = _Remote(gone, About(None, False, False, {}), NGRAM, VOCAB)._law(0, offered, {})
     assert law(0).tolist() == law(0).tolist() == [0.5, 0.5, 0.0, 0.0]
     with pytest.raises(ValueError, match="there is no law"):
         law(1)
@@ -252,7 +254,7 @@ def test_one_answer_has_one_law_whatever_becomes_of_the_process():
 def test_the_first_call_of_each_kind_has_time_to_compile(beside):
     patient(beside)
     generation(beside, request())
-    assert {"open", ("propose", "commit"), "prepare"} <= {*worker(beside)._patience.longest}
+    assert {"open", ("tree", "commit"), "prepare"} <= {*worker(beside)._patience.longest}
 
 
 class Counted:
@@ -273,23 +275,181 @@ class Counted:
         return getattr(self.connection, name)
 
 
-def test_a_round_that_begins_with_what_was_prepared_takes_one_message_each_way(beside):
-    patient(beside)
-    process = worker(beside)._process
+def messages(decoder, policy, sequences=1):
+    """Of each round but the first and the last: whether it was a hit, its tree, and the messages there and back."""
+    own = engine(decoder, policy, schedule=Cached(budget=6))
+    requests = [request(60, 1.0, seed) for seed in range(sequences)]
+    process = worker(decoder)._process
     counted = process.connection = Counted(process.connection)
     told = []
     try:
-        made = beside.run(request(60))
-        for one in made:
-            told.append((one.hit, counted.sent, counted.received))
-        made.close()
+        running = [own.submit(one) for one in requests]
+        while not all(one.finished for one in running):
+            own.step()
+            told.append((running[0].rounds[-1], counted.sent, counted.received))
     finally:
         process.connection = counted.connection
-    steps = [(hit, sent - before[1], received - before[2]) for before, (hit, sent, received) in pairwise(told[:-1])]
-    hits = [messages for hit, *messages in steps if hit]
-    assert len(hits) > 5
-    assert all(messages == [1, 1] for messages in hits)
-    assert any(messages > [1, 1] for hit, *messages in steps if not hit)  # a layer of a tree takes one each way
+    steps = [(one, sent - before[1], received - before[2]) for before, (one, sent, received) in pairwise(told[:-1])]
+    return [(one.hit, one.tree, messages) for one, *messages in steps]
+
+
+def test_a_round_takes_one_message_each_way_and_another_one_where_a_tree_has_to_be_drafted(beside):
+    steps = messages(beside, Chain(length=4))
+    hits, misses = ([(tree, messages) for hit, tree, messages in steps if hit is which] for which in (True, False))
+    assert min(len(hits), len(misses)) > 3
+    assert all(messages == [1, 1] for _, messages in hits)
+    assert all(messages == [2, 2] for _, messages in misses)
+    assert max(len(tree) for tree, _ in misses) == 5
+
+
+@attrs.frozen
+class Pricing(Chain):
+    """Holds what passes take, and could ask it at each layer."""
+
+    name = "pricing"
+    costs: Costs = attrs.field(factory=MeasuredCosts)
+
+    def begin(self, sequence):
+        return attrs.evolve(self, costs=sequence.costs)
+
+
+@pytest.mark.parametrize(("policy", "sequences"), [(Pricing(length=4), 1), (Chain(length=4), 2)])
+def test_trees_are_drafted_layer_by_layer_where_somebody_may_ask_what_layers_take(beside, policy, sequences):
+    misses = [(len(tree), sent) for hit, tree, (sent, _) in messages(beside, policy, sequences) if hit is False]
+    assert misses
+    assert all(sent >= nodes for nodes, sent in misses)  # one for each node of a chain but the last, and one to prepare
+
+
+@attrs.frozen
+class Remembers(SampledChain):
+    """Remembers what it was asked, and draws chains that are the longer the more that was."""
+
+    name = "remembers"
+    kept: list = attrs.field(init=False, eq=False, factory=list)
+
+    def width(self, tree):
+        self.kept.append(len(tree))
+        return super().width(tree) if len(tree) <= 1 + len(self.kept) % self.length else 0
+
+
+def shape(round_):
+    """What came about in a round, whoever has drafted and how long it took."""
+    tree = round_.tree
+    drawn = {node: (one.tokens.tolist(), one.replacement) for node, one in tree.drawn.items()}
+    nodes = tree.tokens.tolist(), tree.parents.tolist(), tree.path_logp.tolist()
+    return nodes, drawn, round_.path.tolist(), round_.tokens.tolist(), round_.hit, round_.draft_passes
+
+
+POLICIES = [
+    (Chain(length=3), Match()),
+    (Talon(budget=9, top_k=3, mu=0.01), Match()),
+    (SampledChain(length=3), Block()),
+    (Remembers(length=4), Block()),
+]
+
+
+@pytest.mark.parametrize(("policy", "rule"), POLICIES)
+def test_trees_that_are_drafted_whole_are_those_that_are_drafted_layer_by_layer(beside, monkeypatch, policy, rule):
+    """Whatever is drawn: each draw hangs on the numbers that were drawn in all trees before."""
+    schedule, seeds = Cached(budget=2), range(4)
+    found, expected = [], []
+    for rounds in (found, expected):
+        for seed in seeds:
+            rounds += finished(engine(beside, policy, rule, schedule), request(temperature=1.0, seed=seed)).rounds
+        monkeypatch.setattr(worker(beside)._remote, "_alike", False)
+    assert len([one for one in found if one.hit is False]) > 8
+    assert [shape(one) for one in found] == [shape(one) for one in expected]
+
+
+@attrs.frozen
+class Fails(SampledChain):
+    """Fails at the second layer of each tree."""
+
+    name = "fails"
+
+    def grow(self, tree, candidates, choices):
+        if len(tree) == 2:
+            raise OSError("no disk is left")
+        return super().grow(tree, candidates, choices)
+
+
+def test_a_policy_that_fails_ends_its_sequence_alone_with_its_own_error(beside):
+    own, running = engine(beside, Fails(length=3), Block()), worker(beside).number
+    sequence = own.submit(request(temperature=1.0))
+    while not sequence.finished:
+        own.step()
+    assert isinstance(sequence.error, PluginError)
+    assert "raised OSError in grow: no disk is left" in str(sequence.error)
+    assert isinstance(sequence.error.__cause__, OSError)
+    assert sequence.error.__cause__.__traceback__ is not None
+    assert worker(beside).number == running
+
+
+@attrs.frozen
+class Elsewhere(Chain):
+    """Decides otherwise in another process: how long its chains are, and if that is the same, what they hold."""
+
+    name = "elsewhere"
+    here: int = 3
+    there: int = 3
+    home: int = attrs.field(factory=os.getpid)
+
+    @property
+    def away(self):
+        return os.getpid() != self.home
+
+    def width(self, tree):
+        return 2 if len(tree) <= (self.there if self.away else self.here) else 0
+
+    def grow(self, tree, candidates, choices):
+        other = self.away and self.here == self.there and candidates.tokens[0, -1] >= 0
+        return Growth(np.array([candidates.width - 1 if other else 0]))
+
+
+@pytest.mark.parametrize(("here", "there"), [(3, 3), (3, 4), (4, 3)])
+def test_a_policy_that_decides_otherwise_elsewhere_costs_a_tree_and_no_process(beside, plain, caplog, here, there):
+    """The drafter refuses to hear of nodes that are not those of its tree, or to go on with another tree."""
+    patient(beside)
+    running, remote = worker(beside).number, worker(beside)._remote
+    try:
+        sequence = finished(engine(beside, Elsewhere(length=4, here=here, there=there)), request())
+    finally:
+        alike, remote._alike = remote._alike, True
+    assert sequence.token_ids == plain[0.0]
+    assert worker(beside).number == running
+    assert alike == (here > there)  # the drafter is asked for layers that were not drafted there, as always
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 1 - alike
+    assert all("has drafted another tree in the drafter's process than here" in one for one in said)
+    assert max(len(one.tree) for one in sequence.rounds if not one.hit) == 1 + here
+
+
+class DiesWhileATreeGrows(StrictNgram):
+    """Its process is gone at the second layer of a tree."""
+
+    def open(self, target):
+        made = super().open(target)
+        propose = made.propose
+
+        def proposed(frontiers):
+            if len(frontiers[0].tree) == 2:
+                os._exit(1)
+            return propose(frontiers)
+
+        made.propose = proposed
+        return made
+
+
+def test_a_process_that_dies_while_a_tree_grows_costs_speed_alone(plain, caplog):
+    two_cores()
+    spec = DiesWhileATreeGrows(min_match=1, least=0.0)
+    made = Decoder(Patient(), Match(), Chain(length=3), spec, schedule=Cached(budget=1), draft_on="cpu:1")
+    result = generation(made, request())
+    assert result.token_ids == plain[0.0]
+    assert all(len(one.tree) == 1 for one in result.rounds)
+    (warning,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "its process has ended" in warning
+    worker(made).close()
 
 
 class FailsToHear(StrictNgram):
