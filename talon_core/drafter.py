@@ -173,6 +173,17 @@ class Drafter(ABC):
         A policy may never ask for a draft: what reading costs a drafter is best left until it is asked.
         """
 
+    def catch_up(self) -> bool:
+        """There is time to spare: read a part of what `propose` would have to read first, if anything waits.
+
+        It is asked where the drafter has a process of its own, while nobody else asks it anything, until nothing waits;
+        so a part should take no longer than a few layers.
+
+        Returns:
+            Whether something was read.
+        """
+        return False
+
     @abstractmethod
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         """The best next tokens at the nodes of some frontiers, at least one, each of another slot."""

@@ -40,8 +40,8 @@ def check_drafter(
     It is opened for the target and driven as the engine does it: random prompts come and go in three slots, are read in
     parts or at once, or taken over from another slot by `resume`; trees grow layer by layer, for one slot or several at
     a time, from any of their nodes, and along paths where it `takes_paths`; something, nothing or all is accepted, also
-    in rounds in which nothing was drafted; sessions are left and entered again. The target runs beside it and gives it
-    the hidden states that it wants.
+    in rounds in which nothing was drafted; sessions are left and entered again, and there is time to `catch_up`. The
+    target runs beside it and gives it the hidden states that it wants.
 
     Each answer must be what the decoder takes: a row for each node in order, sorted, no token twice, none outside the
     vocabulary, right `path_logp`, at most as many as were wanted, int64 and float64. A law must be one, fit the row up

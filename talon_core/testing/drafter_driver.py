@@ -17,6 +17,7 @@ from talon_core.testing.drafter_events import (
     Player,
     Read,
     Resume,
+    Spare,
     Subject,
     Tokens,
 )
@@ -78,7 +79,7 @@ class Driver:
         for step in steps:
             if step.pause:
                 self._play(Pause())
-            self._step(dict(zip(self._subject.slots, step.turns, strict=True)))
+            self._step(dict(zip(self._subject.slots, step.turns, strict=True)), step.spare)
         for slot in [*self._player.texts]:
             self._play(Close(slot))
 
@@ -87,7 +88,7 @@ class Driver:
         self.events.append(played)
         return answers
 
-    def _step(self, turns: dict[int, Turn]) -> None:
+    def _step(self, turns: dict[int, Turn], spare: bool) -> None:
         player = self._player
         for slot, turn in turns.items():
             self._come_and_go(slot, turn)
@@ -96,6 +97,8 @@ class Driver:
         counts = {slot: min(turns[slot].count, player.unread(slot)) for slot in going if player.unread(slot)}
         if counts:
             self._play(Read(counts))
+        if spare:
+            self._play(Spare())
         ready = {slot: turns[slot] for slot in going if not player.unread(slot) and self._left(slot) > 0}
         if ready:
             self._round(ready)

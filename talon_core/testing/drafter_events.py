@@ -81,7 +81,12 @@ class Pause:
     """The session is left, and entered again."""
 
 
-Event = Open | Resume | Read | Ask | Commit | Close | Pause
+@attrs.frozen
+class Spare:
+    """There is time to spare: the drafter may catch up once."""
+
+
+Event = Open | Resume | Read | Ask | Commit | Close | Pause | Spare
 
 
 def only(event: Event, slot: int) -> Event | None:
@@ -94,7 +99,7 @@ def only(event: Event, slot: int) -> Event | None:
             return Ask(own) if own else None
         case Commit(tokens, nodes, ends):
             return Commit({slot: tokens[slot]}, {slot: nodes[slot]}, ends & {slot}) if slot in tokens else None
-        case Pause():
+        case Pause() | Spare():
             return event
         case _:
             return event if event.slot == slot else None
@@ -112,7 +117,7 @@ def without(event: Event, slot: int) -> Event | None:
         case Commit(tokens, nodes, ends):
             kept = {one: own for one, own in tokens.items() if one != slot}
             return Commit(kept, nodes, ends - {slot}) if kept else None
-        case Pause():
+        case Pause() | Spare():
             return event
         case _:
             return event if event.slot != slot else None
@@ -206,6 +211,9 @@ class Player:
             case Pause():
                 self._session.close()
                 self._session.enter_context(self._sessions.entered(again=True))
+            case Spare():
+                with self._blaming("catch_up"):
+                    self._drafter.catch_up()
         return event, []
 
     def unread(self, slot: int) -> int:

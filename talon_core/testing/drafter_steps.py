@@ -61,10 +61,11 @@ class Turn:
 
 @attrs.frozen
 class Step:
-    """A turn for each slot, and whether the session is left before."""
+    """A turn for each slot, whether the session is left before, and whether there is time to spare before drafting."""
 
     turns: tuple[Turn, ...]
     pause: bool
+    spare: bool
 
 
 class History(tuple[Step, ...]):
@@ -129,5 +130,5 @@ def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStra
         prompts = whole | st.tuples(whole, st.integers(0, 60)).map(lambda both: both[0][: 1 + both[1] % len(both[0])])
     behind = st.just(()) | st.binary(max_size=2).map(tokens)
     turn = st.builds(_turn, st.binary(min_size=7, max_size=7), st.just(slots), prompts, _LAYERS, behind)
-    step = st.builds(Step, st.tuples(*[turn] * slots), st.booleans())
+    step = st.builds(Step, st.tuples(*[turn] * slots), st.booleans(), st.booleans())
     return st.lists(step, min_size=3, max_size=7).map(History)

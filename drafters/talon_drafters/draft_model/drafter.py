@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from talon_core.hf.runner import ModelRunner
     from talon_drafters.draft_model.options import DraftModel
 
+
+PART = 64
+"""Tokens of a prompt that are read at once where there is time to spare: who asks meanwhile has to wait for them."""
 
 LOGGER = logging.getLogger("talon_core.drafters")
 
@@ -81,7 +85,8 @@ class _Slot(StagedSlot):
 class ModelDrafter(Drafter):
     """Drafts with a causal LM, as far as its context goes; behind that it knows nothing.
 
-    A prompt is read when somebody asks for a draft, and not before. Paths of a tree are read in one pass.
+    A prompt is read when somebody asks for a draft, or where there is time to spare, and not before. Paths of a tree
+    are read in one pass.
 
     Args:
         runner: the model with its cache.
@@ -124,6 +129,18 @@ class ModelDrafter(Drafter):
         del self._slots[slot]
         self._runner.close(slot)
 
+    def catch_up(self) -> bool:
+        waiting = (slot for slot, own in self._slots.items() if own.unread and own.waits_long and self._left(slot) > 0)
+        slot = next(waiting, None)
+        if slot is None:
+            return False
+        own = self._slots[slot]
+        count = min(len(own.pending) - 1, PART)
+        self._runner.read({slot: np.array(own.pending[:count], dtype=np.int64)})
+        own.restart(own.pending[count:])
+        own.unread = True
+        return True
+
     def _catch_up(self, slots: Sequence[int]) -> None:
         """Read all pending tokens of each slot but the last."""
         waiting = {slot: self._slots[slot].pending for slot in slots}
@@ -131,12 +148,15 @@ class ModelDrafter(Drafter):
         for slot, tokens in waiting.items():
             self._slots[slot].restart(tokens[-1:])
 
+    def _left(self, slot: int) -> float:
+        """For how many tokens, the root among them, there is room in the context."""
+        root = self._runner.cache.lengths[slot] + len(self._slots[slot].pending) - 1
+        return inf if self._context is None else self._context - root
+
     def _within(self, frontier: Frontier) -> Frontier:
         """The nodes of a frontier that are within the context."""
-        if self._context is None:
-            return frontier
-        root = self._runner.cache.lengths[frontier.slot] + len(self._slots[frontier.slot].pending) - 1
-        nodes = frontier.nodes[frontier.tree.depths[frontier.nodes] < self._context - root]
+        left = self._left(frontier.slot)
+        nodes = frontier.nodes[frontier.tree.depths[frontier.nodes] < left]
         return frontier if len(nodes) == len(frontier.nodes) else attrs.evolve(frontier, nodes=nodes)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:

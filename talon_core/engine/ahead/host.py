@@ -28,11 +28,12 @@ TOLD = ("open", "resume", "close")
 
 @attrs.frozen
 class About:
-    """What a hosted drafter says of itself."""
+    """What a hosted drafter says of itself; it listens if `read` is its own."""
 
     max_depth: int | None
     takes_paths: bool
     uses_target: bool
+    listens: bool
     described: dict[str, Any]
 
 
@@ -72,6 +73,8 @@ def serve(connection: Connection, shelf: Shelf, parent: int, opened: Callable[[A
             _send(connection, "refused", (type(error).__name__, one_line(error)))
             return
         while True:
+            while not connection.poll() and hosted.catch_up():
+                pass
             hosted.serve(connection.recv_bytes())
 
 
@@ -95,10 +98,20 @@ class _Hosted:
         self._shelf = shelf
         self._connection = connection
         self._answers: list[Candidates] = []  # of this round, whose laws may be asked for
+        self._failed: str | None = None  # what has gone wrong while nobody asked
 
     def about(self) -> About:
         own = self.drafter
-        return About(own.max_depth, own.takes_paths, own.uses_target, dict(own.describe()))
+        listens = type(own).read is not Drafter.read
+        return About(own.max_depth, own.takes_paths, own.uses_target, listens, dict(own.describe()))
+
+    def catch_up(self) -> bool:
+        """Read something that waits, while nobody asks; whether there was anything."""
+        try:
+            return bool(self._failed is None and self.drafter.catch_up())
+        except Exception as error:
+            self._failed = f"catch_up, {type(error).__name__}: {one_line(error)}"
+            return False
 
     def serve(self, message: bytes) -> None:
         """Do what is asked, and answer.
@@ -106,6 +119,9 @@ class _Hosted:
         Args:
             message: what was accepted since, for `commit`, or None where nothing was; what is asked; and with what.
         """
+        if self._failed is not None:
+            _send(self._connection, "failed", self._failed)
+            return
         spans, at = Spans(perf_counter), "what it was sent"
         try:
             committed, what, *given = pickle.loads(message)

@@ -365,6 +365,7 @@ class _Remote(Drafter):
         self._vocab_size = vocab_size
         self.max_depth, self.takes_paths = about.max_depth, about.takes_paths
         self.uses_target = False  # what it runs there is not this target
+        self._listens = about.listens
         self._described = about.described
         self._whole: bytes | None = None  # the tree that begins with the next frontier, if it is drafted whole
         self._layers: list[Layer] = []  # of the current tree, that were not asked for yet
@@ -415,6 +416,8 @@ class _Remote(Drafter):
         self._worker.ask("close", slot)
 
     def read(self, parts: Mapping[int, Part]) -> None:
+        if not self._listens:
+            return  # and a message would wait for what it reads by itself
         with self._worker.trying("read"):
             own = {slot: (one.start, one.count, self._worker.place(one.features)) for slot, one in parts.items()}
         most = max(one.count for one in parts.values())

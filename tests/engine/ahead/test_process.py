@@ -245,7 +245,7 @@ def test_one_answer_has_one_law_whatever_becomes_of_the_process():
 
     offered = Candidates.unknown(np.array([0, 1]))
     gone = Gone()
-    law = _Remote(gone, About(None, False, False, {}), NGRAM, VOCAB)._law(0, offered, {})
+    law = _Remote(gone, About(None, False, False, True, {}), NGRAM, VOCAB)._law(0, offered, {})
     assert law(0).tolist() == law(0).tolist() == [0.5, 0.5, 0.0, 0.0]
     with pytest.raises(ValueError, match="there is no law"):
         law(1)
@@ -546,6 +546,7 @@ WRONG = [
     ("open", raising, "failed at open, MemoryError: no memory is left"),
     ("resume", too_many, "returned 1000000 from resume"),
     ("read", raising, "failed at read, MemoryError: no memory is left"),
+    ("catch_up", raising, "failed at catch_up, MemoryError: no memory is left"),
 ]
 """Methods, what they do in the place of their work, and what is said of it."""
 
@@ -568,6 +569,32 @@ def test_what_goes_wrong_where_a_process_is_asked_costs_speed_alone(plain, caplo
     assert said in warnings[0]
     patient(made)
     assert worker(made).number != running
+    worker(made).close()
+
+
+class DraftsWhenItHasRead(StrictNgram):
+    """Knows nothing until it has caught up three times, for which nobody asks."""
+
+    def open(self, target):
+        made = super().open(target)
+        propose, left = made.propose, [True, True, True]
+
+        def proposed(frontiers):
+            if left:
+                return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+            return propose(frontiers)
+
+        made.propose, made.catch_up = proposed, lambda: bool(left) and left.pop()
+        return made
+
+
+def test_what_a_drafter_has_to_read_first_it_reads_while_nobody_asks(plain):
+    two_cores()
+    spec = DraftsWhenItHasRead(min_match=1, least=0.0)
+    made = Decoder(Patient(), Match(), Chain(length=2), spec, schedule=Cached(budget=1), draft_on="cpu:1")
+    result = generation(made, request())
+    assert result.token_ids == plain[0.0]
+    assert any(len(one.tree) > 1 for one in result.rounds)
     worker(made).close()
 
 
@@ -602,7 +629,7 @@ def message(data):
 
 def parrot(*answers):
     """A worker whose process says these bytes, one after the other, whatever it is told."""
-    opened = message(pickle.dumps(("done", About(None, False, False, {}))))
+    opened = message(pickle.dumps(("done", About(None, False, False, True, {}))))
     return ProcessWorker([sys.executable, "-c", PARROT], [opened, *answers], NGRAM, VOCAB)
 
 
