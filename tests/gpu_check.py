@@ -152,9 +152,9 @@ def screen(outcomes: Sequence[Outcome], found: Mapping[str, Any], out: Path) -> 
     broken = next((one for one in outcomes if one.traceback), None)
     last = f"'{out}' holds all of this; send it in an issue if something failed"
     if broken is not None and broken.traceback is not None:
-        room = LINES - len(lines) - 2
+        left = LINES - len(lines) - 2
         shown = broken.traceback.splitlines()
-        lines += [f"{broken.name}:", *(shown if len(shown) < room else ["[...]", *shown[2 - room :]])]
+        lines += [f"{broken.name}:", *(shown if len(shown) < left else ["[...]", *shown[2 - left :]])]
     return "\n".join(line[:COLUMNS] for line in [*lines, last])
 
 

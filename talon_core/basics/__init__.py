@@ -1,1 +1,1 @@
-"""What has nothing to do with decoding, and any room may need: files, records, numbers as people write them."""
+"""What has nothing to do with decoding, and any folder may need: files, records, numbers as people write them."""

@@ -29,7 +29,8 @@ from talon_core.engine.engine import Engine
 from talon_core.engine.generation import Batch, Generation
 from talon_core.engine.sequence import Sequence as Decoded
 from talon_core.errors import is_whole, made_of, naming, written
-from talon_core.plugins.fitting import check_processors, check_rule
+from talon_core.plugins.fitting import check_rule, exact_rules
+from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule, Lossless
@@ -161,8 +162,16 @@ class Decoder:
             ValueError: if the prompt is empty, leaves no room in the target's context, or has tokens outside the
                 vocabulary; or the rule looks ahead and a logits processor remembers what it was called with.
         """
-        check_processors(self.rule, self.policy, request.sampling.processors)
+        self._check_processors(request)
         return request.limit(self.target)
+
+    def _check_processors(self, request: Request) -> None:
+        """Refuse logits processors that the rule cannot be used with; the sentence says which rules would do."""
+        refused = self.engine.refused(request)
+        if refused is not None:
+            assert self.policy is not None  # without drafts there is nothing ahead
+            others = ", ".join(exact_rules(load_registry(), self.policy, looking_ahead=False))
+            raise ValueError(f"{refused}; take another rule instead: {others or 'none is registered'}")
 
     @overload
     def generate(self, prompt: OnePrompt, *, cancel: "Cancel | None" = ..., **options: Any) -> Result: ...
@@ -261,7 +270,7 @@ class Decoder:
     ) -> Batch:
         """Prepared requests as a running generation, so many at a time; see `Batch`."""
         for request in requests:
-            check_processors(self.rule, self.policy, request.sampling.processors)
+            self._check_processors(request)
         return Batch(self.engine, requests, size, self._result, choices, cancelled)
 
     def run(
@@ -274,7 +283,7 @@ class Decoder:
             choices: the randomness of the rule and the policy; seeded from the request by default.
             cancelled: asked before each round; where it says True there are no more.
         """
-        check_processors(self.rule, self.policy, request.sampling.processors)
+        self._check_processors(request)
         return Generation(self.engine, request, self._result, choices, cancelled)
 
     def _result(self, sequence: Decoded) -> Result:

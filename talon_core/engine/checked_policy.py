@@ -2,6 +2,7 @@
 
 from talon_core.drawn import KINDS, ChildrenKind
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
+from talon_core.forest_grower import ForestGrower, forest_grower
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 
@@ -69,6 +70,21 @@ def begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
                 f"own is {most}, by which memory was reserved"
             )
     return own
+
+
+def checked_grower(policy: TreePolicy, children: str | None) -> ForestGrower | None:
+    """The policy that serves a sequence, as one that chooses for many trees in one call; None if it cannot.
+
+    Args:
+        policy: it.
+        children: the kind of trees that its rule was found exact for; None for what the policy says of itself.
+
+    Raises:
+        PluginError: if it fails to say so; the message names it.
+    """
+    own = checked_children(policy)
+    with blaming("tree policy", policy, "learns_nothing"):
+        return forest_grower(policy) if children in (None, own) else None
 
 
 def tell(policy: TreePolicy, round_: Round) -> None:

@@ -13,7 +13,7 @@ from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
 from talon_core.engine.growing_slots import GrowingSlots
 from talon_core.engine.offers import Offers
-from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
+from talon_core.forest_grower import ForestGrower, serve_alike
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import TokenTree
@@ -53,6 +53,7 @@ class Wanted:
         limits: what bounds the tree besides its policy.
         choices: the policy's randomness.
         context: its committed tokens.
+        grower: the policy where it can choose for many trees in one call, as `checked_grower` says; None where not.
     """
 
     slot: int
@@ -61,6 +62,7 @@ class Wanted:
     limits: DraftLimits
     choices: Choices
     context: int = 1
+    grower: ForestGrower | None = None
 
 
 def draft_trees(
@@ -171,17 +173,17 @@ def _together(wanted: Sequence[Wanted], fewest: int, faults: Faults, now: Callab
     """Those sequences whose policies are equal and can choose for many trees in one call, where they are many."""
     if len(wanted) < fewest:
         return []
-    groups: list[list[Wanted]] = []
+    groups: list[tuple[ForestGrower, list[Wanted]]] = []
     for one in wanted:
-        group = next((group for group in groups if _alike(one, group[0])), None)
-        if group is None:
-            groups.append([one])
-        else:
-            group.append(one)
+        if one.grower is not None:
+            group = next((group for _, group in groups if _alike(one, group[0])), None)
+            if group is None:
+                groups.append((one.grower, [one]))
+            else:
+                group.append(one)
     found = []
-    for group in groups:
-        grower = _grower(group[0]) if len(group) >= fewest else None
-        if grower is not None:
+    for grower, group in groups:
+        if len(group) >= fewest:
             names = "slot", "root", "context", "limits"
             slots, roots, contexts, limits = ([getattr(one, name) for one in group] for name in names)
             with faults.of(slots):
@@ -193,15 +195,6 @@ def _alike(one: Wanted, other: Wanted) -> bool:
     mine, theirs = one.limits, other.limits
     same = (mine.vocab_size, mine.ends, mine.children) == (theirs.vocab_size, theirs.ends, theirs.children)
     return same and type(one.policy) is type(other.policy) and serve_alike([one.policy, other.policy])
-
-
-def _grower(wanted: Wanted) -> ForestGrower | None:
-    """The policy of a tree, if it can choose for many; what is wrong with it is found where it grows by itself."""
-    try:
-        grower = forest_grower(wanted.policy)
-        return grower if grower is not None and wanted.limits.children in (None, grower.children) else None
-    except Exception:
-        return None
 
 
 def _asked_together(

@@ -19,7 +19,7 @@ from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
 from talon_core.engine.bounds import PROMPT_TOKENS, Bounds
 from talon_core.engine.checked_drafter import checked_resume
-from talon_core.engine.checked_policy import begun, checked_budget, tell
+from talon_core.engine.checked_policy import begun, checked_budget, checked_grower, tell
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
 from talon_core.engine.plain import NoDrafter, RootAlone
@@ -188,14 +188,19 @@ class Engine:
             raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad request
                 f"the request is {written(request)}; it must be a Request"
             )
-        processor = remembering(request.sampling.processors) if self._looks_ahead else None
-        if processor is not None:
-            raise ValueError(f"{why_not(self.parts.rule, processor)}; take a rule that does not look ahead")
+        refused = self.refused(request)
+        if refused is not None:
+            raise ValueError(f"{refused}; take a rule that does not look ahead")
         limit = request.limit(self.parts.target)
         given = choices if choices is not None else SeededChoices(request.seed)
         sequence = Sequence(request, given, limit, self._children)
         self._check_rows(sequence)
         return sequence
+
+    def refused(self, request: Request) -> str | None:
+        """Why its logits processors cannot be used with the rule, as the beginning of a sentence; None if they can."""
+        processor = remembering(request.sampling.processors) if self._looks_ahead else None
+        return None if processor is None else why_not(self.parts.rule, processor)
 
     def _check_rows(self, sequence: Sequence) -> None:
         missing = self._slots.missing(self._room(sequence))
@@ -349,6 +354,7 @@ class Engine:
             with faults.of([seat.slot]):
                 policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to)
                 acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
+                sequence.grower = checked_grower(policy, self._children)
                 sequence.start(policy, acceptor, self.parts.target.device, room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 

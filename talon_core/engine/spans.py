@@ -1,10 +1,36 @@
-"""What took time in a round, by slot."""
+"""What took time in a round, and beside it."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
 from talon_core.rounds import Span
+
+
+class timed(AbstractContextManager[None]):
+    """What is done inside is a span, if it gets through; a class and no generator, as a round enters several.
+
+    Args:
+        part: whose it is.
+        now: the clock, in seconds.
+        to: lists that get it.
+    """
+
+    __slots__ = ("_now", "_part", "_start", "_to")
+
+    def __init__(self, part: str, now: Callable[[], float], *to: list[Span]) -> None:
+        self._part, self._now, self._to = part, now, to
+
+    def __enter__(self) -> None:
+        self._start = self._now()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            span = Span(self._part, self._start, self._now())
+            for spans in self._to:
+                spans.append(span)
 
 
 class SlotSpans(dict[int, list[Span]]):
@@ -19,26 +45,6 @@ class SlotSpans(dict[int, list[Span]]):
         super().__init__((slot, []) for slot in slots)
         self._now = now
 
-    def of(self, part: str, slots: Iterable[int]) -> "_Timed":
+    def of(self, part: str, slots: Iterable[int]) -> timed:
         """What is done inside is a part of these slots' rounds."""
-        return _Timed(self._now, part, [self[slot] for slot in slots])
-
-
-class _Timed(AbstractContextManager[None]):
-    """Notes how long it took to get through what is inside; a class and no generator, as a round enters several."""
-
-    __slots__ = ("_now", "_part", "_start", "_to")
-
-    def __init__(self, now: Callable[[], float], part: str, to: list[list[Span]]) -> None:
-        self._now, self._part, self._to = now, part, to
-
-    def __enter__(self) -> None:
-        self._start = self._now()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            span = Span(self._part, self._start, self._now())
-            for spans in self._to:
-                spans.append(span)
+        return timed(part, self._now, *[self[slot] for slot in slots])

@@ -146,7 +146,7 @@ class Stages:
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
-                wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices, one.length))
+                wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices, one.length, one.grower))
         parts.preparations.drafting(wanted)
         return draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)
 

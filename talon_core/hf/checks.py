@@ -7,8 +7,8 @@ import torch
 
 from talon_core.attention import AttentionBackend, DeviceBackend
 from talon_core.runtime.blocks import layers_in_blocks
+from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.runtime.modules import is_wrapper
-from talon_core.runtime.sharing import vocabulary_size
 
 MIXING = "torch.ao.nn.quantized"
 """Modules of torch's eager-mode quantisation: the scale of a layer's input is that of all its tokens together."""

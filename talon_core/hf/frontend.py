@@ -33,7 +33,7 @@ from talon_core.hf.arguments import (
 from talon_core.hf.text import DecodedStream
 from talon_core.hf.values import check_seed, check_values
 from talon_core.request import Criterion, Request
-from talon_core.runtime.sharing import vocabulary_size
+from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.sampling import Sampling
 from talon_core.tree import IntArray
 

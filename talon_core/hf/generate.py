@@ -30,7 +30,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
 from talon_core.rule import AcceptanceRule, Lossless
-from talon_core.runtime.sharing import vocabulary_size
+from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.schedule import Schedule
 
 LOGGER = logging.getLogger(__name__)

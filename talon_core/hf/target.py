@@ -19,10 +19,10 @@ from talon_core.hf.probe import PlainModel
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.runtime.blocks import forget_widened, layers_in_blocks
 from talon_core.runtime.device import executor_for
+from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.recording import Recorder
-from talon_core.runtime.sharing import vocabulary_size
 from talon_core.runtime.watching import WatchedModules
 from talon_core.sessions import RepeatableSession
 from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Verified

@@ -31,7 +31,7 @@ class Assistant(Peer):
 
     def open(self, setting: PeerSetting) -> PeerEngine:
         from talon_core.models.loading import load_model
-        from talon_core.runtime.sharing import vocabulary_size
+        from talon_core.runtime.embeddings import vocabulary_size
 
         draft, _ = load_model(self.model, trust_remote_code=self.trust_remote_code, dequantize=True)
         own, others = (vocabulary_size(each) for each in (setting.model, draft))

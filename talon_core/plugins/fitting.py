@@ -1,13 +1,11 @@
-"""What goes with a rule: the trees of a policy, what the user allows, and the logits processors of a request."""
+"""What goes with a rule: the trees of a policy, and what the user allows."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from talon_core.defaults import EXACT_RULE
 from talon_core.engine.checked_policy import checked_children
-from talon_core.engine.processors import remembering, why_not
 from talon_core.errors import naming
-from talon_core.plugins.registry import Registry, load_registry
+from talon_core.plugins.registry import Registry
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule, check_claims
 
@@ -81,26 +79,3 @@ def exact_rules(registry: Registry, policy: TreePolicy, looking_ahead: bool = Tr
         if not rule.lossy and _is_exact(exact_for, policy.children) and (looking_ahead or not rule.looks_ahead):
             names.append(name)
     return names
-
-
-def check_processors(
-    rule: AcceptanceRule, policy: TreePolicy | None, processors: Iterable[Any], registry: Registry | None = None
-) -> None:
-    """Refuse logits processors that remember what they were called with, where a rule looks ahead.
-
-    Args:
-        rule: the acceptance rule.
-        policy: the tree policy; None decodes without drafting, and there is nothing ahead then.
-        processors: those of a request.
-        registry: where other rules are looked up; by default it is made of what is installed.
-
-    Raises:
-        ValueError: if there is one; the sentence says which rules would do.
-    """
-    if policy is None or not rule.looks_ahead:
-        return
-    name = remembering(processors)
-    if name is not None:
-        registry = registry if registry is not None else load_registry()
-        others = ", ".join(exact_rules(registry, policy, looking_ahead=False))
-        raise ValueError(f"{why_not(rule, name)}; take another rule instead: {others or 'none is registered'}")

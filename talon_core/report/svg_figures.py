@@ -64,10 +64,10 @@ def estimates(report: Report, shown: Sequence[Estimate], unit: str, what: str) -
     for one in shown:
         values += [one.interval.median, *(end for end in (one.interval.low, one.interval.high) if end is not None)]
     low, high = min(values), max(values)
-    room = 0.04 * (high - low or 1)
+    margin = 0.04 * (high - low or 1)
     ends = WIDTH - max((reach(_ends(one)) for one in shown), default=0)
     medians = max((reach(_median(one, unit)) for one in shown), default=0)
-    axis = Axis(low - room, high + room, LABELS + 12, ends - 8 - medians)
+    axis = Axis(low - margin, high + margin, LABELS + 12, ends - 8 - medians)
     y, parts, rows = 12.0, list[str](), list[str]()
     for group in report.groups:
         own = [one for one in shown if one.set == group]
@@ -186,8 +186,8 @@ def tree_shapes(
     """
     said = [f"{low}" if low == top else f"{low}+" if top > 10**6 else f"{low}-{top}" for low, top in rows]
     high, left = 15, 7 + max(reach(each, 10) for each in said)
-    room = (WIDTH - 2 - 16 * (min(beside, 4) - 1)) / min(beside, 4)
-    wide = min(19, int((room - left - 4) / deepest))
+    across = (WIDTH - 2 - 16 * (min(beside, 4) - 1)) / min(beside, 4)
+    wide = min(19, int((across - left - 4) / deepest))
     bottom = len(rows) * high + 4
     parts = []
     for number, each in enumerate(said):

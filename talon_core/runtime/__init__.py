@@ -2,7 +2,7 @@
 
 The target's adapter (`hf/`) stands on it, and so does any neural drafter:
 
-- `network` is what a drafter sees of its target, and `sharing` what both may use;
+- `network` is what a drafter sees of its target, and `embeddings` what both may use;
 - `executor` runs passes, on a host or a device (`device`, `recording`);
 - `modules` and `states` look into a network: what it is made of, and what its layers give;
 - `blocks` are weights as GGUF files store them, and layers that hold such weights;
@@ -24,15 +24,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.cache import KeyValueCache, TreeCache
     from talon_core.runtime.catching_up import timed_reading
     from talon_core.runtime.device import DeviceExecutor, executor_for
-    from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
-    from talon_core.runtime.inputs import PassInputs, pass_inputs
-    from talon_core.runtime.network import NetworkTarget, network_target
-    from talon_core.runtime.pages import PagedCache
-    from talon_core.runtime.passes import Pass
-    from talon_core.runtime.recording import Recorder
-    from talon_core.runtime.rows import KeptRows
-    from talon_core.runtime.scores import best_numbers
-    from talon_core.runtime.sharing import (
+    from talon_core.runtime.embeddings import (
         embedding_shape,
         embedding_weight,
         like_output,
@@ -43,6 +35,14 @@ if TYPE_CHECKING:
         shared_output,
         vocabulary_size,
     )
+    from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
+    from talon_core.runtime.inputs import PassInputs, pass_inputs
+    from talon_core.runtime.network import NetworkTarget, network_target
+    from talon_core.runtime.pages import PagedCache
+    from talon_core.runtime.passes import Pass
+    from talon_core.runtime.recording import Recorder
+    from talon_core.runtime.rows import KeptRows
+    from talon_core.runtime.scores import best_numbers
     from talon_core.runtime.staging import StagedSlot
 
 __all__ = [
@@ -93,6 +93,10 @@ import_on_use(
         ".cache": ["KeyValueCache", "TreeCache"],
         ".catching_up": ["timed_reading"],
         ".device": ["DeviceExecutor", "executor_for"],
+        ".embeddings": [
+            *("embedding_shape", "embedding_weight", "like_output", "output_rows", "output_shape", "output_weight"),
+            *("shared_embedding", "shared_output", "vocabulary_size"),
+        ],
         ".executor": ["Executor", "HostExecutor", "Numbers", "TreeView"],
         ".inputs": ["PassInputs", "pass_inputs"],
         ".network": ["NetworkTarget", "network_target"],
@@ -101,10 +105,6 @@ import_on_use(
         ".recording": ["Recorder"],
         ".rows": ["KeptRows"],
         ".scores": ["best_numbers"],
-        ".sharing": [
-            *("embedding_shape", "embedding_weight", "like_output", "output_rows", "output_shape", "output_weight"),
-            *("shared_embedding", "shared_output", "vocabulary_size"),
-        ],
         ".staging": ["StagedSlot"],
     },
 )

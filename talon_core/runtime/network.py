@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class NetworkTarget(Target):
     """A target that is a network of PyTorch.
 
-    `talon_core.runtime.sharing` reads and shares its embedding and its LM head.
+    `talon_core.runtime.embeddings` reads and shares its embedding and its LM head.
 
     Attributes:
         model: the network, a causal LM in the form of transformers: with `config`, `get_input_embeddings()` and

@@ -23,7 +23,7 @@ class SharedResults:
     """
 
     def __init__(self) -> None:
-        self._rooms: dict[object, Tensor] = {}
+        self._pieces: dict[object, Tensor] = {}
         self.moves = 0
 
     def copied(self, made: T) -> T:
@@ -47,13 +47,13 @@ class SharedResults:
         kind = made.dtype, made.device, made.shape[1:]
         place = kind, before[kind]
         before[kind] += 1
-        room = self._rooms.get(place)
-        if room is None or len(room) < len(made):
-            self.moves += room is not None
+        piece = self._pieces.get(place)
+        if piece is None or len(piece) < len(made):
+            self.moves += piece is not None
             rows = max(FEWEST_ROWS, 1 << (len(made) - 1).bit_length())
-            room = self._rooms[place] = made.new_empty((rows, *made.shape[1:]))
-        return room[: len(made)].copy_(made)
+            piece = self._pieces[place] = made.new_empty((rows, *made.shape[1:]))
+        return piece[: len(made)].copy_(made)
 
     def clear(self) -> None:
         """Give up all pieces; recordings that write to them keep theirs."""
-        self._rooms.clear()
+        self._pieces.clear()

@@ -238,9 +238,10 @@ def _check_forest(
         own = attrs.evolve(limits, max_depth=max(limits.max_depth - slot, 0))
         context = sequence.prompt_length + slot * slot * 100
         policy = _begun(make(), attrs.evolve(sequence, prompt_length=context))
-        if forest_grower(policy) is None:
+        grower = forest_grower(policy)
+        if grower is None:
             return
-        wanted.append(Wanted(slot, policy, root, own, SeededChoices(slot), context))
+        wanted.append(Wanted(slot, policy, root, own, SeededChoices(slot), context, grower))
     faults = Faults()
     together = draft_trees(wanted, Offers(drafter), faults, MeasuredCosts(), fewest=1)
     for fault in faults.values():

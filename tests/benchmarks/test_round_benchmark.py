@@ -19,6 +19,7 @@ from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.engine.drafting import DraftLimits, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
+from talon_core.forest_grower import forest_grower
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.policy import SequenceInfo, TreePolicy
@@ -82,7 +83,8 @@ class SameRow(Drafter):
 def test_drafting_of_a_batch(benchmark: Any, policy: TreePolicy, batch: int) -> None:
     told = SequenceInfo(prompt_length=1, max_new_tokens=64, temperature=0.0)
     limits, choices, offers = DraftLimits(100, 20), SeededChoices(0), Offers(SameRow())
-    wanted = [Wanted(slot, policy.begin(told), slot, limits, choices) for slot in range(batch)]
+    policies = [policy.begin(told) for _ in range(batch)]
+    wanted = [Wanted(slot, own, slot, limits, choices, 1, forest_grower(own)) for slot, own in enumerate(policies)]
     drafted = benchmark(lambda: draft_trees(wanted, offers, Faults(), MeasuredCosts()))
     assert {len(one.tree) for one in drafted.values()} == {policy.budget}
 
@@ -98,13 +100,15 @@ class HostCost:
     def __init__(self, policy: TreePolicy, batch: int) -> None:
         told = SequenceInfo(prompt_length=1, max_new_tokens=64, temperature=0.0)
         self._limits, self._choices, self._offers = DraftLimits(100, 20), SeededChoices(0), Offers(SameRow())
-        self._policies = [policy.begin(told) for _ in range(batch)]
+        own = [policy.begin(told) for _ in range(batch)]
+        self._policies = [(one, forest_grower(one)) for one in own]
         self._prefixes = [100] * batch
         self._shape = PackedShape(batch, 64, 64 * batch)
         self._numbers = np.zeros(self._shape.size, dtype=np.int32)
 
     def draft(self) -> dict[int, TokenTree]:
-        wanted = [Wanted(slot, own, slot, self._limits, self._choices) for slot, own in enumerate(self._policies)]
+        how = self._limits, self._choices, 1
+        wanted = [Wanted(slot, own, slot, *how, grower) for slot, (own, grower) in enumerate(self._policies)]
         drafted = draft_trees(wanted, self._offers, Faults(), MeasuredCosts())
         return {slot: one.tree for slot, one in drafted.items()}
 

@@ -24,8 +24,8 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed, Frontier, Part
 from talon_core.plugins.parts import Parts
 from talon_core.recipe import TrainingJob
+from talon_core.runtime.embeddings import shared_embedding
 from talon_core.runtime.executor import HostExecutor
-from talon_core.runtime.sharing import shared_embedding
 from talon_core.tree import TokenTree
 from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.checkpoints.files import read_checkpoint

@@ -8,6 +8,7 @@ import pytest
 
 from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.choices import SeededChoices
+from talon_core.engine.drafting import TOGETHER
 from talon_core.engine.generation import Batch
 from talon_core.engine.slots import Seat, Slots
 from talon_core.sampling import Sampling
@@ -572,3 +573,45 @@ def test_a_slot_of_a_table_that_is_not_open_is_refused(call):
         target._trees = {9: TokenTree.root(0)}
     with pytest.raises(ValueError, match="slot 9 is not open; open are: 1"):
         calls[call]()
+
+
+@attrs.frozen
+class SaysIfItLearns(Talon):
+    """Notes each time it is asked whether it learns, and for how many trees it chooses."""
+
+    name = "says-if-it-learns"
+    says: object = True
+    asked: list = attrs.field(factory=list, eq=False)
+    trees: list = attrs.field(factory=list, eq=False)
+
+    def learns_nothing(self):
+        self.asked.append(self.says)
+        if self.says is None:
+            raise KeyError("oh")
+        return self.says
+
+    def grow_forest(self, forest, candidates):
+        self.trees.append(forest.size)
+        return super().grow_forest(forest, candidates)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_whether_trees_can_grow_together_is_asked_once_of_each_sequence(learns):
+    policy = SaysIfItLearns(budget=4, top_k=2, says=not learns)
+    own = engine(policy)
+    sequences = [own.submit(request()) for _ in range(TOGETHER + 1)]
+    own.step()
+    assert len(policy.asked) == TOGETHER + 1
+    assert policy.trees == [] if learns else {*policy.trees} == {TOGETHER + 1}
+    assert {*map(tuple, run(own, *sequences))} == {tuple(alone(request(), policy=Talon(budget=4, top_k=2)))}
+    assert len(policy.asked) == TOGETHER + 1
+
+
+def test_a_policy_that_fails_to_say_whether_it_learns_ends_its_sequence():
+    own = engine(SaysIfItLearns(budget=4, says=None))
+    sequence = own.submit(request())
+    assert own.step() == {}
+    with pytest.raises(
+        PluginError, match=r"tree policy 'says-if-it-learns' .* raised KeyError in learns_nothing: 'oh'"
+    ):
+        raise sequence.error

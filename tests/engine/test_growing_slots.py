@@ -16,7 +16,7 @@ from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates
-from talon_core.forest_grower import ForestGrowth
+from talon_core.forest_grower import ForestGrowth, forest_grower
 from talon_core.policy import TreePolicy
 from talon_core.table import TableDrafter
 from talon_strategies import Chain, Eagle2, Heuristic, StaticTree, Talon
@@ -29,7 +29,7 @@ def wanted(policies: Sequence[TreePolicy], deepest: int = 9) -> list[Wanted]:
     """Trees of all depths and roots; one of them is an end."""
     limits = [DraftLimits(VOCAB, deepest - place % 4, frozenset({5})) for place in range(len(policies))]
     return [
-        Wanted(3 * place, policy, place % VOCAB, own, SeededChoices(0), 100 * (place % 7))
+        Wanted(3 * place, policy, place % VOCAB, own, SeededChoices(0), 100 * (place % 7), forest_grower(policy))
         for place, (policy, own) in enumerate(zip(policies, limits, strict=True))
     ]
 

@@ -1,4 +1,4 @@
-"""The loop asks no part what it is or what it lacks: that is settled when the engine is made."""
+"""The loop asks no part what it is or what it lacks: that is settled when the engine is made, or lets a sequence in."""
 
 import ast
 import textwrap
@@ -22,8 +22,10 @@ ABILITIES = {
     *("can_walk", "can_draw", "follows_argmax", "follows_target", "lossy", "looks_ahead", "prepares", "uses_target"),
     *("reads_texts", "exact_for", "drafts_in_cache"),
 }
-SETTLES = {"__init__"}
-"""Functions that make what the loop asks: here parts are looked at."""
+SETTLED_BY = {"forest_grower", "checked_grower"}
+"""Functions that tell what a part can do."""
+SETTLES = {"__init__", "_admit"}
+"""Functions that make what the loop asks, and that let a sequence in: here parts are looked at."""
 NO_ROUND = {"draft_tree"}
 """Functions that no round calls: it grows a single tree for tests, traces and certificates, which may not measure."""
 
@@ -44,6 +46,8 @@ def asked_of_parts(source: str) -> Iterator[str]:
                 found = [one] if name(one) in PARTS or kinds & INTERFACES else []
             case ast.Compare(left=one, comparators=[ast.Constant(value=None)]):
                 found = [one] if name(one) in PARTS else []
+            case ast.Call(func=ast.Name(id=function)) if function in SETTLED_BY:
+                found = [node]
             case ast.Attribute(attr=attribute) if attribute in ABILITIES:
                 found = [node]
             case ast.If(test=one) | ast.IfExp(test=one) | ast.While(test=one):
@@ -75,6 +79,7 @@ def test_the_loop_has_no_test_of_what_a_part_is_or_lacks(module: str) -> None:
         "z = drafter or 3",
         "rule.follows_argmax and request.greedy",
         "hasattr(policy, 'forest')",
+        "grower = forest_grower(policy)",
     ],
 )
 def test_such_a_test_is_found_wherever_it_stands(line: str) -> None:

@@ -14,7 +14,7 @@ from talon_core.hf import checks
 from talon_core.hf.runner import ModelRunner
 from talon_core.hf.target import BackendError, HFTarget
 from talon_core.runtime.device import executor_for
-from talon_core.runtime.sharing import shared_embedding, shared_output
+from talon_core.runtime.embeddings import shared_embedding, shared_output
 from talon_core.testing.plain_device import PlainDevice
 from talon_kernels import NativeAttention, SdpaAttention
 from talon_tests.tiny_models import tiny_model

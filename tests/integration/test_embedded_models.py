@@ -246,9 +246,12 @@ def test_streaming_gives_the_same_text(request: pytest.FixtureRequest, prompts: 
 
 
 def test_the_output_has_the_same_bits_whatever_the_tree(request: pytest.FixtureRequest, prompts: list[str]) -> None:
-    """The native CPU kernels are row invariant: verified logits are those of decoding one token at a time, exactly."""
-    plain = _decoder(request, "smollm", "none", "ngram")
-    drafted = _decoder(request, "smollm", POLICIES["talon"], "ngram")
+    """The native CPU kernels are row invariant: verified logits are those of decoding one token at a time, exactly.
+
+    EAGLE-3's trees have many branches, so that a node which sees another one changes bits here, and seldom a token.
+    """
+    plain = _decoder(request, "smollm", "none", "eagle3")
+    drafted = _decoder(request, "smollm", POLICIES["talon"], "eagle3")
     if plain.target.attention.name != "native" or plain.target.accelerator is None:  # type: ignore[attr-defined]
         pytest.skip("no C compiler here: the native kernels are not used")
     logits = [_visited_logits(decoder, prompts[1]) for decoder in (plain, drafted)]

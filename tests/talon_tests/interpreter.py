@@ -96,7 +96,7 @@ def guard_buffers(patch: pytest.MonkeyPatch) -> None:
         patch: undoes it; tables that were made before are not known.
     """
     executor = pytest.importorskip("triton.runtime.interpreter").GridExecutor
-    rooms: list[tuple[int, int, Guarded]] = []  # by address and end, those of the launch
+    copies: list[tuple[int, int, Guarded]] = []  # by address and end, those of the launch
     changed: list[torch.Tensor] = []  # what is given to the launch in place of what it was called with
     tables: WeakSet[BufferTable] = WeakSet()
     make_table = BufferTable.__init__
@@ -105,22 +105,22 @@ def guard_buffers(patch: pytest.MonkeyPatch) -> None:
         make_table(table, buffers)
         tables.add(table)
 
-    def make_rooms(tensors: Iterable[torch.Tensor]) -> None:
+    def make_copies(tensors: Iterable[torch.Tensor]) -> None:
         for start, end in _joined(_extent(one) for one in tensors if one.numel()):
-            rooms.append((start, end, Guarded(_bytes_at(start, end))))
+            copies.append((start, end, Guarded(_bytes_at(start, end))))
 
-    def place_in_rooms(at: int, end: int) -> tuple[Guarded, int] | None:
-        return next(((guarded, at - start) for start, stop, guarded in rooms if start <= at and end <= stop), None)
+    def place_in_copies(at: int, end: int) -> tuple[Guarded, int] | None:
+        return next(((guarded, at - start) for start, stop, guarded in copies if start <= at and end <= stop), None)
 
     def told(arg: Any) -> Any:
         """For the addresses of a table those of copies."""
         table = next((table for table in tables if table.slabs is arg), None)
         if table is None:
             return arg
-        make_rooms(table.buffers)
+        make_copies(table.buffers)
         slabs = arg.clone()
         for slab in slabs:
-            found = place_in_rooms(int(slab[0]), int(slab[0]) + 1)
+            found = place_in_copies(int(slab[0]), int(slab[0]) + 1)
             if found is not None:  # or the buffers have no numbers
                 slab[0] = found[0].data.data_ptr() + found[1]
         changed.append(slabs)
@@ -129,7 +129,7 @@ def guard_buffers(patch: pytest.MonkeyPatch) -> None:
     def moved(arg: Any) -> Any:
         if not isinstance(arg, torch.Tensor):
             return arg
-        found = place_in_rooms(*_extent(arg))
+        found = place_in_copies(*_extent(arg))
         if found is None:
             return arg.new_empty(arg.shape)  # it has no numbers
         guarded, place = found
@@ -137,17 +137,17 @@ def guard_buffers(patch: pytest.MonkeyPatch) -> None:
         return arg.new_empty(0).set_(guarded.data.untyped_storage(), offset, arg.shape, arg.stride())
 
     def prepared(_executor: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        rooms.clear()
+        copies.clear()
         changed.clear()
         args, kwargs = [*map(told, args)], {name: told(one) for name, one in kwargs.items()}
-        make_rooms(one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
+        make_copies(one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
         return [*map(moved, args)], {name: moved(one) for name, one in kwargs.items()}
 
     def restored(own: Any, *_: Any) -> None:
-        for start, end, guarded in rooms:
+        for start, end, guarded in copies:
             guarded.check(f"a tensor of {own.fn.__name__}")
             _bytes_at(start, end).copy_(guarded.data)
-        rooms.clear()
+        copies.clear()
         changed.clear()
 
     patch.setattr(BufferTable, "__init__", made_table)

@@ -17,7 +17,7 @@ from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
-from talon_core.runtime.sharing import shared_embedding
+from talon_core.runtime.embeddings import shared_embedding
 from talon_core.testing.plain_device import PlainDevice
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.heads.feature_drafter import FeatureDrafter

@@ -1,6 +1,7 @@
 """A policy on several texts at once has the rounds that it has on each of them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,17 @@ PLANNED = (
 )
 ONE_BY_ONE = ("taps", "talon-cost:budget=12,depth=5", "bandit:of=chain[length=2]+talon-cost")
 
+SPECS = (*GROWN_TOGETHER, *PLANNED)
+ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv"}
+PRICED: list[tuple[str, Costs | None]] = [(spec, PricesByLength()) for spec in SPECS]
+FREE = [(spec, None) for spec in SPECS if spec.partition(":")[0] in ASK_FOR_PRICES]
+"""Where it is not told what passes take, only these policies may have other rounds."""
+
+FEW_ANSWERS: dict[str, Any] = {"width": 2, "nodes": 1, "depth": 2}
+SAMPLED: dict[str, Any] = {"temperature": 0.7, "seed": 3}
+
+registry = cache(load_registry)
+
 
 def both(trace: Trace, method: Method, costs: Costs | None = None) -> tuple[list[Replayed], list[Replayed]]:
     """The rounds text by text, and together."""
@@ -87,23 +99,22 @@ def all_same(found: tuple[Sequence[Replayed], Sequence[Replayed]]) -> bool:
     return len(found[0]) == len(found[1]) > 1 and all(map(same, *found))
 
 
-@pytest.mark.parametrize("costs", [None, PricesByLength()], ids=["free", "priced"])
-@pytest.mark.parametrize("spec", [*GROWN_TOGETHER, *PLANNED])
+@pytest.mark.parametrize(("spec", "costs"), [*PRICED, *FREE])
 def test_the_rounds_are_those_of_each_text(spec: str, costs: Costs | None) -> None:
     shipped = read_trace(SHIPPED)
-    assert all_same(both(shipped, parse_method(spec, shipped, load_registry()), costs))
+    assert all_same(both(shipped, parse_method(spec, shipped, registry()), costs))
 
 
-@pytest.mark.parametrize("settings", [{}, {"width": 2, "nodes": 1, "depth": 2}, {"temperature": 0.7, "seed": 3}])
-@pytest.mark.parametrize("spec", [*GROWN_TOGETHER, *PLANNED])
+@pytest.mark.parametrize("settings", [FEW_ANSWERS, SAMPLED], ids=["few", "sampled"])
+@pytest.mark.parametrize("spec", SPECS)
 def test_so_they_are_where_questions_are_not_answered_and_at_a_temperature(
     tiny: Any, recorded: Callable[..., Trace], spec: str, settings: dict[str, Any]
 ) -> None:
     trace = recorded(tiny, **settings)
-    method = parse_method(spec, trace, load_registry())
+    method = parse_method(spec, trace, registry())
     found = both(trace, method)
     assert all_same(found)
-    if settings.get("width") == 2 and spec in GROWN_TOGETHER and method.policy is not None and method.policy.budget > 6:
+    if settings is FEW_ANSWERS and spec in GROWN_TOGETHER and method.policy is not None and method.policy.budget > 6:
         assert sum(one.outside for one in found[0]) > 0
 
 
@@ -128,7 +139,7 @@ def test_it_makes_no_difference_how_many_trees_are_begun_with(
 
 def test_plans_are_grown_part_by_part_and_too_many_of_them_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = read_trace(SHIPPED)
-    method = parse_method("gammatune:length=6", shipped, load_registry())
+    method = parse_method("gammatune:length=6", shipped, registry())
     monkeypatch.setattr("talon_core.trace.together.NODES", 100)
     assert all_same(both(shipped, method))
     monkeypatch.setattr("talon_core.trace.together.PLANS", 1)
@@ -244,13 +255,13 @@ def test_what_is_planned_and_cannot_be_grown_together_is_tried_text_by_text() ->
 def test_policies_that_remember_and_methods_that_need_more_are_tried_text_by_text(
     tiny: Any, recorded: Callable[..., Trace]
 ) -> None:
-    trace = recorded(tiny)
-    registry, texts = load_registry(), SeveralTexts([*trace])
+    trace = recorded(tiny, **SAMPLED)
+    texts = SeveralTexts([*trace])
     for spec in ONE_BY_ONE:
-        assert together(Replay(trace), parse_method(spec, trace, registry), texts) is None
-    assert together(Replay(trace), parse_method("ngram/talon", trace, registry), texts) is None
+        assert together(Replay(trace), parse_method(spec, trace, registry()), texts) is None
+    assert together(Replay(trace), parse_method("ngram/talon", trace, registry()), texts) is None
     for spec in ("talon", *ONE_BY_ONE):
-        method = parse_method(spec, trace, registry)
+        method = parse_method(spec, trace, registry())
         done = Trying(Replay(trace), [*trace]).done(method)
         assert [one.totals for one in done] == [Totals.of(Replay(trace).text(method, text)) for text in trace]
 
@@ -301,7 +312,7 @@ class GreedyAtTimes(Talon):
 def test_what_is_wrong_counts_where_a_round_begins_and_nowhere_else(planned: bool) -> None:
     shipped = read_trace(SHIPPED)
     texts = [*shipped]
-    done = Replay(shipped).text(parse_method("talon", shipped, load_registry()), texts[0])
+    done = Replay(shipped).text(parse_method("talon", shipped, registry()), texts[0])
     roots = {int(one.tree.tokens[0]) for one in done.rounds}
     others = [token for token in texts[0].ids[texts[0].prompt_tokens - 1 : -1].tolist() if token not in roots]
 
@@ -352,6 +363,6 @@ def test_a_policy_cannot_change_what_it_is_shown() -> None:
 
 
 def test_texts_of_other_widths_are_refused(tiny: Any, recorded: Callable[..., Trace]) -> None:
-    texts = [next(iter(recorded(tiny))), next(iter(recorded(tiny, width=2, nodes=1, depth=2)))]
+    texts = [next(iter(recorded(tiny, **settings))) for settings in (SAMPLED, FEW_ANSWERS)]
     with pytest.raises(ValueError, match="has 2 candidates a row, and others have 32; a file of the trace was changed"):
         SeveralTexts(texts)

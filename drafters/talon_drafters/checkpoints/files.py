@@ -14,7 +14,7 @@ from talon_core.basics import records
 from talon_core.basics.paths import small_text
 from talon_core.errors import first_line
 from talon_core.models import ModelError
-from talon_core.runtime.sharing import embedding_shape, output_shape, shared_embedding
+from talon_core.runtime.embeddings import embedding_shape, output_shape, shared_embedding
 
 DRAFTERS = Path(__file__).parents[1]
 """The drafters' own folders; `<drafter>/shipped/<target>` travels with the package."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import attrs
 from torch import Tensor, nn
 
+from talon_core.runtime.embeddings import output_shape
 from talon_core.runtime.network import NetworkTarget
-from talon_core.runtime.sharing import output_shape
 from talon_drafters.checkpoints.files import Checkpoint
 
 

@@ -14,9 +14,9 @@ from talon_core.drafter import Committed, Drafter, Frontier, Proposed
 from talon_core.models.loading import load_model
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
 from talon_core.runtime.catching_up import timed_reading
+from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.runtime.sharing import vocabulary_size
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.target import Target
 from talon_core.tree import IntArray

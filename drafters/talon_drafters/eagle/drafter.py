@@ -1,8 +1,8 @@
 """Opening an EAGLE-1 or EAGLE-2 head for a target."""
 
 from talon_core.drafter import Drafter
+from talon_core.runtime.embeddings import output_shape
 from talon_core.runtime.network import network_target
-from talon_core.runtime.sharing import output_shape
 from talon_core.target import Target
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.eagle.files import EagleFiles

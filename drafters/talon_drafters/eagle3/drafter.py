@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from talon_core.drafter import Drafter
+from talon_core.runtime.embeddings import like_output
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.runtime.sharing import like_output
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.eagle3.files import Eagle3Files

@@ -3,7 +3,7 @@
 from typing import Any
 
 from talon_core.heads import HeadWeights
-from talon_core.runtime.sharing import output_shape
+from talon_core.runtime.embeddings import output_shape
 from talon_drafters.eagle3.drafter import check_fused
 from talon_drafters.eagle3.files import Eagle3Files
 from talon_drafters.eagle3.options import Eagle3

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from talon_core.runtime.sharing import output_rows, vocabulary_size
+from talon_core.runtime.embeddings import output_rows, vocabulary_size
 from talon_drafters.eagle3.files import save_eagle3
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.eagle3.options import default_states

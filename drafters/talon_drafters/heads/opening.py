@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from talon_core.runtime.best import Vocabulary
+from talon_core.runtime.embeddings import embedding_shape, output_shape, shared_embedding, shared_output
 from talon_core.runtime.network import NetworkTarget
-from talon_core.runtime.sharing import embedding_shape, output_shape, shared_embedding, shared_output
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_drafters.heads.layers import FeatureHead

@@ -14,11 +14,11 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.runtime.best import Best, best_by, last_rows
 from talon_core.runtime.catching_up import timed_reading
+from talon_core.runtime.embeddings import embedding_shape, like_output, shared_embedding
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
-from talon_core.runtime.sharing import embedding_shape, like_output, shared_embedding
 from talon_core.runtime.staging import MANY_PENDING
 from talon_core.runtime.transfers import sent
 from talon_core.target import Target

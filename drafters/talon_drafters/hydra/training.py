@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from talon_core.runtime.sharing import output_shape
+from talon_core.runtime.embeddings import output_shape
 from talon_drafters.heads.unrolled import at_places
 from talon_drafters.hydra.files import save_hydra
 from talon_drafters.hydra.network import HydraConfig, HydraHeads

@@ -10,8 +10,8 @@ from torch import Tensor
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.runtime.best import Best, best_by
+from talon_core.runtime.embeddings import like_output
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.runtime.sharing import like_output
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.reading import Sizes

@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from talon_core.runtime.sharing import output_shape
+from talon_core.runtime.embeddings import output_shape
 from talon_drafters.heads.unrolled import at_places
 from talon_drafters.medusa.files import save_medusa
 from talon_drafters.medusa.network import MedusaConfig, MedusaHeads

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from talon_core.runtime.sharing import shared_embedding, vocabulary_size
+from talon_core.runtime.embeddings import shared_embedding, vocabulary_size
 from talon_drafters.training.batches import LengthBatches, Texts, collate
 from talon_drafters.training.head_training import Batch, HeadTraining, StepCounts, Truth
 from talon_drafters.training.optimizer import optimizer_for

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from talon_core.basics.paths import write_whole
 from talon_core.recipe import TrainingJob
-from talon_core.runtime.sharing import vocabulary_size
+from talon_core.runtime.embeddings import vocabulary_size
 from talon_drafters.checkpoints.files import fingerprint
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
 from talon_drafters.training.batches import Texts, draft_vocabulary, usable

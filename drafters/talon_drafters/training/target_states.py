@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from talon_core.runtime.sharing import output_rows
+from talon_core.runtime.embeddings import output_rows
 from talon_core.runtime.states import captured_states
 
 

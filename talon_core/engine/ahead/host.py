@@ -17,10 +17,11 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.engine.ahead.preparing import Preparing
 from talon_core.engine.ahead.shelf import Placed, Shelf
-from talon_core.engine.ahead.spans import Spans
 from talon_core.engine.ahead.whole import Growth, Layer
 from talon_core.engine.ahead.worker import Stopped
+from talon_core.engine.spans import timed
 from talon_core.errors import one_line
+from talon_core.rounds import Span
 
 TOLD = ("open", "resume", "close")
 """What is told to the drafter as it comes."""
@@ -122,12 +123,12 @@ class _Hosted:
         if self._failed is not None:
             _send(self._connection, "failed", self._failed)
             return
-        spans, at = Spans(perf_counter), "what it was sent"
+        spans, at = list[Span](), "what it was sent"
         try:
             committed, what, *given = pickle.loads(message)
             if committed is not None:
                 at = "what was accepted"
-                with spans.of("prepare"):
+                with timed("prepare", perf_counter, spans):
                     self.commit(committed)
             at = what
             if what == "prepare":
@@ -187,7 +188,7 @@ class _Hosted:
         """The law of an answer."""
         return self._answers[answer].law(row)
 
-    def _prepared(self, spans: Spans, number: int, slots: list[int], told: bytes) -> Stopped:
+    def _prepared(self, spans: list[Span], number: int, slots: list[int], told: bytes) -> Stopped:
         """Prepare until all is there or it is to end.
 
         Args:
@@ -200,17 +201,17 @@ class _Hosted:
             schedule, jobs = pickle.loads(told)
         except Exception as error:
             fault = RuntimeError(f"what the policy or the schedule holds cannot be read there: {one_line(error)}")
-            return Stopped(faults=dict.fromkeys(slots, fault), spans=spans.found)
+            return Stopped(faults=dict.fromkeys(slots, fault), spans=spans)
         stopped: Stopped
         try:
             preparing = Preparing(self.drafter, schedule, jobs)
             while self._shelf.ended < number and not self._connection.poll():  # which also sees that it is closed
-                with spans.of("prepare"):
+                with timed("prepare", perf_counter, spans):
                     if not preparing.step():
                         break
-            stopped = Stopped(preparing.prepared(), None, preparing.faults, spans.found, preparing.passes)
+            stopped = Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)
         except Exception as error:
-            stopped = Stopped(failure=error, spans=spans.found)
+            stopped = Stopped(failure=error, spans=spans)
         faults = {slot: RuntimeError(one_line(error)) for slot, error in stopped.faults.items()}
         failure = None if stopped.failure is None else RuntimeError(one_line(stopped.failure))
         return attrs.evolve(stopped, faults=faults, failure=failure)

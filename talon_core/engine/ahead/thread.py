@@ -14,8 +14,8 @@ from talon_core.basics.waiting import uninterrupted
 from talon_core.drafter import Drafter
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.preparing import Job, Preparing
-from talon_core.engine.ahead.spans import Spans
 from talon_core.engine.ahead.worker import Stopped, Worker
+from talon_core.engine.spans import timed
 from talon_core.rounds import Span
 from talon_core.runtime.recording import used_beside
 from talon_core.schedule import Schedule
@@ -32,9 +32,10 @@ class _Task:
         failure: what the drafter has raised.
     """
 
-    def __init__(self, preparing: Preparing, spans: Spans) -> None:
+    def __init__(self, preparing: Preparing, now: Callable[[], float]) -> None:
         self.preparing = preparing
-        self.spans = spans
+        self.spans: list[Span] = []
+        self._now = now
         self.stopping = Event()
         self.done = Event()
         self.failure: Exception | None = None
@@ -43,7 +44,7 @@ class _Task:
         """Prepare until all is done, or it is stopped."""
         try:
             while not self.stopping.is_set():
-                with self.spans.of("prepare"):
+                with timed("prepare", self._now, self.spans):
                     if not self.preparing.step():
                         break
         except Exception as error:
@@ -88,7 +89,7 @@ class ThreadWorker(Worker):
 
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         stream = self._own_stream()
-        task = _Task(Preparing(self.drafter, schedule, jobs, self._now), Spans(self._now))
+        task = _Task(Preparing(self.drafter, schedule, jobs, self._now), self._now)
         with uninterrupted():
             if self._thread is None:
                 self._tasks = SimpleQueue()
@@ -127,9 +128,8 @@ class ThreadWorker(Worker):
         self._beside.close()
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
-        spans: list[Span] = task.spans.found
-        self._patience.saw("prepare", [span.seconds for span in spans])
-        spans = [*spans, Span("wait", started, self._now())]
+        self._patience.saw("prepare", [span.seconds for span in task.spans])
+        spans = [*task.spans, Span("wait", started, self._now())]
         if task.failure is not None:
             return Stopped(failure=task.failure, spans=spans)
         preparing = task.preparing

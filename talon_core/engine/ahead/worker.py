@@ -9,8 +9,8 @@ import attrs
 from talon_core.drafter import Drafter
 from talon_core.engine.ahead.prepared import Prepared
 from talon_core.engine.ahead.preparing import Job, Preparing
-from talon_core.engine.ahead.spans import Spans
 from talon_core.engine.ahead.whole import Whole
+from talon_core.engine.spans import timed
 from talon_core.rounds import Span
 from talon_core.schedule import Schedule
 
@@ -100,13 +100,13 @@ class InLine(Worker):
         preparing, self._preparing = self._preparing, None
         if preparing is None:
             return Stopped()
-        calls, spans = self._calls(), Spans(self._now)
+        calls, spans = self._calls(), list[Span]()
         try:
             while calls is None or calls > 0:
-                with spans.of("prepare"):
+                with timed("prepare", self._now, spans):
                     if not preparing.step():
                         break
                 calls = None if calls is None else calls - 1
         except Exception as error:
-            return Stopped(failure=error, spans=spans.found)
-        return Stopped(preparing.prepared(), None, preparing.faults, spans.found, preparing.passes)
+            return Stopped(failure=error, spans=spans)
+        return Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)

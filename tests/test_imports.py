@@ -1,4 +1,4 @@
-"""The rooms of the code: no module imports one that imports it, none a higher room, and few transformers."""
+"""The folders of the code: no module imports one that imports it, none a higher folder, and few transformers."""
 
 import ast
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ PACKAGES = {
     "talon_kernels": ROOT / "kernels/talon_kernels",
 }
 BASICS, CONTRACTS = "basics", "contracts"
-ROOMS = (
+FOLDERS = (
     *(BASICS, CONTRACTS, "pictures", "retrieval", "runtime", "models", "engine", "plugins", "certificates"),
     *("decoding", "hf", "bench", "profiles", "trace", "tune", "report", "certify", "testing", "cli", "peers"),
 )
@@ -29,9 +29,9 @@ IMPORTED_BY = {
     "talon_kernels": {BASICS, CONTRACTS, "runtime"},
     "talon_drafters": {BASICS, CONTRACTS, "runtime", "models", "retrieval"},
 }
-"""The rooms that plugins of ours import."""
+"""The folders that plugins of ours import."""
 IMPORTED_BY_PEERS = {"peers", BASICS, CONTRACTS, "models", "runtime", "plugins", "hf"}
-"""The rooms that our peers import: a plugin in the core's folder, and the last room, so that nobody imports them.
+"""The folders that our peers import: a plugin in the core's folder, and the last one, so that nobody imports them.
 
 One that is given a drafter's head finds the drafter by its name."""
 IMPORTED_BESIDES = {
@@ -56,9 +56,10 @@ IMPORTED_ABOVE = {
     "talon_core.rounds": {"pictures"},
     "talon_core.tree": {"pictures"},
 }
-"""The higher rooms that modules of the core import, none of them when they are imported themselves: `import talon_core`
-gives names of all rooms, each when it is first used; a backend is written with the type of what records passes for it;
-`load` takes the adapter once it has a model of transformers; and a notebook asks trees and rounds for a picture."""
+"""The higher folders that modules of the core import, none of them when they are imported themselves: `import
+talon_core` gives names of all folders, each when it is first used; a backend is written with the type of what records
+passes for it; `load` takes the adapter once it has a model of transformers; and a notebook asks trees and rounds for a
+picture."""
 LOADS_TRANSFORMERS = {f"talon_core.models.{module}" for module in ("loading", "convert", "gguf_model", "gguf_weights")}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 
@@ -113,11 +114,11 @@ def all_imports() -> list[Import]:
     return [one for module, path in MODULES.items() for one in imports_of(module, path.read_text(encoding="utf-8"))]
 
 
-def room(module: str) -> str:
+def folder(module: str) -> str:
     if module in FLAT_BASICS:
         return BASICS
     parts = module.replace("__main__", "cli").split(".")
-    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else CONTRACTS
+    return parts[1] if len(parts) > 1 and parts[1] in FOLDERS else CONTRACTS
 
 
 def circle(edges: dict[str, set[str]]) -> list[str] | None:
@@ -140,24 +141,26 @@ def test_a_circle_is_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) is not None
 
 
-def test_no_room_imports_a_higher_one() -> None:
+def test_no_folder_imports_a_higher_one() -> None:
     """Within functions neither, and not for type checkers."""
-    core = [one for one in all_imports() if one.module.startswith("talon_core")]
+    core = [
+        one for one in all_imports() if one.module.startswith("talon_core") and one.imported.startswith("talon_core")
+    ]
     above: dict[str, set[str]] = {}
     for one in core:
-        if one.imported.startswith("talon_core") and ROOMS.index(room(one.imported)) > ROOMS.index(room(one.module)):
+        if FOLDERS.index(folder(one.imported)) > FOLDERS.index(folder(one.module)):
             assert not one.runs, f"{one.module} imports {one.imported}"
-            above.setdefault(one.module, set()).add(room(one.imported))
+            above.setdefault(one.module, set()).add(folder(one.imported))
     assert above == IMPORTED_ABOVE
 
 
 def test_what_a_plugins_author_tests_with_is_imported_by_nothing_else() -> None:
-    assert not [one for one in all_imports() if room(one.imported) == "testing" and room(one.module) != "testing"]
+    assert not [one for one in all_imports() if folder(one.imported) == "testing" and folder(one.module) != "testing"]
 
 
-def test_every_folder_of_the_core_is_a_room() -> None:
+def test_every_folder_of_the_core_has_its_place_among_them() -> None:
     folders = {path.name for path in (ROOT / "talon_core").iterdir() if (path / "__init__.py").exists()}
-    assert folders == {*ROOMS} - {CONTRACTS}
+    assert folders == {*FOLDERS} - {CONTRACTS}
 
 
 def test_the_core_imports_no_strategy_drafter_or_kernel() -> None:
@@ -177,20 +180,20 @@ def test_the_adapter_to_transformers_is_imported_by_nothing_at_module_level() ->
     assert not wrong
 
 
-def test_our_plugins_import_the_contracts_and_a_room_or_two() -> None:
+def test_our_plugins_import_the_contracts_and_a_folder_or_two() -> None:
     besides: dict[str, set[str]] = {}
     for one in all_imports():
         package = one.module.split(".")[0]
         of_core = one.imported.startswith("talon_core")
-        if of_core and package in IMPORTED_BY and room(one.imported) not in IMPORTED_BY[package]:
-            besides.setdefault(one.module, set()).add(room(one.imported))
+        if of_core and package in IMPORTED_BY and folder(one.imported) not in IMPORTED_BY[package]:
+            besides.setdefault(one.module, set()).add(folder(one.imported))
     assert besides == IMPORTED_BESIDES
 
 
 def test_our_peers_import_what_a_plugin_may_and_nothing_imports_them() -> None:
-    theirs = {room(one.imported) for one in all_imports() if room(one.module) == "peers"}
+    theirs = {folder(one.imported) for one in all_imports() if folder(one.module) == "peers"}
     assert theirs <= IMPORTED_BY_PEERS
-    assert not [one for one in all_imports() if room(one.imported) == "peers" and room(one.module) != "peers"]
+    assert not [one for one in all_imports() if folder(one.imported) == "peers" and folder(one.module) != "peers"]
 
 
 def transformers_in(source: str) -> tuple[bool, bool]:
@@ -214,9 +217,9 @@ def test_an_import_of_transformers_is_found_wherever_it_stands() -> None:
     assert transformers_in("def load():\n    import transformers") == (True, False)
 
 
-@pytest.mark.parametrize("below", ROOMS[: ROOMS.index("hf")])
+@pytest.mark.parametrize("below", FOLDERS[: FOLDERS.index("hf")])
 def test_no_transformers_below_the_adapter_but_where_a_model_is_loaded(below: str) -> None:
-    own = {name: path for name, path in MODULES.items() if name.startswith("talon_core") and room(name) == below}
+    own = {name: path for name, path in MODULES.items() if name.startswith("talon_core") and folder(name) == below}
     found = {name: transformers_in(path.read_text(encoding="utf-8")) for name, path in own.items()}
     assert {name for name, (somewhere, _) in found.items() if somewhere} == LOADS_TRANSFORMERS & {*own}
     assert not any(at_once for _, at_once in found.values())
