@@ -29,7 +29,7 @@ FEWEST_NODES = 32
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
 
 PATIENCE = 64
-"""Passes over few sequences behind one over many that have room for as many as that one."""
+"""Passes over few sequences, or small trees, behind one over many, or a large one, that have room for as many."""
 
 SPARE_SHARE = 4
 """A cache takes up to one in so many parts of the memory that is free where it need not."""
@@ -40,30 +40,34 @@ SPARE_BYTES = 2**28
 
 def node_room(count: int) -> int:
     """For how many nodes of each tree a pass over trees of up to `count` nodes has room: hardly anything follows it."""
-    return _of_few(count, FEWEST_NODES)
+    return _of_few(count, FEWEST_NODES, 4)
 
 
-def _of_few(count: int, size: int) -> int:
-    """The smallest of some sizes that has room for a count: each is four times the one before."""
+def _of_few(count: int, size: int, times: int) -> int:
+    """The smallest of some sizes that has room for a count: each is so many times the one before."""
     while size < count:
-        size *= 4
+        size *= times
     return size
 
 
-class BatchRoom:
-    """For how many sequences passes have room: as the largest of the latest passes needs.
+class LatestRoom:
+    """For how many of something passes have room: as the largest of the latest passes needs.
 
-    Batches that come and go so need few recordings, and small ones that stay get the tiles of small ones.
+    Batches that come and go so need few recordings, and small ones that stay are not sent as large ones.
+
+    Args:
+        times: each of the sizes, of which the first is 1, is so many times the one before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, times: int) -> None:
+        self._times = times
         self._room = 0
         self._smaller = 0  # passes since one that needed it
         self._next = 0  # what the largest of these needed
 
     def of(self, count: int) -> int:
-        """The room of the next pass, over so many sequences."""
-        needed = _of_few(count, 1)
+        """The room of the next pass, which needs so much."""
+        needed = _of_few(count, 1, self._times)
         self._smaller, self._next = self._smaller + 1, max(self._next, needed)
         if needed >= self._room or self._smaller > PATIENCE:
             self._room, self._smaller, self._next = self._next, 0, 0
@@ -179,7 +183,7 @@ class DeviceExecutor(Executor):
         self._outbox = outbox
         self._recordings = Recordings(recorder)
         self._reallocations = self.cache.reallocations
-        self._batch = BatchRoom()
+        self._batch, self._most = LatestRoom(4), LatestRoom(2)
         self._ends: dict[frozenset[int], Tensor] = {}
         self._walked = torch.empty(0)  # places of accepted nodes among those of all trees, shape `(taking, longest)`
         self._mover: tuple[int, Callable[[Tensor, Tensor, Tensor], None]] | None = None
@@ -330,8 +334,10 @@ class DeviceExecutor(Executor):
             self._reallocations = self.cache.reallocations
         taking = _taking(inputs)
         layout, table = inputs.layout.of_some(taking), self.cache.table(taking)
-        width, nodes = table.shape[1], node_room(int(layout.nodes.max(initial=0)))
-        shape = PackedShape(self._batch.of(len(taking)), nodes, bucket(layout.queries))
+        width, own = table.shape[1], layout.shape
+        queries = bucket(own.queries)
+        most = min(self._most.of(own.most), queries)  # of one sequence alone this follows from its queries
+        shape = PackedShape(self._batch.of(own.batch), node_room(own.nodes), queries, most)
         key = ("pass", kind, shape, width)
         found = self._recordings.find(key)
         if found is None:

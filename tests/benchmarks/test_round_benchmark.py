@@ -100,7 +100,7 @@ class HostCost:
         self._limits, self._choices, self._offers = DraftLimits(100, 20), SeededChoices(0), Offers(SameRow())
         self._policies = [policy.begin(told) for _ in range(batch)]
         self._prefixes = [100] * batch
-        self._shape = PackedShape(batch, 64, 64 * batch)
+        self._shape = PackedShape(batch, 64, 64 * batch, 64)
         self._numbers = np.zeros(self._shape.size, dtype=np.int32)
 
     def draft(self) -> dict[int, TokenTree]:

@@ -72,7 +72,7 @@ triton.knobs.runtime.jit_cache_hook = note
 rng = np.random.default_rng(0)
 for prefix, nodes, capacity, room in ((0, 1, 16, 1), (1, 14, 100, 16), (16, 15, 8192, 15), (5000, 9, 70000, 11)):
     layout = TreeLayout(np.array([prefix, 3]), (np.arange(-1, nodes - 1), np.array([-1])), np.array([0, 0]))
-    shape = PackedShape(2, max(nodes, room), 16)
+    shape = PackedShape(2, max(nodes, room), 16, 16)
     numbers = np.zeros(shape.size, dtype=np.int32)
     shape.write(layout, numbers)
     packed = shape.views(torch.from_numpy(numbers))

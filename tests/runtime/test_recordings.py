@@ -107,18 +107,37 @@ def test_batches_that_come_and_go_are_recorded_about_once_for_each_size() -> Non
 
 
 class NotesBatches(PlainDevice):
-    """Notes for how many sequences each pass has room."""
+    """Notes for how many sequences each pass has room, and for how many queries of each."""
 
     def __init__(self) -> None:
         self.rooms: list[int] = []
+        self.most: list[int] = []
 
     def attend_packed(self, *given: Any, **options: Any) -> Tensor:
         self.rooms.append(len(given[3].sequences))
+        self.most.append(given[3].most)
         return super().attend_packed(*given, **options)
 
 
+def test_kernels_are_told_the_queries_of_the_largest_sequence_whatever_a_batch_is_rounded_up_to() -> None:
+    """By them they cut trees into tiles: of smaller ones a sequence needs several, and its keys are read as often.
+
+    Small trees behind large ones keep the tiles of those for a while, so that what is mixed needs few recordings.
+    """
+    backend = NotesBatches()
+    executor = DeviceExecutor(TapedBackend(backend), CPU, TapeRecorder())
+    for slot in range(5):
+        executor.cache.open(slot, 200)
+    small = [*[([1] * 5, 8)] * PATIENCE, ([1] * 5, 1)]
+    for counts, most in ([5] * 5, 8), ([24, 1, 1], 32), *small, ([24, 1, 1], 32), ([9, 9, 8], 32), ([3], 4):
+        trees = {slot: TokenTree(np.arange(n), np.arange(-1, n - 1), np.zeros(n)) for slot, n in enumerate(counts)}
+        inputs = executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
+        executor.walk(inputs, partial(attended, executor.cache), "attended", [*trees], frozenset())
+        assert backend.most[-1] == most  # also of what is repeated, which was recorded with as many
+
+
 def test_small_batches_that_stay_get_no_room_for_the_large_one_before_them() -> None:
-    """By that room trees are cut into tiles. A single pass over few sequences is no reason to record all anew."""
+    """More is sent for a larger one. A single pass over few sequences is no reason to record all anew."""
     backend = NotesBatches()
     executor = DeviceExecutor(backend, CPU)
     tree = TokenTree([1, 2], [-1, 0], [0.0, 0.0])
