@@ -281,7 +281,7 @@ def test_what_is_launched_depends_on_shapes_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(("group", "count"), [(4, 12), (4, 1), (7, 9), (1, 64)])
-@pytest.mark.parametrize("sequences", [1, 3, 5, 17])
+@pytest.mark.parametrize("sequences", [1, 5])
 def test_keys_are_read_once_whatever_the_batch_has_room_for(monkeypatch, sequences, group, count):
     """Where a tile has room for the rows of a sequence; a batch of 5 has room for 16."""
     found = []
