@@ -55,7 +55,8 @@ class HFTarget(NetworkTarget):
             runs them as they are.
         probe: check on a few tokens that a tree's logits are those of the plain model, before anything is decoded.
         nodes: of the largest tree that will be verified. On a device the probe verifies one of as many, up to
-            `MOST_PROBED`: kernels cut large trees otherwise than small ones.
+            `MOST_PROBED`: kernels cut large trees otherwise than small ones. What a drafter adds to trees is not known
+            yet, and is not probed, nor is a drafter's own attention.
 
     Raises:
         ValueError: if the model cannot verify trees exactly; the sentence says why.
