@@ -17,10 +17,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models demo test test-all lint docs bench speed batch-speed leaderboard gpu gpu-speed build clean
+.PHONY: help setup models oldest-triton demo test test-all lint docs bench speed batch-speed leaderboard gpu gpu-speed build clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with the pinned dependencies and TALON in it
 
@@ -39,6 +39,10 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 
 models: setup ## fetch the embedded models that are missing
 	@for model in $(MODELS); do $(BIN)/talon models fetch $$model || exit 1; done
+
+oldest-triton: setup ## the oldest Triton that is supported, which a test compiles the GPU kernels with
+	rm -rf $(VENV)/oldest-triton
+	$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --target $(VENV)/oldest-triton 'triton==3.4.*'
 
 demo: setup ## set up, and run the main job
 	$(BIN)/talon demo

@@ -94,7 +94,8 @@ class TreeLayout:
     @cached_property
     def shape(self) -> "PackedShape":
         """The smallest shape in which it can be packed."""
-        return PackedShape(len(self.parents), int(self.nodes.max(initial=0)), self.queries)
+        most = int(np.diff(self.starts).max(initial=0))
+        return PackedShape(len(self.parents), int(self.nodes.max(initial=0)), self.queries, most)
 
     def packed(self, device: "device") -> "PackedLayout":
         """It in device memory; one copy to the device, the first time."""
@@ -115,11 +116,13 @@ class PackedShape:
         batch: sequences.
         nodes: nodes of the largest tree.
         queries: queries of all sequences together.
+        most: queries of the sequence that has most, by which kernels cut their work.
     """
 
     batch: int
     nodes: int
     queries: int
+    most: int
 
     @property
     def words(self) -> int:
@@ -138,7 +141,7 @@ class PackedShape:
             ValueError: if the layout does not fit.
         """
         own = layout.shape
-        if own.batch > self.batch or own.nodes > self.nodes or own.queries > self.queries:
+        if any(one > room for one, room in zip(attrs.astuple(own), attrs.astuple(self), strict=True)):
             raise ValueError(f"a layout of {own} does not fit {self}")
         sequences, depths, bits = self._split(numbers)
         sequences[own.batch :] = 0  # sequences without nodes
@@ -154,7 +157,7 @@ class PackedShape:
 
     def views(self, numbers: "Tensor") -> "PackedLayout":
         """The layout that stands in `numbers`, device memory of shape `(size,)`, int32."""
-        return PackedLayout(*self._split(numbers))
+        return PackedLayout(*self._split(numbers), self.most)
 
     def _split(self, numbers: Any) -> tuple[Any, Any, Any]:
         first, second = 4 * self.batch, 4 * self.batch + self.batch * self.nodes
@@ -179,11 +182,13 @@ class PackedLayout:
         depths: depth of each node, shape `(batch, nodes)`, int32; what is behind a tree's nodes means nothing.
         bits: the ancestor bits of each query, shape `(queries, words)`, int32: bit `j % 32` of word `j // 32` is set
             if the query may attend to node `j` of its tree. What is behind the queries means nothing.
+        most: no sequence has more queries, in any pass that is written to this memory.
     """
 
     sequences: "Tensor"
     depths: "Tensor"
     bits: "Tensor"
+    most: int
 
 
 class AttentionBackend(ABC):

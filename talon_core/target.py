@@ -176,6 +176,24 @@ class Target(ABC):
             For each slot the features of these tokens, shape `(tokens, features)`, or None if none are kept.
         """
 
+    def prepare(  # noqa: B027 - most make nothing once
+        self,
+        slots: Collection[int],
+        nodes: int,
+        greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+    ) -> None:
+        """Told before the first round of a text: what `verify` would make once for passes like its own may be made now.
+
+        By default nothing is.
+
+        Args:
+            slots: whose trees will be verified together, all of them open and read.
+            nodes: up to how many nodes each tree will have.
+            greedy: as for `verify`.
+            drawn: likewise, for trees of one node.
+        """
+
     @abstractmethod
     def verify(
         self,

@@ -22,7 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -118,17 +118,21 @@ class Usage:
 FORM = 1
 """Goes up where what a compiler says is read in another way."""
 
+Jobs = Mapping[str, tuple[str, int, Target]]
+"""By key: an operation, the number of its variant, and what that is compiled for."""
+
 Kept = Mapping[str, Mapping[str, Any]]
 """By key, what was found to be needed: a `Usage` without key, `held` and `broken`."""
 
 
-def compile_all(processes: int = 2, between: bool = True, kept: Kept | None = None, anew: int = 0) -> list[Usage]:
-    """What every variant of every operation needs of every target.
+def compile_all(processes: int = 2, take: str = "every", kept: Kept | None = None, anew: int = 0) -> list[Usage]:
+    """What variants of every operation need of every target.
 
     Args:
         processes: how many compile at a time.
-        between: False leaves out the variants that lie between others, and what is alike but for the hardest, where
-            they are not kept.
+        take: which variants, where they are not kept: "every" one; "ends" leaves out those that lie between others, and
+            what is alike but for the hardest; "few" takes the hardest of each kernel, for one of NVIDIA's GPUs of each
+            kind.
         kept: what needs not be compiled.
         anew: so many of these are compiled all the same; one that needs something else than what is kept is broken.
 
@@ -148,7 +152,8 @@ def compile_all(processes: int = 2, between: bool = True, kept: Kept | None = No
     jobs = {key_of(*job): job for job in every}
     there = sorted(jobs.keys() & kept.keys())[anew:]  # by hashes: the first are of all kinds, and the same every time
     found = {key: Usage(**kept[key], key=key) for key in there}
-    left = [key for key, job in jobs.items() if key not in found and (between or key in kept or _is_end(*job))]
+    taken = {"every": _every, "ends": _ends, "few": _few}[take](jobs)
+    left = [key for key in jobs if key not in found and (key in kept or key in taken)]
     if left:
         with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
             compiled = pool.map(_compiled, left, *zip(*(jobs[key] for key in left), strict=True))
@@ -162,9 +167,25 @@ def _compared(usage: Usage, kept: Kept) -> Usage:
     return usage if usage.broken or before == usage else attrs.evolve(usage, broken=f"is kept as {before}")
 
 
-def _is_end(operation: str, number: int, target: Target) -> bool:
-    marks = _variants(operation)[number][4]
-    return marks.get("hardest", False) or not (target.alike or marks.get("between", False))
+def _every(jobs: Jobs) -> Collection[str]:
+    return jobs
+
+
+def _ends(jobs: Jobs) -> Collection[str]:
+    def is_end(operation: str, number: int, target: Target) -> bool:
+        marks = _variants(operation)[number][4]
+        return marks.get("hardest", False) or not (target.alike or marks.get("between", False))
+
+    return {key for key, job in jobs.items() if is_end(*job)}
+
+
+def _few(jobs: Jobs) -> Collection[str]:
+    found: dict[tuple[str, str], str] = {}
+    for key, (operation, number, target) in jobs.items():
+        _, function, _, _, marks = _variants(operation)[number]
+        if target.backend == "cuda" and not target.alike and marks.get("hardest", True):
+            found.setdefault((function.__name__, target.kind), key)
+    return found.values()
 
 
 @cache
@@ -277,11 +298,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m talon_kernels.compiling", description=main.__doc__)
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of tables")
     parser.add_argument("--processes", type=int, default=2, help="how many compile at a time (default: 2)")
-    parser.add_argument(
-        "--ends",
-        action="store_true",
-        help="of what is not kept only the ends of each kind, and the hardest where GPUs are alike",
-    )
+    which = parser.add_mutually_exclusive_group()
+    for name, what in (
+        ("ends", "of what is not kept only the ends of each kind, and the hardest where GPUs are alike"),
+        ("few", "of what is not kept only the hardest of each kernel, for one of NVIDIA's GPUs of each kind"),
+    ):
+        which.add_argument(f"--{name}", dest="take", action="store_const", const=name, default="every", help=what)
     parser.add_argument("--kept", type=Path, metavar="FILE", help="what was found before, and needs not be compiled")
     parser.add_argument("--keep", action="store_true", help="write what was found into the file of --kept")
     parser.add_argument("--anew", type=int, default=0, metavar="N", help="compile so many of these all the same")
@@ -295,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = read_kept(file) if file is not None and file.exists() else {}
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"'{file}' has nothing that was kept: {error}; delete it, and write it anew with --keep")
-    usages = compile_all(options.processes, not options.ends, kept, options.anew)
+    usages = compile_all(options.processes, options.take, kept, options.anew)
     if options.keep and file is not None:
         write_kept(file, usages)
     occupied = uneven(usages)

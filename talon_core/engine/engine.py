@@ -308,7 +308,10 @@ class Engine:
         rounds: dict[int, Round] = {}
         if ready:
             told = self._measured, self.costs, self._sharing, self.now
-            rounds = Stages(self.parts, ready, faults, *told).run()
+            stages = Stages(self.parts, ready, faults, *told)
+            if any(not one.rounds for one in ready.values()):
+                stages.prepare(self._nodes)
+            rounds = stages.run()
         for slot, round_ in rounds.items():
             if round_.sequences == 1:
                 self._measured.went(round_.spans)

@@ -98,6 +98,16 @@ class Stages:
         self._now = now
         self._spans = SlotSpans(sequences, now)
 
+    def prepare(self, nodes: int) -> None:
+        """Before somebody's first round: let the target make what rounds like those to come need once.
+
+        Args:
+            nodes: up to how many a tree will have.
+        """
+        offered = self._offered({slot: TokenTree.root(one.root) for slot, one in self._sequences.items()})
+        with self._faults.of(self._sequences):
+            self._parts.target.prepare(self._left(self._sequences), nodes, offered.greedy, offered.drawn)
+
     def run(self) -> dict[int, Round]:
         """The round of each slot for which nothing has failed."""
         context = {slot: one.length for slot, one in self._sequences.items()}
@@ -167,10 +177,7 @@ class Stages:
         accepted: dict[int, Accepted] = {}
         answers: dict[int, IntArray] = {}
         trees = {slot: asked[slot].tree if slot in asked else drafted[slot].tree for slot in self._left(drafted)}
-        offered = Offered()
-        for slot, tree in trees.items():
-            with self._faults.of([slot]):
-                self._sequences[slot].acceptor.offer(slot, tree, offered)
+        offered = self._offered(trees)
         left = {slot: drafted[slot] for slot in self._left(trees)}
         if not left:
             return accepted, set(), answers
@@ -200,6 +207,14 @@ class Stages:
                         accepted[slot] = self._sequences[slot].accept(parts.rule, tree, outputs)
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
+
+    def _offered(self, trees: Mapping[int, TokenTree]) -> Offered:
+        """Of which of these trees the target may choose the path by itself."""
+        offered = Offered()
+        for slot, tree in trees.items():
+            with self._faults.of([slot]):
+                self._sequences[slot].acceptor.offer(slot, tree, offered)
+        return offered
 
     def _emit(self, drafted: Mapping[int, Drafted], accepted: Mapping[int, Accepted]) -> dict[int, IntArray]:
         emitted = {}

@@ -55,7 +55,8 @@ class HFTarget(NetworkTarget):
             runs them as they are.
         probe: check on a few tokens that a tree's logits are those of the plain model, before anything is decoded.
         nodes: of the largest tree that will be verified. On a device the probe verifies one of as many, up to
-            `MOST_PROBED`: kernels cut large trees otherwise than small ones.
+            `MOST_PROBED`: kernels cut large trees otherwise than small ones. What a drafter adds to trees is not known
+            yet, and is not probed, nor is a drafter's own attention.
 
     Raises:
         ValueError: if the model cannot verify trees exactly; the sentence says why.
@@ -138,6 +139,16 @@ class HFTarget(NetworkTarget):
     def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, Tensor | None]:
         return self.runner.read(parts)
 
+    def prepare(
+        self,
+        slots: Collection[int],
+        nodes: int,
+        greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+    ) -> None:
+        _, ends, taken = _walked(greedy, drawn)
+        self.runner.prepare(slots, nodes, ends, bool(taken))
+
     def verify(
         self,
         trees: Mapping[int, TokenTree],
@@ -145,14 +156,11 @@ class HFTarget(NetworkTarget):
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> Verified:
-        wanted = {**greedy, **{slot: one.ends for slot, one in drawn.items()}} if drawn else greedy
+        slots, ends, taken = _walked(greedy, drawn)
         before = self.runner.executor.preparations
-        if not wanted:
+        if ends is None:
             ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
             return Verified(_split(ran, trees), prepared=self.runner.executor.preparations > before)
-        ends = _commonest(wanted.values())
-        slots = [slot for slot, own in wanted.items() if own == ends]
-        taken = {slot: drawn[slot] for slot in slots if slot in drawn} if drawn else drawn
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken)
         prepared = self.runner.executor.preparations > before
         return Verified(_split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)
@@ -213,9 +221,20 @@ def _grown(tree: TokenTree, nodes: int) -> TokenTree:
     )
 
 
-def _commonest(ends: Collection[frozenset[int]]) -> frozenset[int]:
-    """The ends that most of some slots, at least one, have in common: one walk on the device knows one set of ends."""
-    return next(iter(ends)) if len(ends) == 1 else Counter(ends).most_common(1)[0][0]
+def _walked(
+    greedy: Mapping[int, frozenset[int]], drawn: Mapping[int, NodeDraws]
+) -> tuple[list[int], frozenset[int] | None, Mapping[int, NodeDraws]]:
+    """Which slots are walked on the device, the ends of their texts, and how those are drawn that are drawn.
+
+    One walk knows one set of ends: those that most slots have. None if nothing is walked.
+    """
+    wanted = {**greedy, **{slot: one.ends for slot, one in drawn.items()}} if drawn else greedy
+    if not wanted:
+        return [], None, drawn
+    every = wanted.values()
+    ends = next(iter(every)) if len(every) == 1 else Counter(every).most_common(1)[0][0]
+    slots = [slot for slot, own in wanted.items() if own == ends]
+    return slots, ends, {slot: drawn[slot] for slot in slots if slot in drawn} if drawn else drawn
 
 
 def _split(ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:

@@ -1,8 +1,9 @@
 """Passes whose every input is in device memory: sent in one copy, recorded once a shape, repeated without Python."""
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 import numpy as np
@@ -18,18 +19,22 @@ from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.pages import PADDING, PAGE_ROWS, PagedCache
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Walks
-from talon_core.runtime.recordings import Recordings
+from talon_core.runtime.recordings import Recorded, Recordings
 from talon_core.runtime.transfers import Outbox, fetched, sent
 from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray
 
 T = TypeVar("T")
 
-FEWEST_NODES = 32
+FEWEST_NODES = 64
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
 
 PATIENCE = 64
-"""Passes over few sequences behind one over many that have room for as many as that one."""
+"""Passes over few sequences, or small trees, behind one over many, or a large one, that have room for as many."""
+
+MOST_PREPARED = 512
+"""Nodes of all trees together in the largest pass that is recorded before it is wanted. So there are 14 sizes at most,
+and what they return takes no more memory than so many rows of logits."""
 
 SPARE_SHARE = 4
 """A cache takes up to one in so many parts of the memory that is free where it need not."""
@@ -40,30 +45,42 @@ SPARE_BYTES = 2**28
 
 def node_room(count: int) -> int:
     """For how many nodes of each tree a pass over trees of up to `count` nodes has room: hardly anything follows it."""
-    return _of_few(count, FEWEST_NODES)
+    return _of_few(count, FEWEST_NODES, 4)
 
 
-def _of_few(count: int, size: int) -> int:
-    """The smallest of some sizes that has room for a count: each is four times the one before."""
+def _buckets(most: int) -> list[int]:
+    """All sizes up to the one that has room for `most`, ascending; where texts end, small ones come in any batch."""
+    sizes = [bucket(1)]
+    while sizes[-1] < most:
+        sizes.append(bucket(sizes[-1] + 1))
+    return sizes
+
+
+def _of_few(count: int, size: int, times: int) -> int:
+    """The smallest of some sizes that has room for a count: each is so many times the one before."""
     while size < count:
-        size *= 4
+        size *= times
     return size
 
 
-class BatchRoom:
-    """For how many sequences passes have room: as the largest of the latest passes needs.
+class LatestRoom:
+    """For how many of something passes have room: as the largest of the latest passes needs.
 
-    Batches that come and go so need few recordings, and small ones that stay get the tiles of small ones.
+    Batches that come and go so need few recordings, and small ones that stay are not sent as large ones.
+
+    Args:
+        times: each of the sizes, of which the first is 1, is so many times the one before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, times: int) -> None:
+        self._times = times
         self._room = 0
         self._smaller = 0  # passes since one that needed it
         self._next = 0  # what the largest of these needed
 
     def of(self, count: int) -> int:
-        """The room of the next pass, over so many sequences."""
-        needed = _of_few(count, 1)
+        """The room of the next pass, which needs so much."""
+        needed = _of_few(count, 1, self._times)
         self._smaller, self._next = self._smaller + 1, max(self._next, needed)
         if needed >= self._room or self._smaller > PATIENCE:
             self._room, self._smaller, self._next = self._next, 0, 0
@@ -91,6 +108,21 @@ class _DevicePass:
     layout: PackedLayout
     table: Tensor
     more: Mapping[str, Tensor]
+
+
+@attrs.frozen(eq=False)
+class _Kind(Generic[T]):
+    """A kind of pass, of any size.
+
+    Attributes:
+        key: tells it apart from others.
+        work: does it.
+        fill: by the name of further numbers what is padding.
+    """
+
+    key: Hashable
+    work: Callable[[_DevicePass], T]
+    fill: Mapping[str, int]
 
 
 class _Memory:
@@ -179,7 +211,7 @@ class DeviceExecutor(Executor):
         self._outbox = outbox
         self._recordings = Recordings(recorder)
         self._reallocations = self.cache.reallocations
-        self._batch = BatchRoom()
+        self._batch, self._most = LatestRoom(4), LatestRoom(2)
         self._ends: dict[frozenset[int], Tensor] = {}
         self._walked = torch.empty(0)  # places of accepted nodes among those of all trees, shape `(taking, longest)`
         self._mover: tuple[int, Callable[[Tensor, Tensor, Tensor], None]] | None = None
@@ -204,7 +236,10 @@ class DeviceExecutor(Executor):
         kind: Hashable,
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
-        return self._run(inputs, lambda given: work(self._view(given)), kind, more)
+        check_numbers(inputs, more)
+        fill = {name: numbers.padding for name, numbers in more.items()}
+        plain = self._plain(work, kind, fill)
+        return self._run(inputs, plain, {name: numbers.values for name, numbers in more.items()})
 
     @torch.inference_mode()
     def walk(
@@ -217,32 +252,25 @@ class DeviceExecutor(Executor):
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[Made, Walks]:
-        if ends not in self._ends:
-            self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
+        self._keep(ends)
         # where nobody walks, no node has a parent: the path is the root alone, which moves nothing
         parents = [np.full(len(own), -1) for own in inputs.layout.parents]
         for slot in slots:
             own = inputs.layout.parents[slot]
             walked = len(own) - unwalked.get(slot, 0)
             parents[slot][:walked] = own[:walked]
-        more = {"parents": Numbers(np.concatenate(parents), -1)}
+        more = {"parents": np.concatenate(parents)}
         failed: set[int] = set()
         if drawn:
             # what is done with scores differs from request to request, so it is launched behind the recorded pass
             starts = inputs.layout.starts
-            high, low = as_words(starts, drawn)
-            more |= {"high": Numbers(high), "low": Numbers(low)}
-            made, given = self._run(inputs, lambda given: (work(self._view(given)), given), ("draw", kind), more)
+            more["high"], more["low"] = as_words(starts, drawn)
+            made, given = self._run(inputs, self._drawing(work, kind), more)
             numbers = of_words(given.more["high"], given.more["low"])
             tokens, failed = next_tokens(made[0], numbers, starts, slots, drawn)
             walks, self._walked = self._follow(tokens, given, ends)
         else:
-
-            def walk(given: _DevicePass) -> tuple[Tensor, Tensor, Made]:
-                made = work(self._view(given))
-                return *self._follow(made[0].argmax(-1), given, ends), made
-
-            walks, self._walked, made = self._run(inputs, walk, ("walk", kind, ends), more)
+            walks, self._walked, made = self._run(inputs, self._walking(work, kind, ends), more)
         found = fetched(walks).numpy().astype(np.int64)  # the round's only copy to the host
         paths = {
             slot: (found[row, 2 : 2 + found[row, 0]], int(found[row, 1]))
@@ -251,6 +279,31 @@ class DeviceExecutor(Executor):
         }
         self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
         return made, paths
+
+    @torch.inference_mode()
+    def prepare(
+        self,
+        slots: Collection[int],
+        nodes: int,
+        work: Callable[[TreeView], Made],
+        kind: Hashable,
+        ends: frozenset[int] | None = None,
+        drawn: bool = False,
+    ) -> None:
+        if not self._recordings.active:
+            return
+        if ends is None:
+            wanted: _Kind[Any] = self._plain(work, kind, {})
+        else:
+            self._keep(ends)
+            wanted = self._drawing(work, kind) if drawn else self._walking(work, kind, ends)
+        self._make_room([nodes if slot in slots else 0 for slot in range(len(self.cache.lengths))])
+        width, batch, most = self.cache.width, self._batch.of(len(slots)), self._most.of(nodes)
+        for queries in reversed(_buckets(min(len(slots) * nodes, MOST_PREPARED))):
+            largest = min(nodes, max(1, queries - len(slots) + 1))  # where each of the others has one
+            shape = PackedShape(batch, node_room(largest), queries, min(most, queries))
+            with suppress(torch.OutOfMemoryError):  # perhaps no pass as large will come
+                self._recorded(shape, width, wanted)
 
     def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
         if not walks:
@@ -261,6 +314,27 @@ class DeviceExecutor(Executor):
         found = rows.index_select(0, places)
         row_of = {slot: row for row, slot in enumerate(_taking(inputs))}
         return {slot: found[row_of[slot] * longest :][: len(path)] for slot, (path, _) in walks.items()}
+
+    def _plain(self, work: Callable[[TreeView], T], kind: Hashable, fill: Mapping[str, int]) -> _Kind[T]:
+        return _Kind(kind, lambda given: work(self._view(given)), fill)
+
+    def _walking(
+        self, work: Callable[[TreeView], Made], kind: Hashable, ends: frozenset[int]
+    ) -> _Kind[tuple[Tensor, Tensor, Made]]:
+        def walk(given: _DevicePass) -> tuple[Tensor, Tensor, Made]:
+            made = work(self._view(given))
+            return *self._follow(made[0].argmax(-1), given, ends), made
+
+        return _Kind(("walk", kind, ends), walk, {"parents": -1})
+
+    def _drawing(self, work: Callable[[TreeView], Made], kind: Hashable) -> _Kind[tuple[Made, _DevicePass]]:
+        fill = {"parents": -1, "high": 0, "low": 0}
+        return _Kind(("draw", kind), lambda given: (work(self._view(given)), given), fill)
+
+    def _keep(self, ends: frozenset[int]) -> None:
+        """Have these tokens on the device; a recorded pass cannot send them."""
+        if ends not in self._ends:
+            self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
 
     def _follow(self, tokens: Tensor, given: _DevicePass, ends: frozenset[int]) -> tuple[Tensor, Tensor]:
         """Walk along the tokens after the nodes, shape `(queries,)`, and commit.
@@ -320,41 +394,54 @@ class DeviceExecutor(Executor):
         more = {name: numbers.long() for name, numbers in given.more.items()}
         return TreeView(given.ids.long(), given.positions.long(), this_pass, more)
 
-    def _run(
-        self, inputs: PassInputs, work: Callable[[_DevicePass], T], kind: Hashable, more: Mapping[str, Numbers]
-    ) -> T:
-        check_numbers(inputs, more)
-        self.cache.make_room_for(inputs.counts)
-        if self._reallocations != self.cache.reallocations:
-            self._recordings.forget_passes()
-            self._reallocations = self.cache.reallocations
+    def _run(self, inputs: PassInputs, kind: _Kind[T], more: Mapping[str, IntArray]) -> T:
+        self._make_room(inputs.counts)
         taking = _taking(inputs)
         layout, table = inputs.layout.of_some(taking), self.cache.table(taking)
-        width, nodes = table.shape[1], node_room(int(layout.nodes.max(initial=0)))
-        shape = PackedShape(self._batch.of(len(taking)), nodes, bucket(layout.queries))
-        key = ("pass", kind, shape, width)
-        found = self._recordings.find(key)
-        if found is None:
-            fill = {name: numbers.padding for name, numbers in more.items()}
-            memory = _Memory(shape, width, fill, lambda size: self._outbox(size, self.device))
-            memory.send_nothing()
-            found = self._recordings.record(key, memory, lambda: self._work(memory, work), on_cache=True)
+        own = layout.shape
+        queries = bucket(own.queries)
+        most = min(self._most.of(own.most), queries)  # of one sequence alone this follows from its queries
+        shape = PackedShape(self._batch.of(own.batch), node_room(own.nodes), queries, most)
+        found = self._recorded(shape, table.shape[1], kind)
         _, rows = self.cache.next_rows(inputs.counts)
         which = np.repeat(np.arange(len(taking)), [inputs.counts[slot] for slot in taking])
         places = {"pages": table[which, rows // PAGE_ROWS], "rows": rows % PAGE_ROWS}
         memory = found.inputs
-        memory.send(inputs, layout, table, {**places, **{name: one.values for name, one in more.items()}})
+        memory.send(inputs, layout, table, {**places, **more})
         if found.repeat is None:
-            out: T = self._work(memory, work)
+            out: T = self._work(memory, kind)
         else:
             found.repeat()
             out = found.out
         self.cache.staged_now(inputs.counts)
         return out
 
-    def _work(self, memory: _Memory, work: Callable[[_DevicePass], T]) -> T:
+    def _make_room(self, counts: Sequence[int]) -> None:
+        """As `PagedCache.make_room_for`; what is recorded on buffers that are given up is given up as well."""
+        self.cache.make_room_for(counts)
+        if self._reallocations != self.cache.reallocations:
+            self._recordings.forget_passes()
+            self._reallocations = self.cache.reallocations
+
+    def _recorded(self, shape: PackedShape, width: int, kind: _Kind[Any]) -> Recorded:
+        """What is kept of passes of a kind and a size; recorded the first time.
+
+        Args:
+            shape: of the layout.
+            width: pages of each sequence.
+            kind: of the pass.
+        """
+        key = ("pass", kind.key, shape, width)
+        found = self._recordings.find(key)
+        if found is None:
+            memory = _Memory(shape, width, kind.fill, lambda size: self._outbox(size, self.device))
+            memory.send_nothing()
+            found = self._recordings.record(key, memory, lambda: self._work(memory, kind), on_cache=True)
+        return found
+
+    def _work(self, memory: _Memory, kind: _Kind[T]) -> T:
         self.cache.stage_at(memory.pages.long(), memory.rows.long())
-        return work(memory.on_device)
+        return kind.work(memory.on_device)
 
     def _move(self, sequences: Tensor, walks: Tensor, table: Tensor) -> None:
         """Commit to the cache, with a mover that is made once for its buffers."""

@@ -214,6 +214,26 @@ class Executor(ABC):
             ValueError: if there are more further numbers than queries, or they are no whole numbers in a row.
         """
 
+    def prepare(  # noqa: B027 - most record nothing by its size
+        self,
+        slots: Collection[int],
+        nodes: int,
+        work: Callable[[TreeView], Made],
+        kind: Hashable,
+        ends: frozenset[int] | None = None,
+        drawn: bool = False,
+    ) -> None:
+        """Record passes over trees of some sequences before they are wanted, where passes are recorded by their size.
+
+        Args:
+            slots: whose, all of them open.
+            nodes: of the largest tree.
+            work: as for `run`.
+            kind: likewise.
+            ends: as for `walk`; None records passes of `run` without further numbers.
+            drawn: whether `walk` will be called with `drawn`.
+        """
+
     @abstractmethod
     def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
         """Call a function of tensors that works row by row and needs no cache.

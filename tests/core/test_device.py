@@ -68,12 +68,14 @@ def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, rec
     probe = what == "none"  # which takes its time: once for each architecture
     decoder, recorders = decoder_of(model, *DRAFTERS[what], recorded=recorded, probe=probe)
     together = decoder.generate(PROMPTS, max_new_tokens=16)
-    for prompt, result, plain in zip(PROMPTS, together, expected, strict=True):
-        alone = decoder.generate(prompt, max_new_tokens=16)
-        assert result.token_ids == alone.token_ids == plain
+    alone = [decoder.generate(prompt, max_new_tokens=16) for prompt in PROMPTS]
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone] == expected
     if recorded:
-        assert len(recorders) == (2 if what == "draft model" else 1)
-        assert all(one.repeated > 2 * one.recorded > 0 for one in recorders)
+        every = [together, *([one] for one in alone)]
+        verified = sum(max(len(one.rounds) for one in batch) for batch in every)
+        drafted = sum(max(one.stats.draft_passes for one in batch) for batch in every)
+        assert recorders[0].repeated >= verified > 0  # none is run as it is
+        assert [one.repeated >= drafted > 0 for one in recorders[1:]] == [True] * (what == "draft model")
 
 
 @pytest.mark.slow
@@ -200,3 +202,32 @@ def test_sampling_goes_through_recorded_passes(what):
     for prompt in PROMPTS:
         assert decoder.generate(prompt, **options).token_ids == plain.generate(prompt, **options).token_ids
     assert recorder.repeated > recorder.recorded > 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "prompts", "options"),
+    [
+        ("talon-cost", PROMPTS[:1], {}),
+        ("talon-cost", PROMPTS, {}),
+        (None, PROMPTS, {}),
+        ("talon-cost", PROMPTS[:2], {"do_sample": True, "temperature": 0.7, "seed": 3}),
+        ("talon-cost", PROMPTS[1:2], {"repetition_penalty": 1.2}),
+    ],
+    ids=["alone", "batch", "plain", "drawn", "on the host"],
+)
+def test_no_round_of_the_first_texts_records_a_pass(policy, prompts, options, monkeypatch):
+    """With the policy that is the default on a device: passes of each size are recorded before the first round."""
+    model = tiny_model("llama", num_hidden_layers=2)
+    decoder, (recorder,) = decoder_of(model, "ngram", policy, probe=False)
+    said = []
+
+    def verify(*given, **more):
+        found = HFTarget.verify(decoder.target, *given, **more)
+        said.append((found.prepared, recorder.recorded))
+        return found
+
+    monkeypatch.setattr(decoder.target, "verify", verify, raising=False)
+    decoder.generate(prompts, max_new_tokens=12, **options)
+    assert {prepared for prepared, _ in said} == {False}
+    assert {recorded for _, recorded in said} == {recorder.recorded}
+    assert 0 < recorder.recorded <= 14  # few, each once

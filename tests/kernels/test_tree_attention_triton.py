@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -212,7 +213,7 @@ LAYOUTS = [
 
 def test_memory_written_anew_gives_the_answer_of_the_new_layout(device):
     """What replaying a CUDA graph relies on: all arguments are as before, the numbers in device memory are others."""
-    shape = PackedShape(2, 12, 16)
+    shape = PackedShape(2, 12, 16, 12)
     numbers, there = np.zeros(shape.size, dtype=np.int32), torch.zeros(shape.size, dtype=torch.int32, device=device)
     layout = shape.views(there)
     query = torch.empty(4, 16, 16, device=device)
@@ -232,7 +233,7 @@ def test_memory_written_anew_gives_the_answer_of_the_new_layout(device):
 def test_on_a_gpu_a_captured_graph_follows_the_layout(device):
     if device.type != "cuda":
         pytest.skip("no GPU here")
-    shape = PackedShape(2, 12, 16)
+    shape = PackedShape(2, 12, 16, 12)
     numbers, there = np.zeros(shape.size, dtype=np.int32), torch.zeros(shape.size, dtype=torch.int32, device=device)
     query = torch.randn(4, 16, 16, device=device)
     key, value = torch.randn(2, 2, 210, 16, device=device), torch.randn(2, 2, 210, 16, device=device)
@@ -271,13 +272,33 @@ def test_what_is_launched_depends_on_shapes_alone(monkeypatch):
     query, key = torch.zeros(4, 16, 16), torch.zeros(2, 2, 210, 16)
     for layout in LAYOUTS:
         launched.append([])
-        shape = PackedShape(2, 12, 16)
-        here = packed(
-            layout, "cpu", *(getattr(shape, n) - getattr(layout.shape, n) for n in ("batch", "nodes", "queries"))
-        )
+        shape = PackedShape(2, 12, 16, 12)
+        more = [one - own for one, own in zip(attrs.astuple(shape), attrs.astuple(layout.shape), strict=True)]
+        here = packed(layout, "cpu", *more)
         tree_attention_triton(query, key, key, here, scale=0.3, programs=30)
     assert len(launched[0]) == 8
     assert all(launch == launched[0] for launch in launched)
+
+
+@pytest.mark.parametrize(("group", "count"), [(4, 12), (4, 1), (7, 9), (1, 64)])
+@pytest.mark.parametrize("sequences", [1, 5])
+def test_keys_are_read_once_whatever_the_batch_has_room_for(monkeypatch, sequences, group, count):
+    """Where a tile has room for the rows of a sequence; a batch of 5 has room for 16."""
+    found = []
+
+    class Noted:
+        def __getitem__(self, grid):
+            return lambda *_, ROWS, **__: found.append(ROWS)
+
+    for name in ("attend", "merge"):
+        monkeypatch.setattr(kernels, name, Noted())
+    counts = [count, *[1] * (sequences - 1)]
+    layout = layout_of([9] * sequences, [range(-1, own - 1) for own in counts])
+    for room in (0, 3 * sequences):
+        query, key = torch.zeros(group, sum(counts) + room, 64), torch.zeros(sequences + room, 1, 64, 64)
+        here = packed(layout, "cpu", room, queries=room)
+        tree_attention_triton(query.bfloat16(), key.bfloat16(), key.bfloat16(), here, scale=0.3, programs=30)
+    assert {*found} == {max(16, 1 << (count * group - 1).bit_length())}
 
 
 @triton.jit

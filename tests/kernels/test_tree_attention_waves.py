@@ -67,7 +67,7 @@ def test_the_device_divides_the_work_as_the_host_says(device, sequences, kv_head
         kernels.tree_attention_triton(query, key, key, layout.packed(device), scale=1.0, programs=programs)
     if not layout.queries:
         return
-    cut = blocks(16, 16, -(-layout.queries // len(trees)) * group, torch.float32, "other")
+    cut = blocks(16, 16, max(counts) * group, torch.float32, "other")
     tiles = [
         (-(-count * group // cut.rows), -(-prefix // cut.keys) + -(-count // cut.keys)) for prefix, count in sequences
     ]

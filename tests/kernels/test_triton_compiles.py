@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ MOST_SHARED = {
     "cuda:120": 99,
     "hip:gfx942": 64,
 }
+
+OPERATIONS = {"commit_path", "gated_unit", "greedy_walk", "rms_norm", "tree_attention"}
 
 COMPILING = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 """The environment of a process in which Triton compiles."""
@@ -72,7 +75,7 @@ triton.knobs.runtime.jit_cache_hook = note
 rng = np.random.default_rng(0)
 for prefix, nodes, capacity, room in ((0, 1, 16, 1), (1, 14, 100, 16), (16, 15, 8192, 15), (5000, 9, 70000, 11)):
     layout = TreeLayout(np.array([prefix, 3]), (np.arange(-1, nodes - 1), np.array([-1])), np.array([0, 0]))
-    shape = PackedShape(2, max(nodes, room), 16)
+    shape = PackedShape(2, max(nodes, room), 16, 16)
     numbers = np.zeros(shape.size, dtype=np.int32)
     shape.write(layout, numbers)
     packed = shape.views(torch.from_numpy(numbers))
@@ -114,8 +117,7 @@ def test_every_kernel_compiles_for_every_target_without_spilling(how):
     assert {usage["target"] for usage in usages} == {target.name for target in TARGETS}
     large = {usage["target"] for usage in usages if usage["variant"].endswith("batch=256")}
     assert large >= {target.name for target in TARGETS if not target.alike}  # rooms of more than 64 sequences
-    operations = {"commit_path", "gated_unit", "greedy_walk", "rms_norm", "tree_attention"}
-    assert {usage["operation"] for usage in usages} == operations
+    assert {usage["operation"] for usage in usages} == OPERATIONS
     for usage in usages:
         assert usage["spilled"] == 0
         assert 0 < usage["registers"] <= 512
@@ -126,6 +128,36 @@ def test_every_kernel_compiles_for_every_target_without_spilling(how):
     sizes = {(target.name, size) for target in TARGETS for size in target.sizes}
     assert {(one["target"], one["multiprocessors"]) for one in found["occupied"]} == sizes
     assert all(1 <= one["of_ideal"] <= 1.15 for one in found["occupied"])
+
+
+OLDEST = re.search(r'"triton>=([\d.]+)', (CONSTRAINTS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+NEEDED = "TALON_NEEDS_OLDEST_TRITON"
+"""The environment variable that says that it must be there."""
+MOST_SPILLED = 128
+"""Bytes of a thread that Triton 3.4 may spill: it needs more registers for tree attention's largest tiles than 3.7."""
+
+
+@pytest.mark.slow
+def test_the_oldest_triton_that_is_supported_compiles_every_kernel():
+    """It is in a folder of its own, `oldest-triton` of the environment, or the one that is named."""
+    assert OLDEST is not None
+    folder = Path(os.environ.get("TALON_OLDEST_TRITON", Path(sys.prefix) / "oldest-triton"))
+    there = [one.version for one in distributions(name="triton", path=[str(folder)])]
+    if not there and not os.environ.get(NEEDED):
+        pytest.skip(f"no triton {OLDEST[1]} in {folder}; `make oldest-triton` installs it")
+    assert [version.split(".")[:2] for version in there] == [OLDEST[1].split(".")]
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "talon_kernels.compiling", "--few", "--json"]
+    done = subprocess.run(command, capture_output=True, env={**COMPILING, "PYTHONPATH": path}, timeout=600)
+    usages = json.loads(done.stdout)["usages"]
+    assert {usage["operation"] for usage in usages} == OPERATIONS
+    assert {usage["target"] for usage in usages} == {"cuda:75", "cuda:80", "cuda:90"}
+    newest = json.loads(KEPT.read_text(encoding="utf-8"))
+    assert {usage["key"] for usage in usages}.isdisjoint(newest)  # another Triton has compiled these
+    for usage in usages:
+        assert usage["broken"] is None or usage["broken"] == f"spills {usage['spilled']} bytes"
+        assert usage["spilled"] <= MOST_SPILLED
+        assert usage["shared"] <= MOST_SHARED[usage["target"]] * 1024
 
 
 WRONG = """

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,9 +20,12 @@ def layout_of(
     return TreeLayout(np.array(prefixes), parents, np.array(firsts or [0] * len(trees)))
 
 
-def packed(layout: TreeLayout, device: Any, batch: int = 0, nodes: int = 0, queries: int = 0) -> PackedLayout:
+def packed(
+    layout: TreeLayout, device: Any, batch: int = 0, nodes: int = 0, queries: int = 0, most: int = 0
+) -> PackedLayout:
     """The layout in a shape that is larger by so many."""
-    shape = PackedShape(layout.shape.batch + batch, layout.shape.nodes + nodes, layout.shape.queries + queries)
+    more = batch, nodes, queries, most
+    shape = PackedShape(*(own + one for own, one in zip(attrs.astuple(layout.shape), more, strict=True)))
     numbers = np.zeros(shape.size, dtype=np.int32)
     shape.write(layout, numbers)
     return shape.views(torch.from_numpy(numbers).to(device))

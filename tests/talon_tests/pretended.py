@@ -168,7 +168,7 @@ class PretendedBackend(DeviceBackend):
         arrays = layout.sequences, layout.depths, layout.bits
 
         def attend(query: Tensor, key: Tensor, value: Tensor, arrays: Any, options: Any) -> Tensor:
-            return self._backend.attend_packed(query, key, value, PackedLayout(*arrays), **options)
+            return self._backend.attend_packed(query, key, value, PackedLayout(*arrays, layout.most), **options)
 
         return launched(attend, query, key, value, arrays, options)
 

@@ -26,7 +26,9 @@ class Blocks:
 
 
 def blocks(head_dim: int, value_dim: int, rows: int, dtype: torch.dtype, kind: str) -> Blocks:
-    """How to cut the work if a sequence has about `rows` rows: no register spills, and shared memory suffices.
+    """How to cut the work if the largest sequence has `rows` rows: no register spills, and shared memory suffices.
+
+    A sequence whose rows are in one tile has its keys read once.
 
     Kinds of GPUs are "hopper", whose tensor cores read queries from shared memory; "amd", which has little of it, and
     most registers in programs of four warps; "turing", whose tensor cores need most registers; and "other".

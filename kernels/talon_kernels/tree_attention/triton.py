@@ -385,7 +385,7 @@ def tree_attention_triton(
         return result.transpose(0, 1)
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     group, gpu = heads // kv_heads, _gpu(query.device)
-    cut = blocks(head_dim, value_dim, triton.cdiv(queries, batch) * group, query.dtype, gpu.kind)
+    cut = blocks(head_dim, value_dim, layout.most * group, query.dtype, gpu.kind)
     if table is None:
         table, in_bits = one_page_each(batch, query.device)
     else:
