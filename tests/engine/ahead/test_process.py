@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import talon_core
-from talon_core import Engine, Frontier, Request, TableTarget, TokenTree
+from talon_core import Engine, Frontier, Proposed, Request, TableTarget, TokenTree
 from talon_core.candidates import Candidates
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.decoding.decoder import Decoder
