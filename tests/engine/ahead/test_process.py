@@ -773,6 +773,7 @@ def test_ctrl_c_two_hundred_times_while_a_process_is_started_leaves_nothing_behi
     made_at_random(forks, 200, 1)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_between_the_start_of_a_process_and_the_knowledge_of_it_leaves_nothing(monkeypatch):
     """The moment in which nobody but the one who has started it could end it."""
     begun = []

@@ -285,6 +285,7 @@ def test_ctrl_c_in_the_target_leaves_nothing_running():
     assert again.token_ids == plain.token_ids
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_at_the_start_of_the_thread_leaves_a_decoder_that_goes_on(monkeypatch):
     class Interrupted(threading.Thread):
         def start(self):
