@@ -121,15 +121,15 @@ def starting_with(popen):
 @pytest.fixture(scope="module", autouse=True)
 def forks(fork_server):
     """Processes are forks of one that has imported everything, which takes seconds."""
-    started = []
+    started, address = [], fork_server("all") if hasattr(os, "fork") else None
 
     def start(*given, **how):
-        made = Forked(fork_server("all"), *given, **how)
+        made = Forked(address, *given, **how)
         started.append(made.pid)
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "subprocess", starting_with(start) if hasattr(os, "fork") else subprocess)
+        patch.setattr(process, "subprocess", starting_with(start) if address is not None else subprocess)
         yield started
 
 
