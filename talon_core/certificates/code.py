@@ -5,8 +5,8 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -170,7 +170,7 @@ def patched(part: object) -> str | None:
 
     A method with a decorator that may put another function in its place is not looked at, nor is one that is assigned.
     """
-    cls = type(part)
+    cls, resolved = type(part), cache(_resolved)  # most methods are of few files
     for name in vars(part) if hasattr(part, "__dict__") else ():
         if isinstance(getattr(cls, name, None), FunctionType):
             return f"{cls.__qualname__}.{name}"
@@ -185,12 +185,16 @@ def patched(part: object) -> str | None:
         for name, found in vars(base).items():
             private = f"_{base.__name__.lstrip('_')}__"
             name = name.replace(private, "__", 1) if name.startswith(private) else name
-            if not _is_of_file(found, written.get(name), f"{base.__qualname__}.{name}", file):
+            if not _is_of_file(found, written.get(name), f"{base.__qualname__}.{name}", file, resolved):
                 return f"{base.__qualname__}.{name}"
     return None
 
 
-def _is_of_file(found: object, plain: bool | None, qualname: str, file: Path) -> bool:
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
+
+
+def _is_of_file(found: object, plain: bool | None, qualname: str, file: Path, resolved: Callable[[str], Path]) -> bool:
     """Whether what a class holds under a name is what the file says: `plain`, see `_written`; None if nothing is."""
     if plain is False:
         return True
@@ -198,9 +202,9 @@ def _is_of_file(found: object, plain: bool | None, qualname: str, file: Path) ->
         if not isinstance(function, FunctionType):
             return plain is None  # compiled, or an object of a library
         code = function.__code__
-        if code.co_qualname == qualname and Path(code.co_filename).resolve() == file:
+        if code.co_qualname == qualname and resolved(code.co_filename) == file:
             continue
-        if plain or not _is_generated(code.co_filename):
+        if plain or not _is_generated(code.co_filename, resolved):
             return False
     return True
 
@@ -214,12 +218,12 @@ def _functions(found: object) -> Iterator[object]:
         yield found
 
 
-def _is_generated(file: str) -> bool:
+def _is_generated(file: str, resolved: Callable[[str], Path]) -> bool:
     """Whether code was made by attrs or is of Python's own library, which add methods to classes."""
-    library = Path(os.__file__).resolve().parent
-    packages = Path(attrs.__file__).resolve().parents[1]
-    where = Path(file).resolve()
-    if file.startswith("<attrs generated") or where.is_relative_to(packages / "attr"):
+    if file.startswith("<attrs generated"):
+        return True
+    library, packages, where = resolved(os.__file__).parent, resolved(attrs.__file__).parents[1], resolved(file)
+    if where.is_relative_to(packages / "attr"):
         return True
     return where.is_relative_to(library) and not where.is_relative_to(packages)
 
