@@ -302,8 +302,9 @@ class DeviceExecutor(Executor):
         for queries in reversed(_buckets(min(len(slots) * nodes, MOST_PREPARED))):
             largest = min(nodes, max(1, queries - len(slots) + 1))  # where each of the others has one
             shape = PackedShape(batch, node_room(largest), queries, min(most, queries))
-            with suppress(torch.OutOfMemoryError):  # perhaps no pass as large will come
-                self._recorded(shape, width, wanted)
+            if self._recordings.has_place_for(_key(shape, width, wanted)):
+                with suppress(torch.OutOfMemoryError):  # perhaps no pass as large will come
+                    self._recorded(shape, width, wanted)
 
     def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
         if not walks:
@@ -431,7 +432,7 @@ class DeviceExecutor(Executor):
             width: pages of each sequence.
             kind: of the pass.
         """
-        key = ("pass", kind.key, shape, width)
+        key = _key(shape, width, kind)
         found = self._recordings.find(key)
         if found is None:
             memory = _Memory(shape, width, kind.fill, lambda size: self._outbox(size, self.device))
@@ -448,6 +449,11 @@ class DeviceExecutor(Executor):
         if self._mover is None or self._mover[0] != self.cache.reallocations:
             self._mover = (self.cache.reallocations, self._backend.mover(self.cache.buffers()))
         self._mover[1](sequences, walks, table)
+
+
+def _key(shape: PackedShape, width: int, kind: _Kind[Any]) -> Hashable:
+    """Tells passes apart, as `DeviceExecutor._recorded` keeps them."""
+    return "pass", kind.key, shape, width
 
 
 def _taking(inputs: PassInputs) -> list[int]:

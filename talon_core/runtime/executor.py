@@ -225,6 +225,8 @@ class Executor(ABC):
     ) -> None:
         """Record passes over trees of some sequences before they are wanted, where passes are recorded by their size.
 
+        What was recorded before is not dropped for them.
+
         Args:
             slots: whose, all of them open.
             nodes: of the largest tree.

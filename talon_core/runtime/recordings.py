@@ -67,6 +67,10 @@ class Recordings:
             self._kept[key] = found  # the latest stands last
         return found
 
+    def has_place_for(self, key: Hashable) -> bool:
+        """Whether nothing is kept under a key yet, and nothing has to be dropped for it."""
+        return key not in self._kept and len(self._kept) < MOST_RECORDED
+
     def record(self, key: Hashable, inputs: Any, work: Callable[[], Any], on_cache: bool) -> Recorded:
         """Record what comes under a key for the first time.
 

@@ -16,8 +16,8 @@ class StagedSlot:
 
     Attributes:
         pending: committed tokens that are not in the cache; the last is the root.
-        unread: whether nothing was run of the newest part of the prompt; to be set by a drafter that leaves it until
-            somebody asks for a draft.
+        unread: whether what is pending is a part of the prompt, or is read like one; to be set by a drafter that leaves
+            it until somebody asks for a draft.
         staged: the pending tokens as a chain, and under its end the nodes drafted from; None before the first layer.
         staged_at: node of the draft tree to node of `staged`.
     """

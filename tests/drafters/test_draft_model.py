@@ -18,11 +18,12 @@ from talon_core.hf.runner import ModelRunner
 from talon_core.plugins.parts import Parts
 from talon_core.runtime.device import executor_for
 from talon_core.runtime.fewer_layers import without_layers
+from talon_core.runtime.staging import MANY_PENDING
 from talon_core.runtime.states import decoder_layers
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_drafters import DraftModel
-from talon_drafters.draft_model.drafter import ModelDrafter
+from talon_drafters.draft_model.drafter import PART, ModelDrafter
 from talon_tests.tiny_models import tiny_model
 
 VOCAB = 97
@@ -269,6 +270,29 @@ def test_a_prompt_is_read_when_it_is_first_drafted_from_and_taken_over_unread(sh
         assert drafter.executor.cache.lengths[2] == len(ids) - 1
         shared.tell(drafter, [7], [0], slot=2)
         assert drafter.propose(root).reading is None
+
+
+def test_what_waits_is_read_in_parts_where_there_is_time_to_spare_and_nothing_twice(shared):
+    drafter = drafter_of(tiny_model("llama"))
+    ids = np.arange(PART + 40) % VOCAB
+
+    def root():
+        return drafter.propose([Frontier(0, TokenTree.root(3), np.array([0]), 4)])
+
+    with drafter.session():
+        assert not drafter.catch_up()
+        drafter.open(0, ids, 400)
+        lengths = [drafter.executor.cache.lengths[0] for _ in range(3) if drafter.catch_up()]
+        assert lengths == [PART, len(ids) - 1]
+        shared.tell(drafter, [5, 4, 3])  # in a round in which nothing was drafted
+        assert not drafter.catch_up()  # so few are read with the tree
+        assert root().reading is None
+        shared.tell(drafter, [3])
+        for _ in range(2):  # rounds in which nothing is drafted
+            shared.tell(drafter, np.arange(MANY_PENDING) % VOCAB)
+        assert drafter.catch_up()
+        assert not drafter.catch_up()
+        assert root().reading is None
 
 
 def test_a_pass_is_counted_once_for_all_that_take_part(shared):

@@ -134,6 +134,25 @@ def test_a_size_for_which_there_is_no_memory_is_left_out(monkeypatch: pytest.Mon
     assert (executor.preparations, executor.recorded, executor.failure) == (8, 6, None)
 
 
+def test_what_is_recorded_before_it_is_wanted_drops_nothing_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of more kinds than there is room for come in turns; of each kind few sizes are used."""
+    monkeypatch.setattr(recordings, "MOST_RECORDED", 20)
+    executor, recorder = recorded()
+    before = [0]
+    for turn in range(30):
+        executor.cache.open(0, 200)
+        ends = frozenset({turn % 5})
+        executor.prepare([0], 60, outputs, "outputs", ends)
+        for nodes in (60, 5):
+            tree = TokenTree(np.arange(nodes) % VOCAB, np.arange(-1, nodes - 1), np.zeros(nodes))
+            executor.walk(executor.inputs({0: (tree, 0)}), outputs, "outputs", [0], ends)
+        executor.cache.close(0)
+        before.append(recorder.recorded)
+    assert before[1] == before[2] - before[1] == 8  # all that its first text may need
+    assert before[10] == before[-1]  # and then nothing any more
+    assert executor.recorded == 20
+
+
 class NotesBatches(PlainDevice):
     """Notes for how many sequences each pass has room, and for how many queries of each."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 PART = 64
-"""Tokens of a prompt that are read at once where there is time to spare: who asks meanwhile has to wait for them."""
+"""Tokens of a text that are read at once where there is time to spare: who asks meanwhile has to wait for them."""
 
 LOGGER = logging.getLogger("talon_core.drafters")
 
@@ -130,7 +130,7 @@ class ModelDrafter(Drafter):
         self._runner.close(slot)
 
     def catch_up(self) -> bool:
-        waiting = (slot for slot, own in self._slots.items() if own.unread and own.waits_long and self._left(slot) > 0)
+        waiting = (slot for slot, own in self._slots.items() if own.waits_long and self._left(slot) > 0)
         slot = next(waiting, None)
         if slot is None:
             return False
@@ -138,7 +138,7 @@ class ModelDrafter(Drafter):
         count = min(len(own.pending) - 1, PART)
         self._runner.read({slot: np.array(own.pending[:count], dtype=np.int64)})
         own.restart(own.pending[count:])
-        own.unread = True
+        own.unread = len(own.pending) > 1
         return True
 
     def _catch_up(self, slots: Sequence[int]) -> None:

@@ -413,6 +413,7 @@ class _Remote(Drafter):
             return checked_resume(self._named, taken, length)
 
     def close(self, slot: int) -> None:
+        self._forget_tree()  # it may be one that has failed here, and not there
         self._worker.ask("close", slot)
 
     def read(self, parts: Mapping[int, Part]) -> None:

@@ -424,6 +424,37 @@ def test_a_policy_that_decides_otherwise_elsewhere_costs_a_tree_and_no_process(b
     assert max(len(one.tree) for one in sequence.rounds if not one.hit) == 1 + here
 
 
+@attrs.frozen
+class FailsHere(Chain):
+    """Fails at the third layer of trees of short prompts, and in another process at none."""
+
+    name = "fails-here"
+    home: int = attrs.field(factory=os.getpid)
+    short: bool = False
+
+    def begin(self, sequence):
+        return attrs.evolve(self, short=sequence.prompt_length < 5)
+
+    def grow(self, tree, candidates, choices):
+        if self.short and len(tree) == 3 and os.getpid() == self.home:
+            raise OSError("no disk is left")
+        return super().grow(tree, candidates, choices)
+
+
+def test_what_was_drafted_for_a_tree_that_failed_is_no_other_trees(beside, plain, caplog):
+    own, remote = engine(beside, FailsHere(length=4)), worker(beside)._remote
+    going, failing = own.submit(request()), own.submit(attrs.evolve(request(), ids=np.array([1, 2, 3, 1])))
+    for _ in range(4):
+        own.step(only=[going])
+    own.step(only=[failing])
+    assert "no disk is left" in str(failing.error)
+    while not going.finished:
+        own.step()
+    assert going.token_ids == plain[0.0]
+    assert remote._alike
+    assert not caplog.records
+
+
 class DiesWhileATreeGrows(StrictNgram):
     """Its process is gone at the second layer of a tree."""
 
