@@ -42,6 +42,8 @@ class ForestGrower(TreePolicy):
     def learns_nothing(self) -> bool:
         """Whether no tree hangs on what `observe` was told; by default of a policy that does not override it.
 
+        It is asked once, when the sequence takes its slot.
+
         A policy that only notes there how long its text is, as what passes take depends on that, overrides both, and
         finds the length in `Forest.contexts`. Of what `begin` was told its trees may hang on what is the same for all
         texts, as costs that stay as they are (`Costs.fixed`).

@@ -185,7 +185,7 @@ class Target(ABC):
     ) -> None:
         """Told before the first round of a text: what `verify` would make once for passes like its own may be made now.
 
-        By default nothing is.
+        By default nothing is. As where `verify` raises, an error ends the texts in all these slots.
 
         Args:
             slots: whose trees will be verified together, all of them open and read.

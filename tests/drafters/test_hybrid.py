@@ -258,6 +258,19 @@ def test_everybody_is_told_what_was_committed_whoever_drafted_it() -> None:
     assert drafter._texts[0].trust[0].shift == again._texts[0].trust[0].shift
 
 
+def test_time_to_spare_is_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, waits = [Fixed(), Fixed()], [1, 2]
+    drafter = hybrid(*models)
+
+    def reads(place: int) -> bool:
+        waits[place] -= 1
+        return waits[place] >= 0
+
+    for place, model in enumerate(models):
+        monkeypatch.setattr(model, "catch_up", lambda place=place: reads(place), raising=False)
+    assert [drafter.catch_up() for _ in range(4)] == [True, True, True, False]
+
+
 def test_parts_that_take_over_more_are_not_told_it_again() -> None:
     class Keeps(Fixed):
         def resume(self, slot: int, prompt: Any, room: int, source: int, length: int) -> int:

@@ -175,6 +175,9 @@ class HybridDrafter(Drafter):
             features = features[skipped:]
         return Part(part.start + skipped, part.count - skipped, features)
 
+    def catch_up(self) -> bool:
+        return any(part.catch_up() for part in self._parts)
+
     def commit(self, committed: Mapping[int, Committed]) -> None:
         for model in self._models:
             own = {

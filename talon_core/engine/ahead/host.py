@@ -17,7 +17,7 @@ from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.engine.ahead.preparing import Preparing
 from talon_core.engine.ahead.shelf import Placed, Shelf
-from talon_core.engine.ahead.whole import Growth, Layer
+from talon_core.engine.ahead.whole import GrowingWhole, Layer
 from talon_core.engine.ahead.worker import Stopped
 from talon_core.engine.spans import timed
 from talon_core.errors import one_line
@@ -168,7 +168,7 @@ class _Hosted:
         """
         layers = [self._layer(frontiers)]
         try:
-            growth = Growth(pickle.loads(told)) if told is not None else None
+            growth = GrowingWhole(pickle.loads(told)) if told is not None else None
         except Exception:  # its policy cannot be read here, or fails
             growth = None
         while growth is not None:

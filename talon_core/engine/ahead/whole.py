@@ -86,7 +86,7 @@ def sent(whole: Whole) -> bytes | None:
     return written.getvalue()
 
 
-class Growth:
+class GrowingWhole:
     """A tree while it grows beside its drafter. Of its own errors nothing is told: what goes wrong does so again where
     the sequence is.
 
