@@ -92,7 +92,7 @@ def simulate(
     there = None if drafter_profile is None else find_profile(drafter_profile)
     machines = Machines(here, there, transfer, shared, drafter_shared)
     wanted = cases(parse_methods(methods, trace, registry), named, machines)
-    with if_interrupted("nothing is written"), progress("simulating", "texts") as report:
+    with if_interrupted("nothing is written"), progress("simulating", "runs") as report:
         answer = promises(trace, wanted, limit, report)
     if any(one.unanswered.drafted for one in answer.found):
         note("the trace does not answer all that was asked; record with more --nodes, --depth or --width")
@@ -128,7 +128,8 @@ def _show(answer: "Promises") -> None:
         caption=CAPTION,
     )
     table.caption_justify = "left"
-    for name in ("drafter", "tokens/s", "to sync", "MAT", "hits", "waits", "target works", "drafter works", "outside"):
+    figures = ("drafter", "tokens/s", "to sync", "MAT", "hits", "waits", "target\nworks", "drafter\nworks", "outside")
+    for name in figures:
         table.add_column(name, justify="right")
     for one in answer.found:
         table.add_row(

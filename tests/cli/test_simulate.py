@@ -63,6 +63,15 @@ def test_schedules_are_compared_to_decoding_in_turn(talon: Any, folder: str, pro
     assert shown.out.rstrip().endswith(ran.answer["said"])
 
 
+def test_the_table_fits_a_file_and_runs_are_counted(talon: Any, folder: str, profile: Any) -> None:
+    arguments = ("trace", "simulate", folder, METHOD, "--profile", profile("here"), "--other-machine")
+    ran = talon(*arguments, "--schedule", "cached:budget=8")
+    rows = [line for line in ran.out.splitlines() if METHOD[:5] in line and "│" in line]
+    assert rows
+    assert all(row.rstrip().endswith("│") for row in rows)
+    assert "6 of 6 runs" in ran.err  # two texts, each in turn, with the schedule and with plain decoding
+
+
 def test_a_drafter_on_a_machine_of_its_own_has_costs_of_its_own(talon: Any, folder: str, profile: Any) -> None:
     here, there = profile("here", draft=None), profile("there", verify=9.0, draft=0.125)
     arguments = ("trace", "simulate", folder, METHOD, "--profile", here, "--drafter-profile", there, "--other-machine")
