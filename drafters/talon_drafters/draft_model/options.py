@@ -36,7 +36,7 @@ class DraftModel(DrafterSpec):
     (self-speculation: Zhang et al., arXiv 2309.08168).
 
     Attributes:
-        model: a folder, GGUF file or Hugging Face id; None with `skip`.
+        model: a folder, GGUF file, embedded model or Hugging Face id; None with `skip`.
         skip: the target's layers that are left out, counted from 0: `"4-9+12"` in a spec, or a sequence of numbers.
         trust_remote_code: run code that the model's folder brings.
     """
