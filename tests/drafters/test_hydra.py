@@ -393,13 +393,16 @@ def test_on_a_device_the_prefix_layers_pass_is_recorded(tmp_path, shared):
     rng = np.random.default_rng(4)
     frontiers = begun(drafter, rng, [3, 9, 1], shared)
     drafter.propose(frontiers)
-    recorded = drafter.executor.recorded
-    assert recorded >= 1
+    assert drafter.executor.recorded >= 1
+    recorded = []
     for _ in range(5):
         told(drafter, rng, [1, 2, 1])
         drafter.propose(frontiers)
+        recorded.append(drafter.executor.recorded)
     assert drafter.executor.failure is None
-    assert drafter.executor.recorded == recorded  # there is room for four states
+    assert {*recorded} == {
+        recorded[0]
+    }  # the first of these passes serves the others; that of the prompts had larger tiles
 
 
 def test_on_a_cpu_the_prefix_layers_pass_is_written_down_with_its_bits(tmp_path, shared, monkeypatch):

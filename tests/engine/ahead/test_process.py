@@ -276,7 +276,8 @@ class Counted:
 
 
 def messages(decoder, policy, sequences=1):
-    """Of each round but the first and the last: whether it was a hit, its tree, and the messages there and back."""
+    """Of each round of all sequences but the first and the last: whether it was a hit in the first of them, its tree
+    there, and the messages there and back."""
     own = engine(decoder, policy, schedule=Cached(budget=6))
     requests = [request(60, 1.0, seed) for seed in range(sequences)]
     process = worker(decoder)._process
@@ -286,7 +287,8 @@ def messages(decoder, policy, sequences=1):
         running = [own.submit(one) for one in requests]
         while not all(one.finished for one in running):
             own.step()
-            told.append((running[0].rounds[-1], counted.sent, counted.received))
+            if not any(one.finished for one in running[1:]):
+                told.append((running[0].rounds[-1], counted.sent, counted.received))
     finally:
         process.connection = counted.connection
     steps = [(one, sent - before[1], received - before[2]) for before, (one, sent, received) in pairwise(told[:-1])]
