@@ -144,3 +144,18 @@ def made_of(interface: type, given: object) -> str:
     """The end of a sentence about what is no object of a class, but should be: what would be right."""
     instead = f", as {given.__name__}() and not {given.__name__}" if isinstance(given, type) else ""
     return f"an object of class {interface.__name__}{instead}"
+
+
+def check_made_of(interface: type, what: str, given: object) -> None:
+    """Refuse what is no object of a class.
+
+    Args:
+        interface: the class.
+        what: what it was given as, as the sentence begins.
+        given: it.
+
+    Raises:
+        ValueError: if it is something else: callers expect one for everything that is given wrongly.
+    """
+    if not isinstance(given, interface):
+        raise ValueError(f"{what} is {written(given)}; it must be {made_of(interface, given)}")  # noqa: TRY004

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from talon_core.basics import records
-from talon_core.errors import is_whole, written
+from talon_core.errors import check_made_of, is_whole, written
 from talon_core.rounds import Round, Stats
 from talon_core.sampling import Sampling
 from talon_core.target import Target
@@ -100,6 +100,7 @@ class Request:
             raise ValueError(f"seed is {written(self.seed)}; it must be a whole number and at least 0, or None")
         if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, Real) or not seconds >= 0):
             raise ValueError(f"max_seconds is {written(seconds)}; it must be a number, at least 0, or None")
+        check_made_of(Sampling, "sampling", self.sampling)
         if not isinstance(self.eos, Set) or not all(map(is_whole, self.eos)):
             raise ValueError(f"eos is {written(self.eos)}; it must be a frozenset of token ids")
         if not isinstance(self.criteria, tuple) or not all(map(callable, self.criteria)):

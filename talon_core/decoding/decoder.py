@@ -28,7 +28,7 @@ from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.generation import Batch, Generation
 from talon_core.engine.sequence import Sequence as Decoded
-from talon_core.errors import is_whole, made_of, naming, written
+from talon_core.errors import check_made_of, is_whole, naming
 from talon_core.plugins.fitting import check_rule, exact_rules
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
@@ -94,10 +94,7 @@ class Decoder:
         costs: Costs | None = None,
         now: Callable[[], float] = perf_counter,
     ) -> None:
-        if not isinstance(bounds, Bounds):
-            raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
-                f"bounds is {written(bounds)}; it must be {made_of(Bounds, bounds)}"
-            )
+        check_made_of(Bounds, "bounds", bounds)
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
         self.children = check_rule(rule, policy, lossy)
@@ -162,16 +159,14 @@ class Decoder:
             ValueError: if the prompt is empty, leaves no room in the target's context, or has tokens outside the
                 vocabulary; or the rule looks ahead and a logits processor remembers what it was called with.
         """
-        self._check_processors(request)
-        return request.limit(self.target)
-
-    def _check_processors(self, request: Request) -> None:
-        """Refuse logits processors that the rule cannot be used with; the sentence says which rules would do."""
+        check_made_of(Request, "the request", request)
+        limit = request.limit(self.target)
         refused = self.engine.refused(request)
         if refused is not None:
             assert self.policy is not None  # without drafts there is nothing ahead
             others = ", ".join(exact_rules(load_registry(), self.policy, looking_ahead=False))
             raise ValueError(f"{refused}; take another rule instead: {others or 'none is registered'}")
+        return limit
 
     @overload
     def generate(self, prompt: OnePrompt, *, cancel: "Cancel | None" = ..., **options: Any) -> Result: ...
@@ -270,7 +265,7 @@ class Decoder:
     ) -> Batch:
         """Prepared requests as a running generation, so many at a time; see `Batch`."""
         for request in requests:
-            self._check_processors(request)
+            self.limit(request)
         return Batch(self.engine, requests, size, self._result, choices, cancelled)
 
     def run(
@@ -283,7 +278,7 @@ class Decoder:
             choices: the randomness of the rule and the policy; seeded from the request by default.
             cancelled: asked before each round; where it says True there are no more.
         """
-        self._check_processors(request)
+        self.limit(request)
         return Generation(self.engine, request, self._result, choices, cancelled)
 
     def _result(self, sequence: Decoded) -> Result:

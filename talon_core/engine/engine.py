@@ -28,7 +28,7 @@ from talon_core.engine.sequence import Sequence
 from talon_core.engine.sharing import sharing_of
 from talon_core.engine.slots import Slots
 from talon_core.engine.stages import RoundParts, Stages
-from talon_core.errors import BusyError, made_of, one_line, written
+from talon_core.errors import BusyError, check_made_of, one_line, written
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
@@ -94,17 +94,16 @@ class Engine:
         worker: Callable[[Drafter], Worker] = ThreadWorker,
         now: Callable[[], float] = perf_counter,
     ) -> None:
+        check_made_of(Target, "the target", target)
+        check_made_of(AcceptanceRule, "the rule", rule)
         for part, given, interface in (
-            ("target", target, Target),
-            ("rule", rule, AcceptanceRule),
             ("policy", policy, TreePolicy),
             ("drafter", drafter, Drafter),
             ("costs", costs, Costs),
-            ("allocator", allocator, Allocator),
             ("schedule", schedule, Schedule),
         ):
-            if not isinstance(given, interface) and (given is not None or part in ("target", "rule")):
-                raise ValueError(f"the {part} is {written(given)}; it must be {made_of(interface, given)}")
+            if given is not None:
+                check_made_of(interface, f"the {part}", given)
         Bounds(slots, rows, prompt_tokens, keep)  # which refuses what is none
         if schedule is not None and drafter is not None and policy is not None:
             drafter = goes_ahead(drafter, spec, schedule, worker, target)
@@ -145,8 +144,8 @@ class Engine:
 
     @allocator.setter
     def allocator(self, allocator: Allocator | None) -> None:
-        self._allocator = allocator
         self._sharing = sharing_of(allocator, self._shared)
+        self._allocator = allocator
 
     def forget(self) -> None:
         """Give up the texts that are kept, what passes took, and what policies and allocators know of the machine.
@@ -176,22 +175,21 @@ class Engine:
             The sequence, which tells what has come out, and is the handle for `step` and `cancel`.
 
         Raises:
-            ValueError: if the request cannot be served, see `Request.limit`; if the rule looks ahead and a logits
-                processor remembers what it was called with; if it needs more rows than there are; or if it is being
-                decoded, or waits, already.
+            ValueError: if the request cannot be served, see `Request.limit`; if `choices` are none; if the rule looks
+                ahead and a logits processor remembers what it was called with; if it needs more rows than there are;
+                or if it is being decoded, or waits, already.
         """
         return self.enter(self.prepared(request, choices))
 
     def prepared(self, request: Request, choices: Choices | None = None) -> Sequence:
         """What `submit` makes of a request, checked, and not handed in yet; raises as `submit` does."""
-        if not isinstance(request, Request):
-            raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad request
-                f"the request is {written(request)}; it must be a Request"
-            )
+        check_made_of(Request, "the request", request)
+        if choices is not None:
+            check_made_of(Choices, "choices", choices)
+        limit = request.limit(self.parts.target)
         refused = self.refused(request)
         if refused is not None:
             raise ValueError(f"{refused}; take a rule that does not look ahead")
-        limit = request.limit(self.parts.target)
         given = choices if choices is not None else SeededChoices(request.seed)
         sequence = Sequence(request, given, limit, self._children)
         self._check_rows(sequence)
@@ -215,17 +213,18 @@ class Engine:
         """Hand in what was prepared.
 
         Raises:
-            ValueError: if its request is being decoded, or waits, already; if it was begun, here or elsewhere; or if
-                it was prepared by an engine of more rows.
+            ValueError: if its request is being decoded, or waits, already; if it was handed in, here or elsewhere; or
+                if it was prepared by an engine of more rows.
         """
-        if sequence.has_begun or sequence.finished:
+        check_made_of(Sequence, "the sequence", sequence)
+        if sequence.handed_in or sequence.finished:
             raise ValueError("this sequence was handed in before; prepare another one to decode its request again")
         self._check_rows(sequence)
         known = (*self._running.values(), *self._waiting)
         if any(one.request is sequence.request and not one.finished for one in known):
             raise ValueError("this request was submitted already, and is not over; make another one to decode it twice")
         self._waiting.append(sequence)
-        self._handed_in = True
+        sequence.handed_in = self._handed_in = True
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
@@ -234,6 +233,7 @@ class Engine:
         Raises:
             ValueError: if it is over already, or is none of this engine's.
         """
+        check_made_of(Sequence, "the sequence", sequence)
         if sequence.finished:
             why = sequence.finish_reason or ("cancelled" if sequence.cancelled else "it failed")
             raise ValueError(f"this sequence is over ({why}); only one that is not can be cancelled")
@@ -348,8 +348,8 @@ class Engine:
             if found is None:
                 return
             seat, given_up = found
+            self._running[seat.slot] = sequence  # first: another thread that cancels it finds it in one of the two
             self._waiting.remove(sequence)
-            self._running[seat.slot] = sequence
             for slot in given_up:
                 self._close(slot)
             drafted_to = min(seat.length, self._drafted_to.get(seat.source, 0)) if seat.length else 0

@@ -42,6 +42,7 @@ class Sequence:
         cancelled: it was ended early, or is to be.
         seconds: from when it was let in to the end of its last round.
         prefill_seconds: in which its prompt was read.
+        handed_in: to an engine, which is the only one that decodes it.
         has_begun: whether it was let in.
         policy: its own tree policy, while it has a slot.
         acceptor: who accepts its tokens, likewise.
@@ -67,6 +68,7 @@ class Sequence:
         self.cancelled = False
         self.seconds = 0.0
         self.prefill_seconds = 0.0
+        self.handed_in = False
         self.has_begun = False
         self.read = 0
         self.shared: dict[str, Any] = {}

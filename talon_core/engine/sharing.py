@@ -7,6 +7,7 @@ from talon_core.allocation import Allocator, NextRound, Planner
 from talon_core.costs import Costs
 from talon_core.engine.allocation import allocated
 from talon_core.engine.planning import planned
+from talon_core.errors import check_made_of
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -92,7 +93,11 @@ def sharing_of(allocator: Allocator | None, machine: MutableMapping[str, Any]) -
     Args:
         allocator: it; None verifies every tree as its policy has made it.
         machine: a place for what it learns of the machine.
+
+    Raises:
+        ValueError: if it is no allocator.
     """
-    if isinstance(allocator, Planner):
-        return PlannedSharing(allocator, machine)
-    return Sharing() if allocator is None else AllocatedSharing(allocator)
+    if allocator is None:
+        return Sharing()
+    check_made_of(Allocator, "the allocator", allocator)
+    return PlannedSharing(allocator, machine) if isinstance(allocator, Planner) else AllocatedSharing(allocator)

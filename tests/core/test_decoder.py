@@ -246,6 +246,17 @@ def test_a_request_that_cannot_be_served_is_refused_before_anything_runs(request
     assert drafter.calls == []
 
 
+@pytest.mark.parametrize("method", ["run", "batch", "run_all", "limit"])
+def test_what_is_no_request_or_no_sampling_is_refused_in_words(method):
+    decoder = Decoder(TableTarget(COUNTING.logits), Match(), chain(2), Given(Knows()))
+    several = {"batch": lambda one: decoder.batch([one], 1), "run_all": lambda one: decoder.run_all([one])}
+    decode = several.get(method) or getattr(decoder, method)
+    with pytest.raises(ValueError, match=r"^the request is 'hi'; it must be an object of class Request"):
+        decode("hi")
+    with pytest.raises(ValueError, match=r"sampling is 0\.5; it must be an object of class Sampling"):
+        decode(Request(np.array([0]), 3, sampling=0.5))
+
+
 def test_a_target_whose_context_is_shortened_says_why():
     target = TableTarget(COUNTING.logits, context_length=8)
     target.context_reason = "beyond it the wind turns"

@@ -1,6 +1,7 @@
 """The engine's slots: who waits, who is refused, what is kept, and what fails alone."""
 
 import re
+from collections import deque
 
 import attrs
 import numpy as np
@@ -367,6 +368,15 @@ def test_bad_input_is_refused_in_words():
     assert run(own, again) == [alone(twice)]
     with pytest.raises(ValueError, match="the prompt is empty"):
         own.submit(request(prompt=()))
+    with pytest.raises(ValueError, match=r"sampling is 0\.5; it must be an object of class Sampling"):
+        own.submit(request(sampling=0.5))
+    with pytest.raises(ValueError, match="choices is 7; it must be an object of class Choices"):
+        own.submit(request(), 7)
+    for method in (own.cancel, own.enter):
+        with pytest.raises(ValueError, match="the sequence is None; it must be an object of class Sequence"):
+            method(None)
+    with pytest.raises(ValueError, match="the allocator is 'even'; it must be an object of class Allocator"):
+        own.allocator = "even"
 
 
 def test_what_is_cancelled_while_it_waits_never_begins():
@@ -377,6 +387,21 @@ def test_what_is_cancelled_while_it_waits_never_begins():
     run(own, first)
     assert own.step() == {}
     assert (second.finished, second.has_begun) == (True, False)
+
+
+def test_what_is_cancelled_at_the_moment_in_which_it_is_let_in_is_found():
+    own = engine(slots=1)
+    sequence = own.submit(request())
+
+    class Between(deque):
+        def remove(self, one):
+            super().remove(one)
+            own.cancel(one)  # as another thread may, just then
+
+    own._waiting = Between(own._waiting)
+    own._drop_cancelled = lambda: None  # which would make another deque of it
+    own.step()
+    assert sequence.cancelled
 
 
 def test_a_request_whose_sequence_was_ended_early_may_be_submitted_again_at_once():
@@ -519,6 +544,9 @@ def test_what_was_handed_in_before_or_does_not_fit_is_refused():
         with pytest.raises(ValueError, match="this sequence was handed in before; prepare another one"):
             other.enter(done)
     assert len(done.token_ids) == 3
+    waiting = own.submit(Request(np.array([0]), 3))
+    with pytest.raises(ValueError, match="this sequence was handed in before; prepare another one"):
+        engine(None).enter(waiting)
     with pytest.raises(ValueError, match="rows of keys and values more than there are"):
         small.enter(own.prepared(Request(np.zeros(60, dtype=np.int64), 3)))
     assert small.submit(Request(np.array([0]), 2)) is not None
@@ -527,7 +555,7 @@ def test_what_was_handed_in_before_or_does_not_fit_is_refused():
 
 @pytest.mark.parametrize("given", ["hi", None, {"ids": [1]}])
 def test_what_is_no_request_is_refused(given):
-    with pytest.raises(ValueError, match=r"^the request is .*; it must be a Request$"):
+    with pytest.raises(ValueError, match=r"^the request is .*; it must be an object of class Request$"):
         engine(None).submit(given)
 
 
