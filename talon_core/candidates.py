@@ -171,13 +171,11 @@ class Candidates:
             return self
         rows = {node: row for row, node in enumerate(self.frontier.tolist())}
         nodes = frontier.tolist()
-        at = [place for place, node in enumerate(nodes) if node in rows]
-        own = [rows[nodes[place]] for place in at]
+        at = np.array([place for place, node in enumerate(nodes) if node in rows], dtype=np.int64)
+        own = np.array([rows[node] for node in nodes if node in rows], dtype=np.int64)
         shape = len(nodes), max(self.width, 1)
         tokens, logp, path_logp = np.full(shape, -1, dtype=np.int64), np.full(shape, -np.inf), np.full(shape, -np.inf)
-        for all_, known in ((tokens, self.tokens), (logp, self.logp), (path_logp, self.path_logp)):
-            if at:
-                all_[at] = known[own]
+        tokens[at], logp[at], path_logp[at] = self.tokens[own], self.logp[own], self.path_logp[own]
 
         def law(row: int) -> FloatArray:
             if nodes[row] not in rows:

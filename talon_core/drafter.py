@@ -60,6 +60,11 @@ class Frontier:
     nodes: IntArray
     width: int
 
+    def above(self, depth: float) -> "Frontier":
+        """Its nodes whose depth is less than this, perhaps none; itself where that are all."""
+        nodes = self.nodes[self.tree.depths[self.nodes] < depth]
+        return self if len(nodes) == len(self.nodes) else attrs.evolve(self, nodes=nodes)
+
 
 @attrs.frozen
 class Reading:

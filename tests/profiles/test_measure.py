@@ -62,13 +62,13 @@ def test_what_is_measured_is_what_the_passes_take(model: Any, monkeypatch: pytes
 def test_what_the_drafter_takes_to_read_a_prompt_is_neither_the_targets_reading_nor_a_layer(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catch_up = ModelDrafter._catch_up
+    read = ModelDrafter._read
 
     def slow(*given: Any) -> Any:
         sleep(0.15)
-        return catch_up(*given)
+        return read(*given)
 
-    monkeypatch.setattr(ModelDrafter, "_catch_up", slow)
+    monkeypatch.setattr(ModelDrafter, "_read", slow)
     found = measured(model, "draft-model:skip=2", ProfilePlan((1, 4), (30,), (1,), (3,), (2,), repetitions=1))
     assert 0.15 <= (found.catch_up(29) or 0.0) < 0.3
     assert (found.read(30) or 0.0) < 0.15

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
@@ -135,38 +134,30 @@ class ModelDrafter(Drafter):
         if slot is None:
             return False
         own = self._slots[slot]
-        count = min(len(own.pending) - 1, PART)
-        self._runner.read({slot: np.array(own.pending[:count], dtype=np.int64)})
-        own.restart(own.pending[count:])
+        self._read({slot: min(len(own.pending) - 1, PART)})
         own.unread = len(own.pending) > 1
         return True
 
-    def _catch_up(self, slots: Sequence[int]) -> None:
-        """Read all pending tokens of each slot but the last."""
-        waiting = {slot: self._slots[slot].pending for slot in slots}
-        self._runner.read({slot: np.array(tokens[:-1], dtype=np.int64) for slot, tokens in waiting.items()})
-        for slot, tokens in waiting.items():
-            self._slots[slot].restart(tokens[-1:])
+    def _read(self, counts: Mapping[int, int]) -> None:
+        """Read the first pending tokens, so many of each slot."""
+        waiting = {slot: self._slots[slot].pending for slot in counts}
+        self._runner.read({slot: np.array(waiting[slot][:count], dtype=np.int64) for slot, count in counts.items()})
+        for slot, count in counts.items():
+            self._slots[slot].restart(waiting[slot][count:])
 
     def _left(self, slot: int) -> float:
         """For how many tokens, the root among them, there is room in the context."""
         root = self._runner.cache.lengths[slot] + len(self._slots[slot].pending) - 1
         return inf if self._context is None else self._context - root
 
-    def _within(self, frontier: Frontier) -> Frontier:
-        """The nodes of a frontier that are within the context."""
-        left = self._left(frontier.slot)
-        nodes = frontier.nodes[frontier.tree.depths[frontier.nodes] < left]
-        return frontier if len(nodes) == len(frontier.nodes) else attrs.evolve(frontier, nodes=nodes)
-
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
-        within = [self._within(one) for one in frontiers]
+        within = [one.above(self._left(one.slot)) for one in frontiers]
         known = [one for one in within if len(one.nodes)]
         if not known:
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
         waiting = [one.slot for one in known if self._slots[one.slot].waits_long]
-        tokens = sum([len(self._slots[slot].pending) - 1 for slot in waiting])
-        reading = timed_reading(self.executor.device, tokens, lambda: self._catch_up(waiting))
+        counts = {slot: len(self._slots[slot].pending) - 1 for slot in waiting}
+        reading = timed_reading(self.executor.device, sum(counts.values()), lambda: self._read(counts))
         ran = self._runner.run({one.slot: self._slots[one.slot].stage(one.tree, one.nodes) for one in known})
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
         places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})

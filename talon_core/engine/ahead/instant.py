@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from math import inf
 
-import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
@@ -35,7 +35,8 @@ class Instant:
 
     def __init__(self, spec: DrafterSpec, drafter: Drafter, vocab_size: int) -> None:
         self._spec, self._drafter, self._vocab_size = spec, drafter, vocab_size
-        self._max_depth = checked_depth(spec, drafter)
+        deepest = checked_depth(spec, drafter)
+        self._deepest = inf if deepest is None else deepest
         self._asked: dict[int, set[int]] = {}  # nodes of the current trees, by slot
 
     def session(self) -> AbstractContextManager[object]:
@@ -77,7 +78,8 @@ class Instant:
         Raises:
             PluginError: if it fails, or breaks its contract; the message names it.
         """
-        asking = [cut for one in frontiers if (cut := self._within(one)) is not None]
+        within = [one.above(self._deepest) for one in frontiers]
+        asking = [one for one in within if len(one.nodes)]
         answers: dict[int, Candidates] = {}
         passes = 0
         if asking:
@@ -92,13 +94,6 @@ class Instant:
                 )
         known = {one.slot: answers.get(one.slot, Candidates.unknown(one.nodes)) for one in frontiers}
         return {one.slot: known[one.slot].among(one.nodes) for one in frontiers}, passes
-
-    def _within(self, frontier: Frontier) -> Frontier | None:
-        """The part of a frontier that it can be asked about; None where there is none."""
-        if self._max_depth is None:
-            return frontier
-        nodes = frontier.nodes[frontier.tree.depths[frontier.nodes] < self._max_depth]
-        return attrs.evolve(frontier, nodes=nodes) if len(nodes) else None
 
 
 def opened_instant(schedule: Schedule, target: Target) -> Instant | None:
