@@ -24,13 +24,15 @@ def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
             another one than the trace's and needs the model; the sentence names the method.
     """
     drafter, resolved = parse_parts(spec, registry)
+    recorded = _recorded(trace["drafter"]["spec"], registry)
     try:
-        own = None if drafter is None else _drafter(drafter, trace, registry)
+        own = None if drafter is None else _drafter(drafter, trace, recorded, registry)
         if own is None and trace["drafter"]["reads_texts"]:
             own = built(registry, "drafter", trace["drafter"]["spec"])
     except (LookupError, ValueError) as error:
         raise ValueError(f"method '{spec.strip()}': {error}") from error
-    return Method(spec.strip(), resolved.policy, resolved.rule, own)
+    takes_paths = recorded is not None and recorded.takes_paths
+    return Method(spec.strip(), resolved.policy, resolved.rule, own, takes_paths)
 
 
 def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
@@ -48,16 +50,15 @@ def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
         raise ValueError(f"method '{name}': {error}") from error
 
 
-def _drafter(spec: str, trace: Trace, registry: Registry) -> DrafterSpec | None:
+def _drafter(spec: str, trace: Trace, recorded: DrafterSpec | None, registry: Registry) -> DrafterSpec | None:
     """The drafter that is named; None if it is the recorded one."""
     drafter: DrafterSpec = built(registry, "drafter", spec)
-    recorded = trace["drafter"]["spec"]
-    if not trace["drafter"]["reads_texts"] and drafter == _recorded(recorded, registry):
+    if not trace["drafter"]["reads_texts"] and drafter == recorded:
         return None
     if not drafter.reads_texts:
         raise ValueError(
-            f"the trace is of the drafter '{recorded}', and '{spec}' needs the model; record a trace with it, or name "
-            "a drafter that reads texts alone"
+            f"the trace is of the drafter '{trace['drafter']['spec']}', and '{spec}' needs the model; record a trace "
+            "with it, or name a drafter that reads texts alone"
         )
     return drafter
 

@@ -14,7 +14,6 @@ from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.plain import NoDrafter
 from talon_core.engine.text_target import TextTarget
-from talon_core.plugins.registry import load_registry
 from talon_core.request import Request
 from talon_core.rounds import Round, Span, Stats
 from talon_core.sampling import temperature_sampling
@@ -186,8 +185,7 @@ def _drafter(trace: Trace, method: Method, text: TextTrace) -> Drafter:
         return NoDrafter()
     if method.drafter is not None:
         return opened(method.drafter, TextTarget(int(trace["target"]["vocab_size"])))
-    found = load_registry().entries["drafter"].get(trace["drafter"]["name"])
-    return TraceDrafter(text, trace["drafter"]["max_depth"], bool(getattr(found and found.cls, "takes_paths", False)))
+    return TraceDrafter(text, trace["drafter"]["max_depth"], method.takes_paths)
 
 
 @attrs.frozen

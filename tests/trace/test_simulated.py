@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import pytest
 
 from talon_core import Engine, Request, load
@@ -137,6 +138,21 @@ def test_hits_are_those_of_the_models_that_were_recorded(
         assert told == [(one.tokens.tolist(), one.hit) for one in sequence.rounds]
         hits += found.stats.hits
     assert hits
+
+
+def test_a_recorded_drafter_of_tokens_reads_a_prepared_tree_in_one_call(
+    tiny: Any, recorded: Callable[..., Any]
+) -> None:
+    trace = recorded(tiny, width=97)
+    (method,) = parse_methods(["chain:length=3"], trace, load_registry())
+    assert method.takes_paths
+    text, told = next(iter(trace)), []
+    for one in (method, attrs.evolve(method, takes_paths=False)):
+        found = simulated(trace, one, text, Cached(budget=1000), Machines(Priced(draft=0)))
+        calls = sum(span.part == "prepare" for round_ in found.rounds for span in round_.spans)
+        told.append((calls, [(round_.tokens.tolist(), round_.hit) for round_ in found.rounds]))
+    assert told[0][1] == told[1][1]
+    assert told[0][0] < told[1][0]
 
 
 def test_an_instant_source_drafts_where_nothing_was_prepared(tiny: Any, recorded: Callable[..., Any]) -> None:
