@@ -79,9 +79,15 @@ def two_cores():
         pytest.skip("a process beside needs a core of its own, and there is one core")
 
 
-def decoder():
+def beginning(spec, policy=Chain(length=2), rule=Match(), budget=1):  # noqa: B008 - frozen
+    """A decoder whose drafter is in a process on a core of its own."""
     two_cores()
-    made = Decoder(Patient(), Match(), Chain(length=2), NGRAM, schedule=Cached(budget=12), draft_on="cpu:1")
+    return Decoder(Patient(), rule, policy, spec, schedule=Cached(budget=budget), draft_on="cpu:1")
+
+
+def decoder(spec=NGRAM):
+    """One whose target waits until all is prepared."""
+    made = beginning(spec, budget=12)
     made.target.wait = partial(all_prepared, worker(made))
     return made
 
@@ -474,9 +480,7 @@ class DiesWhileATreeGrows(StrictNgram):
 
 
 def test_a_process_that_dies_while_a_tree_grows_costs_speed_alone(plain, caplog):
-    two_cores()
-    spec = DiesWhileATreeGrows(min_match=1, least=0.0)
-    made = Decoder(Patient(), Match(), Chain(length=3), spec, schedule=Cached(budget=1), draft_on="cpu:1")
+    made = beginning(DiesWhileATreeGrows(min_match=1, least=0.0), Chain(length=3))
     result = generation(made, request())
     assert result.token_ids == plain[0.0]
     assert all(len(one.tree) == 1 for one in result.rounds)
@@ -502,10 +506,7 @@ class FailsToHear(StrictNgram):
 
 
 def test_a_drafter_that_fails_at_what_was_accepted_costs_speed_alone(plain, caplog):
-    two_cores()
-    spec = FailsToHear(min_match=1, least=0.0)
-    made = Decoder(Patient(), Match(), Chain(length=2), spec, schedule=Cached(budget=12), draft_on="cpu:1")
-    made.target.wait = partial(all_prepared, worker(made))
+    made = decoder(FailsToHear(min_match=1, least=0.0))
     result = generation(made, request())
     assert result.token_ids == plain[0.0]
     assert len(result.rounds[-2].tree) == 1
@@ -586,9 +587,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("method", "how", "said"), WRONG)
 def test_what_goes_wrong_where_a_process_is_asked_costs_speed_alone(plain, caplog, method, how, said):
-    two_cores()
-    spec = GoesWrong(min_match=1, least=0.0, method=method, how=how)
-    made = Decoder(Patient(), Match(), Chain(length=2), spec, schedule=Cached(budget=1), draft_on="cpu:1")
+    made = beginning(GoesWrong(min_match=1, least=0.0, method=method, how=how))
     running = worker(made).number
     made.engine.forget()
     for _ in range(2):
@@ -622,9 +621,7 @@ class DraftsWhenItHasRead(StrictNgram):
 
 
 def test_what_a_drafter_has_to_read_first_it_reads_while_nobody_asks(plain):
-    two_cores()
-    spec = DraftsWhenItHasRead(min_match=1, least=0.0)
-    made = Decoder(Patient(), Match(), Chain(length=2), spec, schedule=Cached(budget=1), draft_on="cpu:1")
+    made = beginning(DraftsWhenItHasRead(min_match=1, least=0.0))
     result = generation(made, request())
     assert result.token_ids == plain[0.0]
     assert any(len(one.tree) > 1 for one in result.rounds)
@@ -636,10 +633,7 @@ def test_what_a_drafter_has_to_read_first_it_reads_while_nobody_asks(plain):
     [(lawless, "failed at law, MemoryError: no memory is left"), (with_half_a_law, "gave a law that")],
 )
 def test_a_law_that_cannot_be_had_from_a_process_costs_speed_alone(caplog, how, said):
-    two_cores()
-    spec = GoesWrong(min_match=1, least=0.0, how=how)
-    schedule = Cached(budget=1)
-    made = Decoder(Patient(), Block(), SampledChain(length=2), spec, schedule=schedule, draft_on="cpu:1")
+    made = beginning(GoesWrong(min_match=1, least=0.0, how=how), SampledChain(length=2), Block())
     assert len(generation(made, request(temperature=1.0)).token_ids) == 30
     (warning,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert said in warning
