@@ -248,6 +248,9 @@ class DrafterSpec(ABC):
     takes_paths: ClassVar[bool] = False
     """As `Drafter.takes_paths`, of what it opens: for whoever has no more of the drafter than what it has said."""
 
+    catches_up: ClassVar[bool] = False
+    """What it opens reads what waits where there is time to spare, see `Drafter.catch_up`; likewise."""
+
     def features(self, num_layers: int) -> tuple[int, ...]:
         """Which hidden states it wants of a target with so many layers.
 

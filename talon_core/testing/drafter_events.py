@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, Frontier, Part
+from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume
 from talon_core.engine.in_session import Sessions
 from talon_core.engine.inquiries import inquired, most_added
@@ -213,7 +213,11 @@ class Player:
                 self._session.enter_context(self._sessions.entered(again=True))
             case Spare():
                 with self._blaming("catch_up"):
-                    self._drafter.catch_up()
+                    read = self._drafter.catch_up()
+                named = self._subject.named
+                if isinstance(named, DrafterSpec):
+                    told = "reads in catch_up, and its options say catches_up is False; they must agree"
+                    require(named.catches_up or not read, "drafter", named, told)
         return event, []
 
     def unread(self, slot: int) -> int:

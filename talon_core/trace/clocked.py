@@ -1,6 +1,7 @@
 """Time that passes by costs: a drafter whose calls take it, and who prepares with one while a target works."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from talon_core.costs import Costs
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
@@ -49,6 +50,8 @@ class Clocked(Drafter):
         unanswered: how many questions it could not answer so far.
         late: it hears of what was accepted when it is next asked: nothing is prepared, or it is in a process beside,
             which is told with the next message.
+        catches_up: it reads the prompt from the moment on at which it hears of it, while nobody asks it anything. It
+            and the target are taken to be as fast then as alone.
 
     Attributes:
         outside: how many of those that it was asked here.
@@ -64,10 +67,12 @@ class Clocked(Drafter):
         max_depth: int | None = None,
         unanswered: Callable[[], int] = lambda: 0,
         late: bool = False,
+        catches_up: bool = False,
     ) -> None:
         self.outside = 0
         self.whole = False
         self._late, self._untold = late, Untold(0)
+        self._catches_up, self._spare_since = catches_up, inf
         self._unanswered = unanswered
         depths = [depth for depth in (drafter.max_depth, max_depth) if depth is not None]
         self.max_depth = min(depths) if depths else None
@@ -76,6 +81,7 @@ class Clocked(Drafter):
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
         self._untold = Untold(len(prompt))
+        self._spare_since = self._clock.seconds + self._transfer if self._catches_up else inf
         self._drafter.open(slot, prompt, room)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
@@ -99,8 +105,9 @@ class Clocked(Drafter):
             self._clock.spend(self._costs.tell(tokens))
 
     def heard(self) -> float:
-        """It hears what it has not heard yet; seconds that this takes."""
-        return self._untold.heard(self._costs)
+        """It hears what it has not heard yet; seconds that this takes, but for what it had to spare."""
+        spare, self._spare_since = max(self._clock.seconds - self._spare_since, 0.0), inf
+        return max(self._untold.heard(self._costs) - spare, 0.0)
 
     def close(self, slot: int) -> None:
         self._drafter.close(slot)

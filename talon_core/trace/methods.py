@@ -31,8 +31,7 @@ def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
             own = built(registry, "drafter", trace["drafter"]["spec"])
     except (LookupError, ValueError) as error:
         raise ValueError(f"method '{spec.strip()}': {error}") from error
-    takes_paths = recorded is not None and recorded.takes_paths
-    return Method(spec.strip(), resolved.policy, resolved.rule, own, takes_paths)
+    return Method(spec.strip(), resolved.policy, resolved.rule, own, recorded)
 
 
 def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:

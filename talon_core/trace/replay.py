@@ -38,14 +38,14 @@ class Method:
         policy: the tree policy; None decodes without drafting.
         rule: the acceptance rule.
         drafter: a drafter that reads texts alone, in the place of the recorded one; None for that.
-        takes_paths: as `Drafter.takes_paths`, of the recorded one.
+        recorded: that drafter, as far as it is known here; None where a plugin that is not installed brought it.
     """
 
     name: str
     policy: TreePolicy | None
     rule: AcceptanceRule
     drafter: DrafterSpec | None = None
-    takes_paths: bool = False
+    recorded: DrafterSpec | None = None
 
 
 @attrs.frozen(eq=False)

@@ -127,12 +127,13 @@ def simulated(
         return recorded.unanswered if recorded is not None else 0
 
     deepest = int(settings["depth"]) if recorded is not None else None
-    late = schedule is None or machines.drafter is not None
-    drafting = Clocked(drafter, machines.drafting, clock, machines.way, unanswered=unanswered, late=late)
+    spec = method.drafter or method.recorded or Recorded(trace["drafter"]["name"])
+    apart = machines.drafter is not None
+    how = {"late": schedule is None or apart, "catches_up": apart and spec.catches_up}
+    drafting = Clocked(drafter, machines.drafting, clock, machines.way, unanswered=unanswered, **how)
     behind = Clocked(drafter, machines.drafting, busy, max_depth=deepest, unanswered=unanswered)
     beside = Beside(drafting, behind, busy, clock, machines)
     writer = Written(text, vocab_size, weight_bits_of(trace), machines.target, clock, beside.during)
-    spec = method.drafter if method.drafter is not None else Recorded(trace["drafter"]["name"])
     drafts = method.policy is not None
     engine = Engine(
         writer,
@@ -185,7 +186,8 @@ def _drafter(trace: Trace, method: Method, text: TextTrace) -> Drafter:
         return NoDrafter()
     if method.drafter is not None:
         return opened(method.drafter, TextTarget(int(trace["target"]["vocab_size"])))
-    return TraceDrafter(text, trace["drafter"]["max_depth"], method.takes_paths)
+    takes_paths = method.recorded is not None and method.recorded.takes_paths
+    return TraceDrafter(text, trace["drafter"]["max_depth"], takes_paths)
 
 
 @attrs.frozen

@@ -532,6 +532,14 @@ class Thawed(DrafterSpec):
 
 
 @attrs.frozen
+class ReadsUnsaid(Spec):
+    def open(self, target):
+        drafter = Right(target)
+        drafter.catch_up = lambda: True
+        return drafter
+
+
+@attrs.frozen
 class WantsStates(Spec):
     def features(self, num_layers):
         return (-1, 2)
@@ -555,6 +563,7 @@ class DoesNotFit(Spec):
         (Unnamed, AssertionError, "has the name 'Mistaken Drafter'; a name is lower case"),
         (ForNumbers, AssertionError, "has purpose = 5; it must be a few words, or nothing: ''$"),
         (Thawed, AssertionError, "must be an @attrs.frozen class"),
+        (ReadsUnsaid(), AssertionError, "reads in catch_up, and its options say catches_up is False; they must agree"),
         (WantsStates(), ValueError, r"wants the hidden states \(-1, 2\), and this Hearable returns none; "),
         (OpensNothing, PluginError, "returned None from open; it must return a Drafter"),
         (DoesNotFit, ValueError, "^drafter 'mistaken' needs a model$"),

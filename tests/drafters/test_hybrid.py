@@ -269,6 +269,8 @@ def test_time_to_spare_is_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
     for place, model in enumerate(models):
         monkeypatch.setattr(model, "catch_up", lambda place=place: reads(place), raising=False)
     assert [drafter.catch_up() for _ in range(4)] == [True, True, True, False]
+    assert HybridSpec(of="ngram+draft-model[skip=1]").catches_up
+    assert not HybridSpec(of="ngram").catches_up
 
 
 def test_parts_that_take_over_more_are_not_told_it_again() -> None:

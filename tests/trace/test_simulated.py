@@ -145,14 +145,36 @@ def test_a_recorded_drafter_of_tokens_reads_a_prepared_tree_in_one_call(
 ) -> None:
     trace = recorded(tiny, width=97)
     (method,) = parse_methods(["chain:length=3"], trace, load_registry())
-    assert method.takes_paths
+    assert method.recorded.takes_paths
     text, told = next(iter(trace)), []
-    for one in (method, attrs.evolve(method, takes_paths=False)):
+    for one in (method, attrs.evolve(method, recorded=None)):
         found = simulated(trace, one, text, Cached(budget=1000), Machines(Priced(draft=0)))
         calls = sum(span.part == "prepare" for round_ in found.rounds for span in round_.spans)
         told.append((calls, [(round_.tokens.tolist(), round_.hit) for round_ in found.rounds]))
     assert told[0][1] == told[1][1]
     assert told[0][0] < told[1][0]
+
+
+class ReadsFast(Priced):
+    """The target reads a prompt before the drafter has."""
+
+    def read(self, tokens: int) -> float:
+        return 10.0 * tokens
+
+
+@pytest.mark.parametrize("schedule", [None, Cached(budget=4)])
+def test_a_drafter_that_catches_up_reads_the_prompt_beside_the_target_where_it_has_a_machine_of_its_own(
+    tiny: Any, recorded: Callable[..., Any], schedule: Any
+) -> None:
+    trace = recorded(tiny)
+    (method,) = parse_methods(["chain:length=2"], trace, load_registry())
+    text = next(iter(trace))
+    waits = attrs.evolve(method, recorded=None)
+    for costs in (Priced(), ReadsFast()):
+        for machines, apart in ((Machines(costs), False), (Machines(costs, costs, transfer=1.0), True)):
+            one, other = (simulated(trace, each, text, schedule, machines).stats.seconds for each in (method, waits))
+            both = min(costs.catch_up(text.prompt_tokens - 1), costs.read(text.prompt_tokens) - machines.way)
+            assert other - one == (both if apart else 0)
 
 
 def test_an_instant_source_drafts_where_nothing_was_prepared(tiny: Any, recorded: Callable[..., Any]) -> None:

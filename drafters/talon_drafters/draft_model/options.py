@@ -45,6 +45,7 @@ class DraftModel(DrafterSpec):
     purpose = "models"
     paper = "arXiv 2211.17192"
     takes_paths = True
+    catches_up = True
     model: str | None = None
     skip: tuple[int, ...] = attrs.field(default=(), converter=_layers)
     trust_remote_code: bool = attrs.field(default=False, validator=instance_of(bool))

@@ -88,6 +88,10 @@ class HybridSpec(DrafterSpec):
     def reads_texts(self) -> bool:  # type: ignore[override]  # it is what the parts say
         return all(part is not None and part.reads_texts for part in self._built)
 
+    @property
+    def catches_up(self) -> bool:  # type: ignore[override]  # likewise
+        return any(part is not None and part.catches_up for part in self._built)
+
     def features(self, num_layers: int) -> tuple[int, ...]:
         return tuple(dict.fromkeys(chain.from_iterable(part.features(num_layers) for part in self.parts)))
 
