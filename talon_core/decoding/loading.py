@@ -102,8 +102,8 @@ def load(
     Raises:
         LookupError: for an unknown name.
         ValueError: for a bad option, a model that cannot be loaded or cannot verify trees, a drafter that does not
-            fit it, a rule that does not fit the policy or is lossy where that is not allowed, or a place to draft on
-            that this machine has not.
+            fit it, a rule that does not fit the policy or is lossy where that is not allowed, a schedule without a
+            policy, or a place to draft on that this machine has not.
     """
     parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy, schedule, draft_on)
     resolved = resolve(parts, load_registry())

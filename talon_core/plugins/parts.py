@@ -159,7 +159,8 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
 
     Raises:
         LookupError: for an unknown name, or a policy whose default rule is not registered.
-        ValueError: for a bad option, or a rule that does not fit the policy or is lossy where that is not allowed.
+        ValueError: for a bad option, a rule that does not fit the policy or is lossy where that is not allowed, or a
+            schedule without a policy.
     """
     for option, kinds in (("graphs", bool), ("lossy", bool), ("accelerate", bool | str)):
         if not isinstance(getattr(parts, option), kinds):
@@ -178,6 +179,7 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
     spec, policy = (parts.policy, None) if parts.policy in (NONE, None) else _made_policy(registry, parts.policy)
     parts = attrs.evolve(parts, policy=spec)
     drafter = _made_drafter(registry, parts.drafter, policy)
+    _check_known(registry, "rule", parts.rule)
     name = rule_for(registry, policy) if parts.rule == AUTO else parts.rule
     rule: AcceptanceRule = built(registry, "rule", name)
     check_rule(rule, policy, parts.lossy)
@@ -187,10 +189,23 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
         built(registry, "attention backend", parts.attention)
     if isinstance(parts.accelerate, str):
         registry.get("accelerator", parts.accelerate)
-    if chosen is None:
+    if chosen is None and parts.schedule != IN_TURN:
+        _check_known(registry, "schedule", parts.schedule)
         schedule = made_schedule(registry, parts.schedule)
+    if schedule is not None and policy is None:
+        raise ValueError(
+            f"the schedule is {written(parts.schedule)}, and there is no tree policy, so that nothing is drafted; name "
+            "a policy, or leave the schedule out"
+        )
     check_place(parts.draft_on, schedule, "" if chosen is None else chosen.why)
     return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen, found_on)
+
+
+def _check_known(registry: Registry, kind: str, asked: object) -> None:
+    """Refuse a name that there is not, where "auto" may be asked for: the sentence lists it with the others."""
+    name = parse_spec(asked)[0] if isinstance(asked, str) else AUTO
+    if name not in (AUTO, *registry.names(kind)):
+        raise LookupError(registry.unknown(kind, name, besides=[AUTO]))
 
 
 def _found_on(registry: Registry) -> str | None:
@@ -260,6 +275,7 @@ def _made_drafter(registry: Registry, asked: str | DrafterSpec, policy: TreePoli
     """The drafter that is asked for; None where it is chosen later, or where nothing is drafted."""
     if asked == AUTO or (policy is None and asked in (NONE, None)):
         return None
+    _check_known(registry, "drafter", asked)
     drafter: DrafterSpec = built(registry, "drafter", asked)
     if policy is None:
         LOGGER.warning("%s drafts nothing: there is no tree policy", naming("drafter", drafter))

@@ -87,18 +87,19 @@ class Registry:
         except KeyError:
             raise LookupError(self.unknown(kind, name)) from None
 
-    def unknown(self, kind: str, name: str, presets: Sequence[str] = ()) -> str:
+    def unknown(self, kind: str, name: str, presets: Sequence[str] = (), besides: Sequence[str] = ()) -> str:
         """The sentence for a name that there is not.
 
         Args:
             kind: what was looked for.
             name: its name.
             presets: names that stand for options of one that is registered, and could have been meant as well.
+            besides: names that may be asked for as well, and are not registered.
         """
-        names = self.names(kind)
+        names = sorted([*self.names(kind), *besides])
         there = ", ".join(names) or "none"
-        besides = f"; presets: {', '.join(presets)}" if presets else ""
-        return f"no {kind} '{name}'; {did_you_mean(name, [*names, *presets])}there are: {there}{besides}{self.failed}"
+        kept = f"; presets: {', '.join(presets)}" if presets else ""
+        return f"no {kind} '{name}'; {did_you_mean(name, [*names, *presets])}there are: {there}{kept}{self.failed}"
 
     @property
     def failed(self) -> str:

@@ -382,6 +382,7 @@ def test_the_answer_tells_the_schedule_of_a_preset_that_was_decoded_with(talon, 
         (["--schedule", "cached", "--draft-on", "cuda:4000", "--model", "./none"], "draft_on is cuda:4000, and "),
         (["--schedule", "cached", "--draft-on", "gpu"], "draft_on is 'gpu'; it must be thread, cpu:1"),
         (["--draft-on", "cpu:1"], "the schedule drafts and verifies in turn"),
+        (["--policy", "none", "--schedule", "cached"], "the schedule is 'cached', and there is no tree policy"),
     ],
 )
 def test_a_bad_schedule_or_place_is_refused_in_a_sentence(talon, model, options, says):

@@ -250,6 +250,14 @@ def test_the_policy_that_ships_has_no_schedule_and_a_policy_of_no_preset_neither
         assert (found.schedule, "talon tune --schedule" in found.why) == ("sync", True)
 
 
+@pytest.mark.parametrize("schedule", ["auto", "sync", None])
+def test_what_drafts_nothing_goes_with_every_schedule_that_prepares_nothing(
+    schedule: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert resolve(Parts(policy="none", schedule=schedule), REGISTRY).schedule is None
+    assert not warnings_of(caplog)
+
+
 def test_a_place_beside_the_default_is_refused_in_a_sentence() -> None:
     with pytest.raises(ValueError, match="draft_on is 'cpu:1', and the schedule drafts and verifies in turn"):
         resolve(Parts("ngram", "chain", schedule=AUTO, draft_on="cpu:1"), REGISTRY)
