@@ -156,7 +156,10 @@ def beside(
         built(registry, "drafter", drafter)  # a typing error costs no waiting
     place = parse_place(draft_on)
     if place is not None and place.device != "cpu":
-        raise ValueError(f"--draft-on is '{draft_on}'; on a GPU of its own a drafter costs the target nothing")
+        raise ValueError(
+            f"--draft-on is '{draft_on}', and on a GPU of its own a drafter costs the target nothing; name thread, or "
+            "cpu:1 with a number of cores"
+        )
     check_usable(place)
     plan = BesidePlan(nodes, rows, repetitions=repetitions)
     with if_interrupted(NOTHING):

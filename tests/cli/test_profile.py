@@ -172,7 +172,7 @@ def test_what_both_cost_each_other_is_said_as_the_simulation_takes_it(talon, mod
         (("--repetitions", "0"), "--repetitions is 0; it must be at least 1"),
         (("--nodes", "0"), "--nodes is 0; it must be at least 1 and at most 4096"),
         (("--rows", "5000"), "--rows is 5000; it must be at least 1 and at most 1024"),
-        (("--draft-on", "cuda:1"), "on a GPU of its own a drafter costs the target nothing"),
+        (("--draft-on", "cuda:1"), "a drafter costs the target nothing; name thread, or cpu:1 with a number of cores"),
         (("--draft-on", "moon"), "draft_on is 'moon'; it must be thread"),
         (("--draft-on", "cpu:999", "--model", "no such model"), "draft_on is cpu:999, and this process may use"),
     ],
