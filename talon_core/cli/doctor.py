@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from talon_core.cli import options as opts
-from talon_core.cli.drafter_check import drafter_rows, measured_drafter, named_drafter
+from talon_core.cli.drafter_check import drafter_rows, means_files, measured_drafter, named_drafter
 from talon_core.cli.kept_schedules import kept_schedules, row_of, told
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import print_json, stdout
@@ -74,10 +75,17 @@ def examine(model: str | None = None, drafter: str | None = None, trust_remote_c
         model: a model to load.
         drafter: a drafter to open for it, or for the default model.
         trust_remote_code: run code that the model's folder brings.
+
+    Raises:
+        LookupError: for a drafter's name that there is not.
+        ValueError: for a bad option of it.
     """
     problems: list[str] = []
     wanted = model if model is not None or drafter is None else DEFAULT_MODEL
     registry = load_registry()
+    if drafter is not None and not means_files(drafter, registry):
+        with suppress(PluginError):  # a drafter that is broken is a problem, and told below
+            named_drafter(drafter, registry)
     packages = _packages(problems)
     devices = _devices() if packages["torch"] is not None else []
     report: dict[str, Any] = {

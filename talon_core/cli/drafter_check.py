@@ -24,6 +24,12 @@ CHECK_PROMPTS = (
 )
 
 
+def means_files(given: str, registry: Registry) -> bool:
+    """Whether a user means a drafter by the place of its files, and not by a spec; arguments as for `named_drafter`."""
+    name = given.partition(":")[0].strip()
+    return name not in registry.names("drafter") and (os.path.exists(given) or "/" in given)
+
+
 def named_drafter(given: str, registry: Registry) -> DrafterSpec:
     """The drafter that a user means by a spec, or by nothing but the place of its files.
 
@@ -35,11 +41,10 @@ def named_drafter(given: str, registry: Registry) -> DrafterSpec:
         LookupError: for an unknown name.
         ValueError: for a bad option, or files that no drafter, or more than one, is made for.
     """
-    name = given.partition(":")[0].strip()
-    if name in registry.names("drafter") or not (os.path.exists(given) or "/" in given):
-        spec: DrafterSpec = build(registry, "drafter", given)
-        return spec
-    return drafter_of_files(given, registry)
+    if means_files(given, registry):
+        return drafter_of_files(given, registry)
+    spec: DrafterSpec = build(registry, "drafter", given)
+    return spec
 
 
 def drafter_of_files(path: str, registry: Registry) -> DrafterSpec:

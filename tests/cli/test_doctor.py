@@ -286,7 +286,6 @@ def test_a_drafter_that_cannot_be_used_is_a_problem(talon, model, tmp_path):
     save_file({"weight": torch.ones(2)}, tmp_path / "other" / "model.safetensors")
     (tmp_path / "other" / "config.json").write_text("{}")
     wrong = {
-        "ngrm": "no drafter 'ngrm'; did you mean 'ngram'?",
         str(tmp_path / "nowhere"): "there is no drafter",
         str(tmp_path / "empty"): "has no config.json",
         str(tmp_path / "other"): "no drafter knows the files of",
@@ -302,6 +301,17 @@ def test_a_drafter_that_cannot_be_used_is_a_problem(talon, model, tmp_path):
         assert sentence in problem
         assert problem.count(sentence) == 1
         assert ran.answer["drafter"] is None
+
+
+@pytest.mark.parametrize(
+    ("drafter", "sentence"),
+    [
+        ("ngrm", "no drafter 'ngrm'; did you mean 'ngram'?"),
+        ("ngram:min_match=0", "drafter 'ngram': 'min_match' must be >= 1"),
+    ],
+)
+def test_a_drafter_that_is_misspelt_is_bad_input_and_no_problem_of_the_machine(talon, drafter, sentence):
+    assert sentence in check(talon, "no/model", drafter).refusal
 
 
 def test_without_a_model_that_works_the_drafter_is_not_opened(talon, tmp_path):
