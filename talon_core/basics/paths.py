@@ -60,6 +60,8 @@ def check_file(path: Path, called: str) -> None:
     Raises:
         ValueError: if it is a folder, is in none, or may not be written; the sentence says which.
     """
+    if not path.parts:
+        raise ValueError(f"{called} is an empty path ('' or '.'); it must be a file in a folder that exists")
     try:
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise ValueError(f"{called} is '{path}'; it must be a file in a folder that exists")

@@ -23,9 +23,9 @@ def check_timeline(file: Path, option: str) -> None:
     """
     from talon_core.report.lane_page import FORMS
 
+    check_file(file, option)
     if _form(file) not in FORMS:
         raise ValueError(f"{option} is '{file}'; it must end in .html, .png or .svg")
-    check_file(file, option)
     if _form(file) != "html":
         from talon_core.report.plotting import check_matplotlib
 

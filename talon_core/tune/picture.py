@@ -25,9 +25,9 @@ def check_picture(file: Path) -> None:
     Raises:
         ValueError: if its ending is another one, it cannot be written, or matplotlib is not there.
     """
+    check_file(file, "--picture")
     if file.suffix.lower() not in ENDINGS:
         raise ValueError(f"--picture is '{file}'; it must end in {' or '.join(ENDINGS)}")
-    check_file(file, "--picture")
     _matplotlib()
 
 

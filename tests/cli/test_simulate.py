@@ -107,6 +107,7 @@ def test_a_drafter_that_the_target_slows_down_is_waited_for(talon: Any, folder: 
         (("--limit", "0"), "--limit is 0; it must be at least 1"),
         (("--schedule", "cache"), "no schedule 'cache'; did you mean 'cached'?"),
         (("--schedule", "pearl", "--schedule", "pearl"), "the schedule 'pearl' is given twice; give each one once"),
+        (("--picture", ""), "--picture is an empty path ('' or '.'); it must be a file in a folder that exists"),
         (("--picture", "best.pdf"), "--picture is 'best.pdf'; it must end in .html, .png or .svg"),
     ],
 )

@@ -53,6 +53,7 @@ def test_an_option_that_decides_matters_more_than_one_that_does_not() -> None:
     [
         ("x.pdf", r"--picture is 'x\.pdf'; it must end in \.png or \.svg"),
         ("nowhere/x.png", "it must be a file in a folder that exists"),
+        ("", r"^--picture is an empty path \('' or '\.'\); it must be a file in a folder that exists$"),
     ],
 )
 def test_what_cannot_become_a_picture_is_refused(file: str, sentence: str) -> None:
