@@ -13,6 +13,9 @@ from talon_core.models.gguf_model import GgufModel
 OF_GGUF = {"dtype", "gguf_file", "attn_implementation"}
 """Options with which weights can stay in a GGUF file's blocks; with others, transformers reads such a file itself."""
 
+NO_TOKENIZER = "Couldn't instantiate the backend tokenizer"
+"""What transformers says, in several lines, of files of which it can make none."""
+
 
 def hide_bars() -> None:
     """Let transformers draw no bars in this process, as where nobody looks at it."""
@@ -217,7 +220,15 @@ def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tupl
 def _tokenizer(path: str, where: Mapping[str, Any], trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(path, **where, trust_remote_code=trust_remote_code)
+    try:
+        return AutoTokenizer.from_pretrained(path, **where, trust_remote_code=trust_remote_code)
+    except ValueError as error:
+        if not str(error).startswith(NO_TOKENIZER):
+            raise
+        raise ValueError(
+            "no tokenizer can be made of its files; put a tokenizer.json there, as a tokenizer's save_pretrained does, "
+            "or install sentencepiece or tiktoken if its tokenizer is of another kind"
+        ) from error
 
 
 def token_text(tokenizer: Any, token: int) -> str:

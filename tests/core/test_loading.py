@@ -762,7 +762,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a configuration that cannot be": (config(num_attention_heads=0), "ZeroDivisionError: "),
     "a configuration of wrong types": (config(num_hidden_layers="four"), "'num_hidden_layers' expected int, got str"),
     "no configuration": (without("config.json"), "`model_type`"),
-    "no tokenizer": (without("tokenizer.json", "tokenizer_config.json"), "tokenizer"),
+    "no tokenizer": (
+        without("tokenizer.json", "tokenizer_config.json"),
+        r"no tokenizer can be made of its files; put a tokenizer.json there, .* of another kind\. Give",
+    ),
     "a damaged tokenizer": (content("tokenizer.json", lambda old: b"{}"), "KeyError: "),
 }
 
