@@ -104,6 +104,14 @@ class Engine:
         ):
             if given is not None:
                 check_made_of(interface, f"the {part}", given)
+        for called, function, does in (
+            ("worker", worker, "makes a Worker for a drafter, as ThreadWorker"),
+            ("now", now, "tells seconds, as time.perf_counter"),
+        ):
+            if not callable(function):
+                raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
+                    f"{called} is {written(function)}; it must be a function that {does}"
+                )
         Bounds(slots, rows, prompt_tokens, keep)  # which refuses what is none
         if schedule is not None and drafter is not None and policy is not None:
             drafter = goes_ahead(drafter, spec, schedule, worker, target)

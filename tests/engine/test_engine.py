@@ -575,6 +575,15 @@ def test_parts_that_are_none_are_refused(parts, sentence):
         Engine(*parts)
 
 
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [("now", r"tells seconds, as time\.perf_counter"), ("worker", "makes a Worker for a drafter")],
+)
+def test_a_clock_and_a_maker_of_workers_must_be_functions(part, sentence):
+    with pytest.raises(ValueError, match=f"^{part} is 3; it must be a function that {sentence}"):
+        Engine(TableTarget(TABLE), Match(), **{part: 3})
+
+
 @pytest.mark.parametrize("only", [[None], 3, "ab", [request()]])
 def test_a_step_is_for_sequences(only):
     own = engine()
