@@ -192,7 +192,8 @@ class ProcessWorker(Worker):
         try:
             self._process = _Process(command, self._opening)
             about: About = self._process.answer(self._patience.first)
-            self.drafter = self._remote = _Remote(self, about, named, vocab_size)
+            remote = _Listening if about.listens else _Remote
+            self.drafter = self._remote = remote(self, about, named, vocab_size)
         except BaseException:
             self.close()
             raise
@@ -365,7 +366,6 @@ class _Remote(Drafter):
         self._vocab_size = vocab_size
         self.max_depth, self.takes_paths = about.max_depth, about.takes_paths
         self.uses_target = False  # what it runs there is not this target
-        self._listens = about.listens
         self._described = about.described
         self._whole: bytes | None = None  # the tree that begins with the next frontier, if it is drafted whole
         self._layers: list[Layer] = []  # of the current tree, that were not asked for yet
@@ -416,14 +416,6 @@ class _Remote(Drafter):
         self._forget_tree()  # it may be one that has failed here, and not there
         self._worker.ask("close", slot)
 
-    def read(self, parts: Mapping[int, Part]) -> None:
-        if not self._listens:
-            return  # and a message would wait for what it reads by itself
-        with self._worker.trying("read"):
-            own = {slot: (one.start, one.count, self._worker.place(one.features)) for slot, one in parts.items()}
-        most = max(one.count for one in parts.values())
-        self._worker.ask_for(("read", most.bit_length()), "read", own)
-
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._worker.commit(committed)
 
@@ -471,6 +463,16 @@ class _Remote(Drafter):
             return known[row].copy()
 
         return law
+
+
+class _Listening(_Remote):
+    """Stands for one that listens: others are sent no message, which would wait for what they read by themselves."""
+
+    def read(self, parts: Mapping[int, Part]) -> None:
+        with self._worker.trying("read"):
+            own = {slot: (one.start, one.count, self._worker.place(one.features)) for slot, one in parts.items()}
+        most = max(one.count for one in parts.values())
+        self._worker.ask_for(("read", most.bit_length()), "read", own)
 
 
 def python(module: str, function: str) -> list[str]:

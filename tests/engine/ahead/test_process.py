@@ -27,6 +27,7 @@ from talon_core.costs import Costs, MeasuredCosts
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.hosting import _Lent
 from talon_core.engine.ahead import process
+from talon_core.engine.ahead.drafter import AheadDrafter
 from talon_core.engine.ahead.host import About
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.place import usable_cores
@@ -654,9 +655,9 @@ def message(data):
     return struct.pack("!i", len(data)) + data
 
 
-def parrot(*answers):
+def parrot(*answers, listens=True):
     """A worker whose process says these bytes, one after the other, whatever it is told."""
-    opened = message(pickle.dumps(("done", About(None, False, False, True, {}))))
+    opened = message(pickle.dumps(("done", About(None, False, False, listens, {}))))
     return ProcessWorker([sys.executable, "-c", PARROT], [opened, *answers], NGRAM, VOCAB)
 
 
@@ -683,6 +684,14 @@ def test_bytes_that_are_no_answer_lose_the_process(monkeypatch, answer, said):
     for one in (asked, prepares):
         assert one.number is None
         assert one.losses == 1
+
+
+@pytest.mark.parametrize(("listens", "told"), [(False, 4), (True, 0)])
+def test_what_the_drafter_was_never_told_of_is_read_again_only_where_it_listens(listens, told):
+    own = parrot(message(pickle.dumps(("done", None))), listens=listens)
+    drafter = AheadDrafter(Cached(), own, NGRAM, VOCAB)
+    assert drafter.resume(0, np.arange(5), room=9, source=1, length=4) == told
+    own.close()
 
 
 def test_a_process_that_reads_no_message_is_given_up(monkeypatch):
