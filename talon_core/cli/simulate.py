@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
 from talon_core.cli.lanes import check_timeline, write_timeline
-from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
 from talon_core.errors import written
 from talon_core.plugins.parts import made_schedule
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from talon_core.trace.schedules import Promises
 
 CAPTION = (
-    "tokens/s: by the profile; waits: the target for the drafter; works: the share of the time in which each does; "
-    "outside: nodes that the trace knows nothing of"
+    "@there: the drafter is on the machine of --drafter-profile; tokens/s: by the profile; waits: the target for the "
+    "drafter; works: the share of the time in which each does; outside: nodes that the trace knows nothing of"
 )
 PICTURED = 24
 """Rounds of a picture."""
@@ -122,20 +122,14 @@ def _schedules(specs: list[str], registry: Registry) -> "dict[str, Schedule | No
 
 
 def _show(answer: "Promises") -> None:
-    table = Table(
-        Column("method", overflow="fold", min_width=12),
-        Column("schedule", overflow="fold", min_width=8),
-        caption=CAPTION,
-    )
-    table.caption_justify = "left"
-    figures = ("drafter", "tokens/s", "to sync", "MAT", "hits", "waits", "target\nworks", "drafter\nworks", "outside")
-    for name in figures:
-        table.add_column(name, justify="right")
+    name = Column("method\n@schedule", overflow="fold", min_width=12)
+    table = Table(name, caption=CAPTION, caption_justify="left", collapse_padding=True)
+    for figure in ("tokens/s", "to\nsync", "MAT", "hits", "waits", "target\nworks", "drafter\nworks", "outside"):
+        table.add_column(figure, justify="right")
     for one in answer.found:
+        there = "" if one.case.machines.drafter is None else f"@{one.case.place}"
         table.add_row(
-            one.case.method.name,
-            one.case.name,
-            one.case.place,
+            f"{one.case.method.name}@{one.case.name}{there}",
             f"{one.stats.tokens_per_second:.1f}",
             f"{one.speedup:.2f}x",
             f"{one.stats.mean_accepted_tokens:.3f}",
@@ -145,5 +139,5 @@ def _show(answer: "Promises") -> None:
             f"{one.drafter_works:.0%}",
             str(one.unanswered.drafted),
         )
-    wide_stdout().print(table)
+    stdout().print(table)
     typer.echo(answer.said)

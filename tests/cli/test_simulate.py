@@ -59,17 +59,24 @@ def test_schedules_are_compared_to_decoding_in_turn(talon: Any, folder: str, pro
     assert ran.answer["said"].startswith(f"{METHOD} with the schedule ")
     assert "simulated" in picture.read_text(encoding="utf-8")
     shown = talon(*arguments, *schedules)
-    assert "to sync" in shown.out
+    assert "tokens/s" in shown.out
     assert shown.out.rstrip().endswith(ran.answer["said"])
 
 
-def test_the_table_fits_a_file_and_runs_are_counted(talon: Any, folder: str, profile: Any) -> None:
-    arguments = ("trace", "simulate", folder, METHOD, "--profile", profile("here"), "--other-machine")
-    ran = talon(*arguments, "--schedule", "cached:budget=8")
-    rows = [line for line in ran.out.splitlines() if METHOD[:5] in line and "│" in line]
-    assert rows
-    assert all(row.rstrip().endswith("│") for row in rows)
-    assert "6 of 6 runs" in ran.err  # two texts, each in turn, with the schedule and with plain decoding
+def test_the_table_fits_eighty_columns_and_runs_are_counted(
+    talon: Any, folder: str, profile: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    machines = ("--profile", profile("here"), "--drafter-profile", profile("there"), "--other-machine")
+    ran = talon("trace", "simulate", folder, METHOD, *machines, "--schedule", "cached:budget=8")
+    lines = [line for line in ran.out.splitlines() if line[:1] in "┏┃┡│└"]
+    (width,) = {len(line) for line in lines}
+    assert width <= 80
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line[0] == "│"]
+    named = (f"{METHOD}@sync", f"{METHOD}@sync@there", f"{METHOD}@cached:budget=8@there", "none@sync")
+    assert "".join(cell for cell, *_ in cells) == "".join(named)
+    assert "…" not in ran.out
+    assert "8 of 8 runs" in ran.err  # two texts, each in turn here and there, with the schedule and with plain decoding
 
 
 def test_a_drafter_on_a_machine_of_its_own_has_costs_of_its_own(talon: Any, folder: str, profile: Any) -> None:
