@@ -230,8 +230,6 @@ class Decoder:
             own = {name: _own_copy(name, options[name], at) for name in STATEFUL if options.get(name) is not None}
             seeded = {"seed": int(seed) + at} if seed is not None and is_whole(seed) else {}
             requests.append(self.frontend.request(one, {**options, **own, **seeded}))
-        for request in requests:
-            self.limit(request)  # a prompt that is too long is found before another is decoded
         return requests
 
     def stream(self, prompt: OnePrompt, *, cancel: "Cancel | None" = None, **options: Any) -> StreamedGeneration:
