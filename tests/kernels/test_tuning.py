@@ -8,7 +8,17 @@ from gguf import GGMLQuantizationType
 
 from talon_core.runtime.blocks import Blocks
 from talon_kernels.native import tuning
-from talon_kernels.native.tuning import BY_PANELS, DIRECT, PANEL, SHORT_WIDE, WIDE, Plan, apply_plans, best_plans
+from talon_kernels.native.tuning import (
+    BY_PANELS,
+    DIRECT,
+    PANEL,
+    SHORT_WIDE,
+    TWICE,
+    WIDE,
+    Plan,
+    apply_plans,
+    best_plans,
+)
 from talon_kernels.skinny_linear import skinny_linear
 from talon_tests.tiny_gguf import random_blocks
 
@@ -42,7 +52,7 @@ def timed(monkeypatch):
         return library.seconds(source, rows) if known else float("inf")
 
     monkeypatch.setattr(tuning, "_plan_took", plan_took)
-    monkeypatch.setattr(tuning, "_weights", lambda source: None)
+    monkeypatch.setattr(tuning, "_weights", lambda source, megabytes: None)
     monkeypatch.setattr(tuning, "BUSY", 0.0)
 
 
@@ -209,10 +219,56 @@ def test_no_way_to_read_blocks_changes_a_bit(library, kind):
 
 
 def test_the_machine_and_the_products_are_measured(library, monkeypatch):
-    monkeypatch.setattr(tuning, "MEGABYTES", 1)
+    monkeypatch.setattr(tuning, "MEASURED_MEGABYTES", 1)
     told = tuning.told_speeds(library)
     assert [*told] == ["memory", "multiplications", *tuning.NAMES.values()]
     assert all("1 row" in figure for figure in [*told.values()][2:])
     best = tuning.machine_speeds(library)
     assert 1e8 < best.read < 1e13
     assert 1e8 < best.multiplied < 1e13
+
+
+class Told:
+    """A library whose sums take a second and whose products take four, or as many as they have rows if that is more."""
+
+    def __init__(self, folder):
+        self.path = str(folder / "library.so")
+
+    def sum(self, weights, count, threads):
+        self.seconds, self.summed = 1.0, (weights, 4 * count)
+
+    def linear(self, x, weights, bias, out, rows, outputs, inputs, kind, threads):
+        self.seconds, self.multiplied = max(4.0, rows), weights
+
+
+@pytest.mark.parametrize(
+    ("plans", "few", "many"),
+    [
+        ({}, "", ""),
+        (
+            {(WIDE, 1): Plan(1, 0), (WIDE, 8): Plan(3, 2)},
+            " (tiles of 1 columns)",
+            " (tiles of 3 columns, fetched 2 tiles ahead)",
+        ),
+        (
+            {(DIRECT, 1): Plan(4, 64), (DIRECT, 8): BY_PANELS},
+            " (tiles of 4 columns, fetched 64 lines ahead)",
+            " (by panels)",
+        ),
+        ({(DIRECT, 8): TWICE}, "", " (read twice)"),
+    ],
+)
+def test_products_are_told_with_their_plans_and_beside_a_sum_over_the_same_weights(
+    tmp_path, monkeypatch, plans, few, many
+):
+    library = Told(tmp_path)
+    monkeypatch.setattr(tuning, "MEASURED_MEGABYTES", 1)
+    monkeypatch.setattr(tuning, "_took", lambda work, times: (work(), library.seconds)[1])
+    monkeypatch.setattr(tuning, "machine_speeds", lambda library: tuning.Speeds(1e9, 1e9))
+    tuning._keep(tuning._path(library), tuning.Kept(plans))
+    source = next((source for source, _ in plans), WIDE)
+    told = tuning.told_speeds(library)[tuning.NAMES[source]]
+    one, eight = told.split("; 8 rows")
+    assert one.endswith(f"25% of a sum over them{few}")
+    assert eight.endswith(f"of the multiplications{many}")
+    assert library.multiplied == library.summed[0]

@@ -71,7 +71,10 @@ BAND = 4
 """Most rows of a tile over a panel: that may be read again."""
 
 MEGABYTES = 64
-"""Of weights, more than most processors cache."""
+"""Of weights that plans are tried on, more than most processors cache."""
+
+MEASURED_MEGABYTES = 256
+"""Of weights that speeds are told of: processors keep a part of what is not much more than they cache."""
 
 FINALISTS = 3
 """So many of the quickest plans are timed again, in turn with the one that all are compared with."""
@@ -136,11 +139,10 @@ def apply_plans(library: Library) -> Plans:
     Plans of another `FORM` are tried anew. A library that lies nowhere, as its folder could not be written to, keeps
     the plans that it was built with.
     """
-    place = Path(library.path)
-    path = place.with_name(f"{place.stem}-{torch.get_num_threads()}.plans.json")
+    path = _path(library)
     kept = _kept(path)
     if kept.to_try:
-        if not place.exists():
+        if not Path(library.path).exists():
             return {}
         with filelock.FileLock(f"{path}.lock"):  # two that try at once would time each other
             kept = _kept(path)
@@ -170,6 +172,12 @@ def _tried(library: Library, before: Kept) -> Kept:
     plans = best_plans(library)
     took = (time.perf_counter() - started) * torch.get_num_threads()
     return Kept(plans, before.tries + 1, busy=time.process_time() - ran < BUSY * took)
+
+
+def _path(library: Library) -> Path:
+    """Where plans for this number of threads are kept."""
+    place = Path(library.path)
+    return place.with_name(f"{place.stem}-{torch.get_num_threads()}.plans.json")
 
 
 def _kept(path: Path) -> Kept:
@@ -207,7 +215,7 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
         which = KINDS[source], INPUTS[source]
         if which not in weights:
             weights.clear()  # there is room for those of one kind
-            weights[which] = _weights(source)
+            weights[which] = _weights(source, MEGABYTES)
         if source == PANEL:
             library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
         took = partial(_plan_took, library, source, rows, weights[which], threads)
@@ -266,10 +274,10 @@ def _quickest(plans: Sequence[Plan], took: Callable[[Plan], float]) -> tuple[Pla
     return (best, least[best]) if least[best] * GAIN < least[plans[0]] else (plans[0], least[plans[0]])
 
 
-def _weights(source: int) -> Tensor:
+def _weights(source: int, megabytes: int) -> Tensor:
     """Bytes of many weights, one after another, shape `(weights, bytes)`."""
     size = INPUTS[source] * OUTPUTS * BITS[source] // 8
-    count = max(1, MEGABYTES * 2**20 // size)
+    count = max(1, megabytes * 2**20 // size)
     return torch.full((count, size), 1, dtype=torch.uint8)  # what nobody has written to would be in a cache
 
 
@@ -291,7 +299,7 @@ def _took(work: Callable[[], Any], times: int = 2) -> float:
 def machine_speeds(library: Library) -> Speeds:
     """Measure what the machine can do at best, in a quarter of a second."""
     threads = torch.get_num_threads()
-    numbers = torch.ones(256 * 2**20 // 4)  # more than a cache may hold
+    numbers = torch.ones(MEASURED_MEGABYTES * 2**20 // 4)
     reading = min(_took(lambda: library.sum(numbers.data_ptr(), numbers.numel(), threads)) for _ in range(4))
     times = 2_000_000
     out = torch.zeros(1)
@@ -300,26 +308,63 @@ def machine_speeds(library: Library) -> Speeds:
     return Speeds(numbers.nbytes / reading, each * times * threads / (time.perf_counter() - start))
 
 
-def plan_speed(library: Library, source: int, rows: int) -> tuple[float, float]:
-    """How fast products are with so many rows: bytes of weights, and multiplications with an addition, a second."""
-    weights = _weights(source)
-    x, y = torch.ones((rows, INPUTS[source])), torch.empty((rows, OUTPUTS))
-    threads = torch.get_num_threads()
-    seconds = min(_took(lambda: _multiply(library, x, weights, y, KINDS[source], threads)) for _ in range(3))
-    return weights.nbytes / seconds, rows * len(weights) * INPUTS[source] * OUTPUTS / seconds
+@attrs.frozen
+class Reached:
+    """What products reach with one row and with eight, beside a plain sum over the same weights.
+
+    Attributes:
+        summed: bytes a second of the sum.
+        read: bytes of weights a second with one row.
+        multiplied: multiplications with an addition a second with eight rows.
+    """
+
+    summed: float
+    read: float
+    multiplied: float
+
+
+def reached(library: Library, source: int) -> Reached:
+    """Measure products of one kind of weights, in turn with the sum: a machine may be slower for a while."""
+    threads, weights = torch.get_num_threads(), _weights(source, MEASURED_MEGABYTES)
+    few, many = (torch.ones((rows, INPUTS[source])) for rows in (1, 8))
+    out = torch.empty((8, OUTPUTS))
+    works: dict[str, Callable[[], object]] = {
+        "sum": lambda: library.sum(weights.data_ptr(), weights.numel() // 4, threads),
+        "few": lambda: _multiply(library, few, weights, out, KINDS[source], threads),
+        "many": lambda: _multiply(library, many, weights, out, KINDS[source], threads),
+    }
+    least = dict.fromkeys(works, math.inf)
+    for _ in range(3):
+        for name, work in works.items():
+            least[name] = min(least[name], _took(work, times=1))
+    products = len(many) * len(weights) * INPUTS[source] * OUTPUTS
+    return Reached(weights.nbytes / least["sum"], weights.nbytes / least["few"], products / least["many"])
 
 
 NAMES = {WIDE: "float32 weights", NARROW: "bfloat16 weights", DIRECT: "weights in blocks (Q4_1)"}
 
 
 def told_speeds(library: Library) -> Mapping[str, str]:
-    """What this machine does at best, and what the products reach with one row and with eight."""
-    best = machine_speeds(library)
+    """What this machine does at best, what the products reach with one row and with eight, and by which plans."""
+    best, plans = machine_speeds(library), _kept(_path(library)).plans
     told = {"memory": f"{best.read / 1e9:.1f} GB/s", "multiplications": f"{best.multiplied / 1e9:.0f} G/s"}
     for source, name in NAMES.items():
-        (read, _), (_, multiplied) = plan_speed(library, source, 1), plan_speed(library, source, 8)
+        found = reached(library, source)
+        few, many = (_told_plan(plans.get((source, rows)), source) for rows in (1, 8))
         told[name] = (
-            f"1 row {read / 1e9:.1f} GB/s, {100 * read / best.read:.0f}% of the memory's; "
-            f"8 rows {multiplied / 1e9:.0f} G/s, {100 * multiplied / best.multiplied:.0f}% of the multiplications"
+            f"1 row {found.read / 1e9:.1f} GB/s, {100 * found.read / found.summed:.0f}% of a sum over them{few}; "
+            f"8 rows {found.multiplied / 1e9:.0f} G/s, {100 * found.multiplied / best.multiplied:.0f}% of the "
+            f"multiplications{many}"
         )
     return told
+
+
+def _told_plan(plan: Plan | None, source: int) -> str:
+    """A plan behind what it reaches; nothing where none was found, and the library has the one it was built with."""
+    if plan is None:
+        return ""
+    if plan in (BY_PANELS, TWICE):
+        return " (by panels)" if plan == BY_PANELS else " (read twice)"
+    unit = "lines" if source == DIRECT else "tiles"
+    ahead = f", fetched {plan.distance} {unit} ahead" if plan.distance else ""
+    return f" (tiles of {plan.columns} columns{ahead})"
