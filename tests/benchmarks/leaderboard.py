@@ -51,7 +51,7 @@ POLICIES = {
     "ddtree": ["ddtree:budget=8", "ddtree"],
     "dyspec": ["dyspec:budget=8", "dyspec"],
     "talon-sampled": ["talon-sampled:budget=8", "talon-sampled"],
-    "sampled-chain": ["sampled-chain:length=2", "sampled-chain:length=4"],
+    "sampled-chain": ["sampled-chain:length=1", "sampled-chain:length=2", "sampled-chain:length=4"],
     "sequoia": ["sequoia:budget=8,depth=3", "sequoia"],
 }
 """Options besides, or in the place of, the default ones, where those are a paper's for a GPU; `default` is a preset."""
