@@ -247,7 +247,7 @@ class Told:
         ({}, "", ""),
         (
             {(WIDE, 1): Plan(1, 0), (WIDE, 8): Plan(3, 2)},
-            " (tiles of 1 columns)",
+            " (tiles of 1 column)",
             " (tiles of 3 columns, fetched 2 tiles ahead)",
         ),
         (

@@ -367,4 +367,4 @@ def _told_plan(plan: Plan | None, source: int) -> str:
         return " (by panels)" if plan == BY_PANELS else " (read twice)"
     unit = "lines" if source == DIRECT else "tiles"
     ahead = f", fetched {plan.distance} {unit} ahead" if plan.distance else ""
-    return f" (tiles of {plan.columns} columns{ahead})"
+    return f" (tiles of {plan.columns} column{'' if plan.columns == 1 else 's'}{ahead})"
