@@ -163,6 +163,13 @@ class Costs(ABC):
         """Whether the same question always has the same answer; by default False, as nobody has said so."""
         return False
 
+    def know(self, drafter: str) -> bool:
+        """Whether `draft`, `tell` and `catch_up` are of a drafter of this registered name.
+
+        By default False, as nobody has said so.
+        """
+        return False
+
     def read(self, tokens: int) -> float | None:
         """Reading a prompt, by the target and by a drafter that reads it at once; None if nothing is known.
 

@@ -160,6 +160,9 @@ class Profile(Costs):
     def tell(self, tokens: int) -> float | None:
         return self.tell_table.at(tokens)
 
+    def know(self, drafter: str) -> bool:
+        return self.drafter is not None and self.drafter.partition(":")[0].strip() == drafter
+
     def read(self, tokens: int) -> float | None:
         return self.read_table.at(tokens)
 

@@ -4,6 +4,8 @@ import attrs
 from attrs.validators import ge
 
 from talon_core.costs import Costs
+from talon_core.drafter import DrafterSpec
+from talon_core.trace.prices import costs_with
 
 
 @attrs.frozen
@@ -25,6 +27,11 @@ class Machines:
     transfer: float = attrs.field(default=0.0, validator=ge(0))
     shared: float = attrs.field(default=1.0, validator=ge(1))
     drafter_shared: float = attrs.field(default=1.0, validator=ge(1))
+
+    def drafting_with(self, drafter: DrafterSpec | None) -> "Machines":
+        """The same with a method's drafter, see `costs_with`."""
+        there = None if self.drafter is None else costs_with(self.drafter, drafter)
+        return attrs.evolve(self, target=costs_with(self.target, drafter), drafter=there)
 
     @property
     def drafting(self) -> Costs:
@@ -72,6 +79,9 @@ class Apart(Costs):
 
     def tell(self, tokens: int) -> float | None:
         return self.there.tell(tokens)
+
+    def know(self, drafter: str) -> bool:
+        return self.there.know(drafter)
 
     def read(self, tokens: int) -> float | None:
         return self.here.read(tokens)

@@ -5,9 +5,60 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from talon_core.costs import Costs
+from talon_core.drafter import DrafterSpec
 from talon_core.rounds import Span
 from talon_core.runtime.staging import MANY_PENDING
 from talon_core.trace.columns import TextTrace
+from talon_core.tree_arrays import FloatArray, IntArray
+
+
+@attrs.frozen(eq=False)
+class WithLookUps(Costs):
+    """Costs with a drafter that looks texts up, which takes next to nothing, in the place of the one that they are of.
+
+    Attributes:
+        costs: of the target, and of another drafter.
+    """
+
+    costs: Costs
+
+    @property
+    def fixed(self) -> bool:
+        return self.costs.fixed
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
+        return self.costs.verify(nodes, context, batch)
+
+    def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
+        return self.costs.verify_each(nodes, context, batch)
+
+    def draft(self, rows: int, width: int) -> float | None:
+        return 0.0
+
+    def accept(self, nodes: int) -> float | None:
+        return self.costs.accept(nodes)
+
+    def commit(self, tokens: int) -> float | None:
+        return self.costs.commit(tokens)
+
+    def besides(self, drafted: bool) -> float | None:
+        return self.costs.besides(drafted=False)
+
+    def beside_layer(self) -> float | None:
+        return self.costs.beside_layer()
+
+    def read(self, tokens: int) -> float | None:
+        return self.costs.read(tokens)
+
+
+def costs_with(costs: Costs, drafter: DrafterSpec | None) -> Costs:
+    """What passes take with the drafter of a method: one that looks texts up is free, if the costs do not know it.
+
+    Args:
+        costs: of a machine, and of the drafter that was recorded or any other one.
+        drafter: as `Method.drafter`; None for the recorded one.
+    """
+    return costs if drafter is None or costs.know(drafter.name) else WithLookUps(costs)
 
 
 @attrs.define

@@ -24,7 +24,7 @@ from talon_core.rule import AcceptanceRule
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
-from talon_core.trace.prices import Untold, behind, priced, priced_target, seconds_of
+from talon_core.trace.prices import Untold, behind, costs_with, priced, priced_target, seconds_of
 from talon_core.trace.source import Recorded, Source
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
@@ -150,7 +150,7 @@ class Replay:
         trace: the trace.
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
         timed: add what policies, and drafters of texts, take here and now. Without it, both are by the costs, and most
-            know nothing of policies: so the same question has the same answer at any time.
+            know nothing of them, so that they take nothing: the same question has the same answer at any time.
         now: the clock, in seconds.
     """
 
@@ -222,6 +222,10 @@ class Replay:
         """The most new tokens that a text could have had."""
         return limit_of(self.trace, text)
 
+    def costs_of(self, method: Method) -> Costs:
+        """What passes take with a method's drafter."""
+        return UnknownCosts() if self.costs is None else costs_with(self.costs, method.drafter)
+
     def begun(self, method: Method, text: TextTrace) -> TreePolicy:
         """The policy that serves a text.
 
@@ -232,7 +236,7 @@ class Replay:
             prompt_length=text.prompt_tokens,
             max_new_tokens=self.limit(text),
             temperature=self.temperature,
-            costs=self.costs or UnknownCosts(),
+            costs=self.costs_of(method),
             drafter=self.trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
             weight_bits=weight_bits_of(self.trace),
             unread=text.prompt_tokens - 1,
@@ -342,9 +346,9 @@ class _Text:
 
         A drafter that reads texts alone has drafted here, and its own time is taken, where time is.
         """
-        costs, timed = self._replay.costs, self._replay.timed
+        costs, timed = self._replay.costs_of(self._method), self._replay.timed
         own = [span for span in drafted.spans if span.part == "policy" and timed]
-        if costs is None:
+        if self._replay.costs is None:
             return tuple(own)
         nodes = len(drafted.tree)
         if not (self._source.drafts and timed):

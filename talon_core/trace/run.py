@@ -152,7 +152,7 @@ def _with_fastest(
     found = list[tuple[Totals, Along, float | None]]()
     for method, (totals, along) in zip(methods, done, strict=True):
         asked_here = method.drafter is not None and replay.timed  # what it takes here may be next to nothing
-        question = id(along), 0.0 if asked_here else costs.draft(1, 1) or 0.0
+        question = id(along), 0.0 if asked_here else replay.costs_of(method).draft(1, 1) or 0.0
         if question not in known:
             known[question] = along.fastest(costs, prompt, question[1])
         found.append((totals, along, known[question]))

@@ -157,23 +157,24 @@ def cases(methods: Sequence[Method], schedules: Mapping[str, Schedule | None], m
     Raises:
         ValueError: if it is not known what the target or the drafter takes.
     """
-    here = attrs.evolve(machines, drafter=None)
     if machines.target.verify(1, 1) is None:
         raise ValueError("the profile does not tell what passes of the target take; measure one with talon profile")
-    drafting = [method for method in methods if method.policy is not None]
-    if drafting and machines.drafting.draft(1, 1) is None:
-        raise ValueError(
-            "the profile does not tell what the drafter takes; measure one with talon profile and --drafter"
-        )
-    both = machines.drafter is not None and machines.target.draft(1, 1) is not None
+    here = attrs.evolve(machines, drafter=None)
     named = {IN_TURN: None, **schedules}
     found = []
-    plain = [] if len(drafting) < len(methods) else [Method(NONE, None, methods[0].rule)]
+    plain = [] if any(method.policy is None for method in methods) else [Method(NONE, None, methods[0].rule)]
     for method in (*methods, *plain):
-        if both or method.policy is None:
+        if method.policy is None:
             found.append(Case(method, IN_TURN, None, here))
-        if method.policy is not None:
-            found += [Case(method, name, schedule, machines) for name, schedule in named.items()]
+            continue
+        own = machines.drafting_with(method.drafter)
+        if own.drafting.draft(1, 1) is None:
+            raise ValueError(
+                "the profile does not tell what the drafter takes; measure one with talon profile and --drafter"
+            )
+        if own.drafter is not None and own.target.draft(1, 1) is not None:
+            found.append(Case(method, IN_TURN, None, here))
+        found += [Case(method, name, schedule, machines) for name, schedule in named.items()]
     return found
 
 

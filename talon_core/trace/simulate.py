@@ -118,7 +118,7 @@ def simulated(
         ValueError: if the schedule can prepare nothing with this drafter.
         PluginError: if a plugin breaks its contract; the message names it.
     """
-    clock, busy = Clock(), Clock()
+    clock, busy, machines = Clock(), Clock(), machines.drafting_with(method.drafter)
     vocab_size, settings = int(trace["target"]["vocab_size"]), trace["settings"]
     drafter = _drafter(trace, method, text)
     recorded = drafter if isinstance(drafter, TraceDrafter) else None

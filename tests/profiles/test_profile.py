@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -48,6 +49,12 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
     found = read_profile(file)
     assert found.as_dict() == made().as_dict()
     assert found.verify(10, 100, 2) == made().verify(10, 100, 2)
+
+
+def test_it_knows_the_drafter_that_it_was_measured_with_by_its_name() -> None:
+    assert attrs.evolve(made(), drafter="eagle3:path=./head").know("eagle3")
+    assert not attrs.evolve(made(), drafter="eagle3:path=./head").know("ngram")
+    assert not attrs.evolve(made(), drafter=None).know("ngram")
 
 
 def test_it_gives_what_was_measured_and_none_where_nothing_was() -> None:

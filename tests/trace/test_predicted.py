@@ -21,6 +21,7 @@ from talon_core.runtime.staging import MANY_PENDING
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
 from talon_core.trace.methods import parse_methods
+from talon_core.trace.prices import priced_target
 from talon_core.trace.replay import Replay, Replayed, Totals
 from talon_core.trace.run import replayed
 from talon_core.trace.several import SeveralTexts
@@ -231,9 +232,62 @@ def test_without_a_clock_nothing_hangs_on_how_long_it_takes_here(tiny: Any, reco
         once, again = ([replay.text(method, text) for text in trace] for _ in range(2))
         assert [one.seconds for one in once] == [one.seconds for one in again]
         assert not [span for one in once for each in one.rounds for span in each.spans if span.part == "policy"]
-        for one in once:
-            drafting = sum(span.seconds for each in one.rounds for span in each.spans if span.part == "draft")
-            assert drafting >= 1e10  # a layer's price, of a drafter of texts as well
+
+
+class OfNgram(Known):
+    """Costs that were measured with a drafter of texts."""
+
+    def know(self, drafter: str) -> bool:
+        return drafter == "ngram"
+
+
+def drafting_seconds(one: Replayed) -> float:
+    return sum(span.seconds for each in one.rounds for span in each.spans if span.part == "draft")
+
+
+def test_without_a_clock_a_drafter_of_texts_takes_nothing_by_the_costs_of_another_drafter(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny)
+    own, looked_up = parse_methods(["chain:length=3", "ngram/chain:length=3"], trace, load_registry())
+    for text in trace:
+        replay, known = (Replay(trace, costs, timed=False) for costs in (Known(), OfNgram()))
+        assert drafting_seconds(replay.text(own, text)) >= 1e10
+        assert drafting_seconds(known.text(looked_up, text)) >= 1e10
+        free = replay.text(looked_up, text)
+        assert drafting_seconds(free) == 0.0
+        target = [(len(one.tree), one.context, len(one.tokens)) for one in free.rounds]
+        costs = replay.costs_of(looked_up)
+        passes = sum(sum(priced_target(costs, *sizes).values()) for sizes in target)
+        assert free.seconds == pytest.approx(Known().read(text.prompt_tokens) + passes)
+        for costs in (Known(), OfNgram()):
+            found = simulated(trace, looked_up, text, None, Machines(Little(), costs))
+            assert (found.stats.draft_seconds > 0) is costs.know("ngram")
+
+
+@pytest.mark.parametrize("costs", [Known(), OfNgram()])
+def test_policies_are_told_the_costs_of_the_drafter_that_they_draft_with(
+    tiny: Any, recorded: Callable[..., Trace], costs: Known
+) -> None:
+    trace, text = recorded(tiny), next(iter(recorded(tiny)))
+    told: list[Costs] = []
+
+    class Listens(Now):
+        def begin(self, sequence: SequenceInfo) -> TreePolicy:
+            told.append(sequence.costs)
+            return self
+
+    for spec in ("chain", "ngram/chain"):
+        (method,) = parse_methods([spec], trace, load_registry())
+        listening = attrs.evolve(method, policy=Listens(0))
+        Replay(trace, costs).text(listening, text)
+        simulated(trace, listening, text, None, Machines(costs))
+    prices = [(one.draft(2, 3), one.tell(1) or 0.0, one.catch_up(5) or 0.0) for one in told]
+    dear = costs.draft(2, 3), costs.tell(1), costs.catch_up(5)
+    assert prices == [dear] * 2 + ([dear] * 2 if costs.know("ngram") else [(0.0, 0.0, 0.0)] * 2)
+    assert {(one.verify(3, 9), one.accept(3), one.commit(2), one.read(7), one.fixed) for one in told} == {
+        (costs.verify(3, 9), costs.accept(3), costs.commit(2), costs.read(7), costs.fixed)
+    }
 
 
 def test_what_is_not_known_takes_no_time(tiny: Any, recorded: Callable[..., Trace]) -> None:

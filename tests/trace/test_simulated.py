@@ -258,6 +258,8 @@ def test_costs_that_are_not_known_are_asked_for() -> None:
         cases([method], {}, Machines(Unknown()))
     with pytest.raises(ValueError, match="does not tell what the drafter takes"):
         cases([method], {}, Machines(Priced(), Unknown()))
+    asked_here = attrs.evolve(method, drafter=Ngram())
+    assert [one.place for one in cases([asked_here], {}, Machines(Priced(), Unknown()))] == ["here", "there", "here"]
 
 
 def test_a_rule_that_tests_probabilities_is_refused(small: Any, recorded: Callable[..., Any]) -> None:

@@ -72,6 +72,9 @@ class Whole(Costs):
     def read(self, tokens: int) -> float:
         return float(tokens)
 
+    def know(self, drafter: str) -> bool:
+        return True
+
 
 def decoded(policy: TreePolicy, schedule: Schedule | None, calls: int | None = None) -> Any:
     """The real engine, with a target that is no text: so many calls of the drafter are made beside each pass."""
