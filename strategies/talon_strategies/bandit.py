@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import attrs
@@ -225,8 +226,13 @@ class Bandit(ForestPlanner):
         with blaming("tree policy", self.playing, "finish"):
             return self.playing.finish(tree)
 
+    @cached_property
+    def _all_plan(self) -> bool:
+        """Whether it can be said of each policy whose trees it has."""
+        return not any(forest_planner(policy) is None and forest_grower(policy) is None for policy in self.of)
+
     def plan(self) -> TreePlan | None:
-        if any(forest_planner(policy) is None and forest_grower(policy) is None for policy in self.of):
+        if not self._all_plan:
             return None
         with blaming("tree policy", self.playing, "plan"):
             return self.playing.plan() if isinstance(self.playing, ForestPlanner) else TreePlan(self.playing)

@@ -103,7 +103,7 @@ Json = Annotated[
 
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", parser=whole_number, metavar="N", help="Processes; by default one for each core."),
+    typer.Option("--jobs", parser=whole_number, metavar="N", help="Processes; by default at most one for each core."),
 ]
 Limit = Annotated[
     int | None,
@@ -209,6 +209,16 @@ def check_time_all(time_all: bool, profile: str | None) -> None:
         raise ValueError("--time-all is given without --profile; it says on which texts the time of policies is taken")
 
 
+def check_jobs(jobs: int | None) -> None:
+    """Refuse what is no number of processes.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"--jobs is {jobs}; it must be at least 1")
+
+
 def processes(jobs: int | None) -> int:
     """How many are meant: one for each core that this process may use, where nothing is said.
 
@@ -217,8 +227,7 @@ def processes(jobs: int | None) -> int:
     """
     from talon_core.engine.ahead.place import usable_cores
 
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"--jobs is {jobs}; it must be at least 1")
+    check_jobs(jobs)
     return usable_cores() if jobs is None else jobs
 
 

@@ -188,12 +188,12 @@ def replay(
     is a part of it; where it can be tried on many texts at once, that is measured on some of them.
     """
     opts.check_time_all(time_all, profile)
+    opts.check_jobs(jobs)
     from talon_core.trace.folder import read_trace
 
-    count = opts.processes(jobs)
     found = read_trace(folder)
     costs = None if profile is None else costs_for(profile, [found], other_machine)
-    answer = _replay(found, methods, count, costs, time_all)
+    answer = _replay(found, methods, jobs, costs, time_all)
     if as_json:
         print_json(answer.as_dict())
     else:

@@ -61,20 +61,24 @@ class Fit:
                 if known.any():
                     line[~known] = np.interp(np.array(axis)[~known], np.array(axis)[known], line[known])
         self.seconds: FloatArray = _rising(seconds)
+        self._first = np.array(self.axes[0])
         self._line = lru_cache(maxsize=LINES)(self._line_at)
+        self._known = lru_cache(maxsize=LINES)(self._at)
 
     def at(self, *sizes: float) -> float:
         """Seconds at these sizes, one for each axis."""
-        first, *others = sizes
+        return self._known(*sizes)
+
+    def _at(self, first: float, *others: float) -> float:
         return _on(self.axes[0], first, self._line(*others))
 
     def along(self, first: FloatArray, *others: float) -> FloatArray:
         """`at` for several sizes of the first axis, shape `(sizes,)`; to the bit what it says of each."""
-        axis, line = self.axes[0], np.array(self._line(*others))
-        if len(axis) == 1:
+        sizes, line = self._first, np.array(self._line(*others))
+        if len(sizes) == 1:
             return np.full(len(first), line[0])
-        sizes = np.array(axis)
-        place = np.clip(sizes.searchsorted(first, side="right") - 1, 0, len(axis) - 2)
+        # no `np.clip`, which takes longer than all else here
+        place = np.minimum(np.maximum(sizes.searchsorted(first, side="right") - 1, 0), len(sizes) - 2)
         share = (first - sizes[place]) / (sizes[place + 1] - sizes[place])
         found: FloatArray = np.maximum(line[place] + share * (line[place + 1] - line[place]), 0.0)
         return found

@@ -9,6 +9,8 @@ import attrs
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import usable_cores
+from talon_core.forest_grower import ForestGrower
+from talon_core.forest_planner import ForestPlanner
 from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
@@ -23,6 +25,10 @@ Text = TypeVar("Text")
 
 TOGETHER = 24
 """Texts of a shard at most: of more at once none takes less time."""
+
+A_PROCESS, ALONE = 32, 8
+"""A method is tried on so many texts together in the time that another process costs, and on one text by itself in the
+time of so many together."""
 
 
 @attrs.frozen
@@ -99,8 +105,8 @@ def replayed(
     Args:
         trace: the trace.
         methods: at least one.
-        jobs: processes; by default one for each core. There is one where the system cannot fork, and where torch is
-            loaded, whose threads a fork does not have.
+        jobs: processes; by default one for each core, or fewer where there is little to do. There is one where the
+            system cannot fork, and where torch is loaded, whose threads a fork does not have.
         report: called with the number of texts that are done and of all.
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
         time_all: with costs, take the policies' own time on all texts and not on some, which takes several times as
@@ -117,14 +123,15 @@ def replayed(
     if not texts:
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")
     report(0, len(texts))
-    workers = min(jobs or usable_cores(), len(texts))
+    workers = min(jobs or _processes(methods, len(texts), time_all), len(texts))
     shards = dealt(texts, workers)
     timed = texts if time_all else to_be_timed(texts)
     found: dict[tuple[str, int], list[tuple[Totals, Along, float | None]]] = {}
 
     def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along, float | None]]]:
-        tried = tried_on(replay, methods, shard, timed)
-        return [_with_fastest(replay, methods, *each) for each in zip(shard, tried, strict=True)]
+        read = [trace.text(*text) for text in shard]
+        tried = tried_on(replay, methods, read, [place for place, text in enumerate(shard) if text in timed])
+        return [_with_fastest(replay, methods, *each) for each in zip(read, tried, strict=True)]
 
     for place, own in in_processes(workers)(work, shards):
         found |= zip(shards[place], own, strict=True)
@@ -142,21 +149,33 @@ def replayed(
 
 
 def _with_fastest(
-    replay: Replay, methods: Sequence[Method], text: tuple[str, int], done: Sequence[tuple[Totals, Along]]
+    replay: Replay, methods: Sequence[Method], text: TextTrace, done: Sequence[tuple[Totals, Along]]
 ) -> list[tuple[Totals, Along, float | None]]:
     """What methods did on a text, and the fewest seconds with the drafter of each; None where no costs are known."""
     costs = replay.costs
     if costs is None:
         return [(totals, along, None) for totals, along in done]
-    prompt, known = replay.trace.text(*text).prompt_tokens, dict[tuple[int, float], float]()
-    found = list[tuple[Totals, Along, float | None]]()
+    known, found = dict[tuple[int, float], float](), list[tuple[Totals, Along, float | None]]()
     for method, (totals, along) in zip(methods, done, strict=True):
         asked_here = method.drafter is not None and replay.timed  # what it takes here may be next to nothing
         question = id(along), 0.0 if asked_here else replay.costs_of(method).draft(1, 1) or 0.0
         if question not in known:
-            known[question] = along.fastest(costs, prompt, question[1])
+            known[question] = along.fastest(costs, text.prompt_tokens, question[1])
         found.append((totals, along, known[question]))
     return found
+
+
+def _processes(methods: Sequence[Method], texts: int, time_all: bool) -> int:
+    """One for each core, or fewer where each would have less to do than it costs."""
+    alone = sum(time_all or not _goes_together(method) for method in methods)
+    work = texts * (len(methods) + (ALONE - 1) * alone)
+    return min(usable_cores(), 1 + work // A_PROCESS)
+
+
+def _goes_together(method: Method) -> bool:
+    """Whether a method can be tried on several texts at once, as far as that is known before its policy begins."""
+    policy = method.policy
+    return method.drafter is None and (policy is None or isinstance(policy, ForestGrower | ForestPlanner))
 
 
 def dealt(texts: Sequence[Text], workers: int) -> list[list[Text]]:
@@ -168,31 +187,31 @@ def dealt(texts: Sequence[Text], workers: int) -> list[list[Text]]:
 def tried_on(
     replay: Replay,
     methods: Sequence[Method],
-    texts: Sequence[tuple[str, int]],
-    timed: Collection[tuple[str, int]],
+    texts: Sequence[TextTrace],
+    timed: Collection[int],
 ) -> list[list[tuple[Totals, Along]]]:
     """Try methods on some texts.
 
     Args:
         replay: of the trace that they are in.
         methods: at least one; each has passed `Replay.check`.
-        texts: each by its prompt set and the prompt's index in it.
-        timed: texts on which the policies' own time is taken; those of others as well where nothing is saved by it.
+        texts: of it.
+        timed: places of those on which the policies' own time is taken; on others it is as well where nothing is saved
+            by leaving it out.
 
     Returns:
         For each text, what each method did, without the policy's own time where it was not taken, and how the offers
         of its drafter lie along the text.
 
     Raises:
-        ValueError: if a text's file is none.
+        ValueError: if a text was changed since it was recorded.
         PluginError: if a plugin breaks its contract; the message names it.
     """
-    read = [replay.trace.text(*one) for one in texts]
-    trying = Trying(replay, read, [place for place, text in enumerate(texts) if text in timed])
+    trying = Trying(replay, texts, timed)
     by_text = zip(*(trying.done(method) for method in methods), strict=True)
     return [
         [(one.totals, along) for one, along in zip(done, _along(replay.trace, methods, text, done), strict=True)]
-        for text, done in zip(read, by_text, strict=True)
+        for text, done in zip(texts, by_text, strict=True)
     ]
 
 

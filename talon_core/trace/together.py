@@ -199,13 +199,21 @@ class Planned(_Growing):
         self._able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
         self._plans: dict[TreePlan | None, _Trees] = {}
         self._whole: dict[tuple[ForestGrower, int], int] = {}  # in `_grown`, without a depth, by the first position
+        self._told: list[list[tuple[Span, ...]]] = []  # by text, the spans of each round
         bounds = texts.first_positions.tolist()
         for policy, text, (first, end) in zip(policies, texts.texts, pairwise(bounds), strict=True):
-            self._begins.append(np.array([*self._rounds(policy, text, first, end)]))
+            begins, spans = zip(*self._rounds(policy, text, first, end), strict=True)
+            self._begins.append(np.array(begins))
+            self._told.append([*spans])
         self._check()
 
-    def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[int]:
-        """Go through a text; the positions at which its rounds begin."""
+    def _spans(self, number: int) -> list[tuple[Span, ...]]:
+        return self._told[number]
+
+    def _rounds(
+        self, policy: ForestPlanner, text: TextTrace, first: int, end: int
+    ) -> Iterator[tuple[int, tuple[Span, ...]]]:
+        """Go through a text; the positions at which its rounds begin, and their spans."""
         new, costs = text.ids[text.prompt_tokens :], self._replay.costs
         position, untold = first, Untold(text.prompt_tokens)
         listens = type(policy).drafted is not ForestPlanner.drafted
@@ -224,7 +232,7 @@ class Planned(_Growing):
                     policy.drafted([*grown.asked(tree)] if self._able[position] else None)
             with blaming("tree policy", policy, "observe"):
                 policy.observe(round_)
-            yield position
+            yield position, spans
             position += step
 
     def _planned(self, policy: ForestPlanner, position: int) -> int:

@@ -59,8 +59,8 @@ class Slow(Talon):
 
 def tried(trace: Trace, policy: Slow, timed: Sequence[int]) -> list[Totals]:
     """A policy on all texts, where time is taken on some."""
-    texts, replay = trace.texts(), Replay(trace, PricesByLength(), now=policy.clock)
-    found = tried_on(replay, [Method("slow", policy, Match())], texts, [texts[place] for place in timed])
+    replay = Replay(trace, PricesByLength(), now=policy.clock)
+    found = tried_on(replay, [Method("slow", policy, Match())], [*trace], timed)
     return [totals for ((totals, _),) in found]
 
 

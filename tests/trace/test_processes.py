@@ -9,7 +9,12 @@ from contextlib import suppress
 
 import pytest
 
+from talon_core.plugins.registry import load_registry
+from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace.folder import read_trace
+from talon_core.trace.methods import parse_methods
 from talon_core.trace.processes import in_processes
+from talon_core.trace.run import replayed
 
 WORKS = """
 import os, time
@@ -59,3 +64,31 @@ def runs(process: int) -> bool:
 def test_each_thing_is_worked_on_once_in_any_number_of_processes(count: int) -> None:
     found = dict(in_processes(count)(lambda thing: thing * thing, range(10)))
     assert found == {thing: thing * thing for thing in range(10)}
+
+
+@pytest.mark.parametrize(
+    ("specs", "jobs", "expected"),
+    [
+        (["none"], None, 1),
+        (["talon-cost"], None, 2),  # text by text
+        (["talon-cost", "ngram/chain"], None, 3),
+        (["talon-cost"], 1, 1),
+        (["none"], 4, 4),
+        ([f"chain:length={length}" for length in range(1, 17)], None, 3),
+    ],
+)
+def test_a_replay_begins_processes_where_each_has_enough_to_do(
+    monkeypatch: pytest.MonkeyPatch, specs: list[str], jobs: int | None, expected: int
+) -> None:
+    asked: list[int] = []
+
+    def noted(count: int) -> object:
+        asked.append(count)
+        return in_processes(1)
+
+    monkeypatch.setattr("talon_core.trace.run.usable_cores", lambda: 8)
+    monkeypatch.setattr("talon_core.trace.run.in_processes", noted)
+    trace = read_trace(SHIPPED)
+    assert len(trace.texts()) == 4
+    replayed(trace, parse_methods(specs, trace, load_registry()), jobs)
+    assert asked == [expected]
