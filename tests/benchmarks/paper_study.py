@@ -58,8 +58,9 @@ POLICIES = (
 )
 METHODS = (*dict.fromkeys(("none", EAGLE, TALON, *LAYERS, *sum(BY_BUDGET.values(), ()), *BY_MU, *POLICIES)),)
 TEMPERATURES = (0.0, 1.0)
-SUPERSET = {"width": 64, "depth": 20, "nodes": 96}
-"""Wide and deep enough for trees of 96 nodes nearly everywhere; what is missing is counted."""
+SUPERSET = {"width": max(BUDGETS), "depth": 20, "nodes": 2 * max(BUDGETS)}
+"""No node of the largest tree is asked for more candidates. Of a layer twice as many nodes are kept as such a tree may
+have: those below the first ten, from which TALON drafts, come behind many others. What is missing is counted."""
 
 
 def main() -> None:

@@ -5,7 +5,16 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
+
+from talon_core import Drafter
+from talon_core.candidates import Candidates, NoLaws
+from talon_core.choices import SeededChoices
+from talon_core.drafter import Proposed
+from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.trace import record
+from talon_core.trace.superset import Superset
+from talon_strategies import Talon
 from talon_tests.tiny_models import of_words
 
 SCRIPT = Path(__file__).with_name("paper_study.py")
@@ -38,3 +47,49 @@ def test_the_script_goes_from_prompts_to_tables_and_pictures(tmp_path, monkeypat
 
     monkeypatch.setattr(record.Recorder, "text", None)  # nothing is recorded a second time
     runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+class Unsure(Drafter):
+    """Has a law for each path, and hardly prefers a token; notes how many candidates it is asked for after each."""
+
+    def __init__(self):
+        self.asked = {}
+
+    def open(self, slot, prompt, room):
+        pass
+
+    def propose(self, frontiers):
+        (frontier,) = frontiers
+        tree, width = frontier.tree, frontier.width
+        tokens, logp = (np.empty((len(frontier.nodes), width), kind) for kind in (np.int64, np.float64))
+        for row, node in enumerate(frontier.nodes.tolist()):
+            path = tuple(tree.tokens[tree.path(node)].tolist())
+            self.asked[path] = width
+            random = np.random.default_rng(path)
+            law = np.exp(random.normal(scale=random.uniform(1.0, 3.0), size=200))
+            tokens[row] = np.argsort(-law)[:width]
+            logp[row] = np.log(law[tokens[row]] / law.sum())
+        path_logp = tree.path_logp[frontier.nodes][:, None] + logp
+        return Proposed([Candidates(frontier.nodes, tokens, logp, path_logp, NoLaws())], 1)
+
+    def commit(self, committed):
+        pass
+
+    def close(self, slot):
+        pass
+
+
+def asked(policy, root):
+    drafter = Unsure()
+    draft_tree(policy, drafter, root, DraftLimits(200, 6), SeededChoices(0))
+    return drafter.asked
+
+
+def test_what_is_recorded_holds_what_trees_of_all_sizes_ask_an_unsure_drafter():
+    study = runpy.run_path(str(SCRIPT))
+    sizes = study["SUPERSET"]
+    superset = Superset(sizes["width"], sizes["depth"], sizes["nodes"])
+    for root in range(4):
+        held = asked(superset, root)
+        for nodes in study["BUDGETS"]:
+            assert all(held.get(path, 0) >= width for path, width in asked(Talon(budget=nodes), root).items())
