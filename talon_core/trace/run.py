@@ -26,7 +26,7 @@ Text = TypeVar("Text")
 TOGETHER = 24
 """Texts of a shard at most: of more at once none takes less time."""
 
-A_PROCESS, ALONE = 32, 8
+A_PROCESS, ALONE = 16, 3
 """A method is tried on so many texts together in the time that another process costs, and on one text by itself in the
 time of so many together."""
 
