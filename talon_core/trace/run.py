@@ -130,7 +130,7 @@ def replayed(
 
     def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along, float | None]]]:
         read = [trace.text(*text) for text in shard]
-        tried = tried_on(replay, methods, read, [place for place, text in enumerate(shard) if text in timed])
+        tried = tried_on(replay, methods, read, timed)
         return [_with_fastest(replay, methods, *each) for each in zip(read, tried, strict=True)]
 
     for place, own in in_processes(workers)(work, shards):
@@ -188,7 +188,7 @@ def tried_on(
     replay: Replay,
     methods: Sequence[Method],
     texts: Sequence[TextTrace],
-    timed: Collection[int],
+    timed: Collection[tuple[str, int]],
 ) -> list[list[tuple[Totals, Along]]]:
     """Try methods on some texts.
 
@@ -196,8 +196,8 @@ def tried_on(
         replay: of the trace that they are in.
         methods: at least one; each has passed `Replay.check`.
         texts: of it.
-        timed: places of those on which the policies' own time is taken; on others it is as well where nothing is saved
-            by leaving it out.
+        timed: those on which the policies' own time is taken, each by its prompt set and the prompt's index in it; on
+            others it is as well where nothing is saved by leaving it out.
 
     Returns:
         For each text, what each method did, without the policy's own time where it was not taken, and how the offers
@@ -207,7 +207,7 @@ def tried_on(
         ValueError: if a text was changed since it was recorded.
         PluginError: if a plugin breaks its contract; the message names it.
     """
-    trying = Trying(replay, texts, timed)
+    trying = Trying(replay, texts, [place for place, text in enumerate(texts) if (text.set, text.prompt) in timed])
     by_text = zip(*(trying.done(method) for method in methods), strict=True)
     return [
         [(one.totals, along) for one, along in zip(done, _along(replay.trace, methods, text, done), strict=True)]

@@ -129,8 +129,15 @@ def simulated(
     deepest = int(settings["depth"]) if recorded is not None else None
     spec = method.drafter or method.recorded or Recorded(trace["drafter"]["name"])
     apart = machines.drafter is not None
-    how = {"late": schedule is None or apart, "catches_up": apart and spec.catches_up}
-    drafting = Clocked(drafter, machines.drafting, clock, machines.way, unanswered=unanswered, **how)
+    drafting = Clocked(
+        drafter,
+        machines.drafting,
+        clock,
+        machines.way,
+        unanswered=unanswered,
+        late=schedule is None or apart,
+        catches_up=apart and spec.catches_up,
+    )
     behind = Clocked(drafter, machines.drafting, busy, max_depth=deepest, unanswered=unanswered)
     beside = Beside(drafting, behind, busy, clock, machines)
     writer = Written(text, vocab_size, weight_bits_of(trace), machines.target, clock, beside.during)

@@ -179,8 +179,7 @@ class Work:
             self._methods[unit.folder, spec] = method
         methods = [self._methods[unit.folder, spec] for spec in unit.methods]
         timed = unit.texts if self.time_all else to_be_timed(unit.texts)
-        places = [place for place, text in enumerate(unit.texts) if text in timed]
-        tried = tried_on(Replay(trace, self.costs), methods, [trace.text(*text) for text in unit.texts], places)
+        tried = tried_on(Replay(trace, self.costs), methods, [trace.text(*text) for text in unit.texts], timed)
         by_method = zip(methods, zip(*tried, strict=True), strict=True)
         found = [_with_passes(method, each) for method, each in by_method]
         return [list(of_text) for of_text in zip(*found, strict=True)]

@@ -60,7 +60,8 @@ class Slow(Talon):
 def tried(trace: Trace, policy: Slow, timed: Sequence[int]) -> list[Totals]:
     """A policy on all texts, where time is taken on some."""
     replay = Replay(trace, PricesByLength(), now=policy.clock)
-    found = tried_on(replay, [Method("slow", policy, Match())], [*trace], timed)
+    names = trace.texts()
+    found = tried_on(replay, [Method("slow", policy, Match())], [*trace], [names[place] for place in timed])
     return [totals for ((totals, _),) in found]
 
 
