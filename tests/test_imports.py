@@ -129,11 +129,18 @@ def circle(edges: dict[str, set[str]]) -> list[str] | None:
     return None
 
 
+def packages(module: str) -> set[str]:
+    """Those that a module is in, which Python imports before it."""
+    parts = module.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts))}
+
+
 def test_no_module_imports_one_that_imports_it() -> None:
+    """So each can be imported as the first one."""
     edges: dict[str, set[str]] = {module: set() for module in MODULES}
     for one in all_imports():
         if one.runs:
-            edges[one.module].add(one.imported)
+            edges[one.module] |= {one.imported} | packages(one.imported) - packages(one.module) - {one.module}
     assert circle(edges) is None
 
 

@@ -63,7 +63,7 @@ class NativeAttention(_Attention):
 
     def recorder(self) -> PassRecorder | None:
         from talon_kernels.native import load
-        from talon_kernels.recorded import NativeRecorder
+        from talon_kernels.recorded.recorder import NativeRecorder
 
         library = load()
         return NativeRecorder(library) if library is not None else None

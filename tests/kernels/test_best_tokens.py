@@ -11,7 +11,7 @@ from talon_core.runtime.inputs import pass_inputs
 from talon_core.tree import TokenTree
 from talon_kernels.best_tokens import best_tokens
 from talon_kernels.native import switch_off
-from talon_kernels.recorded import NativeRecorder
+from talon_kernels.recorded.recorder import NativeRecorder
 
 TOKENS = (1, 2, 7, 63, 64, 100, 129, 1000)
 INF, NAN = float("inf"), float("nan")

@@ -14,8 +14,8 @@ from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import Numbers
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.tree import TokenTree
-from talon_kernels.recorded import NativeRecorder
 from talon_kernels.recorded.plan import arrange, set_waits
+from talon_kernels.recorded.recorder import NativeRecorder
 from talon_kernels.recorded.steps import Op, Operand, Step
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
 
@@ -228,7 +228,7 @@ def test_positions_that_a_model_does_not_know_are_told_in_words(library):
 
 
 def test_a_pass_that_gives_other_numbers_is_given_up(library, monkeypatch):
-    from talon_kernels.recorded import _Walked
+    from talon_kernels.recorded.recorder import _Walked
 
     answer = _Walked._answer
     monkeypatch.setattr(
