@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models oldest-triton demo test test-all lint docs bench speed batch-speed leaderboard gpu gpu-speed build clean
+.PHONY: help setup models oldest-triton demo test test-all lint lint-ruff lint-mypy lint-pyright docs bench speed batch-speed leaderboard gpu gpu-speed build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,10 +53,16 @@ test: models ## set up, and run the test suite
 test-all: models ## the test suite with the whole matrix of combinations
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --matrix $(PYTEST_ARGS)
 
-lint: setup ## ruff, mypy --strict and pyright
+lint: lint-ruff lint-mypy lint-pyright ## ruff, mypy --strict and pyright
+
+lint-ruff: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-mypy: setup
 	$(BIN)/mypy
+
+lint-pyright: setup
 	$(BIN)/pyright
 
 docs: setup ## write the API reference, docs/api.md and docs/api/, from the docstrings
