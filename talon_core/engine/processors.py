@@ -1,10 +1,11 @@
 """What is known of logits processors of transformers: which remember what they were called with, and which look at
 scores alone."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from talon_core.errors import naming
+from talon_core.errors import is_whole, naming
 from talon_core.rule import AcceptanceRule
 
 if TYPE_CHECKING:
@@ -63,6 +64,24 @@ def prefix_free(processors: Iterable[Any]) -> "tuple[Processor, ...] | str":
         if kind.__module__ != OF_TRANSFORMERS or kind.__name__ not in PREFIX_FREE:
             return str(getattr(processor, "__name__", kind.__name__))
     return found
+
+
+def temperature_and_top_k(warpers: "Sequence[Processor]") -> "tuple[Sequence[Processor], int] | None":
+    """What is done to each score by itself, and how many of the best are left then; None where more is done.
+
+    Args:
+        warpers: as `prefix_free` gives them.
+
+    Returns:
+        A temperature, or nothing, and the k of the top-k that follows.
+    """
+    names = [type(warper).__name__ for warper in warpers]
+    if names[-1:] != ["TopKLogitsWarper"] or names[:-1] not in ([], ["TemperatureLogitsWarper"]):
+        return None
+    last: Any = warpers[-1]
+    if not is_whole(last.top_k) or last.top_k < 1 or last.filter_value != -math.inf:
+        return None
+    return warpers[:-1], last.top_k
 
 
 def why_not(rule: AcceptanceRule, processor: str) -> str:

@@ -132,15 +132,16 @@ class Sequence:
         depth = deepest if max_depth is None else min(deepest, max_depth)
         return DraftLimits(vocab_size, depth, self.request.eos, self._children, self._budgets)
 
-    def laws(self, tree: TokenTree, logits: Tensor) -> WarpedLaws:
+    def laws(self, tree: TokenTree, outputs: NodeOutputs) -> WarpedLaws:
         """The target's laws at a verified tree, as the request warps them.
 
         Args:
             tree: the verified tree.
-            logits: the target's raw scores at its nodes, shape `(nodes, vocab)`.
+            outputs: the target's, at its nodes.
         """
         assert self._committed is not None
-        return WarpedLaws(tree, logits, self.request.sampling, self._committed, self.request.eos)
+        request = self.request
+        return WarpedLaws(tree, outputs.logits, request.sampling, self._committed, request.eos, outputs.best)
 
     def accept(self, rule: AcceptanceRule, tree: TokenTree, outputs: NodeOutputs) -> Accepted:
         """Let the rule walk, and check what it says.
@@ -153,7 +154,7 @@ class Sequence:
         Raises:
             PluginError: if the rule breaks its contract; the message names it.
         """
-        laws, features = self.laws(tree, outputs.logits), outputs.features
+        laws, features = self.laws(tree, outputs), outputs.features
         walk = walked(rule, tree, laws, self.choices, outputs.logits.shape[1], laws.failures)
         if features is not None:
             features = features.index_select(0, sent(walk.path, features.device))

@@ -21,7 +21,7 @@ from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.target import NodeOutputs, Target
+from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree, read_only
 
 
@@ -201,7 +201,7 @@ class Stages:
                 if slot in added:
                     with self._faults.of([slot]), self._spans.of("draft", [slot]):
                         answers[slot] = asked[slot].answers(outputs.logits)
-                    outputs = NodeOutputs(outputs.logits[: len(tree)], outputs.features)  # which is all that rules see
+                    outputs = attrs.evolve(outputs, logits=outputs.logits[: len(tree)])  # which is all that rules see
                 if slot not in verified.accepted:
                     with self._faults.of([slot]), self._spans.of("accept", [slot]):
                         accepted[slot] = self._sequences[slot].accept(parts.rule, tree, outputs)

@@ -1,17 +1,28 @@
 """From the target's raw logits to the law a token is drawn from, with the true prefix of each node."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
 from talon_core.choices import Choices, Foreseen
+from talon_core.engine.processors import prefix_free, temperature_and_top_k
 from talon_core.errors import written
 from talon_core.laws import Laws, check_node
 from talon_core.runtime.draws import draw_tokens
 from talon_core.sampling import Processor, Sampling
 from talon_core.target import NO_TOKEN
 from talon_core.tree import FloatArray, IntArray, TokenTree
+
+FEW = 8
+"""Where a top-k leaves less than a part of the vocabulary, one in so many tokens, only these are warped."""
+
+NO_IDS: Any = torch.empty((1, 0), dtype=torch.int64)
+"""For processors that look at scores alone."""
 
 
 class TokenBuffer:
@@ -50,6 +61,19 @@ class TokenBuffer:
 
 
 @attrs.frozen(eq=False)
+class Left:
+    """A law that is 0 for most of the vocabulary.
+
+    Attributes:
+        tokens: the others, rising, shape `(tokens,)`, int64.
+        probs: theirs, same shape, float64.
+    """
+
+    tokens: IntArray
+    probs: FloatArray
+
+
+@attrs.frozen(eq=False)
 class WarpedLaws(Laws):
     """The target's laws at a verified tree, warped with the true prefix of each node that is visited.
 
@@ -63,6 +87,7 @@ class WarpedLaws(Laws):
         sampling: how the user wants tokens chosen.
         prefix: every committed token, the tree's root being the last of them.
         eos: token ids that end the text.
+        best: as that of `NodeOutputs`.
 
     Attributes:
         failures: what processors have raised: the user's own errors, not those of the rule that asked.
@@ -73,45 +98,93 @@ class WarpedLaws(Laws):
     _sampling: Sampling
     _prefix: TokenBuffer
     _eos: frozenset[int] = frozenset()
+    _best: Callable[[Tensor, int], Tensor] | None = None
     failures: list[BaseException] = attrs.field(factory=list)
     _warped: dict[int, Tensor] = attrs.field(factory=dict, init=False)
+    _left: dict[int, Left | None] = attrs.field(factory=dict, init=False)
 
     def _scores(self, node: int) -> Tensor:
         check_node(self._tree, node)
         if node not in self._warped:
-            try:
+            with self._noting_failures():
                 self._warped[node] = self._warp(node)
-            except BaseException as error:
-                self.failures.append(error)
-                raise
         return self._warped[node]
 
-    def _warp(self, node: int) -> Tensor:
+    @contextmanager
+    def _noting_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.failures.append(error)
+            raise
+
+    def _raw(self, node: int) -> Tensor:
         scores = self._logits[node]  # (vocab,)
-        if scores.dtype in (torch.bfloat16, torch.float16):
-            scores = scores.float()
-        if self._sampling.processors:
-            path = self._tree.tokens[self._tree.path(node)[1:]]
-            ids = self._prefix.with_path(path)
-            scores = scores[None].clone()  # processors may write into what they are given
-            shape = scores.shape
-            for processor in self._sampling.processors:
-                scores = processor(ids, scores)
-                if not isinstance(scores, Tensor) or scores.shape != shape:
-                    raise _no_scores(processor, scores, shape)
-            scores = scores[0]
-        return scores
+        return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+
+    def _warp(self, node: int) -> Tensor:
+        scores = self._raw(node)[None]
+        alone = prefix_free(self._sampling.processors)
+        if not isinstance(alone, str):
+            for processor in alone:  # none of these writes into what it is given
+                scores = processor(NO_IDS, scores)
+            return scores[0]
+        path = self._tree.tokens[self._tree.path(node)[1:]]
+        ids = self._prefix.with_path(path)
+        scores = scores.clone()  # processors may write into what they are given
+        shape = scores.shape
+        for processor in self._sampling.processors:
+            scores = processor(ids, scores)
+            if not isinstance(scores, Tensor) or scores.shape != shape:
+                raise _no_scores(processor, scores, shape)
+        return scores[0]
 
     def at(self, node: int) -> FloatArray:
-        scores = self._scores(node)
         if not self._sampling.do_sample:
+            scores = self._scores(node)
             law = np.zeros(len(scores))
             law[int(scores.argmax())] = 1.0
             return law
-        law = np.asarray(torch.softmax(scores.double(), dim=-1).cpu().numpy())
+        left = self._left_at(node)
+        if left is None:
+            return self._whole(node)
+        law = np.zeros(self._logits.shape[1])
+        law[left.tokens] = left.probs
+        return law
+
+    def _whole(self, node: int) -> FloatArray:
+        law = np.asarray(torch.softmax(self._scores(node).double(), dim=-1).cpu().numpy())
         if np.isnan(law[0]):  # then all of it is
             raise self._failed(node)
         return law
+
+    def _left_at(self, node: int) -> Left | None:
+        """What a top-k leaves after `node`, where that can be told without warping every score; None otherwise."""
+        check_node(self._tree, node)
+        if node not in self._left:
+            with self._noting_failures():
+                self._left[node] = self._left_by_top_k(node)
+        return self._left[node]
+
+    def _left_by_top_k(self, node: int) -> Left | None:
+        alone, vocab = prefix_free(self._sampling.processors), self._logits.shape[1]
+        asked = None if self._best is None or isinstance(alone, str) else temperature_and_top_k(alone)
+        if self._best is None or asked is None or FEW * (asked[1] + 1) > vocab:
+            return None
+        before, count = asked
+        raw = self._raw(node)
+        found = self._best(raw[None], count + 1)[0].numpy()
+        if np.isnan(found[-1]):
+            return None  # a score is NaN, or the best one infinite: said by those who see all of them
+        tokens = found[: count + 1].astype(np.int64)
+        scores = raw.numpy()[tokens]
+        for processor in before:
+            scores = processor(NO_IDS, torch.from_numpy(scores[None])).numpy()[0]
+        if not scores[count] < scores[count - 1]:
+            return None  # a top-k leaves all that are as likely as the last one
+        weights = np.exp(scores[:count].astype(np.float64) - scores.item(0))
+        order = tokens[:count].argsort()
+        return Left(tokens[order], weights[order] / weights.sum())
 
     def _failed(self, node: int) -> ValueError:
         error = no_law(self._prefix.length + int(self._tree.depths[node]))
@@ -122,7 +195,8 @@ class WarpedLaws(Laws):
         if not self._sampling.do_sample:
             return int(self._scores(node).argmax())
         if self._logits.device.type == "cpu" or not isinstance(choices, Foreseen):
-            return choices.pick(self.at(node))
+            left = self._left_at(node)
+            return choices.pick(self._whole(node)) if left is None else int(left.tokens[choices.pick(left.probs)])
         # one token comes back, not a law of the whole vocabulary
         scores = self._scores(node)
         number = scores.new_full((1,), float(choices.ahead(1)[0]), dtype=torch.float64)
@@ -138,7 +212,7 @@ class WarpedLaws(Laws):
     @property
     def asked(self) -> int:
         """At how many nodes somebody has asked for the law or a token."""
-        return len(self._warped)
+        return len(self._warped.keys() | self._left.keys())
 
 
 def no_law(tokens: int) -> ValueError:

@@ -99,6 +99,7 @@ class HFTarget(NetworkTarget):
         self.runner = ModelRunner(model, self.executor(), accelerator, features, self._forget)
         self.runner.others = self._executors
         self.can_walk, self.can_draw = self.runner.executor.can_walk, self.runner.executor.can_draw
+        self._best = self.runner.executor.best_numbers if self.device.type == "cpu" else None
         if probe:
             self._probe(config, nodes)
         forget_widened(model)  # passes in a session may need no weights but the blocks
@@ -160,10 +161,19 @@ class HFTarget(NetworkTarget):
         before = self.runner.executor.preparations
         if ends is None:
             ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
-            return Verified(_split(ran, trees), prepared=self.runner.executor.preparations > before)
+            return Verified(self._split(ran, trees), prepared=self.runner.executor.preparations > before)
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken)
         prepared = self.runner.executor.preparations > before
-        return Verified(_split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)
+        return Verified(self._split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)
+
+    def _split(self, ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:
+        """Each slot's own of what a pass gave."""
+        found = {}
+        for slot in sorted(slots):
+            start, end = int(ran.starts[slot]), int(ran.starts[slot + 1])
+            features = ran.features[start:end] if ran.features is not None else None
+            found[slot] = NodeOutputs(ran.logits[start:end], features, self._best)
+        return found
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         if paths:
@@ -235,16 +245,6 @@ def _walked(
     ends = next(iter(every)) if len(every) == 1 else Counter(every).most_common(1)[0][0]
     slots = [slot for slot, own in wanted.items() if own == ends]
     return slots, ends, {slot: drawn[slot] for slot in slots if slot in drawn} if drawn else drawn
-
-
-def _split(ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:
-    """Each slot's own of what a pass gave."""
-    found = {}
-    for slot in sorted(slots):
-        start, end = int(ran.starts[slot]), int(ran.starts[slot + 1])
-        features = ran.features[start:end] if ran.features is not None else None
-        found[slot] = NodeOutputs(ran.logits[start:end], features)
-    return found
 
 
 def _context(config: Any) -> tuple[int | None, str | None]:

@@ -213,7 +213,7 @@ def test_a_bonus_token_and_a_provisional_continuation_together_are_refused(monke
         chosen = accept(self, rule, tree, outputs)
         after[self] = None
         if len(chosen.path) == int(tree.depths.max()) + 1 > 1 and chosen.token not in self.request.eos:
-            provisional = self.laws(tree, outputs.logits).draw(int(chosen.path[-1]), self.choices)
+            provisional = self.laws(tree, outputs).draw(int(chosen.path[-1]), self.choices)
             after[self] = provisional
         return chosen
 

@@ -192,11 +192,12 @@ def test_where_there_is_no_law_one_text_ends_and_says_so_as_on_the_host() -> Non
     assert found[True][1].startswith("there is no law to draw from after 1 tokens")
 
 
-def test_a_processor_that_fails_ends_its_own_text() -> None:
+@pytest.mark.parametrize(("place", "name"), [(0, "temperature"), (1, "top_k")])
+def test_a_processor_that_fails_ends_its_own_text(place: int, name: str) -> None:
     decoder = decoder_of(model())
     good, other, bad = requests(decoder, *[{"temperature": 0.7, "top_k": 5}] * 3)
     expected = decoder.run_all([good])[0].token_ids
-    bad.sampling.processors[-1].top_k = "five"  # type: ignore[attr-defined]
+    setattr(bad.sampling.processors[place], name, "five")
     sequences = [decoder.engine.submit(attrs.evolve(one)) for one in (good, other, bad)]
     finished(decoder, sequences)
     assert sequences[0].token_ids == expected
