@@ -135,11 +135,11 @@ class _OfPolicies:
 class Bandit(ForestPlanner):
     """Drafts each round with one of several policies, chosen by an upper confidence bound on what each has brought.
 
-    That is BanditSpec (arXiv 2505.15141) with its algorithm UCBSpec: the arms are policies here, so also the lengths of
-    a chain, and `none` among them is plain decoding, their length 0. First each is played once, in order. Then it is
-    the one whose mean reward and `explore` times the bound are the most, the first among equals, and nothing is drawn:
-    the same rounds at the same costs lead to the same choices; measured costs differ from run to run. TapOut (arXiv
-    2511.02017) chooses among stopping rules in the same way, by UCB1 and others, which draw.
+    That is BanditSpec (arXiv 2505.15141, algorithm 3) with its algorithm UCBSpec (section 4): the arms are policies
+    here, so also the lengths of a chain, and `none` among them is plain decoding, their length 0. First each is played
+    once, in order. Then it is the one whose mean reward and `explore` times the bound are the most, the first among
+    equals, and nothing is drawn: the same rounds at the same costs lead to the same choices; measured costs differ from
+    run to run. TapOut (arXiv 2511.02017) chooses among stopping rules in the same way, by UCB1 and others, which draw.
 
     Rewards, each of one round:
 
