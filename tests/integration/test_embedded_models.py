@@ -122,6 +122,20 @@ LONG_TEXT += " On day 16 the crew of the Heron sailed 19 miles and wrote"
 """About 500 tokens for Gemma: those that follow go past its sliding window, from about the twelfth on."""
 
 
+def test_so_it_is_where_a_policy_chooses_who_drafts(
+    request: pytest.FixtureRequest, expected: Callable[..., list[int]]
+) -> None:
+    policy = "bandit:of=chain[length=2]+talon[budget=8;top_k=3;mu=0.1],drafters=true"
+    decoder: Decoder = request.getfixturevalue("shared_target")(
+        *request.getfixturevalue("smollm"), Parts("hybrid:of=eagle3+ngram", policy)
+    )
+    result = decoder.generate(LIST, raw=True, **_of_length(NEW_TOKENS))
+    answer = expected("smollm", result.prompt_ids.tolist(), **_of_length(LONGEST))
+    assert result.token_ids == answer[:NEW_TOKENS]
+    passes = [round_.draft_passes for round_ in result.rounds if len(round_.tree) > 1]
+    assert min(passes) == 0 < max(passes)  # some trees are of the look-up alone
+
+
 @pytest.mark.parametrize(("model", "policy", "drafter"), COMBINATIONS)
 def test_greedy_output_is_that_of_generate(
     request: pytest.FixtureRequest,
