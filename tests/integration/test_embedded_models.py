@@ -10,9 +10,12 @@ import torch
 
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.hf.bits import weight_bits
 from talon_core.plugins.parts import Parts, choose_drafter
 from talon_core.plugins.registry import load_registry
 from talon_drafters.checkpoints.files import shipped
+from talon_strategies.acceptance_head import shipped_head
+from talon_strategies.speckv import FEATURES
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
@@ -156,6 +159,12 @@ def test_greedy_output_is_that_of_generate(
         assert len(result.token_ids) == count
         if model == "gemma" and prompt == LONG_TEXT:
             assert len(result.prompt_ids) + 10 < WINDOW < len(result.prompt_ids) + count - 10
+
+
+def test_the_network_of_speckv_was_fitted_on_the_model_as_it_is_loaded(request: pytest.FixtureRequest) -> None:
+    model, _ = request.getfixturevalue("smollm")
+    traces = shipped_head("speckv", FEATURES).origin["traces"]
+    assert [one["weight_bits"] for one in traces if one["target"] == "smollm2-135m"] == [weight_bits(model)]
 
 
 SHIPPED_FOR_SMOLLM = {"eagle3": (2.1, 25e6), "hydra": (1.7, 8e6), "medusa": (1.6, 8e6)}
