@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from talon_core.rule import AcceptanceRule, Accepted
     from talon_core.schedule import Outcome, Outlook, Schedule
     from talon_core.searching import searched, searched_among
+    from talon_core.source_chooser import SourceChooser
     from talon_core.table import TableTarget
     from talon_core.target import NodeDraws, NodeOutputs, Target, Verified
     from talon_core.tree import TokenTree
@@ -103,6 +104,7 @@ __all__ = [
     "SequenceInfo",
     "SharedBudget",
     "SharedPass",
+    "SourceChooser",
     "Stats",
     "TableTarget",
     "Target",
@@ -158,6 +160,7 @@ import_on_use(
         ".rounds": ["Round", "Stats"],
         ".rule": ["AcceptanceRule", "Accepted"],
         ".schedule": ["Outcome", "Outlook", "Schedule"],
+        ".source_chooser": ["SourceChooser"],
         ".searching": ["searched", "searched_among"],
         ".table": ["TableTarget"],
         ".target": ["NodeDraws", "NodeOutputs", "Target", "Verified"],

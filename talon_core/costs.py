@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from math import exp, log, log2
 
+import attrs
 import numpy as np
 
 from talon_core.overheads import Overheads
@@ -158,6 +159,16 @@ class Costs(ABC):
         """
         return self
 
+    def of_source(self, source: int | None) -> "Costs":
+        """These costs as they are where one of the drafter's sources is asked alone (`Drafter.sources`).
+
+        By default these costs themselves.
+
+        Args:
+            source: its index; None for all of them together.
+        """
+        return self
+
     @property
     def fixed(self) -> bool:
         """Whether the same question always has the same answer; by default False, as nobody has said so."""
@@ -302,6 +313,7 @@ class MeasuredCosts(Costs):
     def __init__(self) -> None:
         self._verified: dict[tuple[int, ...], Line] = {}  # by (batch, context)
         self._drafted: dict[tuple[int, ...], Line] = {}  # by (width,)
+        self._by_source: dict[int, dict[tuple[int, ...], Line]] = {}  # likewise, of layers that one source drafted
         self._caught_up = Line(READING)
         self._overheads = Overheads()
 
@@ -312,6 +324,10 @@ class MeasuredCosts(Costs):
     def drafted(self, rows: int, width: int, seconds: float) -> None:
         """A layer of the drafter took so long; arguments as for `draft`."""
         _own(self._drafted, (_power(width),)).add(rows, seconds)
+
+    def drafted_alone(self, source: int, rows: int, width: int, seconds: float) -> None:
+        """A layer of one source that was asked alone took so long; arguments as for `draft_alone`."""
+        _own(self._by_source.setdefault(source, {}), (_power(width),)).add(rows, seconds)
 
     def caught_up(self, tokens: int, seconds: float) -> None:
         """The drafter took so long to read so many tokens before it could draft."""
@@ -325,6 +341,7 @@ class MeasuredCosts(Costs):
         """Nothing is known any more."""
         self._verified.clear()
         self._drafted.clear()
+        self._by_source.clear()
         self._caught_up = Line(READING)
         self._overheads.clear()
 
@@ -332,6 +349,9 @@ class MeasuredCosts(Costs):
         other = MeasuredCosts()
         other._verified = {kind: line.copied() for kind, line in self._verified.items()}
         other._drafted = {kind: line.copied() for kind, line in self._drafted.items()}
+        other._by_source = {
+            source: {kind: line.copied() for kind, line in lines.items()} for source, lines in self._by_source.items()
+        }
         other._caught_up = self._caught_up.copied()
         other._overheads = self._overheads.copied()
         return other
@@ -341,8 +361,14 @@ class MeasuredCosts(Costs):
         return None if line is None else line.at(nodes)
 
     def draft(self, rows: int, width: int) -> float | None:
-        line = _nearest(self._drafted, (_power(width),))
-        return None if line is None else line.at(rows)
+        return _at(self._drafted, rows, width)
+
+    def draft_alone(self, source: int, rows: int, width: int) -> float | None:
+        """As `draft`, of one source that is asked alone, by its index in `Drafter.sources`."""
+        return _at(self._by_source.get(source, {}), rows, width)
+
+    def of_source(self, source: int | None) -> Costs:
+        return self if source is None else OfSource(self, source)
 
     def catch_up(self, tokens: int) -> float | None:
         return self._caught_up.at(tokens) if self._caught_up.known else None
@@ -352,6 +378,43 @@ class MeasuredCosts(Costs):
 
     def beside_layer(self) -> float | None:
         return self._overheads.of_layer
+
+
+@attrs.frozen(eq=False)
+class OfSource(Costs):
+    """Measured costs where one source drafts.
+
+    Attributes:
+        measured: of all of them.
+        source: its index.
+    """
+
+    measured: MeasuredCosts
+    source: int
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
+        return self.measured.verify(nodes, context, batch)
+
+    def draft(self, rows: int, width: int) -> float | None:
+        return self.measured.draft_alone(self.source, rows, width)
+
+    def besides(self, drafted: bool) -> float | None:
+        return self.measured.besides(drafted)
+
+    def beside_layer(self) -> float | None:
+        return self.measured.beside_layer()
+
+    def catch_up(self, tokens: int) -> float | None:
+        return self.measured.catch_up(tokens)
+
+    def snapshot(self) -> Costs:
+        return self.measured.snapshot().of_source(self.source)
+
+
+def _at(lines: dict[tuple[int, ...], Line], rows: int, width: int) -> float | None:
+    """Seconds of a layer, by its rows and its candidates; None where there are no lines."""
+    line = _nearest(lines, (_power(width),))
+    return None if line is None else line.at(rows)
 
 
 def _power(size: int) -> int:

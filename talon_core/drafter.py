@@ -53,12 +53,15 @@ class Frontier:
         nodes: shape `(frontier,)`, int64, at least one; none of them was drafted from before in this round, and their
             parents were. Where a drafter `takes_paths`, parents may stand before them here instead.
         width: how many candidates a node are wanted, at least 1. Fewer columns may come if no more are known.
+        source: which of the drafter's `sources` is to answer alone, the same one at all nodes of a tree; None for all
+            of them together, and where there are none.
     """
 
     slot: int
     tree: TokenTree
     nodes: IntArray
     width: int
+    source: int | None = None
 
     def above(self, depth: float) -> "Frontier":
         """Its nodes whose depth is less than this, perhaps none; itself where that are all."""
@@ -136,6 +139,11 @@ class Drafter(ABC):
     takes_paths: bool = False
     """What it says at a node depends on the tokens up to there alone, so that a frontier may hold a node together with
     its parent, which stands before it. A tree that it has not seen is then read in one call, and not layer by layer."""
+
+    sources: Sequence[str] = ()
+    """Of a drafter that is made of several, their names: each can also be asked alone, see `Frontier.source`, and then
+    costs what it alone takes. A `SourceChooser` is told of them. What is said of a drafter's answers is meant for each
+    source by itself: they follow from the text, the path and the source."""
 
     def session(self) -> AbstractContextManager[object]:
         """Entered by the engine while it decodes, after the target's session and as often; see `Target.session`."""

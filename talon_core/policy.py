@@ -52,6 +52,7 @@ class SequenceInfo:
             the same time and after each other. What is kept of a text goes into the policy that `begin` returns.
         drafter: the registered name of the drafter; empty where it is not known, or nothing drafts.
         weight_bits: `Target.weight_bits`: 8 or 4 of a target that is quantised; None where it is not known.
+        sources: `Drafter.sources`: whom a `SourceChooser` can choose among.
         unread: tokens of the prompt that the drafter has drafted nothing after, so that it may have to read them when
             it is first asked (`Costs.catch_up`): all but the last, or fewer where a text is taken over.
     """
@@ -64,6 +65,7 @@ class SequenceInfo:
     drafter: str = ""
     weight_bits: int | None = None
     unread: int = 0
+    sources: tuple[str, ...] = ()
 
     @property
     def greedy(self) -> bool:

@@ -22,19 +22,26 @@ class Threshold:
 
     Attributes:
         now: their lambda.
+        accepted: the running average of the accepted share of the drafted tokens; their AR.
     """
 
     now: float
+    accepted: float
 
 
 @attrs.frozen
 class AdaEdl(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
-    """Ends a chain where 1 - sqrt(`factor` H(q)) is less than a threshold (AdaEDL, arXiv 2410.18351).
+    """Ends a chain where 1 - sqrt(`factor` H(q)) is less than a threshold (AdaEDL, arXiv 2410.18351, section 3).
 
-    Published are that lower bound of the probability that a token is accepted, its `factor`, and that the threshold,
-    their lambda, moves with what was accepted. How it moves we could not confirm, so the rule is ours, and so are the
-    defaults of `threshold`, `goal`, `step` and `length`: after each round, `threshold` grows by `step` times what the
-    accepted share of the drafted tokens lacks to `goal`, within [0, 1]. As we read it, the test comes after the token
+    That is a lower bound of the probability that a token is accepted. The threshold, their lambda, follows what was
+    accepted (algorithm 1). After a round with A of d drafted tokens accepted, the average share becomes
+    (1 - `weight`) average + `weight` A / d. If it is below `goal` then, the threshold grows by `step`; else it falls by
+    `step`, but stays where all `length` tokens were accepted. Their epsilon is smoothed with beta_2, and `step` is
+    epsilon (1 - beta_2), with their numbers 0.001; `goal` is their alpha, and 1 - `weight` their beta_1. The algorithm
+    is known to us from others' code, of which three agree.
+
+    Ours are that the average begins at `goal`, that the threshold stays within [0, 1], that a round without any drafted
+    token changes nothing, and the defaults of `threshold` and `length`. As we read it, the test comes after the token
     has joined. H(q) is in nats, of the 16 best candidates with all other tokens taken for one: a lower bound.
 
     Attributes:
@@ -42,7 +49,8 @@ class AdaEdl(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibl
         threshold: their lambda in the first round, in [0, 1]; the larger, the shorter the chain.
         factor: what the entropy is multiplied with, more than 0.
         goal: the share of drafted tokens that is to be accepted, in [0, 1].
-        step: how fast the threshold moves, in [0, 1]; at 0 it stays as it is.
+        step: by how much the threshold moves after a round, in [0, 1]; at 0 it stays as it is.
+        weight: of the last round in the average share, in (0, 1].
     """
 
     name = "adaedl"
@@ -51,10 +59,14 @@ class AdaEdl(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibl
     length: int = attrs.field(default=20, validator=[whole_number, ge(1)], metadata=searched(4, 40, log=True))
     threshold: float = attrs.field(default=0.5, validator=[number, ge(0), le(1)], metadata=searched(0.1, 0.9))
     factor: float = attrs.field(default=0.2, validator=[number, gt(0)])
-    goal: float = attrs.field(default=0.7, validator=[number, ge(0), le(1)], metadata=searched(0.3, 0.95))
-    step: float = attrs.field(default=0.05, validator=[number, ge(0), le(1)], metadata=searched(0.0, 0.3))
+    goal: float = attrs.field(default=0.9, validator=[number, ge(0), le(1)], metadata=searched(0.3, 0.95))
+    step: float = attrs.field(default=0.001, validator=[number, ge(0), le(1)], metadata=searched(0.0, 0.1))
+    weight: float = attrs.field(default=0.5, validator=[number, gt(0), le(1)])
     learnt: Threshold = attrs.field(
-        init=False, eq=False, repr=False, default=attrs.Factory(lambda self: Threshold(self.threshold), takes_self=True)
+        init=False,
+        eq=False,
+        repr=False,
+        default=attrs.Factory(lambda self: Threshold(self.threshold, self.goal), takes_self=True),
     )
 
     def stops(self, tree: TokenTree, candidates: Candidates) -> bool:
@@ -72,6 +84,11 @@ class AdaEdl(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibl
 
     def observe(self, round_: Round) -> None:
         drafted = len(round_.tree) - 1
-        if drafted:
-            moved = self.learnt.now + self.step * (self.goal - round_.accepted / drafted)
-            self.learnt.now = min(max(moved, 0.0), 1.0)
+        if not drafted:
+            return
+        learnt = self.learnt
+        learnt.accepted += self.weight * (round_.accepted / drafted - learnt.accepted)
+        if learnt.accepted < self.goal:
+            learnt.now = min(learnt.now + self.step, 1.0)
+        elif round_.accepted < self.length:
+            learnt.now = max(learnt.now - self.step, 0.0)

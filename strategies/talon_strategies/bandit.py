@@ -1,4 +1,4 @@
-"""One of several policies a round, by what each of them has brought in this text."""
+"""One of several policies a round, and one of several drafters, by what each has brought in this text."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import attrs
-from attrs.validators import ge, in_
+from attrs.validators import ge, in_, instance_of
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
@@ -19,6 +19,7 @@ from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan, fores
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.searching import searched
+from talon_core.source_chooser import SourceChooser, chooses_source
 from talon_core.tree import TokenTree
 from talon_strategies.drawing import NOTHING
 from talon_strategies.options import number
@@ -67,6 +68,8 @@ def _go_together(_: object, __: object, of: tuple[object, ...]) -> None:
         raise ValueError(f"of is {of!r}; it must be one or more policies")
     if any(isinstance(policy, Bandit) for policy in policies):
         raise ValueError("of has a bandit among its policies; put that one's policies into the list instead")
+    if any(map(chooses_source, policies)):
+        raise ValueError("of has a policy that chooses who drafts by itself; leave it out, and set drafters")
     kinds = {policy.name: policy.children for policy in policies if not isinstance(policy, Plain)}
     if len(set(kinds.values())) > 1:
         told = ", ".join(f"those of {name} are {kind}" for name, kind in kinds.items())
@@ -80,20 +83,24 @@ def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
 
 @attrs.define(eq=False)
 class Player(Arm):
-    """What one policy has brought, and what that took.
+    """What one arm has brought, and what that took.
 
     Attributes:
+        source: whom it asks, as `SourceChooser.source` says it.
+        costs: what passes take then.
         passes: how often the target's pass had so many nodes.
         layers: how often a layer had so many rows and candidates of each.
     """
 
+    source: int | None = None
+    costs: Costs = attrs.field(factory=MeasuredCosts)
     passes: Counter[int] = attrs.field(factory=Counter)
     layers: Counter[tuple[int, int]] = attrs.field(factory=Counter)
 
-    def cost(self, costs: Costs, context: int) -> float:
+    def cost(self, context: int) -> float:
         """What a round of it takes in the mean, by what is known now; 0 if there was none."""
-        passes = sum(count * verify_price(costs, nodes, context) for nodes, count in self.passes.items())
-        layers = sum(count * layer_price(costs, *shape, context) for shape, count in self.layers.items())
+        passes = sum(count * verify_price(self.costs, nodes, context) for nodes, count in self.passes.items())
+        layers = sum(count * layer_price(self.costs, *shape, context) for shape, count in self.layers.items())
         return (passes + layers) / max(self.rounds, 1)
 
 
@@ -102,10 +109,9 @@ class Learnt:
     """What is learnt of one text, and of its latest round.
 
     Attributes:
-        players: for each policy what it has brought.
-        place: which policy drafts this round.
+        players: for each arm what it has brought.
+        place: which one drafts this round.
         deepest: tokens of the longest path of a tree.
-        costs: what passes take.
         context: committed tokens.
         layers: of this round: rows, and candidates of each.
         asked: whether it wanted candidates in it; None before it is asked.
@@ -114,7 +120,6 @@ class Learnt:
     players: list[Player]
     place: int = 0
     deepest: int = 1
-    costs: Costs = attrs.field(factory=MeasuredCosts)
     context: int = 1
     layers: list[tuple[int, int]] = attrs.field(factory=list)
     asked: bool | None = None
@@ -132,14 +137,14 @@ class _OfPolicies:
 
 
 @attrs.frozen
-class Bandit(ForestPlanner):
-    """Drafts each round with one of several policies, chosen by an upper confidence bound on what each has brought.
+class Bandit(SourceChooser, ForestPlanner):
+    """Drafts each round with one of several policies or drafters, by an upper confidence bound on what each brings.
 
-    That is BanditSpec (arXiv 2505.15141) with its algorithm UCBSpec: the arms are policies here, so also the lengths of
-    a chain, and `none` among them is plain decoding, their length 0. First each is played once, in order. Then it is
-    the one whose mean reward and `explore` times the bound are the most, the first among equals, and nothing is drawn:
-    the same rounds at the same costs lead to the same choices; measured costs differ from run to run. TapOut (arXiv
-    2511.02017) chooses among stopping rules in the same way, by UCB1 and others, which draw.
+    That is BanditSpec (arXiv 2505.15141, algorithm 3) with its algorithm UCBSpec (section 4): the arms are policies
+    here, so also the lengths of a chain, and `none` among them is plain decoding, their length 0. First each is played
+    once, in order. Then it is the one whose mean reward and `explore` times the bound are the most, the first among
+    equals, and nothing is drawn: the same rounds at the same costs lead to the same choices; measured costs differ from
+    run to run. TapOut (arXiv 2511.02017) chooses among stopping rules in the same way, by UCB1 and others, which draw.
 
     Rewards, each of one round:
 
@@ -159,8 +164,14 @@ class Bandit(ForestPlanner):
     is ours. Of 0, 0.03, 0.1, 0.2, 0.3, 0.5 and 1, 0.2 with `tuned` lost least to the best chain of each text, where we
     simulated texts of 128 tokens with acceptance rates from 0.2 to 0.95 (`tests/strategies/test_ucb.py`).
 
+    With `drafters` the arms are also whom the drafter is made of, as `hybrid` is of a model and a look-up: each policy
+    with all of them together, and with each alone. BanditSpec's arms are drafters. One that brings too little for what
+    it takes is then asked in few rounds, and in the others it costs nothing but that it hears of the text. Only what
+    its layers take is counted, and not what it has to read first when it is asked again.
+
     A round counts for no arm if its policy wanted candidates and nothing was drafted, as the drafter had nothing to
-    offer, or if it was not asked, as the sequences of a batch drafted nothing.
+    offer, or if it was not asked, as the sequences of a batch drafted nothing. Among several drafters having nothing to
+    offer counts: it is what one is worth there.
     Each policy is told of the rounds that it has drafted, and of no others: what it would have drafted in those is not
     known. So one that asks what passes cost at this length of the text asks for its length after its own latest round.
     What is learnt ends with the text. Thompson sampling and EXP3Spec, which draw, are left out.
@@ -172,6 +183,7 @@ class Bandit(ForestPlanner):
         reward: `speed`, `tokens` or `blend`.
         bound: `tuned`, `ucb1` or `ucbspec`.
         explore: what the bound is multiplied with, at least 0; 1 is the papers'.
+        drafters: also choose which of the drafter's sources is asked (`Drafter.sources`); refused where there are none.
     """
 
     name = "bandit"
@@ -183,6 +195,7 @@ class Bandit(ForestPlanner):
     reward: str = attrs.field(default="speed", validator=in_(REWARDS))
     bound: str = attrs.field(default="tuned", validator=in_(tuple(BOUNDS)))
     explore: float = attrs.field(default=0.2, validator=[number, ge(0)], metadata=searched(0.05, 1.0, log=True))
+    drafters: bool = attrs.field(default=False, validator=instance_of(bool))
     learnt: Learnt = attrs.field(
         init=False,
         eq=False,
@@ -204,9 +217,27 @@ class Bandit(ForestPlanner):
         return self.of[self.learnt.place]
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
-        one = attrs.evolve(self, of=tuple(_begun(policy, sequence) for policy in self.of))
-        one.learnt.costs, one.learnt.context = sequence.costs, sequence.prompt_length
+        sources = (None, *range(len(sequence.sources))) if self.drafters and len(sequence.sources) > 1 else (None,)
+        arms = [
+            (policy, source)
+            for source in sources
+            for policy in self.of
+            if source is None or not isinstance(policy, Plain)
+        ]
+        alone = {source: attrs.evolve(sequence, costs=sequence.costs.of_source(source)) for source in sources[1:]}
+        infos = {None: sequence} | alone
+        one = attrs.evolve(self, of=tuple(_begun(policy, infos[source]) for policy, source in arms))
+        for player, (_, source) in zip(one.learnt.players, arms, strict=True):
+            player.source, player.costs = source, infos[source].costs
+        one.learnt.context = sequence.prompt_length
         return one
+
+    @property
+    def chooses_source(self) -> bool:
+        return self.drafters
+
+    def source(self) -> int | None:
+        return self.learnt.players[self.learnt.place].source
 
     def width(self, tree: TokenTree) -> int:
         full = len(tree) >= self.playing.draft_budget
@@ -228,7 +259,9 @@ class Bandit(ForestPlanner):
 
     @cached_property
     def _all_plan(self) -> bool:
-        """Whether it can be said of each policy whose trees it has."""
+        """Whether it can be said of each policy whose trees it has, from what all drafters say together."""
+        if self._sources:
+            return False
         return not any(forest_planner(policy) is None and forest_grower(policy) is None for policy in self.of)
 
     def plan(self) -> TreePlan | None:
@@ -257,13 +290,18 @@ class Bandit(ForestPlanner):
         with blaming("tree policy", self.playing, "observe"):
             self.playing.observe(round_)
         learnt.context = round_.context + len(round_.tokens)
-        if round_.drafted_nodes > 1 or learnt.asked is False:
+        if round_.drafted_nodes > 1 or learnt.asked is False or (learnt.asked and self._sources):
             player = learnt.players[learnt.place]
             player.brought(self._gain(round_))
             player.passes[round_.rows] += 1
             player.layers.update(learnt.layers)
             learnt.place = next_arm(learnt.players, self._costs(), self.bound, self.explore)
         learnt.layers, learnt.asked = [], None
+
+    @property
+    def _sources(self) -> bool:
+        """Whether some arm asks one of several drafters alone."""
+        return any(player.source is not None for player in self.learnt.players)
 
     def _gain(self, round_: Round) -> float:
         if self.reward != "blend":
@@ -276,4 +314,4 @@ class Bandit(ForestPlanner):
         learnt = self.learnt
         if self.reward != "speed":
             return [1.0] * len(learnt.players)
-        return [player.cost(learnt.costs, learnt.context) for player in learnt.players]
+        return [player.cost(learnt.context) for player in learnt.players]

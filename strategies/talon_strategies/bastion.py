@@ -11,7 +11,7 @@ from talon_strategies.cost_forests import CostAwareForests
 
 @attrs.frozen
 class Bastion(CostAwareForests):
-    """Adds the next likeliest node while it brings more than its time would elsewhere (BASTION, arXiv 2605.29727).
+    """Adds the next likeliest node while it brings more than its time elsewhere (BASTION, arXiv 2605.29727, section 3).
 
     Of a tree of n nodes, the root included, whose path probabilities add up to Phi, the next one, of path probability
     rho, joins while rho (T_draft + T_other + C(n)) > Phi (C(n + 1) - C(n)). That is published, and that the target's

@@ -13,7 +13,7 @@ from talon_strategies.pooled import Pool, PooledLayers
 
 @attrs.frozen
 class Chain(PooledLayers):
-    """Drafts the best next token `length` times in a row (Leviathan et al., arXiv 2211.17192; `length` is their gamma).
+    """Drafts the best next token `length` times in a row (arXiv 2211.17192, section 2; `length` is their gamma).
 
     Attributes:
         length: drafted tokens, at least 1; one draft pass each.

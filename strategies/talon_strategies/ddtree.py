@@ -16,7 +16,7 @@ from talon_strategies.options import whole_number
 
 @attrs.frozen
 class DDTree(BestFirst, ForestGrower):
-    """The `budget` - 1 likeliest of all paths that the drafter knows (DDTree, arXiv 2604.12989).
+    """The `budget` - 1 likeliest of all paths that the drafter knows (DDTree, arXiv 2604.12989, algorithm 1).
 
     The paper's drafter gives a law for each position of a block at once, whatever comes before it, and one heap over
     tuples of ranks finds the best products. Our drafters are asked layer by layer, those of blocks too. It ends where

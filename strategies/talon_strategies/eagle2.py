@@ -13,7 +13,7 @@ from talon_strategies.pooled import Pool, RankedAgain
 
 @attrs.frozen
 class Eagle2(RankedAgain):
-    """Expands the `top_k` best nodes of each layer, then re-ranks everything (EAGLE-2, arXiv 2406.16858).
+    """Expands the `top_k` best nodes of each layer, then re-ranks everything (EAGLE-2, arXiv 2406.16858, section 4).
 
     The value of a node is the product of the drafter's probabilities along its path (their V_i). All candidates that
     were ever scored compete in the re-ranking, so the drafted tree is larger than the one that is verified. What is

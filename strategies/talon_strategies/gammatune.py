@@ -25,7 +25,7 @@ class Learnt:
 
 @attrs.frozen
 class GammaTune(PlannedChain):
-    """Drafts two tokens more after full acceptance, else a running average (GammaTune, arXiv 2504.00030).
+    """Drafts two tokens more after full acceptance, else a running average (GammaTune, arXiv 2504.00030, algorithm 1).
 
     After a round with A of d drafted tokens accepted, the next chain has min(A + `growth`, `length`) tokens if A = d,
     and the average stays as it was. Else the average becomes (1 - `weight`) average + `weight` A, within [1, `length`],

@@ -18,7 +18,7 @@ from talon_strategies.options import number, whole_number
 
 @attrs.frozen
 class OptTree(BestFirst, ForestGrower):
-    """Drafts on while the tokens it expects to be accepted grow by more than `delta` (OPT-Tree, arXiv 2406.17276).
+    """Drafts on while the expected accepted tokens grow by more than `delta` (OPT-Tree, arXiv 2406.17276, section 3).
 
     Their number is the sum of the path probabilities of the `budget` - 1 likeliest nodes of all layers, which are the
     tree in the end. The paper drafts from as many nodes of each layer as the tree has. Those that are not among the

@@ -14,7 +14,7 @@ from talon_strategies.options import number, plus_one, whole_number, yes_or_no
 
 @attrs.frozen
 class SampledChain(FollowsTheRequest):
-    """Draws `length` tokens one after the other from the drafter's laws (Leviathan et al., arXiv 2211.17192).
+    """Draws `length` tokens one after the other from the drafter's laws (arXiv 2211.17192, section 2.3).
 
     Attributes:
         length: drafted tokens, at least 1; one draft pass each. Their gamma.

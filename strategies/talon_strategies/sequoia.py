@@ -37,7 +37,7 @@ def _probabilities(_: object, __: object, acceptance: Any) -> None:
 
 @attrs.frozen
 class Sequoia(FollowsTheRequest):
-    """Draws children without replacement into the shape that promises most (Sequoia, arXiv 2402.12374, section 4.1).
+    """Draws children without replacement into the shape that promises most (Sequoia, arXiv 2402.12374, section 3.1).
 
     The shape is found once, by dynamic programming, from the probability that the b-th child of a node is the one that
     is accepted. T(m, l, b), the most accepted tokens of a tree of m nodes and depth l whose root has b children:

@@ -35,7 +35,11 @@ USUAL = 4
 
 
 def compression_of(weight_bits: int | None) -> int:
-    """The code for so many bits a weight: nf4's for 4 and fewer, int8's for up to 8, else, or unknown, fp16's."""
+    """The code for so many bits a weight: nf4's for 4 and fewer, int8's for up to 8, else, or unknown, fp16's.
+
+    The paper's targets are kept in one of three ways. Others, as weights in a GGUF file's blocks, count by their bits,
+    the mean of all with what blocks hold besides (`Target.weight_bits`). Fitting and use ask this alone.
+    """
     bits = 16 if weight_bits is None else weight_bits
     return COMPRESSIONS["nf4" if bits <= 4 else "int8" if bits <= 8 else "fp16"]
 

@@ -58,7 +58,7 @@ def _is_tree(_: "StaticTree", __: "attrs.Attribute[tuple[Place, ...]]", shape: t
 
 @attrs.frozen
 class StaticTree(ForestGrower):
-    """Drafts the same shape in every round, as Medusa (arXiv 2401.10774) and EAGLE-1 (arXiv 2401.15077) do.
+    """Drafts the same shape in every round, as Medusa (arXiv 2401.10774, section 2.1.2) and EAGLE-1 do.
 
     A shape lists its nodes as paths of child ranks: `0.1` is the second-best guess after the best guess. Where the
     drafter knows fewer guesses than the shape asks for, the branch is left out.

@@ -15,11 +15,11 @@ from talon_strategies.stopping import SteadyChain
 
 @attrs.frozen
 class Svip(SteadyChain):
-    """Ends a chain where sqrt(`factor` H(q)) is more than `h` (SVIP, arXiv 2411.18462; constants of the authors' code).
+    """Ends a chain where sqrt(`factor` H(q)) is more than `h` (SVIP, arXiv 2411.18462, section 2.2).
 
     H(q) is the entropy, in nats, of the law that a token was taken from, and the test comes after the token has joined.
-    With the default numbers the chain ends where H(q) > 0.6. Here H(q) is that of the 16 best candidates, with all
-    other tokens taken for one: a lower bound.
+    The default numbers are those of the authors' code: the chain ends where H(q) > 0.6. Here H(q) is that of the 16
+    best candidates, with all other tokens taken for one: a lower bound.
 
     Attributes:
         length: most drafted tokens, at least 1; one draft pass each.

@@ -11,6 +11,7 @@ from talon_core.choices import Choices
 from talon_core.errors import blaming, written
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
+from talon_core.source_chooser import chooses_source
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.acceptance_head import AcceptanceHead, given_head, notice, shipped_head
 from talon_strategies.calibration import CERTAIN
@@ -91,6 +92,10 @@ def _scored_alone(_: object, __: object, policy: object) -> None:
         raise ValueError(
             f"of is '{policy.name}', whose children are {policy.children}; it must be a policy that chooses by the "
             "candidates' scores and draws nothing, as talon"
+        )
+    if chooses_source(policy):
+        raise ValueError(
+            f"of is '{policy.name}', which chooses who drafts; name taps within it, as bandit:of=taps,drafters=true"
         )
 
 

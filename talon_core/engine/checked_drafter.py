@@ -107,6 +107,20 @@ def checked_for_model(spec: DrafterSpec, model: Any) -> DrafterSpec:
     return chosen
 
 
+def checked_sources(spec: object, drafter: Drafter) -> tuple[str, ...]:
+    """A drafter's `sources`.
+
+    Raises:
+        PluginError: if they are no names; the message names the drafter.
+    """
+    with blaming("drafter", spec, "sources"):
+        given: Any = drafter.sources
+        sources = tuple(given) if isinstance(given, tuple | list) else (None,)
+    if not all(isinstance(one, str) for one in sources):
+        raise PluginError(f"{naming('drafter', spec)} has the sources {written(given)}; they must be a tuple of names")
+    return sources
+
+
 def checked_depth(spec: object, drafter: Drafter) -> int | None:
     """A drafter's `max_depth`.
 

@@ -5,6 +5,7 @@ from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.forest_grower import ForestGrower, forest_grower
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
+from talon_core.source_chooser import SourceChooser
 
 MOST_NODES = 65_536
 """The largest budget: far beyond what pays, and small enough to compute with."""
@@ -82,9 +83,33 @@ def checked_grower(policy: TreePolicy, children: str | None) -> ForestGrower | N
     Raises:
         PluginError: if it fails to say so; the message names it.
     """
+    if isinstance(policy, SourceChooser):
+        return None
     own = checked_children(policy)
     with blaming("tree policy", policy, "learns_nothing"):
         return forest_grower(policy) if children in (None, own) else None
+
+
+def checked_source(policy: TreePolicy, sources: int) -> int | None:
+    """Which of a drafter's sources is asked for a policy's next tree; None for all of them.
+
+    Args:
+        policy: it.
+        sources: how many there are.
+
+    Raises:
+        PluginError: if what the policy says is none; the message names it.
+    """
+    if not sources or not isinstance(policy, SourceChooser):
+        return None
+    with blaming("tree policy", policy, "source"):
+        given = policy.source()
+    if given is not None and not (is_whole(given) and 0 <= given < sources):
+        raise PluginError(
+            f"{naming('tree policy', policy)} returned {written(given)} from source; it must be None, or a whole "
+            f"number from 0 to {sources - 1}, as there are {sources} sources"
+        )
+    return None if given is None else int(given)
 
 
 def tell(policy: TreePolicy, round_: Round) -> None:

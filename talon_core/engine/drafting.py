@@ -9,6 +9,7 @@ from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.drawn import Drawn
+from talon_core.engine.checked_policy import checked_source
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
 from talon_core.engine.growing_slots import GrowingSlots
@@ -54,6 +55,7 @@ class Wanted:
         choices: the policy's randomness.
         context: its committed tokens.
         grower: the policy where it can choose for many trees in one call, as `checked_grower` says; None where not.
+        sources: how many `Drafter.sources` there are for the policy to choose from.
     """
 
     slot: int
@@ -63,6 +65,7 @@ class Wanted:
     choices: Choices
     context: int = 1
     grower: ForestGrower | None = None
+    sources: int = 0
 
 
 def draft_trees(
@@ -90,9 +93,11 @@ def draft_trees(
     together = _together(wanted, fewest, faults, now)
     shared = {slot for group in together for slot in group.slots}
     growing: dict[int, Growing] = {}
+    sources: dict[int, int | None] = {}
     for tree in wanted:
         if tree.slot not in shared:
             with faults.of([tree.slot]):
+                sources[tree.slot] = checked_source(tree.policy, tree.sources)
                 growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits, now)
     choices = {tree.slot: tree.choices for tree in wanted}
     passes = 0
@@ -107,7 +112,7 @@ def draft_trees(
                     faults[slot] = error
                     continue
                 if width:
-                    asked.append(Frontier(slot, own.tree, frontier, width))
+                    asked.append(Frontier(slot, own.tree, frontier, width, sources[slot]))
         alone, groups = len(asked), _asked_together(together, asked, faults)
         if not asked:
             break
@@ -166,7 +171,12 @@ def _measure(
         measured.caught_up(reading.tokens, reading.seconds)
         seconds = max(seconds - reading.seconds, 0.0)
     if is_a_layer:
-        measured.drafted(sum([len(one.nodes) for one in asked]), max([one.width for one in asked]), seconds)
+        rows, width = sum([len(one.nodes) for one in asked]), max([one.width for one in asked])
+        source, *others = {one.source for one in asked}
+        if source is None and not others:
+            measured.drafted(rows, width, seconds)
+        elif source is not None and not others:  # what each of several sources has taken is not known
+            measured.drafted_alone(source, rows, width, seconds)
 
 
 def _together(wanted: Sequence[Wanted], fewest: int, faults: Faults, now: Callable[[], float]) -> list[GrowingSlots]:
@@ -221,7 +231,7 @@ def draft_tree(
     offers: Callable[[Drafter], Offers] = Offers,
     now: Callable[[], float] = perf_counter,
 ) -> Drafted:
-    """`draft_trees` for a single sequence, in slot 0.
+    """`draft_trees` for a single sequence, in slot 0, whose policy has no sources to choose from.
 
     Raises:
         PluginError: if the policy or the drafter breaks its contract; the message names it.

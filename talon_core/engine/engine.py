@@ -14,6 +14,7 @@ from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
 from talon_core.engine.ahead.opening import goes_ahead
+from talon_core.engine.ahead.preparer import Preparer
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
@@ -34,6 +35,7 @@ from talon_core.request import Request
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule
 from talon_core.schedule import Schedule
+from talon_core.source_chooser import SourceChooser, check_sources
 from talon_core.target import Target
 
 LOG = logging.getLogger(__name__)
@@ -71,7 +73,8 @@ class Engine:
         now: the clock, in seconds.
 
     Raises:
-        ValueError: for a part that is none, or a bound that is no whole number of at least 1.
+        ValueError: for a part that is none, or a bound that is no whole number of at least 1; or for a policy that
+            chooses among several drafters where there is one.
         PluginError: if what the policy says of its budget, or the drafter of what it adds, cannot be understood.
     """
 
@@ -117,6 +120,10 @@ class Engine:
             drafter = goes_ahead(drafter, spec, schedule, worker, target)
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
+        behind = " that drafts while the target verifies" * isinstance(self.parts.drafter, Preparer)
+        check_sources(self.policy, self.parts.sources, f"there is one{behind}")
+        if not isinstance(self.policy, SourceChooser):
+            self.parts.sources = ()
         self._looks_ahead = rule.looks_ahead and policy is not None  # without drafts there is nothing ahead
         self._children = children
         self._nodes = checked_budget(self.policy) + self.parts.inquiries.most_added
@@ -390,6 +397,7 @@ class Engine:
             drafter=self.parts.drafter_name,
             weight_bits=self.parts.target.weight_bits,
             unread=unread,
+            sources=self.parts.sources,
         )
         return begun(self.policy, told)
 

@@ -39,7 +39,7 @@ class Offers:
             PluginError: if the drafter fails, or answers something else; the message names it.
         """
         shown = [
-            Frontier(one.slot, one.tree.copied(drawn), ints(one.nodes), one.width)
+            Frontier(one.slot, one.tree.copied(drawn), ints(one.nodes), one.width, one.source)
             for one, drawn in zip(frontiers, draws, strict=True)
         ]
         with blaming("drafter", self._named, "propose"):

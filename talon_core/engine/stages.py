@@ -9,7 +9,7 @@ from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.engine.acceptors import Acceptors, Offered
 from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparations, Preparer
-from talon_core.engine.checked_drafter import checked_depth
+from talon_core.engine.checked_drafter import checked_depth, checked_sources
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.inquiries import Asked, DrafterInquiries, Inquiries
@@ -43,6 +43,7 @@ class RoundParts:
         preparations: what it prepares while the target verifies.
         acceptors: who accepts, as far as target and rule decide it.
         drafts_in_cache: as `Drafter.drafts_in_cache`.
+        sources: as `Drafter.sources`; the engine empties it where the policy does not choose among them.
 
     Raises:
         PluginError: if what the drafter says of itself cannot be understood.
@@ -60,6 +61,7 @@ class RoundParts:
         self.acceptors = Acceptors(rule, target)
         with self.blaming("drafts_in_cache"):
             self.drafts_in_cache = bool(drafter.drafts_in_cache)
+        self.sources = checked_sources(self.named, drafter)
 
     def blaming(self, method: str) -> blaming:
         """Whatever goes wrong inside is an error of this method of the drafter."""
@@ -156,7 +158,9 @@ class Stages:
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
-                wanted.append(Wanted(slot, one.policy, one.root, limits, one.policy_choices, one.length, one.grower))
+                sources = len(parts.sources)
+                own = one.policy_choices, one.length, one.grower, sources
+                wanted.append(Wanted(slot, one.policy, one.root, limits, *own))
         parts.preparations.drafting(wanted)
         return draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)
 

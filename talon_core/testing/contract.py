@@ -13,7 +13,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drawn import Drawn
-from talon_core.engine.checked_policy import begun, checked_budget, checked_kind
+from talon_core.engine.checked_policy import begun, checked_budget, checked_kind, checked_source
 from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
@@ -205,6 +205,8 @@ def _check_claims(policy: TreePolicy) -> None:
         checked_budget(policy, which)
     for temperature in (0.0, 1.0):
         _begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=temperature))
+    told = SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=0.0, sources=("first", "second"))
+    checked_source(_begun(policy, told), len(told.sources))
 
 
 def _check_sequence(

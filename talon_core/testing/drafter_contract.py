@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky
 
 from talon_core.drafter import Drafter, DrafterSpec
-from talon_core.engine.checked_drafter import checked_depth, checked_features, described, opened
+from talon_core.engine.checked_drafter import checked_depth, checked_features, checked_sources, described, opened
 from talon_core.engine.memory import is_frozen
 from talon_core.errors import PluginError, blaming_bugs, is_whole, naming, written
 from talon_core.target import Target
@@ -46,10 +46,10 @@ def check_drafter(
     Each answer must be what the decoder takes: a row for each node in order, sorted, no token twice, none outside the
     vocabulary, right `path_logp`, at most as many as were wanted, int64 and float64. A law must be one, fit the row up
     to rounding, and stay what it is until the round is over. And each answer must be the one that another drafter gives
-    which was opened anew, got the whole text as a prompt, and drafts from this one path alone. So nothing may be left
-    of what was drafted, of another text or of another slot. An `Inquirer` is let ask beside its trees, and gets no
-    answers: only they may make a difference. Where that fails, the history is played again with one
-    circumstance more each time, so that the error can tell which one it was.
+    which was opened anew, got the whole text as a prompt, and drafts from this one path alone; where it has `sources`,
+    each alone and all together. So nothing may be left of what was drafted, of another text or of another slot. An
+    `Inquirer` is let ask beside its trees, and gets no answers: only they may make a difference. Where that fails, the
+    history is played again with one circumstance more each time, so that the error can tell which one it was.
 
     Args:
         drafter: its options, or their class, or a function that opens one more for a target.
@@ -177,23 +177,23 @@ def _texts(prompts: Sequence[Sequence[int]] | None, vocab_size: int) -> list[Tok
 
 def _check(subject: Subject, make: Callable[[], Drafter], history: History) -> None:
     drafter = make()
-    depth = checked_depth(subject.named, drafter)
+    depth, sources = checked_depth(subject.named, drafter), checked_sources(subject.named, drafter)
     if isinstance(subject.named, DrafterSpec):
         told = (
             f"says takes_paths is {subject.named.takes_paths}, and its drafter {drafter.takes_paths}; they must agree"
         )
         require(subject.named.takes_paths == drafter.takes_paths, "drafter", subject.named, told)
     with Player(subject, drafter) as player:
-        driver = Driver(subject, player, depth, drafter.takes_paths)
+        driver = Driver(subject, player, depth, drafter.takes_paths, len(sources))
         driver.run(history)
     with Player(subject, make()) as player:
         reference = Reference(subject, player)
         longest_first = sorted(driver.asked, key=lambda one: -len(one.path))
         for asked in longest_first:
-            reference.answer(asked.text, asked.path, asked.room)
+            reference.answer(asked)
         found = None
         for asked in driver.asked:
-            wrong = difference(asked.row, reference.answer(asked.text, asked.path, asked.room), subject.tolerance)
+            wrong = difference(asked.row, reference.answer(asked), subject.tolerance)
             if wrong is not None:
                 found = asked, wrong
                 break

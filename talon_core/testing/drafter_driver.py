@@ -40,6 +40,7 @@ class Asked:
         path: tokens from the root to the node, without the root's.
         room: of the sequence.
         row: the answer.
+        source: as in the frontier.
     """
 
     event: int
@@ -49,6 +50,7 @@ class Asked:
     path: Tokens
     room: int
     row: Row
+    source: int | None = None
 
 
 class Driver:
@@ -59,19 +61,23 @@ class Driver:
         player: in session.
         max_depth: the drafter's.
         takes_paths: likewise.
+        sources: how many it has.
 
     Attributes:
         events: what has happened.
         asked: the questions and their answers.
     """
 
-    def __init__(self, subject: Subject, player: Player, max_depth: int | None, takes_paths: bool) -> None:
+    def __init__(
+        self, subject: Subject, player: Player, max_depth: int | None, takes_paths: bool, sources: int = 0
+    ) -> None:
         self.events: list[Event] = []
         self.asked: list[Asked] = []
         self._subject = subject
         self._player = player
         self._max_depth = max_depth
         self._takes_paths = takes_paths
+        self._sources = sources
         self._over: set[int] = set()
 
     def run(self, steps: Sequence[Step]) -> None:
@@ -150,7 +156,8 @@ class Driver:
                 if layer.deeper and self._takes_paths:
                     nodes = trees[slot].with_children(nodes, vocab_size)
                 if len(nodes):
-                    frontiers[slot] = Frontier(slot, trees[slot].tree, nodes, min(layer.width, vocab_size))
+                    width, source = min(layer.width, vocab_size), self._source(turns[slot])
+                    frontiers[slot] = Frontier(slot, trees[slot].tree, nodes, width, source)
             if not frontiers:
                 break
             answers = self._play(Ask(tuple(frontiers.values())))
@@ -162,6 +169,11 @@ class Driver:
         ends = frozenset(slot for slot, turn in turns.items() if turn.ends)
         self._over |= ends
         self._play(Commit(tokens, along, ends))
+
+    def _source(self, turn: Turn) -> int | None:
+        """Who is asked in a round; None for all sources together."""
+        source = turn.alone % (1 + self._sources) - 1
+        return None if source < 0 else source
 
     def _deepest(self, slot: int) -> int:
         """The deepest token of a tree, counted from the root at 0."""
@@ -181,7 +193,7 @@ class Driver:
         for place, (node, row) in enumerate(zip(frontier.nodes.tolist(), rows, strict=True)):
             path = tuple(frontier.tree.tokens[frontier.tree.path(node)[1:]].tolist())
             room = self._player.rooms[slot]
-            self.asked.append(Asked(len(self.events) - 1, slot, place, text, path, room, row))
+            self.asked.append(Asked(len(self.events) - 1, slot, place, text, path, room, row, frontier.source))
 
 
 class _Tree:

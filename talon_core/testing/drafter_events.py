@@ -254,7 +254,7 @@ class Player:
             self.read[slot] += count
 
     def _ask(self, frontiers: Sequence[Frontier]) -> list[tuple[Row, ...]]:
-        asked = [Frontier(one.slot, one.tree.copied(), read_only(one.nodes), one.width) for one in frontiers]
+        asked = [attrs.evolve(one, tree=one.tree.copied(), nodes=read_only(one.nodes)) for one in frontiers]
         with self._blaming("propose"):
             proposed = self._drafter.propose([*asked])
         offered = checked_proposal(self._subject.named, proposed, len(asked)).candidates

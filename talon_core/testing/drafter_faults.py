@@ -41,23 +41,23 @@ class Reference:
     def __init__(self, subject: Subject, player: Player) -> None:
         self._subject = subject
         self._player = player
-        self._known: dict[tuple[Tokens, Tokens], Row] = {}
+        self._known: dict[tuple[Tokens, Tokens, int | None], Row] = {}
 
-    def answer(self, text: Tokens, path: Tokens, room: int) -> Row:
-        """The answer after a path, asked for as many candidates as ever are."""
-        if (text, path) not in self._known:
-            self._ask_along(text, path, room)
-        return self._known[text, path]
+    def answer(self, asked: Asked) -> Row:
+        """The right answer to a question, asked for as many candidates as ever are."""
+        if (asked.text, asked.path, asked.source) not in self._known:
+            self._ask_along(asked.text, asked.path, asked.room, asked.source)
+        return self._known[asked.text, asked.path, asked.source]
 
-    def _ask_along(self, text: Tokens, path: Tokens, room: int) -> None:
+    def _ask_along(self, text: Tokens, path: Tokens, room: int, source: int | None) -> None:
         slot, width = self._subject.slots[0], min(WIDEST, self._subject.target.vocab_size)
         for event in _given(slot, text, room):
             self._player.play(event)
         tree = TokenTree.root(text[-1])
         for depth in range(len(path) + 1):
-            frontier = Frontier(slot, tree, np.array([depth]), width)
+            frontier = Frontier(slot, tree, np.array([depth]), width, source)
             _, ((row,),) = self._player.play(Ask((frontier,)))
-            self._known[text, path[:depth]] = row
+            self._known[text, path[:depth], source] = row
             if depth < len(path):
                 tree = tree.extend(np.array([path[depth]]), np.array([depth]), tree.path_logp[[depth]] - 1.0)
         self._player.play(Close(slot))
@@ -106,7 +106,7 @@ def fault(subject: Subject, make: Callable[[], Drafter], events: Sequence[Event]
 
 def _fresh_answer(subject: Subject, drafter: Drafter, asked: Asked) -> Row:
     with Player(subject, drafter) as player:
-        return Reference(subject, player).answer(asked.text, asked.path, asked.room)
+        return Reference(subject, player).answer(asked)
 
 
 def _sentence(subject: Subject, asked: Asked, differs: str, where: str) -> str:

@@ -45,6 +45,7 @@ class Turn:
         behind: accepted tokens that were not drafted.
         last: the token after these, counted around; below 0 it is one that was drafted, where there is one.
         ends: the text ends with this round, so that the drafter is not told of it.
+        alone: which of the drafter's sources is asked alone, counted around with all of them together.
     """
 
     move: str
@@ -57,6 +58,7 @@ class Turn:
     behind: Tokens
     last: int
     ends: bool
+    alone: int
 
 
 @attrs.frozen
@@ -105,6 +107,7 @@ def _turn(drawn: bytes, slots: int, prompt: Tokens, layers: tuple[Layer, ...], b
         behind=behind,
         last=-1 if last % 8 == 0 else last // 4,
         ends=ends % 8 == 0,
+        alone=ends // 8,
     )
 
 

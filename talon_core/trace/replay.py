@@ -21,6 +21,7 @@ from talon_core.laws import Laws, check_node
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule
+from talon_core.source_chooser import check_sources
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
@@ -178,9 +179,11 @@ class Replay:
 
         Raises:
             ValueError: if its rule is lossy, or tests probabilities of the target that were not recorded, or its policy
-                draws from whole laws of the drafter that were not.
+                draws from whole laws of the drafter that were not, or chooses among several drafters.
         """
         rule, policy = method.rule, method.policy
+        if policy is not None:
+            check_sources(policy, (), "a trace has what all of its drafter have said together")
         if rule.lossy:
             raise ValueError(
                 f"method '{method.name}': rule '{rule.name}' changes the text, and a trace has the target's own alone"

@@ -122,10 +122,23 @@ class KnowsNothing(Right):
         return Candidates.unknown(one.nodes)
 
 
+class OfTwo(Right):
+    """Each source has a law of its own, and so have both together."""
+
+    sources = ("first", "second")
+
+    def offer(self, one):
+        return offered(one.tree, one.nodes, one.width, lambda path: self.law_of(one.slot, path, one.source))
+
+    def law_of(self, slot, path, source):
+        number = path_number([*self.texts[slot], *path[1:]])
+        return LAWS[(number if source is None else number + 1 + source) % len(LAWS)]
+
+
 @pytest.mark.parametrize(
     "opener",
     [
-        *(Right, Listening, ListensAgain, Shallow, AlongPaths, KnowsNothing),
+        *(Right, Listening, ListensAgain, Shallow, AlongPaths, KnowsNothing, OfTwo),
         lambda target: TableDrafter(LAWS),
         lambda target: TableDrafter(TIED, knows=2, fills=False),
         lambda target: TableDrafter(LAWS, excess=5e-4),
@@ -428,6 +441,17 @@ class SharesMemory(Right):
         return LAWS[(path_number(self.texts[slot] + path[1:]) + len(self.told)) % len(LAWS)]
 
 
+class AsksWhoWasAskedBefore(OfTwo):
+    def offer(self, one):
+        found = super().offer(attrs.evolve(one, source=getattr(self, "before", None)))
+        self.before = one.source
+        return found
+
+
+class ManySources(Right):
+    sources = (1, 2)
+
+
 class TakesNoPaths(Right):
     """It says that it takes paths, and needs the parents first."""
 
@@ -467,6 +491,8 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (NegativePasses, r"says that it took -1 draft passes; it must be a whole number of at least 0"),
         (AnswersOne, r"proposed 1 items; it must propose a list of [23] Candidates"),
         (ReturnsAList, r"returned list from propose; it must return a Proposed"),
+        (AsksWhoWasAskedBefore, r"proposed .* " + AFTER),
+        (ManySources, r"has the sources \(1, 2\); they must be a tuple of names"),
         (LaterLaws, r"gave another law at node \d+ when it was asked for again at the end of the round"),
         (Random, rf"proposed .* {AFTER}.*, when all was told and asked anew; nothing about a drafter may be random"),
         (LooksAtSiblings, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),

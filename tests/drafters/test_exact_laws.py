@@ -73,6 +73,12 @@ def test_the_law_of_several_rounds_is_the_targets(
     assert distance(law, truth) <= 1e-12
 
 
+def test_so_it_is_where_a_policy_chooses_who_drafts(model: Any, specs: dict[str, str], truth: Any) -> None:
+    law = begun_law(decoder_of(model, specs["hybrid"], "bandit:of=chain[length=1],drafters=true"), REQUEST)
+    assert len(law) == VOCAB**4
+    assert distance(law, truth) <= 1e-12
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_something_is_accepted_and_something_is_not(model: Any, specs: dict[str, str], drafter: str) -> None:
     """Otherwise the enumeration above would show little."""

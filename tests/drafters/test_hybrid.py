@@ -10,6 +10,7 @@ import torch
 from talon_core import (
     Candidates,
     Drafter,
+    Engine,
     Frontier,
     Part,
     PluginError,
@@ -31,7 +32,8 @@ from talon_drafters import HybridSpec, Ngram
 from talon_drafters.hybrid.calibration import Trust
 from talon_drafters.hybrid.drafter import HybridDrafter, Model
 from talon_drafters.hybrid.part_target import Columns, PartTarget
-from talon_strategies import Chain, Match, Talon
+from talon_strategies import Bandit, Chain, Match, Talon
+from talon_tests.prices import Prices
 from talon_tests.random_drafters import drafter_specs, random_target
 from talon_tests.tiny_models import tiny_model
 
@@ -244,6 +246,69 @@ def test_without_look_ups_it_is_the_model() -> None:
     candidates, passes = ask(opened([1, 2, 1], Fixed(), ngrams=0), TokenTree.root(1), width=3)
     np.testing.assert_allclose(np.exp(candidates.logp[0]), LAW[:3])
     assert (candidates.tokens[0].tolist(), passes) == ([0, 1, 2], 1)
+
+
+def ask_alone(drafter: Drafter, source: int, tree: TokenTree) -> tuple[Candidates, int]:
+    answer = drafter.propose([Frontier(0, tree, np.array([0]), VOCAB, source)])
+    return answer.candidates[0], answer.draft_passes
+
+
+def test_each_source_alone_says_what_it_says_without_the_other() -> None:
+    model = Fixed()
+    drafter, looking = opened(LONG, model), opened(LONG)
+    assert [*drafter.sources] == ["ngram", "ngram"]  # the model's options are somebody's
+    root = TokenTree.root(10)
+    candidates, passes = ask_alone(drafter, 0, root)
+    np.testing.assert_allclose(candidates.law(0), LAW)
+    assert (passes, model.asked) == (1, [[0]])
+    candidates, passes = ask_alone(drafter, 1, root)
+    expected, _ = ask(looking, root)
+    np.testing.assert_array_equal(candidates.law(0), expected.law(0))
+    assert candidates.tokens.tolist() == expected.tokens.tolist()
+    assert (passes, model.asked) == (0, [[0]])  # where no look-up is sure, too
+    candidates, passes = ask_alone(opened([1, 2, 3], model), 1, TokenTree.root(3))
+    assert (candidates.tokens.max(), passes, model.asked) == (-1, 0, [[0]])
+
+
+def test_sequences_ask_different_sources_in_one_call() -> None:
+    model = Fixed()
+    drafter = hybrid(model)
+    for slot in range(3):
+        drafter.open(slot, np.array(LONG), 100)
+    tree = TokenTree.root(10)
+    answer = drafter.propose(
+        [Frontier(slot, tree, np.array([0]), VOCAB, source) for slot, source in enumerate((1, 0, 1))]
+    )
+    assert model.asked == [[0]]
+    assert answer.candidates[0].tokens.tolist() == answer.candidates[2].tokens.tolist() == [[11]]
+    np.testing.assert_allclose(answer.candidates[1].law(0), LAW)
+
+
+class ModelsTakeTime(Prices):
+    """A layer with a model takes half a pass of the target, and one of a look-up nothing."""
+
+    def of_source(self, source: int | None) -> Prices:
+        return Prices(node=self.node, layer=0.0) if source == 1 else self
+
+
+CYCLE = np.full((VOCAB, VOCAB), -9.0)
+CYCLE[np.arange(10), (np.arange(10) + 1) % 10] = 9.0
+
+
+@pytest.mark.parametrize("prompt", [[*range(10), *range(6)], [11, 3]], ids=["known", "new"])
+def test_a_model_that_brings_nothing_is_asked_in_few_rounds_and_hears_of_all(prompt: list[int]) -> None:
+    """The text goes round in a circle, in the prompt already or not; the model says one token, whatever comes."""
+    model = Fixed([0.0] * 7 + [1.0] + [0.0] * 4)
+    drafter = hybrid(model, options=HybridSpec("ngram", sure=1.0))
+    policy, costs = Bandit("chain[length=2]", drafters=True), ModelsTakeTime(node=0.05, layer=0.5)
+    engine = Engine(TableTarget(CYCLE), Match(), policy, drafter, costs=costs)
+    sequence = engine.submit(Request(np.array(prompt), max_new_tokens=200))
+    while not sequence.finished:
+        engine.step()
+    assert len(model.asked) / 2 <= 0.2 * len(sequence.rounds)
+    told = [token for tokens in model.told[2:] for token in tokens]
+    assert told == sequence.token_ids[: len(told)]
+    assert len(told) > 190
 
 
 def test_everybody_is_told_what_was_committed_whoever_drafted_it() -> None:

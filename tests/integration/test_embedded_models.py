@@ -10,9 +10,12 @@ import torch
 
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.hf.bits import weight_bits
 from talon_core.plugins.parts import Parts, choose_drafter
 from talon_core.plugins.registry import load_registry
 from talon_drafters.checkpoints.files import shipped
+from talon_strategies.acceptance_head import shipped_head
+from talon_strategies.speckv import FEATURES
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
@@ -122,6 +125,20 @@ LONG_TEXT += " On day 16 the crew of the Heron sailed 19 miles and wrote"
 """About 500 tokens for Gemma: those that follow go past its sliding window, from about the twelfth on."""
 
 
+def test_so_it_is_where_a_policy_chooses_who_drafts(
+    request: pytest.FixtureRequest, expected: Callable[..., list[int]]
+) -> None:
+    policy = "bandit:of=chain[length=2]+talon[budget=8;top_k=3;mu=0.1],drafters=true"
+    decoder: Decoder = request.getfixturevalue("shared_target")(
+        *request.getfixturevalue("smollm"), Parts("hybrid:of=eagle3+ngram", policy)
+    )
+    result = decoder.generate(LIST, raw=True, **_of_length(NEW_TOKENS))
+    answer = expected("smollm", result.prompt_ids.tolist(), **_of_length(LONGEST))
+    assert result.token_ids == answer[:NEW_TOKENS]
+    passes = [round_.draft_passes for round_ in result.rounds if len(round_.tree) > 1]
+    assert min(passes) == 0 < max(passes)  # some trees are of the look-up alone
+
+
 @pytest.mark.parametrize(("model", "policy", "drafter"), COMBINATIONS)
 def test_greedy_output_is_that_of_generate(
     request: pytest.FixtureRequest,
@@ -142,6 +159,12 @@ def test_greedy_output_is_that_of_generate(
         assert len(result.token_ids) == count
         if model == "gemma" and prompt == LONG_TEXT:
             assert len(result.prompt_ids) + 10 < WINDOW < len(result.prompt_ids) + count - 10
+
+
+def test_the_network_of_speckv_was_fitted_on_the_model_as_it_is_loaded(request: pytest.FixtureRequest) -> None:
+    model, _ = request.getfixturevalue("smollm")
+    traces = shipped_head("speckv", FEATURES).origin["traces"]
+    assert [one["weight_bits"] for one in traces if one["target"] == "smollm2-135m"] == [weight_bits(model)]
 
 
 SHIPPED_FOR_SMOLLM = {"eagle3": (2.1, 25e6), "hydra": (1.7, 8e6), "medusa": (1.6, 8e6)}

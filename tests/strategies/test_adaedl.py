@@ -7,7 +7,9 @@ from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_strategies import AdaEdl
 
 
-@pytest.mark.parametrize("options", [{}, {"length": 1}, {"step": 1.0, "goal": 0.0}, {"factor": 50.0, "threshold": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"length": 1}, {"step": 1.0, "goal": 0.0, "weight": 1}, {"factor": 50.0, "threshold": 1}]
+)
 def test_keeps_the_contract(options):
     check_tree_policy(lambda: AdaEdl(**options), max_examples=20)
 
@@ -21,12 +23,15 @@ def test_keeps_the_contract(options):
 def test_the_chain_ends_where_the_bound_is_below_a_threshold_that_moves(
     draft, chain_until, round_of, drafter, threshold, step, before
 ):
-    policy = AdaEdl(length=9, threshold=threshold, goal=0.6, step=step)
+    policy = AdaEdl(length=9, threshold=threshold, goal=0.6, step=step, weight=0.25)
+    average = 0.6
     for drafted, accepted in before:
         accepted = min(drafted, accepted)
         policy.observe(round_of(drafted, accepted))
         if drafted:
-            threshold = min(1.0, max(0.0, threshold + step * (0.6 - accepted / drafted)))
+            average = 0.75 * average + 0.25 * accepted / drafted
+            assume(abs(average - 0.6) > 1e-9)
+            threshold = min(1.0, max(0.0, threshold + (step if average < 0.6 else -step)))
 
     def ends(law):
         bound = 1 - np.sqrt(0.2 * -(law[law > 0] * np.log(law[law > 0])).sum())
@@ -36,19 +41,31 @@ def test_the_chain_ends_where_the_bound_is_below_a_threshold_that_moves(
     assert draft(policy, drafter).tree.tokens.tolist() == chain_until(drafter, 9, ends)
 
 
-def test_three_rounds_by_hand(draft, round_of):
+def test_four_rounds_by_hand(draft, round_of):
     drafter = TableDrafter([[0.5, 0.25, 0.25]])  # H = 1.0397 nats; 1 - sqrt(0.2 H) = 0.5440
-    policy = AdaEdl(length=8, threshold=0.55, goal=0.7, step=0.1)
+    policy = AdaEdl(length=4, threshold=0.55, goal=0.75, step=0.01)
     assert len(draft(policy, drafter).tree) == 1 + 1
-    policy.observe(round_of(1, 1))  # 0.55 + 0.1 (0.7 - 1) = 0.52
-    assert len(draft(policy, drafter).tree) == 1 + 8
-    policy.observe(round_of(8, 2))  # 0.52 + 0.1 (0.7 - 0.25) = 0.565
+    policy.observe(round_of(1, 1))  # the average is (0.75 + 1) / 2 = 0.875, not below 0.75: 0.55 - 0.01 = 0.54
+    assert len(draft(policy, drafter).tree) == 1 + 4
+    policy.observe(round_of(4, 4))  # 0.9375, and all of the longest chain was accepted: it stays
+    assert len(draft(policy, drafter).tree) == 1 + 4
+    policy.observe(round_of(4, 1))  # 0.59375, below 0.75: 0.55
     assert len(draft(policy, drafter).tree) == 1 + 1
     assert len(draft(policy.begin(None), drafter).tree) == 1 + 1  # another text begins at 0.55
 
 
+def test_the_defaults_are_the_papers(round_of):
+    policy = AdaEdl()
+    assert (policy.factor, policy.goal, 1 - policy.weight) == (0.2, 0.9, 0.5)  # gamma, alpha and beta_1
+    assert policy.step == pytest.approx(0.01 * (1 - 0.9))  # epsilon, smoothed with beta_2
+    policy.observe(round_of(4, 1))
+    assert policy.learnt.accepted == pytest.approx(0.5 * 0.9 + 0.5 * 0.25)
+    assert policy.learnt.now == pytest.approx(0.9 * 0.5 + 0.1 * (0.5 + 0.01))
+
+
 @pytest.mark.parametrize(
-    "options", [{"threshold": 1.1}, {"threshold": -0.1}, {"factor": 0}, {"goal": 1.5}, {"step": -0.1}, {"step": 2}]
+    "options",
+    [{"threshold": 1.1}, {"threshold": -0.1}, {"factor": 0}, {"goal": 1.5}, {"step": -0.1}, {"step": 2}, {"weight": 0}],
 )
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):

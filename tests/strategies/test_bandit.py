@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core import PluginError, Request, SequenceInfo, TableTarget, TreePolicy, build
+from talon_core import (
+    Drafter,
+    Engine,
+    PluginError,
+    Request,
+    SequenceInfo,
+    SourceChooser,
+    TableTarget,
+    TreePolicy,
+    build,
+)
 from talon_core.certificates.standing import is_proved
 from talon_core.certificates.subject import is_own
 from talon_core.certify.exact import Given
@@ -22,7 +32,7 @@ from talon_core.policy import Growth
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, certify, check_tree_policy
 from talon_core.tree import TokenTree
-from talon_strategies import Bandit, Block, Chain, Eagle2, GammaTune, Match, SampledChain, Talon, TalonCost
+from talon_strategies import Bandit, Block, Chain, Eagle2, GammaTune, Match, SampledChain, Talon, TalonCost, Taps
 from talon_strategies.ucb import Arm, next_arm
 from talon_tests.prices import Prices
 
@@ -386,3 +396,195 @@ def test_a_policy_that_fails_is_named_and_not_the_bandit(where):
     decoder = Decoder(target, Match(), Bandit(of=(Raises(where), Chain(length=1))), drafter)
     with pytest.raises(PluginError, match=rf"tree policy 'raises' .* KeyError in {where}: 'no such thing'"):
         decoder.run_all([Request(np.array([0]), 6)])
+
+
+TWO = ("model", "look-up")
+
+
+def asking(of="chain[length=2]", costs=None, sources=TWO, **options):
+    info = SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=1.0, sources=sources)
+    return Bandit(of, drafters=True, **options).begin(info if costs is None else attrs.evolve(info, costs=costs))
+
+
+def test_keeps_the_contract_with_drafters_among_its_arms():
+    check_tree_policy(lambda: Bandit(ONE_AND_FOUR, drafters=True), max_examples=8)
+
+
+def test_each_drafter_is_an_arm_of_each_policy_and_all_together_are(draft):
+    policy, played = asking("chain[length=1]+none+chain[length=4]"), []
+    for _ in range(7):
+        tree = draft(policy, DRAFTER).tree
+        played.append((policy.source(), len(tree) - 1))
+        policy.observe(told(tree, 0))
+    assert played == [(source, length) for source in (None, 0, 1) for length in (1, 0, 4) if length or source is None]
+
+
+@pytest.mark.parametrize("options", [{"sources": ()}, {"sources": ("alone",)}])
+def test_where_there_are_no_several_drafters_the_arms_are_policies(draft, options):
+    policy = asking(ONE_AND_FOUR, **options)
+    for _ in range(4):
+        assert policy.source() is None
+        policy.observe(told(draft(policy, DRAFTER).tree, 0))
+    assert len(policy.of) == len(policy.learnt.players) == 2
+
+
+def test_without_the_option_nobody_is_chosen():
+    info = SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=1.0, sources=TWO)
+    policy = Bandit(ONE_AND_FOUR).begin(info)
+    assert (policy.chooses_source, policy.source(), len(policy.of)) == (False, None, 2)
+
+
+def test_each_drafter_has_costs_of_its_own(draft):
+    costs = MeasuredCosts()
+    costs.verified(nodes=3, context=30, batch=1, seconds=0.02)
+    costs.drafted(rows=1, width=1, seconds=0.01)
+    costs.drafted_alone(0, rows=1, width=1, seconds=0.01)
+    costs.drafted_alone(1, rows=1, width=1, seconds=1e-6)
+    policy = asking(costs=costs)
+    for _ in range(3):
+        policy.observe(told(draft(policy, DRAFTER).tree, 1))
+    assert rewards(policy) == pytest.approx([2 / 0.04, 2 / 0.04, 2 / 0.02], rel=0.15)
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_a_drafter_that_brings_nothing_is_asked_ever_less_often_and_again_where_the_other_fails(draft, right):
+    """Alone each takes half the time of both together; only one of them is right at a time."""
+    costs = MeasuredCosts()
+    costs.verified(nodes=3, context=30, batch=1, seconds=0.02)
+    costs.drafted(rows=1, width=1, seconds=0.005)
+    for source in range(2):
+        costs.drafted_alone(source, rows=1, width=1, seconds=0.0025)
+    policy, asked = asking(costs=costs), []
+    for number in range(120):
+        source = policy.source()
+        tree = draft(policy, DRAFTER).tree
+        came = right if number < 60 else 1 - right
+        asked.append(source)
+        policy.observe(told(tree, len(tree) - 1 if source in (None, came) else 0))
+    assert Counter(asked[10:60])[1 - right] <= 5
+    assert Counter(asked[60:])[1 - right] + Counter(asked[60:])[None] > 40
+
+
+def test_having_nothing_to_offer_counts_among_several_drafters():
+    policy = asking()
+    for source in (None, 0, 1):
+        assert policy.source() == source
+        assert policy.width(TokenTree.root(0)) == 1
+        policy.observe(told(TokenTree.root(0), 0))
+    assert [player.rounds for player in policy.learnt.players] == [1, 1, 1]
+    policy.observe(told(TokenTree.root(0), 0))  # nobody asked
+    assert [player.rounds for player in policy.learnt.players] == [1, 1, 1]
+
+
+class OfTwo(Drafter):
+    """Whoever is asked says the same; it notes who that is, and at which layer."""
+
+    sources = TWO
+
+    def __init__(self):
+        self.asked = []
+
+    def open(self, slot, prompt, room):
+        pass
+
+    def propose(self, frontiers):
+        self.asked += [(one.slot, len(one.tree) - 1, one.source) for one in frontiers]
+        return DRAFTER.propose(frontiers)
+
+    def commit(self, committed):
+        pass
+
+
+TARGET = np.log([[0.05, 0.9, 0.05], [0.05, 0.05, 0.9], [0.9, 0.05, 0.05]])
+
+
+def test_an_engine_asks_the_one_that_is_chosen_at_all_layers_and_measures_it_alone():
+    drafter, costs = OfTwo(), MeasuredCosts()
+    policy = Bandit("chain[length=2]", drafters=True, reward="tokens")
+    engine = Engine(TableTarget(TARGET), Match(), policy, drafter, costs=costs)
+    sequence = engine.submit(Request(np.array([0, 1]), max_new_tokens=40))
+    while not sequence.finished:
+        engine.step()
+    trees = [[one for _, _, one in drafter.asked[start : start + 2]] for start in range(0, 6, 2)]
+    assert trees == [[None, None], [0, 0], [1, 1]]
+    assert costs.draft(1, 1) is not None
+    assert all(costs.of_source(source).draft(1, 1) is not None for source in (None, 0, 1))
+
+
+def test_sequences_of_a_batch_choose_each_for_itself():
+    drafter, costs = OfTwo(), MeasuredCosts()
+    engine = Engine(TableTarget(TARGET), Match(), Bandit("chain[length=1]", drafters=True), drafter, costs=costs)
+    first = engine.submit(Request(np.array([0, 1]), max_new_tokens=40))
+    engine.step()
+    engine.step()
+    second = engine.submit(Request(np.array([2, 1]), max_new_tokens=40))
+    drafter.asked.clear()
+    engine.step()
+    sources = {slot: source for slot, _, source in drafter.asked}
+    assert sorted(map(str, sources.values())) == ["1", "None"]  # the third round of one, the first of the other
+    for one in (first, second):
+        while not one.finished:
+            engine.step()
+    alone = Engine(TableTarget(TARGET), Match())
+    for one, start in ((first, 0), (second, 2)):
+        plain = alone.submit(Request(np.array([start, 1]), max_new_tokens=40))
+        while not plain.finished:
+            alone.step()
+        assert one.token_ids == plain.token_ids
+
+
+def test_a_drafter_that_is_not_several_is_refused():
+    policy = Bandit("chain[length=2]", drafters=True)
+    with pytest.raises(ValueError, match="'bandit' chooses among several drafters, and there is one; take a drafter"):
+        Engine(TableTarget(TARGET), Match(), policy, DRAFTER)
+
+
+@attrs.frozen
+class Astray(Bandit):
+    name = "astray"
+
+    def source(self):
+        return 2
+
+
+def test_a_source_that_is_not_there_is_the_policy_s_error():
+    engine = Engine(TableTarget(TARGET), Match(), Astray("chain", drafters=True), OfTwo())
+    sequence = engine.submit(Request(np.array([0, 1]), max_new_tokens=4))
+    engine.step()
+    assert isinstance(sequence.error, PluginError)
+    assert "returned 2 from source; it must be None, or a whole number from 0 to 1" in str(sequence.error)
+    with pytest.raises(PluginError, match="returned 2 from source"):
+        check_tree_policy(lambda: Astray("chain", drafters=True), max_examples=2)
+
+
+@attrs.frozen
+class AlwaysFirst(SourceChooser):
+    """A policy of somebody else that asks the first source alone."""
+
+    name = "always-first"
+    budget: int = 3
+
+    @property
+    def chooses_source(self):
+        return True
+
+    def source(self):
+        return 0
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best(1))
+
+
+def test_any_policy_may_choose_and_none_within_another_does():
+    check_tree_policy(AlwaysFirst, max_examples=5)
+    drafter = OfTwo()
+    engine = Engine(TableTarget(TARGET), Match(), AlwaysFirst(), drafter)
+    sequence = engine.submit(Request(np.array([0, 1]), max_new_tokens=9))
+    while not sequence.finished:
+        engine.step()
+    assert {source for _, _, source in drafter.asked} == {0}
+    with pytest.raises(ValueError, match="of has a policy that chooses who drafts by itself"):
+        Bandit((AlwaysFirst(), Chain(2)))
+    with pytest.raises(ValueError, match="of is 'bandit', which chooses who drafts; name taps within it"):
+        Taps(Bandit("chain", drafters=True))
+    assert Bandit("taps[of=talon]", drafters=True).chooses_source

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from talon_core.policy import SequenceInfo
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace.columns import NO_ROW
 from talon_core.trace.folder import read_trace
-from talon_strategies import speckv, taps
+from talon_core.trace.replay import weight_bits_of
+from talon_strategies import SpecKV, speckv, taps
 from talon_strategies.acceptance_head import AcceptanceHead
 from talon_strategies.entropy import OFFERED
 from talon_strategies.fitting import __main__ as command
@@ -205,6 +207,16 @@ def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
 
 def test_a_trace_says_how_the_weights_were_kept(tmp_path):
     trace = read_trace(changed(tmp_path, "environment", weight_bits=4))
-    assert command.weight_bits(trace) == 4
-    assert command.weight_bits(read_trace(SHIPPED)) is None  # an earlier version has recorded it
+    assert weight_bits_of(trace) == 4
+    assert weight_bits_of(read_trace(SHIPPED)) is None  # an earlier version has recorded it
     assert isinstance(trace.folder, Path)
+
+
+@pytest.mark.parametrize("bits", [None, 32, 16, 8, 6, 5, 4, 2])
+def test_a_target_has_the_code_that_it_was_fitted_with(bits):
+    """What `speckv` is told of a target while one decodes is what a trace of it says, and the code is the same."""
+    trace = read_trace(SHIPPED)
+    text = next(iter(trace))
+    fitted = KINDS["speckv"].read(text, text.rows, bits).features[:, speckv.FEATURES.index("compression")]
+    served = SpecKV().begin(SequenceInfo(30, 64, 0.0, drafter="eagle3", weight_bits=bits))
+    assert set(fitted.tolist()) == {served.watched.compression}

@@ -170,6 +170,9 @@ def test_the_head_that_comes_with_talon_says_what_it_is_of_and_never_foretells_n
     assert head.origin["features"] == [*FEATURES]
     assert (head.origin["policy"], head.origin["drafter"], len(head.hidden_bias)) == ("speckv", "eagle3", 16)
     assert head.origin["held_out"]["head"] < head.origin["held_out"]["constant"]
+    of_the_model = {trace["weight_bits"] for trace in head.origin["traces"] if trace["target"] == "smollm2-135m"}
+    assert of_the_model == {6}  # as it says itself when it is loaded: the code is the one that it is served with
+    assert {compression_of(trace["weight_bits"]) for trace in head.origin["traces"]} == {0, 1, 2}
     sure, unsure = (0.2, 0.95, 0.6, 0.85), (3.0, 0.3, 4.0, 0.1)
     for gamma, code in itertools.product((2, 4, 6, 8), (0, 1, 2)):
         assert head.accepted((*sure, code, gamma)) > head.accepted((*unsure, code, gamma))

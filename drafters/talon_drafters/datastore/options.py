@@ -11,7 +11,7 @@ from talon_core.target import Target
 
 @attrs.frozen
 class Datastore(DrafterSpec):
-    """Retrieves what followed the same tokens in a corpus of the user's own (REST: He et al., arXiv 2311.08252).
+    """Retrieves what followed the same tokens in a corpus of the user's own (REST, arXiv 2311.08252, section 3).
 
     `talon datastore build` makes the index. Once a round the last `longest` tokens of the text are looked up in it,
     then fewer, down to `shortest`; the first number of tokens that occurs at all counts. Of the places where they

@@ -30,10 +30,10 @@ def _layers(given: Any) -> tuple[int, ...]:
 class DraftModel(DrafterSpec):
     """Drafts with a causal LM of the same tokenizer and vocabulary; its chain case is classic speculative sampling.
 
-    The model runs over the growing tree with its own cache and tree attention, one forward pass per layer, and its
-    laws are the untempered softmax of its logits (speculative decoding: Leviathan et al., arXiv 2211.17192). Where
-    there is no smaller sibling, `skip` makes one of the target by leaving layers out, which needs no weights
-    (self-speculation: Zhang et al., arXiv 2309.08168).
+    The model runs over the growing tree with its own cache and tree attention, one forward pass per layer, and its laws
+    are the untempered softmax of its logits (speculative decoding: Leviathan et al., arXiv 2211.17192, section 2).
+    Where there is no smaller sibling, `skip` makes one of the target by leaving layers out, which needs no weights
+    (self-speculation: Zhang et al., arXiv 2309.08168, section 3).
 
     Attributes:
         model: a folder, GGUF file, embedded model or Hugging Face id; None with `skip`.

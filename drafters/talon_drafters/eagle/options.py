@@ -13,7 +13,7 @@ class Eagle(DrafterSpec):
     """One decoder layer over the target's last hidden state and the next token, with the target's own LM head.
 
     Drafts step by step; a layer of the tree is one pass of the head and one of the LM head (EAGLE: Li et al., arXiv
-    2401.15077; EAGLE-2, arXiv 2406.16858, has the same weights and another tree, policy `eagle2`).
+    2401.15077, section 3.1; EAGLE-2, arXiv 2406.16858, has the same weights and another tree, policy `eagle2`).
 
     Attributes:
         path: a folder or Hugging Face id.

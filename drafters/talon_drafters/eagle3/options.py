@@ -29,8 +29,8 @@ class Eagle3(DrafterSpec, GivesHead):
     """One decoder layer that fuses three of the target's hidden states and drafts step by step from its own.
 
     It has a cache and an LM head of its own over a smaller vocabulary, and draws on the whole text: each layer of the
-    tree is one pass of the head (EAGLE-3: Li et al., arXiv 2503.01840). Files of the authors, of SpecForge, of vLLM's
-    speculators and of NVIDIA's Model-Optimizer are read.
+    tree is one pass of the head (EAGLE-3: Li et al., arXiv 2503.01840, section 3.1). Files of the authors, of
+    SpecForge, of vLLM's speculators and of NVIDIA's Model-Optimizer are read.
 
     Attributes:
         path: a folder or Hugging Face id; empty for the drafter that is shipped for the target.

@@ -108,6 +108,7 @@ class HybridDrafter(Drafter):
         self._retrievers = [drafter for _, drafter in retrievers]
         self._vocab_size = vocab_size
         self._texts: dict[int, _Text] = {}  # by slot
+        self.sources = [*(model.spec.name for model in models), *self._names]
         depths = [part.max_depth for part in self._parts]
         self.uses_target = any(part.uses_target for part in self._parts)
         self.drafts_in_cache = any(part.drafts_in_cache for part in self._parts)
@@ -199,18 +200,28 @@ class HybridDrafter(Drafter):
             text.last = token
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
-        found = [[retriever.look_up(one) for retriever in self._retrievers] for one in frontiers]
+        found = [self._looked_up(one) for one in frontiers]
         asked = [self._asked(one, looked) for one, looked in zip(frontiers, found, strict=True)]
         said: list[list[list[Row]]] = [[[] for _ in one.nodes] for one in frontiers]  # by frontier, node and model
-        proposed = [self._ask(model, frontiers, asked, said) for model in self._models]
+        proposed = [self._ask(source, frontiers, asked, said) for source in range(len(self._models))]
         answers = [self._mixed(*each) for each in zip(frontiers, found, said, strict=True)]
         read = [one.reading for one in proposed if one.reading is not None]
         # all have read the same texts
         reading = Reading(max(one.tokens for one in read), sum(one.seconds for one in read)) if read else None
         return Proposed(answers, sum(one.draft_passes for one in proposed), reading)
 
+    def _looked_up(self, frontier: Frontier) -> list[Sequence[Mapping[int, float]]]:
+        """What each look-up has found after each node; nothing where another source is asked."""
+        nothing: list[Mapping[int, float]] = [{}] * len(frontier.nodes)
+        return [
+            retriever.look_up(frontier) if frontier.source in (None, source) else nothing
+            for source, retriever in enumerate(self._retrievers, start=len(self._models))
+        ]
+
     def _asked(self, frontier: Frontier, found: Sequence[Sequence[Mapping[int, float]]]) -> IntArray:
         """The places in a frontier of the nodes that the models are asked at."""
+        if frontier.source is not None:
+            return np.arange(len(frontier.nodes))
         text, tree = self._texts[frontier.slot], frontier.tree
         if len(tree) == 1:
             text.unasked.clear()
@@ -225,21 +236,26 @@ class HybridDrafter(Drafter):
 
     def _ask(
         self,
-        model: Model,
+        source: int,
         frontiers: Sequence[Frontier],
         asked: Sequence[IntArray],
         said: Sequence[Sequence[list[Row]]],
     ) -> Proposed:
         """Ask a model at nodes of the frontiers and add to what was said there; returns its answer."""
+        model = self._models[source]
         places: list[tuple[int, IntArray]] = []
         for index, (one, own) in enumerate(zip(frontiers, asked, strict=True)):
+            if one.source not in (None, source):
+                continue
             if model.drafter.max_depth is not None:
                 own = own[one.tree.depths[one.nodes[own]] < model.drafter.max_depth]
             if len(own):
                 places.append((index, own))
         if not places:
             return Proposed([])
-        parts = [attrs.evolve(frontiers[index], nodes=frontiers[index].nodes[own]) for index, own in places]
+        parts = [
+            attrs.evolve(frontiers[index], nodes=frontiers[index].nodes[own], source=None) for index, own in places
+        ]
         proposed = checked_proposal(model.spec, model.drafter.propose(parts), len(parts))
         for (index, own), answer in zip(places, proposed.candidates, strict=True):
             for row, place in enumerate(own.tolist()):

@@ -45,6 +45,10 @@ class HybridSpec(DrafterSpec):
     A look-up costs nothing. Where it gives one token at least the probability `sure`, the models are not asked, nor
     anywhere below: a long match becomes a long chain without a draft pass.
 
+    A policy may choose who is asked for a tree, all of them together or one alone (`talon_core.SourceChooser`): models
+    are its sources first, then look-ups. A model alone has its own law, and of a look-up alone the law is as where no
+    model says anything. Whoever is not asked hears of the text all the same, so that it can be asked for the next tree.
+
     Only the abstract of Talon (AAAI 2026) is public, which says that drafting combines a model with retrieval and
     adapts: the rules here are our own.
 

@@ -13,8 +13,8 @@ class Hydra(DrafterSpec):
     """Heads on the target's last hidden state, each of which also reads the tokens that were drafted before it.
 
     One head runs a layer, on the state of the token before the root and the embeddings of the path from the root to
-    each node (Ankner et al., arXiv 2402.05109). A checkpoint may bring a prefix layer (Hydra++), which runs once a
-    round over the states of the new tokens.
+    each node (Ankner et al., arXiv 2402.05109, section 3). A checkpoint may bring a prefix layer (Hydra++, section 4),
+    which runs once a round over the states of the new tokens.
 
     Attributes:
         path: a folder or Hugging Face id with `hydra_lm_head`; empty for the drafter that is shipped for the target.

@@ -13,8 +13,8 @@ class Medusa(DrafterSpec):
     """Heads on the target's last hidden state, each of which guesses one token further ahead from the same state.
 
     All heads run once a round, so a layer of the tree costs next to nothing, but a law knows nothing of the tokens
-    drafted before it: it depends on the depth alone (Cai et al., arXiv 2401.10774). The state is that of the token
-    before the root, the last one the target has seen.
+    drafted before it: it depends on the depth alone (Cai et al., arXiv 2401.10774, section 2.1.1). The state is that of
+    the token before the root, the last one the target has seen.
 
     Attributes:
         path: a folder or Hugging Face id with `medusa_lm_head`; empty for the drafter that is shipped for the target.

@@ -11,9 +11,10 @@ import attrs
 
 import talon_core
 from talon_core.basics.paths import check_file, write_whole_bytes
-from talon_core.errors import is_whole, one_line
+from talon_core.errors import one_line
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace, read_trace
+from talon_core.trace.replay import weight_bits_of
 from talon_strategies.entropy import OFFERED
 from talon_strategies.fitting.examples import KINDS, Examples, Kind
 from talon_strategies.fitting.fit import Losses, fitted
@@ -135,13 +136,7 @@ def _examples(kind: Kind, trace: Trace, text: TextTrace) -> Examples:
         text.rows.check(range(len(text.rows.above)), OFFERED, trace["target"]["vocab_size"])
     except ValueError as error:
         raise ValueError(f"prompt {text.prompt} of the set '{text.set}' in '{trace.folder}': {error}") from error
-    return kind.read(text, text.rows, weight_bits(trace))
-
-
-def weight_bits(trace: Trace) -> int | None:
-    """In how many bits the target kept its weights; None where the trace does not tell."""
-    bits = trace.manifest["environment"].get("weight_bits")
-    return bits if is_whole(bits) else None
+    return kind.read(text, text.rows, weight_bits_of(trace))
 
 
 def origin(policy: str, kind: Kind, traces: Sequence[Trace]) -> dict[str, Any]:
@@ -159,7 +154,7 @@ def _told(trace: Trace) -> Iterator[tuple[str, Any]]:
     settings, drafter = trace["settings"], trace["drafter"]
     yield "target", Path(settings["model"]).name
     yield "weights_sha256", trace["target"]["weights_sha256"]
-    yield "weight_bits", weight_bits(trace)
+    yield "weight_bits", weight_bits_of(trace)
     yield "drafter_sha256", drafter["sha256"]
     yield "prompts", [{key: one.get(key) for key in ("name", "prompts", "sha256")} for one in settings["sets"]]
     yield "settings", {key: settings[key] for key in ("max_new_tokens", "temperature", "width", "depth", "nodes")}

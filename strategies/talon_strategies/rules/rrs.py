@@ -11,7 +11,7 @@ from talon_strategies.rules.descent import reject_in_turn
 
 @attrs.frozen
 class RecursiveRejection(AcceptanceRule):
-    """Tests i.i.d. children in the order of their draws (SpecInfer, arXiv 2305.09781, multi-step speculative sampling).
+    """Tests i.i.d. children in the order of their draws (SpecInfer, arXiv 2305.09781, section 4.3).
 
         r = p(. | node)
         for c in children, as drawn from q:

@@ -12,7 +12,7 @@ from talon_strategies.rules.descent import reject_in_turn
 
 @attrs.frozen
 class RejectionWithoutReplacement(AcceptanceRule):
-    """Tests children that were drawn without replacement, in the order of their draws (Sequoia, arXiv 2402.12374).
+    """Tests children drawn without replacement, in the order of their draws (Sequoia, arXiv 2402.12374, section 3.2).
 
         r = p(. | node)
         for c in children, as drawn from q:
