@@ -10,6 +10,7 @@ from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import usable_cores
 from talon_core.forest_grower import ForestGrower
+from talon_core.forest_learner import ForestLearner
 from talon_core.forest_planner import ForestPlanner
 from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
@@ -175,7 +176,9 @@ def _processes(methods: Sequence[Method], texts: int, time_all: bool) -> int:
 def _goes_together(method: Method) -> bool:
     """Whether a method can be tried on several texts at once, as far as that is known before its policy begins."""
     policy = method.policy
-    return method.drafter is None and (policy is None or isinstance(policy, ForestGrower | ForestPlanner))
+    return method.drafter is None and (
+        policy is None or isinstance(policy, ForestGrower | ForestLearner | ForestPlanner)
+    )
 
 
 def dealt(texts: Sequence[Text], workers: int) -> list[list[Text]]:

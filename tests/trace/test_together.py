@@ -47,10 +47,11 @@ PLANNED = (
     *("speckv:gammas=1;2;3;4;5", "speckv:objective=paper", "specdec-plus-plus:length=6"),
     *("bandit", "bandit:of=none+gammatune[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3,reward=blend"),
 )
-ONE_BY_ONE = ("taps", "talon-cost:budget=12,depth=5", "bandit:of=chain[length=2]+talon-cost")
+SIDE_BY_SIDE = ("talon-cost", "talon-cost:budget=12,depth=5", "talon-cost:budget=2", "talon-cost:budget=30,depth=1")
+ONE_BY_ONE = ("taps", "bandit:of=chain[length=2]+talon-cost")
 
-SPECS = (*GROWN_TOGETHER, *PLANNED)
-ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv"}
+SPECS = (*GROWN_TOGETHER, *PLANNED, *SIDE_BY_SIDE)
+ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv", "talon-cost"}
 PRICED: list[tuple[str, Costs | None]] = [(spec, PricesByLength()) for spec in SPECS]
 FREE = [(spec, None) for spec in SPECS if spec.partition(":")[0] in ASK_FOR_PRICES]
 """Where it is not told what passes take, only these policies may have other rounds."""
