@@ -112,12 +112,8 @@ class TalonCost(CostAware, ForestLearner):
         """Whether nothing is drafted in this round, whatever it costs."""
         return bool(self.learnt.left) or self.learnt.begun is False
 
-    def renew(self) -> None:
-        super().renew()
-        self.known.stands = max(self.known.stands, 1)  # in this round they do
-
     def width(self, tree: TokenTree) -> int:
-        return self.first_width() if len(tree) == 1 else min(self.learnt.width, self.budget - 1)
+        return min(self.learnt.width, self.budget - 1) if len(tree) > 1 else self.first_width()
 
     def first_width(self) -> int:
         """`width` for a tree that is the root alone."""
@@ -125,6 +121,7 @@ class TalonCost(CostAware, ForestLearner):
         if self.pauses:
             return 0
         self.renew()
+        known.stands = max(known.stands, 1)  # in this round they do
         if not self.reads():
             return 0
         learnt.asked = self.layer(1, width)
@@ -212,7 +209,7 @@ class TalonCost(CostAware, ForestLearner):
         best, most = 0, 0.0
         left = self.most - known.drafting[-1] - known.verifying.item(known.nodes)
         for size in sizes_up_to(len(own), self.sizes).tolist():
-            seconds = self.layer(size, width)
+            seconds = known.layers.get((size, width)) or self.layer(size, width)  # nearly always it is known
             surplus = sums[size - 1] - rate * seconds
             if surplus > most and seconds <= left:
                 best, most = size, surplus

@@ -10,7 +10,7 @@ from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrowth
 from talon_core.forest_learner import ForestRound, LearningForest
 from talon_core.tree import FloatArray, IntArray
-from talon_core.tree_arrays import by_number, highest_of_each, lowest_of_rows
+from talon_core.tree_arrays import by_number, highest_of_each, lowest_of_rows, taken
 from talon_strategies.calibration import calibrated, told_by
 from talon_strategies.cost_aware import rates, sizes_up_to
 from talon_strategies.following import BEST, FollowingOfEach
@@ -135,9 +135,9 @@ class TalonCostForest(LearningForest):
         self._note(candidates, conditional)
         places, falling = self._likeliest(trees, rows, offered)
         prob = np.exp(-falling)
-        self._decide(trees, prob, np.count_nonzero(falling < np.inf, axis=1))
+        self._decide(trees, prob, (falling < np.inf).sum(axis=1))
         joins = (places >= 0) & (np.arange(places.shape[1]) < self._nodes[trees, None])
-        joined, counts = places[joins], np.count_nonzero(joins, axis=1)
+        joined, counts = places[joins], joins.sum(axis=1)
         own, scores = conditional.take(joined), offered.take(joined)
         frontier = NO_NODES
         if forest.layer + 1 < self._first.depth and len(joined):
@@ -239,7 +239,7 @@ class TalonCostForest(LearningForest):
         falling = _in_rows(-gains, counts)
         sizes = np.arange(falling.shape[1])
         order = falling.argsort(axis=1, kind="stable")  # of equals the earlier is first
-        gained = -np.take_along_axis(falling, order, axis=1)
+        gained = -taken(falling, order)
         there = sizes < counts[:, None]
         gained[~there] = 0.0
         looked_at = self._sizes[counts, 1 : 1 + len(sizes)]
@@ -251,13 +251,15 @@ class TalonCostForest(LearningForest):
         best = surplus.argmax(axis=1)
         best[surplus[np.arange(len(trees)), best] <= 0.0] = -1
         chosen = np.empty(there.shape, dtype=bool)
-        np.put_along_axis(chosen, order, sizes <= best[:, None], axis=1)
+        chosen[np.arange(len(trees))[:, None], order] = sizes <= best[:, None]
         (found,) = chosen[there].nonzero()
         return found
 
-    def finish_forest(self, forest: Forest) -> IntArray:
-        order = by_number(forest.trees, forest.size)
+    def finish_forest(self, forest: Forest) -> IntArray | None:
         counts = np.where(self._drafted, 1 + self._nodes, 1)
+        if (counts >= forest.sizes).all():
+            return None
+        order = by_number(forest.trees, forest.size)
         kept = order[highest_of_each(self._scores[order], forest.sizes, counts)]
         kept.sort()
         return kept

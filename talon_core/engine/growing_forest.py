@@ -50,6 +50,7 @@ class GrowingForest:
         self._grower = grower
         self.policy = grower.policies[0] if isinstance(grower, LearningForest) else grower
         self.forest = Forest.roots(roots, contexts)
+        self._shown = self.forest.copied()  # to the policy
         self.budgets = checked_budgets(self.policy, reserved)
         self.faults: dict[int, PluginError] = {}
         self.selected = False  # by the policy, from what was drafted
@@ -101,9 +102,9 @@ class GrowingForest:
         with blaming("tree policy", self.policy, "widths"):
             if isinstance(grower, LearningForest):
                 (asked,) = np.bincount(of, minlength=size).nonzero()
-                given, whom = given_array(grower.widths(self.forest.copied(), asked.copy())), asked
+                given, whom = given_array(grower.widths(self._shown, asked.copy())), asked
             else:
-                given, whom = given_array(grower.widths(self.forest.copied())), np.arange(size)
+                given, whom = given_array(grower.widths(self._shown)), np.arange(size)
             if given.dtype.kind not in "iu" or given.shape not in ((), whom.shape):
                 raise self.fail(
                     f"returned widths of shape {given.shape} and type {given.dtype}; they must be whole numbers, one "
@@ -131,7 +132,7 @@ class GrowingForest:
             return
         width, offered = shown.width, frontier[rows]
         with blaming("tree policy", self.policy, "grow_forest"):
-            growth = self._grower.grow_forest(self.forest.copied(), shown)
+            growth = self._grower.grow_forest(self._shown, shown)
             if not isinstance(growth, ForestGrowth):
                 raise self.fail(f"returned {type(growth).__name__} from grow_forest; it must return a ForestGrowth")
             chosen, given = given_array(growth.chosen), growth.frontier
@@ -145,6 +146,7 @@ class GrowingForest:
             row, tokens, path_logp = row[fine], tokens[fine], path_logp[fine]
         old, before = len(self.forest), self.forest.sizes
         self.forest = self.forest.grown(tokens, offered[row], path_logp)
+        self._shown = self.forest.copied()
         nodes = np.arange(old, len(self.forest)) if given is None else self._checked_frontier(given, old)
         sizes = self.forest.sizes
         for tree in (sizes > self.budgets[1]).nonzero()[0].tolist():
@@ -210,7 +212,7 @@ class GrowingForest:
         """
         forest = self.forest
         with blaming("tree policy", self.policy, "finish_forest"):
-            given = self._grower.finish_forest(forest.copied())
+            given = self._grower.finish_forest(self._shown)
             nodes = None if given is None else given_array(given)
         self.selected = nodes is not None
         kept = np.ones(len(forest), dtype=bool) if nodes is None else self._checked_kept(nodes)

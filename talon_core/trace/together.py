@@ -363,7 +363,9 @@ class NotPlanned(Exception):
     """A policy plans what cannot be grown in forests, or has too many plans: each text has to be tried by itself."""
 
 
-def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | SideBySide | Planned | None:
+def together(
+    replay: Replay, method: Method, texts: SeveralTexts, fewest: int = 1
+) -> Together | SideBySide | Planned | None:
     """A method on several texts; None where it has to be tried on each by itself.
 
     It has to where the policy draws, has no way to choose for many trees, to choose together with others, or to plan,
@@ -374,6 +376,7 @@ def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | 
         replay: of the trace.
         method: has passed `Replay.check`.
         texts: of the trace.
+        fewest: so many texts or more go side by side, where each round has to wait for the one before.
 
     Raises:
         PluginError: if the policy breaks its contract; the message names it.
@@ -386,7 +389,7 @@ def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | 
     grower = forest_grower(policies[0])
     if grower is not None and serve_alike(policies):
         return Together(replay, grower, texts, most)
-    learners = forest_learners(policies)
+    learners = forest_learners(policies) if len(policies) >= fewest else None
     if learners is not None:
         return SideBySide(replay, learners, texts, most)
     planners = [one for one in map(forest_planner, policies) if one is not None]

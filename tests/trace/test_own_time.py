@@ -23,11 +23,8 @@ from talon_core.tree import IntArray
 from talon_strategies import Match, Talon
 from talon_tests.prices import PricesByLength
 
-TOGETHER = (
-    *("none", "chain:length=4", "talon:budget=16", "eagle2:budget=12", "svip", "gammatune", "bandit", "caddtree"),
-    "talon-cost",
-)
-ONE_BY_ONE = ("taps", "ngram/talon:budget=8")
+TOGETHER = ("none", "chain:length=4", "talon:budget=16", "eagle2:budget=12", "svip", "gammatune", "bandit", "caddtree")
+ONE_BY_ONE = ("talon-cost", "ngram/talon:budget=8")
 
 
 @attrs.define
@@ -108,8 +105,8 @@ def test_all_but_time_is_as_where_it_is_taken_on_every_text(spec: str) -> None:
 
 def test_the_answer_says_how_many_texts_were_timed_where_anything_is_predicted() -> None:
     trace = read_trace(SHIPPED)
-    talon, taps = answer(trace, ["talon", "taps"], False).as_dict()["methods"]
-    assert (talon["timed_texts"], taps["timed_texts"]) == (2, 4)
+    talon, cost = answer(trace, ["talon", "talon-cost"], False).as_dict()["methods"]
+    assert (talon["timed_texts"], cost["timed_texts"]) == (2, 4)
     assert 0 < talon["policy_seconds"] < talon["predicted_seconds"]
     (plain,) = answer(trace, ["talon"], False, costs=None).as_dict()["methods"]
     assert not plain.keys() & {"policy_seconds", "timed_texts", "predicted_seconds"}

@@ -71,8 +71,8 @@ def test_each_thing_is_worked_on_once_in_any_number_of_processes(count: int) -> 
     [
         (["none"], None, 1),
         (["none", "chain"], None, 1),
-        (["taps", "ngram/chain"], None, 2),  # text by text
-        (["taps", "ngram/chain"], 1, 1),
+        (["talon-cost", "ngram/chain"], None, 2),  # text by text
+        (["talon-cost", "ngram/chain"], 1, 1),
         (["none"], 4, 4),
         ([f"chain:length={length}" for length in range(1, 9)], None, 3),
     ],
