@@ -28,7 +28,8 @@ from talon_core.trace.several import SeveralTexts
 from talon_core.trace.trying import Trying, together
 from talon_core.tree import FloatArray
 from talon_core.tree_arrays import totals
-from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon
+from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon, TalonCost
+from talon_strategies.talon_cost_forests import TalonCostForest
 from talon_tests.prices import PricesByLength
 
 GROWN_TOGETHER = (
@@ -265,6 +266,22 @@ def test_policies_that_remember_and_methods_that_need_more_are_tried_text_by_tex
         method = parse_method(spec, trace, registry())
         done = Trying(Replay(trace), [*trace]).done(method)
         assert [one.totals for one in done] == [Totals.of(Replay(trace).text(method, text)) for text in trace]
+
+
+@pytest.mark.parametrize(("fewest", "side_by_side"), [(4, True), (5, False)])
+def test_few_texts_of_a_policy_that_learns_are_tried_text_by_text(
+    monkeypatch: pytest.MonkeyPatch, fewest: int, side_by_side: bool
+) -> None:
+    monkeypatch.setattr("talon_core.trace.trying.FEWEST", fewest)
+    begun: list[int] = []
+    monkeypatch.setattr(
+        TalonCost, "beside", lambda self, policies: begun.append(len(policies)) or TalonCostForest(policies)
+    )
+    shipped = read_trace(SHIPPED)
+    replay, method = Replay(shipped, PricesByLength(), timed=False), Method("talon-cost", TalonCost(), Match())
+    done = Trying(replay, [*shipped]).done(method)
+    assert begun == ([4] if side_by_side else [])
+    assert [one.totals for one in done] == [Totals.of(replay.text(method, text)) for text in shipped]
 
 
 @attrs.frozen
