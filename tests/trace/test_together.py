@@ -274,9 +274,12 @@ def test_few_texts_of_a_policy_that_learns_are_tried_text_by_text(
 ) -> None:
     monkeypatch.setattr("talon_core.trace.trying.FEWEST", fewest)
     begun: list[int] = []
-    monkeypatch.setattr(
-        TalonCost, "beside", lambda self, policies: begun.append(len(policies)) or TalonCostForest(policies)
-    )
+
+    def beside(_: TalonCost, policies: Sequence[TalonCost]) -> TalonCostForest:
+        begun.append(len(policies))
+        return TalonCostForest(policies)
+
+    monkeypatch.setattr(TalonCost, "beside", beside)
     shipped = read_trace(SHIPPED)
     replay, method = Replay(shipped, PricesByLength(), timed=False), Method("talon-cost", TalonCost(), Match())
     done = Trying(replay, [*shipped]).done(method)
