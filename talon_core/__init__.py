@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from talon_core.errors import BusyError, PluginError
     from talon_core.forest import Forest, ForestCandidates
     from talon_core.forest_grower import ForestGrower, ForestGrowth
+    from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest
     from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
     from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
@@ -78,13 +79,16 @@ __all__ = [
     "ForestCandidates",
     "ForestGrower",
     "ForestGrowth",
+    "ForestLearner",
     "ForestPlanner",
+    "ForestRound",
     "Frontier",
     "Growth",
     "HFTarget",
     "Inquirer",
     "Inquiry",
     "Laws",
+    "LearningForest",
     "NextRound",
     "NodeDraws",
     "NodeOutputs",
@@ -148,6 +152,7 @@ import_on_use(
         ".errors": ["BusyError", "PluginError"],
         ".forest": ["Forest", "ForestCandidates"],
         ".forest_grower": ["ForestGrower", "ForestGrowth"],
+        ".forest_learner": ["ForestLearner", "ForestRound", "LearningForest"],
         ".forest_planner": ["AskedLayer", "ForestPlanner", "TreePlan"],
         ".hf.generate": ["as_generate"],
         ".hf.target": ["HFTarget"],

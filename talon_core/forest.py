@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from talon_core.candidates import LOWEST
 from talon_core.tree import FloatArray, IntArray, TokenTree, tree_of
-from talon_core.tree_arrays import among_highest, by_number, floats, highest_of_each, ints
+from talon_core.tree_arrays import among_highest, begins_of, by_number, floats, highest_of_each, ints
 
 Count = int | IntArray
 """A number for all trees of a forest, or one for each, shape `(trees,)`."""
@@ -252,7 +252,7 @@ class ForestCandidates:
         found = np.full(self.size, -np.inf)
         if len(self.trees):
             looked_at = self.path_logp if score is None else score
-            (firsts,) = np.diff(self.trees, prepend=-1).nonzero()
+            firsts = begins_of(self.trees)
             found[self.trees[firsts]] = np.maximum.reduceat(looked_at.ravel(), firsts * looked_at.shape[1])
         return found
 

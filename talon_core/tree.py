@@ -289,7 +289,7 @@ class TokenTree:
         return highest(score, count)
 
     def keep(self, nodes: Sequence[int] | IntArray) -> "TokenTree":
-        """The sub-tree of `nodes`, in the order in which they stand in this tree.
+        """The sub-tree of `nodes`, in the order in which they stand in this tree; the tree itself where these are all.
 
         Of a node's drawn children only the first so many draws can be kept, or of draws with replacement all or none:
         what is left is then still drawn in the way that `drawn` says, if how many are kept was not decided by what came
@@ -312,6 +312,8 @@ class TokenTree:
         again = kept[1:] == kept[:-1]
         if again.any():
             raise ValueError(f"node {kept[again.argmax()]} is kept twice; give each node once, by its index")
+        if len(kept) == len(self):
+            return self
         renumbered = np.full(len(self) + 1, -1, dtype=np.int64)  # the extra entry maps the root's parent -1 to -1
         renumbered[kept] = np.arange(len(kept))
         parents = renumbered[self.parents[kept]]

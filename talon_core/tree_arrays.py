@@ -90,6 +90,40 @@ def among_highest(values: FloatArray, held: IntArray, count: int) -> NDArray[np.
     return found[there]
 
 
+def lowest_of_rows(rows: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
+    """The places of the `count` lowest numbers of each row, lowest first, and these; of equals the earlier is first.
+
+    Args:
+        rows: shape `(rows, width)`; of those that are infinite, the places are any.
+        count: at least 1.
+
+    Returns:
+        Shape `(rows, least)`, where that is `count`, or what the rows have that are finite at most.
+    """
+    if rows.shape[1] <= 2 * count:
+        order = rows.argsort(axis=1, kind="stable")[:, :count]
+        return order, taken(rows, order)
+    ends = np.partition(rows, count - 1, axis=1)[:, count - 1 : count]
+    found = (rows <= ends) & (rows < np.inf)
+    held = found.sum(axis=1)
+    low = np.arange(max(int(held.max(initial=0)), 1)) < held[:, None]
+    places, values = np.zeros(low.shape, dtype=np.int64), np.full(low.shape, np.inf)
+    places[low], values[low] = found.nonzero()[1], rows[found]
+    order = values.argsort(axis=1, kind="stable")[:, :count]
+    return taken(places, order), taken(values, order)
+
+
+def taken(rows: AnyArray, places: IntArray) -> AnyArray:
+    """`np.take_along_axis` along each row of few, in a part of the time.
+
+    Args:
+        rows: shape `(rows, width)`.
+        places: in each of them, shape `(rows, places)`.
+    """
+    found: Any = rows.ravel().take(places + np.arange(0, rows.size, rows.shape[1])[:, None])
+    return found  # type: ignore[no-any-return]
+
+
 SPARSE = 4
 """How many times as large as its numbers a rectangle of them may be that is sorted row by row."""
 
@@ -133,10 +167,23 @@ def totals(rows: FloatArray) -> FloatArray:
     return found
 
 
+TWO_BYTES = np.iinfo(np.uint16).max
+
+
 def by_number(numbers: IntArray, count: int) -> IntArray:
     """The stable order of whole numbers from 0 to `count - 1`, shape `(numbers,)`."""
-    few = count <= np.iinfo(np.uint16).max  # numbers of two bytes are sorted many times as fast
+    few = count <= TWO_BYTES  # these numbers are sorted many times as fast
     return numbers.astype(np.uint16).argsort(kind="stable") if few else numbers.argsort(kind="stable")
+
+
+def begins_of(numbers: IntArray) -> IntArray:
+    """Where each run of equal numbers begins, shape `(runs,)`.
+
+    Args:
+        numbers: not negative, shape `(numbers,)`.
+    """
+    begins: IntArray = np.flatnonzero(np.concatenate([numbers[:1] >= 0, numbers[1:] != numbers[:-1]]))
+    return begins
 
 
 def places_of(firsts: IntArray, counts: IntArray) -> IntArray:

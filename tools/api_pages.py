@@ -49,7 +49,8 @@ PAGES = (
         "What a policy is, what it sees, and what it answers. [Writing a policy](../writing-a-policy.md) makes one.",
         (
             *("talon_core.policy", "talon_core.forest", "talon_core.forest_grower", "talon_core.forest_planner"),
-            *("talon_core.source_chooser:SourceChooser", "talon_core.costs", "talon_core.searching"),
+            *("talon_core.forest_learner", "talon_core.source_chooser:SourceChooser"),
+            *("talon_core.costs", "talon_core.searching"),
             *("talon_core.costs:MeasuredCosts", "talon_core.tree"),
             *("talon_core.candidates", "talon_core.drawn:Drawn", "talon_core.choices"),
             *("talon_core.engine.drafting:DraftLimits", "talon_core.engine.drafting:draft_tree"),

@@ -2,6 +2,7 @@
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from talon_core.basics.logistic import log_odds_of, log_sigmoid
 from talon_core.rounds import Round
@@ -43,9 +44,7 @@ class Calibration:
         Args:
             logp: the drafter's log-probabilities of tokens after their parents, any shape.
         """
-        found = log_sigmoid(self.line[0] + self.line[1] * log_odds_of(logp, CERTAIN))
-        found[logp == -np.inf] = -np.inf
-        return found
+        return calibrated(logp, self.line[0], self.line[1])
 
     def learn(self, round_: Round, but: IntArray | None = None) -> None:
         """Take note of the tokens that a round has tested.
@@ -61,13 +60,52 @@ class Calibration:
         if not tested:
             return
         logp = tree.path_logp[tested] - tree.path_logp[[parents[node] for node in tested]]
-        odds = log_odds_of(logp, CERTAIN)
-        expected = 1.0 / (1.0 + np.exp(-self.line[0] - self.line[1] * odds))
-        errors = np.array([node in accepted for node in tested]) - expected
-        self.precision = self.precision + moments(odds, expected * (1.0 - expected))
+        self.step(*told_by(logp, np.array([node in accepted for node in tested]), self.line[0], self.line[1]))
+
+    def step(self, odds: FloatArray, weights: FloatArray, errors: FloatArray) -> None:
+        """One step of Newton's method, by what `told_by` says of the tokens that were tested, at least one.
+
+        Args:
+            odds: shape `(tested,)`.
+            weights: likewise.
+            errors: likewise.
+        """
+        self.precision = self.precision + moments(odds, weights)
         self.line = self.line + solved(self.precision, float(errors.sum()), float(errors @ odds))
         if self.line[1] < LEAST_SLOPE:
             self.line[1] = LEAST_SLOPE
+
+
+def calibrated(logp: FloatArray, offset: FloatArray, slope: FloatArray) -> FloatArray:
+    """`Calibration.accepted` by a line, or by one for each token.
+
+    Args:
+        logp: as there.
+        offset: of the line, of a shape that goes with `logp`.
+        slope: likewise.
+    """
+    found = log_sigmoid(offset + slope * log_odds_of(logp, CERTAIN))
+    found[logp == -np.inf] = -np.inf
+    return found
+
+
+def told_by(
+    logp: FloatArray, accepted: NDArray[np.bool_], offset: FloatArray, slope: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """What tokens that were tested tell.
+
+    Args:
+        logp: the drafter's log-probabilities of them after their parents, shape `(tested,)`.
+        accepted: which were accepted, likewise.
+        offset: of the line before, one number, or one for each token.
+        slope: likewise.
+
+    Returns:
+        Their log-odds, what each weighs in the precision of the line, and how much more it was accepted than expected.
+    """
+    odds = log_odds_of(logp, CERTAIN)
+    expected = 1.0 / (1.0 + np.exp(-offset - slope * odds))
+    return odds, expected * (1.0 - expected), accepted - expected
 
 
 def moments(odds: FloatArray, weights: FloatArray) -> FloatArray:

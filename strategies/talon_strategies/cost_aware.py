@@ -135,8 +135,12 @@ class CostAware(BestFirst):
         return one
 
     def observe(self, round_: Round) -> None:
+        self.passed(round_.context + len(round_.tokens))
+
+    def passed(self, context: int) -> None:
+        """A round is over, after which the text has so many committed tokens."""
         known = self.known
-        known.context = round_.context + len(round_.tokens)
+        known.context = context
         if known.asked:
             known.asked, known.times = False, known.times + 1
             known.stands = min(known.times, self.stand)
@@ -157,8 +161,13 @@ class CostAware(BestFirst):
         known = self.known
         if known.stands < 1:
             (prices,) = self.prices([known.context])
-            known.plain, known.verifying = prices.item(0), prices[1:]
-            known.layers, known.asked = {}, True
+            self.told(prices)
+
+    def told(self, prices: FloatArray) -> None:
+        """Take note of what `prices` says of the text, shape `(1 + budget,)`."""
+        known = self.known
+        known.plain, known.verifying = prices.item(0), prices[1:]
+        known.layers, known.asked = {}, True
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         layer, known = self.priced(tree, candidates), self.known

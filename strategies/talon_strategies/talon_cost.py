@@ -1,5 +1,7 @@
 """TALON's tree with a price for each node and layer, and no knob."""
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 from attrs.validators import ge
@@ -7,110 +9,21 @@ from attrs.validators import ge
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs
+from talon_core.forest_learner import ForestLearner
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.best_first import Likeliest
-from talon_strategies.calibration import Calibration
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
-from talon_strategies.earned_back import EarnedBack
-from talon_strategies.following import Following
+from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
 from talon_strategies.options import whole_number
 from talon_strategies.prices import ASSUMED
-
-WIDTH, WIDEST = 10, 32
-"""Candidates of each node that are looked at while nothing is known, TALON's K (arXiv 2601.07353, section 5.2), and at
-most: with more, the policy's own time is more than they bring."""
-
-MEMORY = 0.9
-"""What a round's tokens and seconds still count for after the next one."""
-
-ENOUGH = 3
-"""Rounds with a draft before it is decided whether drafting pays."""
-
-PAUSES = (4, 64)
-"""Rounds of plain decoding before drafting is tried again: at first, and at most."""
-
-SHARE = 1.0 / 0.98 - 1.0
-"""What drafts may lose of the time of plain decoding, in whichever part of a text."""
-
-CREDIT = (4.0, 32.0)
-"""What drafts may lose besides, in passes of plain decoding: at the beginning of a text, and at most, where others have
-gained as much."""
-
-
-@attrs.define(eq=False)
-class Learnt:
-    """What is known of a text.
-
-    Attributes:
-        calibration: of the drafter's probabilities.
-        scores: log-probabilities of the paths to this round's nodes, calibrated, the root's first.
-        own: probabilities of these nodes once their parents are accepted, calibrated, likewise.
-        above: log-probabilities of the paths to the nodes of the frontier, shape `(frontier, 1)`.
-        offered: log-probabilities of the paths to the newest candidates, shape `(frontier, width)`.
-        rate: what a second is worth in this round, in tokens.
-        width: candidates of each node that are looked at.
-        layers: of this round: what is to be learnt of each, see `Following.learn`.
-        following: what has followed nodes.
-        tokens: expected of the latest rounds with a draft; the later a round was, the more it counts.
-        passes: what these rounds took, in passes of plain decoding.
-        drafted: how many there were.
-        pause: rounds of plain decoding that were decided on last; 0 where drafting paid.
-        left: those of them that are left.
-        credit: what drafts may lose now, in passes of plain decoding.
-        asked: seconds of the round's first layer, where the drafter is asked.
-        unread: tokens of the text that the drafter may have to read before it drafts.
-        catching_up: seconds that this takes in this round, where they count as what is lost in this text.
-        most_new: tokens that the text may have.
-        begun: whether the text is drafted for; None before that is decided.
-        others: what other texts of the machine have taught.
-    """
-
-    calibration: Calibration = attrs.field(factory=Calibration)
-    scores: FloatArray = attrs.field(factory=lambda: np.zeros(1))
-    own: FloatArray = attrs.field(factory=lambda: np.ones(1))
-    above: FloatArray = attrs.field(factory=lambda: np.empty((0, 1)))
-    offered: FloatArray = attrs.field(factory=lambda: np.empty((0, 0)))
-    rate: float = 0.0
-    width: int = WIDTH
-    layers: list[tuple[FloatArray, FloatArray]] = attrs.field(factory=list)
-    following: Following = attrs.field(factory=Following)
-    tokens: float = 0.0
-    passes: float = 0.0
-    drafted: int = 0
-    pause: int = 0
-    left: int = 0
-    credit: float = CREDIT[0]
-    asked: float = 0.0
-    unread: int = 0
-    catching_up: float = 0.0
-    most_new: int = 1
-    begun: bool | None = None
-    others: EarnedBack = attrs.field(factory=EarnedBack)
-
-    def paid(self, tokens: int, passes: float) -> None:
-        """A round is over.
-
-        Args:
-            tokens: that it has emitted.
-            passes: that it took, in passes of plain decoding.
-        """
-        self.credit = min(self.credit + (1.0 + SHARE) * tokens - passes, CREDIT[1])
-        self.others.went(tokens, passes, bool(self.begun), SHARE)
-
-    def went(self, tokens: float, passes: float) -> None:
-        """A round with a draft is over: decide whether others follow."""
-        self.tokens, self.passes = MEMORY * self.tokens + tokens, MEMORY * self.passes + passes
-        self.drafted += 1
-        if self.drafted >= ENOUGH:
-            pays = self.tokens >= self.passes
-            self.left = self.pause = 0 if pays else min(max(2 * self.pause, PAUSES[0]), PAUSES[1])
+from talon_strategies.talon_cost_forests import TalonCostForest
 
 
 @attrs.frozen
-class TalonCost(CostAware):
+class TalonCost(CostAware, ForestLearner):
     """Keeps the likeliest paths that pay, in as many layers as pay, and drafts nothing where plain decoding is faster.
 
     As TALON (arXiv 2601.07353, section 5.2) it pools a layer's candidates and cuts them by one gate. That is no share
@@ -159,6 +72,7 @@ class TalonCost(CostAware):
     assumed = ASSUMED
     sizes = 12
     stand = 8
+    hooks = ("scored", "priced", "renew", "worth", "rate", "price", "expanded", "learn")
     budget: int = attrs.field(default=64, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=16, validator=[whole_number, ge(1)])
     learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)
@@ -177,7 +91,13 @@ class TalonCost(CostAware):
         learnt.others.texts += 1
         return one
 
-    def _reads(self) -> bool:
+    def beside(self, policies: "Sequence[TalonCost]") -> TalonCostForest:
+        return TalonCostForest(policies)
+
+    def goes_with(self, other: TreePolicy) -> bool:
+        return isinstance(other, TalonCost) and other.known.costs is self.known.costs and super().goes_with(other)
+
+    def reads(self) -> bool:
         """Whether what the drafter has to read first is worth it; notes what that takes, where this text pays."""
         known, learnt = self.known, self.learnt
         seconds = (known.costs.catch_up(learnt.unread) or 0.0) if learnt.unread else 0.0
@@ -187,15 +107,22 @@ class TalonCost(CostAware):
             learnt.catching_up = 0.0  # all texts pay
         return learnt.begun
 
+    @property
+    def pauses(self) -> bool:
+        """Whether nothing is drafted in this round, whatever it costs."""
+        return bool(self.learnt.left) or self.learnt.begun is False
+
     def width(self, tree: TokenTree) -> int:
+        return min(self.learnt.width, self.budget - 1) if len(tree) > 1 else self.first_width()
+
+    def first_width(self) -> int:
+        """`width` for a tree that is the root alone."""
         known, learnt, width = self.known, self.learnt, min(self.learnt.width, self.budget - 1)
-        if len(tree) > 1:
-            return width
-        if learnt.left or learnt.begun is False:
+        if self.pauses:
             return 0
         self.renew()
         known.stands = max(known.stands, 1)  # in this round they do
-        if not self._reads():
+        if not self.reads():
             return 0
         learnt.asked = self.layer(1, width)
         if learnt.asked + known.verifying.item(1) <= self.most:
@@ -282,7 +209,7 @@ class TalonCost(CostAware):
         best, most = 0, 0.0
         left = self.most - known.drafting[-1] - known.verifying.item(known.nodes)
         for size in sizes_up_to(len(own), self.sizes).tolist():
-            seconds = self.layer(size, width)
+            seconds = known.layers.get((size, width)) or self.layer(size, width)  # nearly always it is known
             surplus = sums[size - 1] - rate * seconds
             if surplus > most and seconds <= left:
                 best, most = size, surplus
@@ -311,23 +238,35 @@ class TalonCost(CostAware):
 
     def observe(self, round_: Round) -> None:
         super().observe(round_)
+        learnt, nodes = self.learnt, len(round_.tree)
+        expected = 0.0
+        if self.known.drafting:
+            falling = -learnt.scores
+            falling.sort()
+            expected = float(np.exp(-falling[:nodes]).sum())
+            self.learn(round_)
+            for own, brought in learnt.layers:
+                learnt.following.learn(own, brought)
+        self.went(len(round_.tokens), nodes, expected)
+
+    def went(self, new: int, nodes: int, expected: float) -> None:
+        """Take note of what a round has brought and taken.
+
+        Args:
+            new: tokens that it has emitted.
+            nodes: of the tree that was verified.
+            expected: tokens of it, where a draft was made.
+        """
         learnt, known = self.learnt, self.known
         asked, learnt.asked = learnt.asked, 0.0
         read, learnt.catching_up = learnt.catching_up, 0.0
-        learnt.unread = 0 if asked or known.drafting else learnt.unread + len(round_.tokens)
+        learnt.unread = 0 if asked or known.drafting else learnt.unread + new
         if not known.drafting:
             learnt.left = max(learnt.left - 1, 0)
-            learnt.paid(len(round_.tokens), 1.0 + (asked + read) / known.plain)
+            learnt.paid(new, 1.0 + (asked + read) / known.plain)
             return
-        nodes = len(round_.tree)
-        falling = -learnt.scores
-        falling.sort()
-        expected = np.exp(-falling[:nodes]).sum()
-        self.learn(round_)
-        for own, brought in learnt.layers:
-            learnt.following.learn(own, brought)
         passes = float((known.drafting[-1] + known.verifying[nodes - 1]) / known.plain)
-        learnt.paid(len(round_.tokens), passes + read / float(known.plain))
-        learnt.went(float(expected), passes)
+        learnt.paid(new, passes + read / float(known.plain))
+        learnt.went(expected, passes)
         learnt.width = self.looked_at()
         known.drafting = []

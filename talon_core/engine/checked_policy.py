@@ -2,7 +2,7 @@
 
 from talon_core.drawn import KINDS, ChildrenKind
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
-from talon_core.forest_grower import ForestGrower, forest_grower
+from talon_core.forest_learner import Together, asked_together
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.source_chooser import SourceChooser
@@ -73,8 +73,8 @@ def begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
     return own
 
 
-def checked_grower(policy: TreePolicy, children: str | None) -> ForestGrower | None:
-    """The policy that serves a sequence, as one that chooses for many trees in one call; None if it cannot.
+def checked_grower(policy: TreePolicy, children: str | None) -> Together | None:
+    """The policy that serves a sequence, as one that is asked together with those of others; None if it cannot be.
 
     Args:
         policy: it.
@@ -87,7 +87,7 @@ def checked_grower(policy: TreePolicy, children: str | None) -> ForestGrower | N
         return None
     own = checked_children(policy)
     with blaming("tree policy", policy, "learns_nothing"):
-        return forest_grower(policy) if children in (None, own) else None
+        return asked_together(policy) if children in (None, own) else None
 
 
 def checked_source(policy: TreePolicy, sources: int) -> int | None:

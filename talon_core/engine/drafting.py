@@ -14,7 +14,7 @@ from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
 from talon_core.engine.growing_slots import GrowingSlots
 from talon_core.engine.offers import Offers
-from talon_core.forest_grower import ForestGrower, serve_alike
+from talon_core.forest_learner import Together, as_one, go_together
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import TokenTree
@@ -54,7 +54,7 @@ class Wanted:
         limits: what bounds the tree besides its policy.
         choices: the policy's randomness.
         context: its committed tokens.
-        grower: the policy where it can choose for many trees in one call, as `checked_grower` says; None where not.
+        grower: the policy where it can be asked together with others, as `checked_grower` says; None where not.
         sources: how many `Drafter.sources` there are for the policy to choose from.
     """
 
@@ -64,7 +64,7 @@ class Wanted:
     limits: DraftLimits
     choices: Choices
     context: int = 1
-    grower: ForestGrower | None = None
+    grower: Together | None = None
     sources: int = 0
 
 
@@ -84,8 +84,7 @@ def draft_trees(
         faults: gets what fails: an error of a policy, or in what the drafter offers it, ends its own tree alone.
         measured: is told what layers take.
         now: the clock, in seconds.
-        fewest: with so many equal policies or more, which can choose for many trees in one call, their trees grow
-            together.
+        fewest: with so many policies or more that can be asked together, their trees grow together.
 
     Returns:
         The finished trees, by slot.
@@ -146,7 +145,9 @@ def draft_trees(
     for group in together:
         if not faults.keys() >= {*group.slots}:
             with faults.of(group.slots):
-                for slot, (finished, whole) in group.finish(faults).items():
+                finished_trees = group.finish(faults)
+                group.hand_back()
+                for slot, (finished, whole) in finished_trees.items():
                     drafted[slot] = Drafted(finished, whole, passes, (*layers[slot], *group.spans))
     return drafted
 
@@ -180,31 +181,36 @@ def _measure(
 
 
 def _together(wanted: Sequence[Wanted], fewest: int, faults: Faults, now: Callable[[], float]) -> list[GrowingSlots]:
-    """Those sequences whose policies are equal and can choose for many trees in one call, where they are many."""
+    """Those sequences whose policies can be asked together, where they are many."""
     if len(wanted) < fewest:
         return []
-    groups: list[tuple[ForestGrower, list[Wanted]]] = []
+    groups: list[list[tuple[Together, Wanted]]] = []
     for one in wanted:
         if one.grower is not None:
-            group = next((group for _, group in groups if _alike(one, group[0])), None)
-            if group is None:
-                groups.append((one.grower, [one]))
-            else:
-                group.append(one)
+            with faults.of([one.slot]):
+                own = one.grower, one
+                group = next((group for group in groups if _alike(own, group[0])), None)
+                if group is None:
+                    groups.append([own])
+                else:
+                    group.append(own)
     found = []
-    for grower, group in groups:
+    for group in groups:
         if len(group) >= fewest:
+            policies, members = zip(*group, strict=True)
             names = "slot", "root", "context", "limits"
-            slots, roots, contexts, limits = ([getattr(one, name) for one in group] for name in names)
+            slots, roots, contexts, limits = ([getattr(one, name) for one in members] for name in names)
             with faults.of(slots):
-                found.append(GrowingSlots(grower, slots, roots, contexts, limits, now))
+                started = now()
+                found.append(GrowingSlots(as_one(policies), slots, roots, contexts, limits, now))
+                found[-1].spent(started)
     return found
 
 
-def _alike(one: Wanted, other: Wanted) -> bool:
-    mine, theirs = one.limits, other.limits
+def _alike(one: tuple[Together, Wanted], other: tuple[Together, Wanted]) -> bool:
+    mine, theirs = one[1].limits, other[1].limits
     same = (mine.vocab_size, mine.ends, mine.children) == (theirs.vocab_size, theirs.ends, theirs.children)
-    return same and type(one.policy) is type(other.policy) and serve_alike([one.policy, other.policy])
+    return same and go_together(one[0], other[0])
 
 
 def _asked_together(

@@ -12,6 +12,7 @@ from talon_core.engine.growing import given_array
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower, ForestGrowth
+from talon_core.forest_learner import LearningForest
 from talon_core.tree import FloatArray, IntArray
 
 Taking = Callable[[IntArray, IntArray], tuple[IntArray, FloatArray]]
@@ -21,11 +22,13 @@ Taking = Callable[[IntArray, IntArray], tuple[IntArray, FloatArray]]
 class GrowingForest:
     """The trees of sequences with equal policies, while they grow. The checks are those of `Growing`, for all at once.
 
+    Equal are the options; what they have learnt of their texts may differ where they are a `LearningForest`.
+
     An answer that is wrong for some of the trees ends these alone, and is noted in `faults`; one that is wrong
     altogether is raised.
 
     Args:
-        policy: what serves the sequences, one for all.
+        grower: what serves the sequences, one for all.
         roots: their last committed tokens, shape `(trees,)`.
         deepest: the deepest node of each that could still be emitted, see `DraftLimits`, shape `(trees,)`.
         vocab_size: of all; see there.
@@ -36,7 +39,7 @@ class GrowingForest:
 
     def __init__(
         self,
-        policy: ForestGrower,
+        grower: ForestGrower | LearningForest,
         roots: IntArray,
         deepest: IntArray,
         vocab_size: int,
@@ -44,9 +47,11 @@ class GrowingForest:
         contexts: IntArray | None = None,
         reserved: tuple[int, int] | None = None,
     ) -> None:
-        self.policy = policy
+        self._grower = grower
+        self.policy = grower.policies[0] if isinstance(grower, LearningForest) else grower
         self.forest = Forest.roots(roots, contexts)
-        self.budgets = checked_budgets(policy, reserved)
+        self._shown = self.forest.copied()  # to the policy
+        self.budgets = checked_budgets(self.policy, reserved)
         self.faults: dict[int, PluginError] = {}
         self.selected = False  # by the policy, from what was drafted
         self.vocab_size = vocab_size
@@ -93,15 +98,21 @@ class GrowingForest:
         Returns:
             Shape `(frontier,)`.
         """
+        of, size, grower = self.trees_of(self.frontier), self.forest.size, self._grower
         with blaming("tree policy", self.policy, "widths"):
-            given = given_array(self.policy.widths(self.forest.copied()))
-            if given.dtype.kind not in "iu" or given.shape not in ((), (self.forest.size,)):
+            if isinstance(grower, LearningForest):
+                (asked,) = np.bincount(of, minlength=size).nonzero()
+                given, whom = given_array(grower.widths(self._shown, asked.copy())), asked
+            else:
+                given, whom = given_array(grower.widths(self._shown)), np.arange(size)
+            if given.dtype.kind not in "iu" or given.shape not in ((), whom.shape):
                 raise self.fail(
                     f"returned widths of shape {given.shape} and type {given.dtype}; they must be whole numbers, one "
-                    f"for all trees or for each of {self.forest.size}"
+                    f"for all trees or for each of {len(whom)}"
                 )
-            wanted = np.broadcast_to(given, (self.forest.size,)).astype(np.int64)
-        rows = wanted.take(self.trees_of(self.frontier))
+            wanted = np.zeros(size, dtype=np.int64)
+            wanted[whom] = given
+        rows = wanted.take(of)
         if (rows < 1).any():
             self.frontier, rows = self.frontier[rows > 0], rows[rows > 0]
         return np.minimum(rows, self.vocab_size)
@@ -121,7 +132,7 @@ class GrowingForest:
             return
         width, offered = shown.width, frontier[rows]
         with blaming("tree policy", self.policy, "grow_forest"):
-            growth = self.policy.grow_forest(self.forest.copied(), shown)
+            growth = self._grower.grow_forest(self._shown, shown)
             if not isinstance(growth, ForestGrowth):
                 raise self.fail(f"returned {type(growth).__name__} from grow_forest; it must return a ForestGrowth")
             chosen, given = given_array(growth.chosen), growth.frontier
@@ -135,6 +146,7 @@ class GrowingForest:
             row, tokens, path_logp = row[fine], tokens[fine], path_logp[fine]
         old, before = len(self.forest), self.forest.sizes
         self.forest = self.forest.grown(tokens, offered[row], path_logp)
+        self._shown = self.forest.copied()
         nodes = np.arange(old, len(self.forest)) if given is None else self._checked_frontier(given, old)
         sizes = self.forest.sizes
         for tree in (sizes > self.budgets[1]).nonzero()[0].tolist():
@@ -200,7 +212,7 @@ class GrowingForest:
         """
         forest = self.forest
         with blaming("tree policy", self.policy, "finish_forest"):
-            given = self.policy.finish_forest(forest.copied())
+            given = self._grower.finish_forest(self._shown)
             nodes = None if given is None else given_array(given)
         self.selected = nodes is not None
         kept = np.ones(len(forest), dtype=bool) if nodes is None else self._checked_kept(nodes)

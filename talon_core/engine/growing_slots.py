@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Frontier
@@ -11,17 +12,20 @@ from talon_core.engine.checked_candidates import plainly_fine, rectangle
 from talon_core.engine.growing import DraftLimits
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.offers import Offers
-from talon_core.forest import ForestCandidates
+from talon_core.errors import blaming
+from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower
+from talon_core.forest_learner import LearningForest
 from talon_core.rounds import Span
 from talon_core.tree import FloatArray, IntArray, TokenTree, with_nodes
+from talon_core.tree_arrays import begins_of
 
 
 class GrowingSlots:
     """Trees of sequences with equal policies.
 
     Args:
-        policy: what serves them.
+        grower: what serves them.
         slots: of the sequences.
         roots: their last committed tokens.
         contexts: how many tokens each has committed.
@@ -31,7 +35,7 @@ class GrowingSlots:
 
     def __init__(
         self,
-        policy: ForestGrower,
+        grower: ForestGrower | LearningForest,
         slots: Sequence[int],
         roots: Sequence[int],
         contexts: Sequence[int],
@@ -41,16 +45,19 @@ class GrowingSlots:
         self.slots = slots
         self.trees = [TokenTree.root(root) for root in roots]
         self.spans: list[Span] = []  # of the policy, for each sequence its share
+        self.kept: NDArray[np.bool_] | None = None  # nodes of the forest that are verified, once it is finished
         self._now = now
         deepest = np.array([one.max_depth for one in limits])
         shared = limits[0].vocab_size, limits[0].ends
+        self._grower = grower
         self._growing = GrowingForest(
-            policy, np.array(roots), deepest, *shared, contexts=np.array(contexts), reserved=limits[0].budgets
+            grower, np.array(roots), deepest, *shared, contexts=np.array(contexts), reserved=limits[0].budgets
         )
-        self._places: IntArray = np.zeros(len(slots), dtype=np.int64)  # of each node of the forest in its tree
+        self.places: IntArray = np.zeros(len(slots), dtype=np.int64)  # of each node of the forest in its tree
         self._rows: list[tuple[int, int, int]] = []  # a tree, and where its rows begin and end
 
-    def _spent(self, started: float) -> None:
+    def spent(self, started: float) -> None:
+        """The policies have taken the time since then."""
         self.spans.append(Span("policy", started, started + (self._now() - started) / len(self.slots)))
 
     def asked(self, faults: Mapping[int, Exception]) -> list[Frontier]:
@@ -69,9 +76,11 @@ class GrowingSlots:
             return []
         started = self._now()
         widths = growing.widths()
-        self._spent(started)
-        trees, places = growing.trees_of(growing.frontier), self._places[growing.frontier]
-        (firsts,) = np.diff(trees, prepend=-1).nonzero()
+        self.spent(started)
+        if not len(growing.frontier):
+            return []
+        trees, places = growing.trees_of(growing.frontier), self.places[growing.frontier]
+        firsts = begins_of(trees)
         ends = [*firsts[1:].tolist(), len(trees)]
         self._rows = [*zip(trees[firsts].tolist(), firsts.tolist(), ends, strict=True)]
         return [
@@ -109,7 +118,7 @@ class GrowingSlots:
 
         started, old = self._now(), len(growing.forest)
         growing.grow(shown, taking)
-        self._spent(started)
+        self.spent(started)
         if len(growing.forest) > old:
             self._add()
         self._note(faults)
@@ -146,8 +155,8 @@ class GrowingSlots:
         """To each tree what has joined it."""
         newest = self._growing.forest.layers[-1]
         order = newest.trees.argsort(kind="stable")
-        trees, parents = newest.trees[order], self._places[newest.parents[order]]
-        (firsts,) = np.diff(trees, prepend=-1).nonzero()
+        trees, parents = newest.trees[order], self.places[newest.parents[order]]
+        firsts = begins_of(trees)
         ends = [*firsts[1:].tolist(), len(trees)]
         places = np.empty(len(newest), dtype=np.int64)
         for tree, first, end in zip(trees[firsts].tolist(), firsts.tolist(), ends, strict=True):
@@ -155,7 +164,7 @@ class GrowingSlots:
             places[own] = np.arange(len(before), len(before) + len(own))
             columns = newest.tokens[own], parents[first:end], newest.path_logp[own]
             self.trees[tree] = with_nodes(before, *columns, {}, layer=True)
-        self._places = np.concatenate([self._places, places])
+        self.places = np.concatenate([self.places, places])
 
     def _note(self, faults: MutableMapping[int, Exception]) -> None:
         for tree, fault in self._growing.faults.items():
@@ -174,12 +183,29 @@ class GrowingSlots:
             PluginError: if the policy breaks its contract for all; the message names it.
         """
         started = self._now()
-        kept = self._growing.finish()
-        self._spent(started)
+        kept = self.kept = self._growing.finish()
+        self.spent(started)
         self._note(faults)
         forest, found = self._growing.forest, {}
         for number, (slot, tree) in enumerate(zip(self.slots, self.trees, strict=True)):
             if slot not in faults:
-                own = tree.keep(self._places[(forest.trees == number) & kept]) if self._growing.selected else tree
+                own = tree.keep(self.places[(forest.trees == number) & kept]) if self._growing.selected else tree
                 found[slot] = own, tree
         return found
+
+    @property
+    def forest(self) -> Forest:
+        """The trees as they were drafted."""
+        return self._growing.forest
+
+    def hand_back(self) -> None:
+        """Policies that learn are told of the round by themselves.
+
+        Raises:
+            PluginError: if that fails; the message names the policy.
+        """
+        if isinstance(self._grower, LearningForest):
+            started = self._now()
+            with blaming("tree policy", self._growing.policy, "hand_back"):
+                self._grower.hand_back()
+            self.spent(started)

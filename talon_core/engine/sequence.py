@@ -11,7 +11,7 @@ from talon_core.engine.checked_policy import checked_budgets
 from talon_core.engine.drafting import DraftLimits
 from talon_core.engine.walking import walked
 from talon_core.engine.warping import TokenBuffer, WarpedLaws, no_law
-from talon_core.forest_grower import ForestGrower
+from talon_core.forest_learner import Together
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
@@ -46,7 +46,7 @@ class Sequence:
         has_begun: whether it was let in.
         policy: its own tree policy, while it has a slot.
         acceptor: who accepts its tokens, likewise.
-        grower: its policy, likewise, where that can choose for many trees in one call; None where it cannot.
+        grower: its policy, likewise, where that can be asked together with those of others; None where it cannot.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
@@ -54,7 +54,7 @@ class Sequence:
 
     policy: TreePolicy
     acceptor: Acceptor
-    grower: ForestGrower | None = None
+    grower: Together | None = None
 
     def __init__(self, request: Request, choices: Choices, limit: int, children: str | None = None) -> None:
         self.request = request

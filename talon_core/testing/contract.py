@@ -1,7 +1,7 @@
 """What every tree policy must keep, as a function that its author runs in a test."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,9 +16,11 @@ from talon_core.drawn import Drawn
 from talon_core.engine.checked_policy import begun, checked_budget, checked_kind, checked_source
 from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
+from talon_core.engine.growing_slots import GrowingSlots
 from talon_core.engine.offers import Offers
 from talon_core.errors import blaming
 from talon_core.forest_grower import forest_grower
+from talon_core.forest_learner import ForestRound, LearningForest, beside, forest_learners
 from talon_core.forest_planner import AskedLayer, TreePlan, forest_planner, plan_of
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
@@ -46,8 +48,8 @@ class Told:
     draft_seconds: float
     verify_seconds: float
 
-    def of(self, drafted: Drafted) -> Round:
-        """The round, for a tree that was drafted."""
+    def of(self, drafted: Drafted, context: int = 1) -> Round:
+        """The round, for a tree that was drafted, behind so many committed tokens."""
         tree = drafted.tree
         path = tree.path(self.place % len(tree))
         taking = {"draft": self.draft_seconds, "policy": 1e-4, "verify": self.verify_seconds, "accept": 1e-4}
@@ -62,6 +64,7 @@ class Told:
             drafted=None if drafted.drafted is tree else drafted.drafted,
             draft_passes=1,
             spans=tuple(spans),
+            context=context,
         )
 
 
@@ -134,8 +137,9 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     candidates or none, rounding, tokens that end the text, limits of any depth. In between the policy is told of rounds
     in which nothing, something or all was accepted, in times of any size. Each tree must keep the budgets, be a part of
     what was drafted, and come out the same when it is drafted again with the same choices, what is said of its draws
-    included. A policy that grows forests must grow the same trees in them, of texts of several lengths, and one that
-    plans must draft those that it plans. A sequence after others, and beside others, must get the trees that it gets
+    included. A policy that grows forests must grow the same trees in them, of texts of several lengths; one that can be
+    asked together with those of other texts must choose the same as by itself, round after round; and one that plans
+    must draft those that it plans. A sequence after others, and beside others, must get the trees that it gets
     alone: what a policy remembers of a text is in what `begin` returns, where each field with a factory is made anew.
     That is a policy of the same `children`, for prompts of any length and any temperature, whether what passes cost is
     not known, was measured, or never changes.
@@ -176,6 +180,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         served, twin = _begun(policy, sequence), _begun(make(), sequence)
         _check_sequence(served, twin, drafter, first, limits, seed)
         _check_forest(make, sequence, drafter, [told.root for told in first + second], limits)
+        _check_learners(make, sequence, drafter, first + second, limits)
         _check_plans(_begun(make(), sequence), _begun(make(), sequence), drafter, first + second, limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
@@ -256,6 +261,85 @@ def _check_forest(
             "grows another tree in a forest than by itself; widths, grow_forest and finish_forest must lead to the "
             "same trees as width, grow and finish",
         )
+
+
+TEXTS = 3
+"""Texts that go on side by side."""
+
+
+def _check_learners(
+    make: Callable[[], TreePolicy], sequence: SequenceInfo, drafter: AnyDrafter, rounds: list[Told], limits: DraftLimits
+) -> None:
+    """Draft for several texts one by one, in slots that are handed back, and as one, if the policy can."""
+    contexts = [sequence.prompt_length + text * text * 100 for text in range(TEXTS)]
+    told_of = [attrs.evolve(sequence, prompt_length=context, unread=context - 1) for context in contexts]
+    alone, slots, others = ([_begun(make(), told) for told in told_of] for _ in range(3))
+    learners, own = forest_learners(slots), forest_learners(others)
+    if learners is None or own is None:
+        return
+    as_one = beside(own)
+    for number, told in enumerate(rounds):
+        # now and then a text has no round, or none in which anything can be drafted
+        depths = [0 if (number + text) % 5 == 4 else max(limits.max_depth - text, 0) for text in range(TEXTS)]
+        running = [(number + 2 * text) % 4 != 3 for text in range(TEXTS)]
+        wanted = [
+            Wanted(
+                text,
+                learners[text],
+                (told.root + text) % 2,
+                attrs.evolve(limits, max_depth=depths[text] if running[text] else 0),
+                SeededChoices(text),
+                contexts[text],
+                learners[text],
+            )
+            for text in range(TEXTS)
+        ]
+        faults = Faults()
+        of_slots = draft_trees(
+            [wanted[text] for text in range(TEXTS) if running[text]], Offers(drafter), faults, MeasuredCosts(), fewest=1
+        )
+        growing, of_one = _drafted_as_one(as_one, wanted, drafter, faults)
+        for fault in faults.values():
+            raise fault
+        done: dict[int, Round] = {}
+        for text, one in enumerate(wanted):
+            if running[text]:
+                drafted = draft_tree(alone[text], drafter, one.root, one.limits, one.choices)
+                _require(
+                    _same(drafted, of_slots[text]) and _same(drafted, of_one[text]),
+                    one.policy,
+                    "grows another tree beside those of other texts than by itself; what its LearningForest chooses, "
+                    "and what it learns or hands back, must be what the policy itself would",
+                )
+                done[text] = told.of(drafted, contexts[text])
+                _observe(alone[text], done[text])
+                _observe(slots[text], done[text])
+                contexts[text] += len(done[text].tokens)
+        with blaming("tree policy", others[0], "observe_forest"):
+            as_one.observe_forest(_forest_round(growing, done))
+
+
+def _drafted_as_one(
+    as_one: LearningForest, wanted: Sequence[Wanted], drafter: AnyDrafter, faults: Faults
+) -> tuple[GrowingSlots, dict[int, Drafted]]:
+    names = "slot", "root", "context", "limits"
+    slots, roots, contexts, limits = ([getattr(one, name) for one in wanted] for name in names)
+    growing, offers = GrowingSlots(as_one, slots, roots, contexts, limits), Offers(drafter)
+    while asked := growing.asked(faults):
+        growing.take(offers.ask(asked, [{}] * len(asked)).candidates, asked, offers, faults)
+    return growing, {slot: Drafted(*trees) for slot, trees in growing.finish(faults).items()}
+
+
+def _forest_round(growing: GrowingSlots, done: Mapping[int, Round]) -> ForestRound:
+    """What became of trees that were drafted together, by what became of each of them."""
+    forest, kept = growing.forest, growing.kept
+    assert kept is not None
+    accepted, new = np.zeros(len(forest), dtype=bool), np.zeros(forest.size, dtype=np.int64)
+    for tree, round_ in done.items():
+        path = growing.trees[tree].follow(round_.tree.tokens[round_.path[1:]])
+        accepted |= (forest.trees == tree) & np.isin(growing.places, path)
+        new[tree] = len(round_.tokens)
+    return ForestRound(forest, kept, accepted, new)
 
 
 @attrs.frozen(eq=False)

@@ -18,7 +18,7 @@ from talon_core.trace.columns import NO_ROW, padding, tokens_of
 from talon_core.trace.prices import Untold, behind, priced
 from talon_core.trace.several import PADDING, SeveralTexts
 from talon_core.tree import FloatArray, IntArray, read_only
-from talon_core.tree_arrays import ints
+from talon_core.tree_arrays import begins_of, ints
 
 
 @attrs.frozen(eq=False)
@@ -126,7 +126,7 @@ class _Asking:
         self, nodes: IntArray, trees: IntArray, depths: IntArray, rows: IntArray, widths: IntArray, logp: NDArray[Any]
     ) -> None:
         size = len(self.positions)
-        (firsts,) = np.diff(trees, prepend=-1).nonzero()
+        firsts = begins_of(trees)
         of_trees = np.zeros(size, dtype=np.int64)
         of_trees[trees[firsts]] = widths[firsts]
         sizes = np.bincount(trees, minlength=size)
@@ -208,7 +208,7 @@ class Grown:
         """Draft passes of each tree, shape `(trees,)`."""
         found, passes = np.zeros(len(self.positions), dtype=np.int64), self.texts.passes
         for layer in self.layers:
-            (firsts,) = np.diff(layer.trees, prepend=-1).nonzero()
+            firsts = begins_of(layer.trees)
             asked, depth = layer.trees[firsts], layer.depths[firsts]
             known = depth < passes.shape[1]
             found[asked[known]] += passes[self.positions[asked[known]], depth[known]]
@@ -233,10 +233,11 @@ class Grown:
         return found
 
     @cached_property
-    def steps(self) -> IntArray:
-        """Tokens that a round with each tree emits, shape `(trees,)`."""
+    def _along(self) -> tuple[NDArray[np.bool_], IntArray]:
         along = np.arange(len(self.positions))  # the node on the text in each tree, as deep as they are looked at
         steps = np.ones(len(self.positions), dtype=np.int64)
+        accepted = np.zeros(len(self.forest), dtype=bool)
+        accepted[along] = True
         for layer in self.forest.layers[1:]:
             wanted = self.texts.ahead(self.positions[layer.trees], layer.depths)
             found = (layer.tokens == wanted).nonzero()[0]
@@ -245,7 +246,18 @@ class Grown:
             found, nodes = found[self.kept[nodes]], nodes[self.kept[nodes]]
             along[layer.trees[found]] = nodes
             steps[layer.trees[found]] += 1
-        return steps
+            accepted[nodes] = True
+        return accepted, steps
+
+    @property
+    def accepted(self) -> NDArray[np.bool_]:
+        """Which nodes are accepted, the roots among them, shape `(nodes,)`."""
+        return self._along[0]
+
+    @property
+    def steps(self) -> IntArray:
+        """Tokens that a round with each tree emits, shape `(trees,)`."""
+        return self._along[1]
 
     @cached_property
     def outside(self) -> IntArray:
@@ -331,7 +343,7 @@ class Grown:
             tree=verified,
             path=read_only(path),
             tokens=read_only(coming[: len(path)]),
-            drafted=self._drafted.tree(tree) if self.selected else None,
+            drafted=self._drafted.tree(tree) if self.sizes[tree] < self.forest.sizes[tree] else None,
             draft_passes=int(self.passes[tree]),
             spans=spans,
             context=context,

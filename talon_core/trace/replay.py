@@ -168,6 +168,7 @@ class Replay:
         self.now = now
         self.temperature = float(trace["settings"]["temperature"])
         self._target = TextTarget(trace["target"]["vocab_size"])
+        self._unknown = UnknownCosts()
 
     @property
     def adds_own_time(self) -> bool:
@@ -227,7 +228,7 @@ class Replay:
 
     def costs_of(self, method: Method) -> Costs:
         """What passes take with a method's drafter."""
-        return UnknownCosts() if self.costs is None else costs_with(self.costs, method.drafter)
+        return self._unknown if self.costs is None else costs_with(self.costs, method.drafter)
 
     def begun(self, method: Method, text: TextTrace) -> TreePolicy:
         """The policy that serves a text.

@@ -10,6 +10,7 @@ from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import usable_cores
 from talon_core.forest_grower import ForestGrower
+from talon_core.forest_learner import ForestLearner
 from talon_core.forest_planner import ForestPlanner
 from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
@@ -23,8 +24,9 @@ from talon_core.trace.trying import Done, Trying
 Text = TypeVar("Text")
 """However a text is named."""
 
-TOGETHER = 24
-"""Texts of a shard at most: of more at once none takes less time."""
+TOGETHER, SIDE_BY_SIDE = 24, 96
+"""Texts of a shard at most: of more at once none takes less time. Where a method's texts go side by side it does, as a
+round of each is grown in the time that one takes, nearly."""
 
 A_PROCESS, ALONE = 16, 3
 """A method is tried on so many texts together in the time that another process costs, and on one text by itself in the
@@ -124,7 +126,8 @@ def replayed(
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")
     report(0, len(texts))
     workers = min(jobs or _processes(methods, len(texts), time_all), len(texts))
-    shards = dealt(texts, workers)
+    waits = any(isinstance(method.policy, ForestLearner) for method in methods)
+    shards = dealt(texts, workers, SIDE_BY_SIDE if waits else TOGETHER)
     timed = texts if time_all else to_be_timed(texts)
     found: dict[tuple[str, int], list[tuple[Totals, Along, float | None]]] = {}
 
@@ -175,12 +178,14 @@ def _processes(methods: Sequence[Method], texts: int, time_all: bool) -> int:
 def _goes_together(method: Method) -> bool:
     """Whether a method can be tried on several texts at once, as far as that is known before its policy begins."""
     policy = method.policy
-    return method.drafter is None and (policy is None or isinstance(policy, ForestGrower | ForestPlanner))
+    return method.drafter is None and (
+        policy is None or isinstance(policy, ForestGrower | ForestLearner | ForestPlanner)
+    )
 
 
-def dealt(texts: Sequence[Text], workers: int) -> list[list[Text]]:
-    """Texts in as few shards as there are workers, or several for each where there are many texts."""
-    shards = workers * -(-len(texts) // (workers * TOGETHER))
+def dealt(texts: Sequence[Text], workers: int, most: int = TOGETHER) -> list[list[Text]]:
+    """Texts in as few shards as there are workers, or several for each where these would have more than so many."""
+    shards = workers * -(-len(texts) // (workers * most))
     return [[*texts[first::shards]] for first in range(min(shards, len(texts)))]
 
 

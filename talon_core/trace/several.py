@@ -16,6 +16,9 @@ from talon_core.tree_arrays import places_of
 PADDING = -1
 """In the place of a token that is none."""
 
+FEW = 64
+"""Nodes of each text, in the mean, whose rows are sooner found text by text than by what has to be read of all rows."""
+
 
 class SeveralTexts:
     """Texts with rows. Their rows are numbered through, text by text, and so are their positions.
@@ -41,7 +44,7 @@ class SeveralTexts:
                 )
         self.first_rows = _starts([len(rows.above) for rows in self.rows])
         self.first_positions = _starts([text.positions for text in texts])
-        self._checked = np.zeros(self.first_rows[-1], dtype=np.int64)  # how many candidates of each row
+        self._checked = np.zeros(self.first_rows[-1], dtype=np.uint16)  # how many candidates of each row
 
     @cached_property
     def roots(self) -> IntArray:
@@ -85,6 +88,8 @@ class SeveralTexts:
             above: the rows of their parents, shape `(nodes,)`; below a node without a row there is none.
             tokens: their own, shape `(nodes,)`.
         """
+        if len(above) <= FEW * len(self.texts) and "_below" not in vars(self):
+            return self._found_by_text(above, tokens)
         first, count = self._below
         firsts, counts = first[above], count[above]
         counts[above == NO_ROW] = 0
@@ -93,6 +98,32 @@ class SeveralTexts:
         whose = np.repeat(np.arange(len(above)), counts)[same]
         found = np.full(len(above), NO_ROW)
         found[whose[::-1]] = places[same][::-1]  # the first, if there were two
+        return found
+
+    def _found_by_text(self, above: IntArray, tokens: IntArray) -> IntArray:
+        """The same, without a look at other positions of the texts than those that the nodes are at."""
+        found = np.full(len(above), NO_ROW)
+        (there,) = (above != NO_ROW).nonzero()
+        looked_at: list[tuple[IntArray, IntArray, IntArray, NDArray[Any]]] = []  # children of the nodes at a position
+        for text, begin, end in self._by_text(above[there]):
+            rows, nodes = self.rows[text], there[begin:end]
+            own = above[nodes] - self.first_rows[text]
+            positions = rows.starts.searchsorted(own, side="right") - 1
+            for position in {*positions.tolist()}:
+                here = positions == position
+                firsts, ends = rows.below(position, own[here])
+                held = slice(int(firsts.min()), int(ends.max()))
+                looked_at.append((nodes[here], firsts + self.first_rows[text], ends - firsts, rows.nodes[held]))
+        if not looked_at:
+            return found
+        nodes, firsts, counts, held_nodes = (np.concatenate(each) for each in zip(*looked_at, strict=True))
+        least = np.array([firsts.min() for _, firsts, _, _ in looked_at])
+        begins = np.cumsum([0, *(len(held) for *_, held in looked_at[:-1])])
+        moved = (least - begins).repeat([len(each) for each, *_ in looked_at])  # from a row to its place among these
+        places = places_of(firsts - moved, counts)
+        (same,) = (held_nodes[places] == tokens[nodes].repeat(counts)).nonzero()
+        whose = np.arange(len(nodes)).repeat(counts)[same]
+        found[nodes[whose[::-1]]] = (places[same] + moved[whose])[::-1]  # the first, if there were two
         return found
 
     @cached_property
@@ -173,7 +204,7 @@ class SeveralTexts:
                 with self._naming(text):
                     self.rows[text].check(unknown[begin:end] - self.first_rows[text], width, vocab_size)
             raise
-        self._checked[unknown] = width
+        self._checked[unknown] = min(width, np.iinfo(np.uint16).max)  # of more they are checked again
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:

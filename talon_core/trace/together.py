@@ -5,12 +5,14 @@ from itertools import pairwise
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from talon_core.engine.checked_policy import checked_budget
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
+from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest, beside, forest_learners
 from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner, plan_of
 from talon_core.rounds import Span
 from talon_core.trace.columns import TextTrace
@@ -50,7 +52,9 @@ class _Growing:
         self._where = np.zeros((self._count, 2), dtype=np.int64)  # in which of `_grown`, and which tree there
         self._begins: list[IntArray] = []  # by text, the positions at which a round begins
 
-    def _grow(self, policy: ForestGrower, positions: IntArray, most: int | None = None) -> Grown:
+    def _grow(
+        self, policy: ForestGrower | LearningForest, positions: IntArray, most: int | IntArray | None = None
+    ) -> Grown:
         """Trees at some positions, of so many layers at most."""
         target = self._replay.trace["target"]
         roots, deepest = self._texts.before[positions], self._deepest[positions]
@@ -290,6 +294,56 @@ class Planned(_Growing):
         return len(self._grown) - 1
 
 
+class SideBySide(_Growing):
+    """Policies that learn and can choose together, one for each of several texts.
+
+    The trees of one round of each text that goes on are grown together, then all are told of it.
+
+    Args:
+        replay: of the trace.
+        policies: those that serve the texts, see `forest_learners`.
+        texts: they.
+        most: the deepest node that the drafter drafts; None where it knows no limit.
+
+    Raises:
+        PluginError: if a policy breaks its contract; the message names it.
+        ValueError: if a text was changed since it was recorded.
+    """
+
+    def __init__(
+        self, replay: Replay, policies: Sequence[ForestLearner], texts: SeveralTexts, most: int | None
+    ) -> None:
+        super().__init__(replay, texts, most)
+        learning = beside(policies)
+        positions, ends = texts.first_positions[:-1].copy(), texts.first_positions[1:]
+        goes_on = np.ones(len(positions), dtype=bool)
+        rounds: list[IntArray] = []  # where each text stood before each round
+        while goes_on.any():
+            rounds.append(np.where(goes_on, positions, -1))
+            positions = positions + self._round(learning, np.minimum(positions, ends - 1), goes_on)
+            goes_on = positions < ends
+        self._begins = [of_text[of_text >= 0] for of_text in np.array(rounds).T]
+        self._check()
+
+    def _round(self, learning: LearningForest, positions: IntArray, goes_on: NDArray[np.bool_]) -> IntArray:
+        """A round of each text that goes on; the tokens that it emits, 0 of the others."""
+        grown = self._grow(learning, positions, np.where(goes_on, self._deepest[positions], 0))
+        if grown.faults:
+            grown.check(goes_on, self._vocab_size)
+        new = np.where(goes_on, grown.steps, 0)
+        own = positions[goes_on]
+        self._steps[own] = new[goes_on]
+        self._where[own, 0], self._where[own, 1] = len(self._grown) - 1, goes_on.nonzero()[0]
+        try:
+            with blaming("tree policy", learning.policies[0], "observe_forest"):
+                shown = grown.forest.copied(), grown.kept.copy(), grown.accepted.copy(), new.copy()
+                learning.observe_forest(ForestRound(*shown))
+        except PluginError:  # what a changed file has led to is not the policy's fault
+            grown.check(goes_on, self._vocab_size)
+            raise
+        return new
+
+
 @attrs.frozen(eq=False)
 class _Trees:
     """Trees that were planned.
@@ -309,17 +363,20 @@ class NotPlanned(Exception):
     """A policy plans what cannot be grown in forests, or has too many plans: each text has to be tried by itself."""
 
 
-def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | Planned | None:
+def together(
+    replay: Replay, method: Method, texts: SeveralTexts, fewest: int = 1
+) -> Together | SideBySide | Planned | None:
     """A method on several texts; None where it has to be tried on each by itself.
 
-    It has to where the policy draws, has no way to choose for many trees nor to plan, where a text is drafted for by a
-    drafter that is asked again, and where the rule tests probabilities. The policy's own time is left out, see
-    `talon_core.trace.trying`.
+    It has to where the policy draws, has no way to choose for many trees, to choose together with others, or to plan,
+    where a text is drafted for by a drafter that is asked again, and where the rule tests probabilities. The policy's
+    own time is left out, see `talon_core.trace.trying`.
 
     Args:
         replay: of the trace.
         method: has passed `Replay.check`.
         texts: of the trace.
+        fewest: so many texts or more go side by side, where each round has to wait for the one before.
 
     Raises:
         PluginError: if the policy breaks its contract; the message names it.
@@ -332,6 +389,9 @@ def together(replay: Replay, method: Method, texts: SeveralTexts) -> Together | 
     grower = forest_grower(policies[0])
     if grower is not None and serve_alike(policies):
         return Together(replay, grower, texts, most)
+    learners = forest_learners(policies) if len(policies) >= fewest else None
+    if learners is not None:
+        return SideBySide(replay, learners, texts, most)
     planners = [one for one in map(forest_planner, policies) if one is not None]
     if len(planners) < len(policies):
         return None

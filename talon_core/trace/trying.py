@@ -10,6 +10,9 @@ from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.together import together
 
+FEWEST = 12
+"""Texts that go side by side at least, see `together`: fewer take no longer one by one."""
+
 
 @attrs.frozen
 class Done:
@@ -66,7 +69,7 @@ class Trying:
         def alone(text: TextTrace) -> Replayed:
             return self._replay.text(method if policy is None else attrs.evolve(method, policy=policy()), text)
 
-        grown = None if self._several is None else together(self._replay, method, self._several)
+        grown = None if self._several is None else together(self._replay, method, self._several, FEWEST)
         if grown is None:
             return [Done.of(alone(text)) for text in self._texts]
         found = [Done(*each) for each in zip(grown.totals(), grown.deepest(), strict=True)]

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talon_core.tree_arrays import SORTED, among_highest, by_number, highest, highest_of_each, places_of
+from talon_core.tree_arrays import (
+    SORTED,
+    among_highest,
+    begins_of,
+    by_number,
+    highest,
+    highest_of_each,
+    lowest_of_rows,
+    places_of,
+)
 
 FEW_SCORES = st.sampled_from([-math.inf, -2.0, -1.5, 0.0, math.inf, math.nan])
 
@@ -57,3 +66,23 @@ def test_what_is_among_the_highest_of_each_group_is_found_without_an_order(data)
     values, count = np.resize(some, held.sum()), data.draw(st.integers(1, 14))
     expected = highest_of_each(values, held, np.full(len(held), count))
     assert np.flatnonzero(among_highest(values, held, count)).tolist() == sorted(expected.tolist())
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+@pytest.mark.parametrize("width", [2, 5, 40])
+def test_the_lowest_of_each_row_are_those_of_a_stable_sort(count, width):
+    numbers = np.random.default_rng(width).integers(0, 9, (6, width)).astype(np.float64)
+    numbers[1:, width // 2 :] = np.inf
+    numbers[4] = np.inf
+    places, values = lowest_of_rows(numbers, count)
+    for row, own, found in zip(numbers, places, values, strict=True):
+        real = min(count, int((row < np.inf).sum()))
+        assert own[:real].tolist() == row.argsort(kind="stable")[:real].tolist()
+        assert found[:real].tolist() == row[own[:real]].tolist()
+        assert (found[real:] == np.inf).all()
+
+
+@pytest.mark.parametrize("numbers", [[], [0], [4, 4], [0, 0, 3, 3, 3, 5]])
+def test_runs_begin_where_a_number_is_another_one_than_before(numbers):
+    begins = begins_of(np.array(numbers, dtype=np.int64)).tolist()
+    assert begins == [place for place, one in enumerate(numbers) if not place or one != numbers[place - 1]]

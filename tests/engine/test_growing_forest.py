@@ -13,6 +13,7 @@ from talon_core.engine.growing_forest import GrowingForest
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower, ForestGrowth
+from talon_core.forest_learner import ForestRound, LearningForest
 from talon_core.policy import Growth
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
@@ -59,7 +60,9 @@ def asked(growing: GrowingForest, padded: int | None = None) -> None:
     growing.grow(pool, taking)
 
 
-def grown(policy: ForestGrower, layers: int = 1, padded: int | None = None, **limits: Any) -> GrowingForest:
+def grown(
+    policy: ForestGrower | LearningForest, layers: int = 1, padded: int | None = None, **limits: Any
+) -> GrowingForest:
     growing = GrowingForest(policy, np.array([7, 8, 9]), np.array([3, 1, 3]), 10, **limits)
     for _ in range(layers):
         asked(growing, padded)
@@ -183,3 +186,51 @@ def test_a_tree_of_which_nothing_is_known_is_not_shown() -> None:
     assert shown[0].tokens.tolist() == [[4]]
     assert growing.forest.sizes.tolist() == [1, 2]
     assert growing.forest.tokens.tolist() == [7, 8, 4]
+
+
+class Beside(LearningForest):
+    """Three policies that answer as the one of a forest does."""
+
+    def __init__(self, of: Answering) -> None:
+        self.policies, self._of = [of] * 3, of
+
+    def widths(self, forest: Forest, trees: IntArray) -> Any:
+        assert trees.tolist() == np.unique(trees).tolist()
+        return self._of.wide(trees) if callable(self._of.wide) else np.full(len(trees), self._of.wide)
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> Any:
+        return self._of.grown(forest, candidates)
+
+    def finish_forest(self, forest: Forest) -> Any:
+        return self._of.kept(forest)
+
+    def observe_forest(self, round_: ForestRound) -> None:
+        """It learns nothing."""
+
+    def hand_back(self) -> None:
+        """Likewise."""
+
+
+def test_policies_side_by_side_are_asked_for_the_trees_that_are_drafted_for() -> None:
+    seen: list[list[int]] = []
+
+    def wide(trees: IntArray) -> IntArray:
+        seen.append(trees.tolist())
+        return np.where(trees == 2, 0, 2)
+
+    growing = grown(Beside(Answering(wide=wide)))
+    assert growing.forest.sizes.tolist() == [3, 3, 1]
+    asked(growing)
+    assert seen == [[0, 1, 2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("answering", "why"),
+    [
+        (Answering(wide=lambda trees: np.ones(len(trees) + 1)), r"returned widths of shape \(4,\) and type float64"),
+        (Answering(lambda *_: 5), "returned int from grow_forest; it must return a ForestGrowth"),
+    ],
+)
+def test_what_they_answer_wrongly_names_the_policy(answering: Answering, why: str) -> None:
+    with pytest.raises(PluginError, match=f"tree policy 'answering' .*{why}"):
+        grown(Beside(answering))

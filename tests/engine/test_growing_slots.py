@@ -8,18 +8,24 @@ import pytest
 
 from talon_core.candidates import Candidates
 from talon_core.choices import SeededChoices
-from talon_core.costs import MeasuredCosts
+from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.drawn import Drawn
 from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
+from talon_core.engine.engine import Engine
 from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates
-from talon_core.forest_grower import ForestGrowth, forest_grower
-from talon_core.policy import TreePolicy
-from talon_core.table import TableDrafter
-from talon_strategies import Chain, Eagle2, Heuristic, StaticTree, Talon
+from talon_core.forest_grower import ForestGrowth
+from talon_core.forest_learner import asked_together
+from talon_core.policy import SequenceInfo, TreePolicy
+from talon_core.request import Request
+from talon_core.rounds import Round
+from talon_core.table import TableDrafter, TableTarget
+from talon_strategies import Chain, Eagle2, Heuristic, Match, StaticTree, Talon, TalonCost, TalonCostSampled
+from talon_strategies.talon_cost_forests import TalonCostForest
+from talon_tests.prices import PricesByLength
 
 VOCAB = 30
 LAWS = TableDrafter(np.random.default_rng(0).dirichlet(np.full(VOCAB, 0.3), 17))
@@ -29,7 +35,7 @@ def wanted(policies: Sequence[TreePolicy], deepest: int = 9) -> list[Wanted]:
     """Trees of all depths and roots; one of them is an end."""
     limits = [DraftLimits(VOCAB, deepest - place % 4, frozenset({5})) for place in range(len(policies))]
     return [
-        Wanted(3 * place, policy, place % VOCAB, own, SeededChoices(0), 100 * (place % 7), forest_grower(policy))
+        Wanted(3 * place, policy, place % VOCAB, own, SeededChoices(0), 100 * (place % 7), asked_together(policy))
         for place, (policy, own) in enumerate(zip(policies, limits, strict=True))
     ]
 
@@ -200,3 +206,83 @@ def test_draws_are_shown_where_they_were_made() -> None:
     faults = Faults()
     draft_trees(wanted([Talon()] * 4), Looking(LAWS), faults, MeasuredCosts(), fewest=2)
     assert not faults
+
+
+def begun(policy: TreePolicy, costs: Costs, count: int) -> list[TreePolicy]:
+    """Policies of texts of several lengths, which share a machine."""
+    machine: dict[str, object] = {}
+    told = [SequenceInfo(100 * (place % 7) + 5, 99, 0.0, costs, machine, unread=place) for place in range(count)]
+    return [policy.begin(one) for one in told]
+
+
+def round_of(drafted: Drafted, context: int, place: int) -> Round:
+    """What became of a tree: the path to one of its nodes was accepted."""
+    path = drafted.tree.path(7 * place % len(drafted.tree))
+    tokens = np.append(drafted.tree.tokens[path[1:]], 1)
+    return Round(drafted.tree, path, tokens, context=context)
+
+
+@pytest.mark.parametrize("costs", [PricesByLength(), MeasuredCosts()], ids=["priced", "unknown"])
+@pytest.mark.parametrize("policy", [TalonCost(), TalonCost(budget=9, depth=3), TalonCostSampled()], ids=repr)
+def test_slots_whose_policies_learn_get_the_trees_of_each_alone(policy: TreePolicy, costs: Costs) -> None:
+    together, alone = begun(policy, costs, 17), begun(policy, costs, 17)
+    sizes = set()
+    for _ in range(9):
+        asked = wanted(together)
+        found, faults = drafted(asked)
+        assert not faults
+        for place, (one, other) in enumerate(zip(asked, alone, strict=True)):
+            own = draft_tree(other, LAWS, one.root, one.limits, one.choices)
+            assert same(found[one.slot], own)
+            assert (found[one.slot].tree is found[one.slot].drafted) == (own.tree is own.drafted)
+            sizes.add(len(own.tree))
+            for told in (one.policy, other):
+                told.observe(round_of(own, one.context + 5, place))
+    assert len(sizes) > 2
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_drafter_that_is_wrong_for_one_of_them_ends_that_one_alone(how: str) -> None:
+    asked = wanted(begun(TalonCost(), PricesByLength(), 7))
+    found, faults = drafted(asked, Broken(how))
+    assert [*faults] == [6]
+    assert [*sorted(found)] == [slot for slot in range(0, 21, 3) if slot != 6]
+    for one, other in zip(asked, begun(TalonCost(), PricesByLength(), 7), strict=True):
+        if one.slot != 6:
+            assert same(found[one.slot], draft_tree(other, LAWS, one.root, one.limits, one.choices))
+
+
+@attrs.frozen
+class Counted(TalonCost):
+    """Counts how often it is asked with so many others, or is asked by itself."""
+
+    asked: list[int] = attrs.field(factory=list, eq=False)
+    alone: bool = False
+
+    def beside(self, policies: Sequence[TalonCost]) -> TalonCostForest:
+        self.asked.append(len(policies))
+        return super().beside(policies)
+
+    def goes_with(self, other: TreePolicy) -> bool:
+        return not self.alone and super().goes_with(other)
+
+
+def rounds_of(policy: TreePolicy) -> list[list[tuple[object, ...]]]:
+    """What an engine decodes for 20 requests of several lengths, round by round."""
+    logits = np.log(np.random.default_rng(1).dirichlet(np.full(9, 0.2), 9))
+    drafter = TableDrafter(np.exp(logits) * 0.9 + 0.1 / 9)
+    engine = Engine(TableTarget(logits), Match(), policy, drafter, costs=PricesByLength(), allocator=None)
+    sequences = [engine.submit(Request(np.array([place % 9, 1]), 20 + place)) for place in range(20)]
+    while not all(one.finished for one in sequences):
+        engine.step()
+    return [
+        [(one.tree.tokens.tolist(), one.tree.parents.tolist(), one.tokens.tolist()) for one in each.rounds]
+        for each in sequences
+    ]
+
+
+def test_an_engine_has_the_same_rounds_where_slots_are_asked_together() -> None:
+    together, alone = Counted(), Counted(alone=True)
+    assert rounds_of(together) == rounds_of(alone)
+    assert max(together.asked) == 20
+    assert not alone.asked

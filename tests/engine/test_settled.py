@@ -17,12 +17,13 @@ PARTS = {
 INTERFACES = {
     *("Target", "Drafter", "DrafterSpec", "AcceptanceRule", "TreePolicy", "Allocator", "Planner", "Inquirer"),
     *("Preparer", "Schedule", "Worker", "Costs", "MeasuredCosts", "Retriever", "ForestGrower", "NoDrafter"),
+    *("ForestLearner", "LearningForest"),
 }
 ABILITIES = {
     *("can_walk", "can_draw", "follows_argmax", "follows_target", "lossy", "looks_ahead", "prepares", "uses_target"),
     *("reads_texts", "exact_for", "drafts_in_cache"),
 }
-SETTLED_BY = {"forest_grower", "checked_grower"}
+SETTLED_BY = {"forest_grower", "forest_learner", "asked_together", "checked_grower"}
 """Functions that tell what a part can do."""
 SETTLES = {"__init__", "_admit"}
 """Functions that make what the loop asks, and that let a sequence in: here parts are looked at."""

@@ -10,6 +10,7 @@ from hypothesis import given
 
 from talon_core.errors import PluginError
 from talon_core.forest_grower import ForestGrowth
+from talon_core.forest_learner import ForestLearner, LearningForest, forest_learner, forest_learners
 from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing import check_tree_policy, draft_trees
@@ -355,3 +356,95 @@ class DeafToLength(CaDDTree):
 def test_a_policy_that_grows_other_trees_in_forests_is_refused(policy):
     with pytest.raises(AssertionError, match=rf"'{policy.name}' .* grows another tree in a forest than by itself"):
         check_tree_policy(policy)
+
+
+@attrs.define(eq=False)
+class Accepted:
+    """Of the round before."""
+
+    count: int = 0
+
+
+@attrs.frozen
+class AsMany(ForestLearner):
+    """As many tokens a layer as were accepted in the round before, and one more."""
+
+    name = "as-many"
+    budget: int = 7
+    wrong: str = ""
+    accepted: Accepted = attrs.field(init=False, eq=False, factory=Accepted)
+
+    def width(self, tree):
+        return 2 + self.accepted.count % 2
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best(min(1 + self.accepted.count, self.budget - len(tree))))
+
+    def observe(self, round_):
+        self.accepted.count = round_.accepted
+
+    def beside(self, policies):
+        return policies if self.wrong == "beside" else AsManyOfEach(policies)
+
+
+class AsManyOfEach(LearningForest):
+    """The same of several texts."""
+
+    def __init__(self, policies):
+        self.policies, self.wrong = policies, policies[0].wrong
+        self.accepted = np.array([one.accepted.count for one in policies])
+
+    def widths(self, forest, trees):
+        if self.wrong == "widths":
+            return np.ones(len(trees) + 1, dtype=int)
+        return 2 + self.accepted[trees] % 2
+
+    def grow_forest(self, forest, candidates):
+        more = 2 if self.wrong == "grow_forest" else 1
+        return ForestGrowth(candidates.best(np.minimum(more + self.accepted, self.policies[0].budget - forest.sizes)))
+
+    def observe_forest(self, round_):
+        accepted = np.bincount(round_.forest.trees[round_.accepted], minlength=len(self.policies)) - 1
+        had = True if self.wrong == "no round" else round_.new > 0
+        if self.wrong != "observe_forest":
+            self.accepted = np.where(had, accepted, self.accepted)
+
+    def hand_back(self):
+        for policy, count in zip(self.policies, self.accepted.tolist(), strict=True):
+            policy.accepted.count = count
+
+
+@pytest.mark.usefixtures("unshrunk")
+def test_a_policy_that_learns_chooses_beside_others_as_by_itself():
+    check_tree_policy(AsMany, max_examples=30)
+    for wrong in ("grow_forest", "observe_forest", "no round"):
+        with pytest.raises(AssertionError, match=r"'as-many' .* grows another tree beside those of other texts"):
+            check_tree_policy(lambda wrong=wrong: AsMany(wrong=wrong))
+
+
+@pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("beside", r"gave .* from beside; it must be a LearningForest"),
+        ("widths", "returned widths of shape .* one for all trees or for each of"),
+    ],
+)
+def test_what_answers_wrongly_for_policies_side_by_side_is_named(wrong, said):
+    with pytest.raises(PluginError, match=rf"tree policy 'as-many' .*{said}"):
+        check_tree_policy(lambda: AsMany(wrong=wrong))
+
+
+@attrs.frozen
+class AsManyAndMore(AsMany):
+    """Changes what is chosen for one tree alone."""
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best(min(2 + self.accepted.count, self.budget - len(tree))))
+
+
+def test_a_subclass_that_changes_what_one_tree_is_is_asked_by_itself():
+    assert forest_learner(AsMany()) is not None
+    assert forest_learner(AsManyAndMore()) is None
+    check_tree_policy(AsManyAndMore, max_examples=10)
+    assert forest_learners([AsMany(), AsMany(budget=8)]) is None

@@ -12,7 +12,7 @@ from talon_core.trace.clocked import Clock, Clocked
 from talon_core.tree import TokenTree
 from talon_strategies import CaDDTree, Match, TalonCost
 from talon_strategies.following import Following, Seen
-from talon_strategies.talon_cost import ENOUGH, PAUSES, WIDEST, WIDTH, Learnt
+from talon_strategies.learnt import ENOUGH, PAUSES, WIDEST, WIDTH, Learnt
 from talon_tests.prices import Prices
 
 

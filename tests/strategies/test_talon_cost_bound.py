@@ -12,7 +12,7 @@ from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, untied_drafters
 from talon_strategies import TalonCost, TalonCostSampled
-from talon_strategies.talon_cost import CREDIT, SHARE
+from talon_strategies.learnt import CREDIT, SHARE
 from talon_tests.prices import Prices
 
 PRICES_STAND = 8

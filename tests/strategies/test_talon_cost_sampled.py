@@ -11,7 +11,7 @@ from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_core.testing.strategies import laws, table_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import Hybrid, TalonCost, TalonCostSampled
-from talon_strategies.talon_cost import ENOUGH
+from talon_strategies.learnt import ENOUGH
 from talon_strategies.talon_cost_sampled import expected_of_draws, groups
 from talon_tests.prices import Prices
 

@@ -28,7 +28,8 @@ from talon_core.trace.several import SeveralTexts
 from talon_core.trace.trying import Trying, together
 from talon_core.tree import FloatArray
 from talon_core.tree_arrays import totals
-from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon
+from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon, TalonCost
+from talon_strategies.talon_cost_forests import TalonCostForest
 from talon_tests.prices import PricesByLength
 
 GROWN_TOGETHER = (
@@ -47,10 +48,11 @@ PLANNED = (
     *("speckv:gammas=1;2;3;4;5", "speckv:objective=paper", "specdec-plus-plus:length=6"),
     *("bandit", "bandit:of=none+gammatune[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3,reward=blend"),
 )
-ONE_BY_ONE = ("taps", "talon-cost:budget=12,depth=5", "bandit:of=chain[length=2]+talon-cost")
+SIDE_BY_SIDE = ("talon-cost", "talon-cost:budget=12,depth=5", "talon-cost:budget=2", "talon-cost:budget=30,depth=1")
+ONE_BY_ONE = ("taps", "bandit:of=chain[length=2]+talon-cost")
 
-SPECS = (*GROWN_TOGETHER, *PLANNED)
-ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv"}
+SPECS = (*GROWN_TOGETHER, *PLANNED, *SIDE_BY_SIDE)
+ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv", "talon-cost"}
 PRICED: list[tuple[str, Costs | None]] = [(spec, PricesByLength()) for spec in SPECS]
 FREE = [(spec, None) for spec in SPECS if spec.partition(":")[0] in ASK_FOR_PRICES]
 """Where it is not told what passes take, only these policies may have other rounds."""
@@ -264,6 +266,25 @@ def test_policies_that_remember_and_methods_that_need_more_are_tried_text_by_tex
         method = parse_method(spec, trace, registry())
         done = Trying(Replay(trace), [*trace]).done(method)
         assert [one.totals for one in done] == [Totals.of(Replay(trace).text(method, text)) for text in trace]
+
+
+@pytest.mark.parametrize(("fewest", "side_by_side"), [(4, True), (5, False)])
+def test_few_texts_of_a_policy_that_learns_are_tried_text_by_text(
+    monkeypatch: pytest.MonkeyPatch, fewest: int, side_by_side: bool
+) -> None:
+    monkeypatch.setattr("talon_core.trace.trying.FEWEST", fewest)
+    begun: list[int] = []
+
+    def beside(_: TalonCost, policies: Sequence[TalonCost]) -> TalonCostForest:
+        begun.append(len(policies))
+        return TalonCostForest(policies)
+
+    monkeypatch.setattr(TalonCost, "beside", beside)
+    shipped = read_trace(SHIPPED)
+    replay, method = Replay(shipped, PricesByLength(), timed=False), Method("talon-cost", TalonCost(), Match())
+    done = Trying(replay, [*shipped]).done(method)
+    assert begun == ([4] if side_by_side else [])
+    assert [one.totals for one in done] == [Totals.of(replay.text(method, text)) for text in shipped]
 
 
 @attrs.frozen

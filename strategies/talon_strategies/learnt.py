@@ -1,0 +1,98 @@
+"""What `talon-cost` learns of a text."""
+
+import attrs
+import numpy as np
+
+from talon_core.tree import FloatArray
+from talon_strategies.calibration import Calibration
+from talon_strategies.earned_back import EarnedBack
+from talon_strategies.following import Following
+
+WIDTH, WIDEST = 10, 32
+"""Candidates of each node that are looked at while nothing is known, TALON's K (arXiv 2601.07353, section 5.2), and at
+most: with more, the policy's own time is more than they bring."""
+
+MEMORY = 0.9
+"""What a round's tokens and seconds still count for after the next one."""
+
+ENOUGH = 3
+"""Rounds with a draft before it is decided whether drafting pays."""
+
+PAUSES = (4, 64)
+"""Rounds of plain decoding before drafting is tried again: at first, and at most."""
+
+SHARE = 1.0 / 0.98 - 1.0
+"""What drafts may lose of the time of plain decoding, in whichever part of a text."""
+
+CREDIT = (4.0, 32.0)
+"""What drafts may lose besides, in passes of plain decoding: at the beginning of a text, and at most, where others have
+gained as much."""
+
+
+@attrs.define(eq=False)
+class Learnt:
+    """What is known of a text.
+
+    Attributes:
+        calibration: of the drafter's probabilities.
+        scores: log-probabilities of the paths to this round's nodes, calibrated, the root's first.
+        own: probabilities of these nodes once their parents are accepted, calibrated, likewise.
+        above: log-probabilities of the paths to the nodes of the frontier, shape `(frontier, 1)`.
+        offered: log-probabilities of the paths to the newest candidates, shape `(frontier, width)`.
+        rate: what a second is worth in this round, in tokens.
+        width: candidates of each node that are looked at.
+        layers: of this round: what is to be learnt of each, see `Following.learn`.
+        following: what has followed nodes.
+        tokens: expected of the latest rounds with a draft; the later a round was, the more it counts.
+        passes: what these rounds took, in passes of plain decoding.
+        drafted: how many there were.
+        pause: rounds of plain decoding that were decided on last; 0 where drafting paid.
+        left: those of them that are left.
+        credit: what drafts may lose now, in passes of plain decoding.
+        asked: seconds of the round's first layer, where the drafter is asked.
+        unread: tokens of the text that the drafter may have to read before it drafts.
+        catching_up: seconds that this takes in this round, where they count as what is lost in this text.
+        most_new: tokens that the text may have.
+        begun: whether the text is drafted for; None before that is decided.
+        others: what other texts of the machine have taught.
+    """
+
+    calibration: Calibration = attrs.field(factory=Calibration)
+    scores: FloatArray = attrs.field(factory=lambda: np.zeros(1))
+    own: FloatArray = attrs.field(factory=lambda: np.ones(1))
+    above: FloatArray = attrs.field(factory=lambda: np.empty((0, 1)))
+    offered: FloatArray = attrs.field(factory=lambda: np.empty((0, 0)))
+    rate: float = 0.0
+    width: int = WIDTH
+    layers: list[tuple[FloatArray, FloatArray]] = attrs.field(factory=list)
+    following: Following = attrs.field(factory=Following)
+    tokens: float = 0.0
+    passes: float = 0.0
+    drafted: int = 0
+    pause: int = 0
+    left: int = 0
+    credit: float = CREDIT[0]
+    asked: float = 0.0
+    unread: int = 0
+    catching_up: float = 0.0
+    most_new: int = 1
+    begun: bool | None = None
+    others: EarnedBack = attrs.field(factory=EarnedBack)
+
+    def paid(self, tokens: int, passes: float) -> None:
+        """A round is over.
+
+        Args:
+            tokens: that it has emitted.
+            passes: that it took, in passes of plain decoding.
+        """
+        self.credit = min(self.credit + (1.0 + SHARE) * tokens - passes, CREDIT[1])
+        self.others.went(tokens, passes, bool(self.begun), SHARE)
+
+    def went(self, tokens: float, passes: float) -> None:
+        """A round with a draft is over: decide whether others follow."""
+        self.tokens, self.passes = MEMORY * self.tokens + tokens, MEMORY * self.passes + passes
+        self.drafted += 1
+        if self.drafted >= ENOUGH:
+            pays = self.tokens >= self.passes
+            self.left = self.pause = 0 if pays else min(max(2 * self.pause, PAUSES[0]), PAUSES[1])
