@@ -90,6 +90,11 @@ class CostAware(BestFirst):
     def layers(self) -> int:
         return self.depth
 
+    @property
+    def breadth(self) -> int:
+        """Candidates of each node of a layer that is drafted."""
+        return self.budget - 1
+
     @abstractmethod
     def worth(self, prob: FloatArray, seconds: FloatArray) -> Count:
         """How many drafted nodes are worth verifying.
@@ -153,7 +158,7 @@ class CostAware(BestFirst):
             self.renew()
             known.drafting, known.rates = [], [1.0 / known.plain]
         before = known.drafting[layer - 1] if layer else 0.0
-        known.drafting[layer:] = [before + self.layer(len(candidates.frontier), self.width(tree))]
+        known.drafting[layer:] = [before + self.layer(len(candidates.frontier), self.breadth)]
         return layer
 
     def renew(self) -> None:

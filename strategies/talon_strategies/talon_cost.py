@@ -112,12 +112,16 @@ class TalonCost(CostAware, ForestLearner):
         """Whether nothing is drafted in this round, whatever it costs."""
         return bool(self.learnt.left) or self.learnt.begun is False
 
+    @property
+    def breadth(self) -> int:
+        return min(self.learnt.width, self.budget - 1)
+
     def width(self, tree: TokenTree) -> int:
-        return min(self.learnt.width, self.budget - 1) if len(tree) > 1 else self.first_width()
+        return self.breadth if len(tree) > 1 else self.first_width()
 
     def first_width(self) -> int:
-        """`width` for a tree that is the root alone."""
-        known, learnt, width = self.known, self.learnt, min(self.learnt.width, self.budget - 1)
+        """`width` for a tree that is the root alone; asked once a round, as it notes what reading the text costs."""
+        known, learnt, width = self.known, self.learnt, self.breadth
         if self.pauses:
             return 0
         self.renew()
@@ -180,7 +184,7 @@ class TalonCost(CostAware, ForestLearner):
         price = self.price(known.nodes)
         if price is None:  # another node would take the place of the least likely one
             price = best.prob.item(known.nodes - 1)
-        frontier = len(tree) + self.expanded(own, np.exp(scores), price, self.width(tree))
+        frontier = len(tree) + self.expanded(own, np.exp(scores), price, self.breadth)
         learnt.scores, learnt.own = np.concatenate([learnt.scores, scores]), np.concatenate([learnt.own, own])
         return Growth(joined, frontier=frontier)
 

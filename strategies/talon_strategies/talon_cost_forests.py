@@ -150,11 +150,9 @@ class TalonCostForest(LearningForest):
     def _start(self, texts: Sequence[int]) -> None:
         """The first layer of these texts was drafted."""
         for text in texts:
-            policy, learnt = self.policies[text], self._learnt[text]
-            if learnt.unread:
-                self._first_kinds[text] = self._kind(policy.first_width())  # as it is asked again there
+            policy = self.policies[text]
             self._most[text], self._usual[text] = policy.most, policy.rate(np.nan)
-            self._later_kinds[text] = self._kind(min(learnt.width, policy.budget - 1))
+            self._later_kinds[text] = self._kind(policy.breadth)
         self._drafting[texts] = 0.0
         self._drafted[texts] = True
 

@@ -111,7 +111,7 @@ class TalonCostSampled(TalonCost):
         price = self.price(self.known.nodes)
         frontier = np.arange(0)
         if price is not None:
-            frontier = len(tree) + self.expanded(own, np.exp(joined), price, self.width(tree))
+            frontier = len(tree) + self.expanded(own, np.exp(joined), price, self.breadth)
         learnt.scores, learnt.own = np.append(learnt.scores, joined), np.append(learnt.own, own)
         return Growth(np.concatenate(chosen), frontier=frontier, drawn=drawn)
 

@@ -195,3 +195,18 @@ def test_what_is_read_in_vain_is_lost_from_what_all_texts_share(draft, costs, dr
     for _ in range(4):
         losses += lost(decoded(draft, TalonCost(), costs, drafter, rounds, prompt=301, machine=machine))
     assert losses <= 32.0 + CREDIT[0] * 4 + 1e-6
+
+
+@pytest.mark.parametrize("policy", [TalonCost(), TalonCostSampled()])
+@pytest.mark.parametrize("reading", [0.01, 0.03, 0.1])
+def test_a_text_does_not_pay_for_the_reading_of_its_prompt(draft, policy, reading):
+    """All texts do."""
+    found = []
+    for each in (0.0, reading):
+        costs = Machine(node=0.05, layer=0.1, reading=each)
+        one = policy.begin(SequenceInfo(101, max_new_tokens=999, temperature=1.0, costs=costs, unread=100))
+        tree = draft(one, SURE).tree
+        one.observe(Round(tree, np.array([0]), np.array([1]), draft_passes=1, context=101))
+        found.append((len(tree), one.learnt.credit))
+    assert found[0] == found[1]
+    assert found[0][0] > 1
