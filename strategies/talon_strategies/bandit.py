@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import attrs
-from attrs.validators import ge, in_, instance_of
+from attrs.validators import ge, in_
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
@@ -22,7 +22,7 @@ from talon_core.searching import searched
 from talon_core.source_chooser import SourceChooser, chooses_source
 from talon_core.tree import TokenTree
 from talon_strategies.drawing import NOTHING
-from talon_strategies.options import number
+from talon_strategies.options import number, yes_or_no
 from talon_strategies.prices import layer_price, verify_price
 from talon_strategies.ucb import BOUNDS, Arm, next_arm
 
@@ -195,7 +195,7 @@ class Bandit(SourceChooser, ForestPlanner):
     reward: str = attrs.field(default="speed", validator=in_(REWARDS))
     bound: str = attrs.field(default="tuned", validator=in_(tuple(BOUNDS)))
     explore: float = attrs.field(default=0.2, validator=[number, ge(0)], metadata=searched(0.05, 1.0, log=True))
-    drafters: bool = attrs.field(default=False, validator=instance_of(bool))
+    drafters: bool = attrs.field(default=False, validator=yes_or_no)
     learnt: Learnt = attrs.field(
         init=False,
         eq=False,
