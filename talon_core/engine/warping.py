@@ -18,9 +18,6 @@ from talon_core.sampling import Processor, Sampling
 from talon_core.target import NO_TOKEN
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
-FEW = 8
-"""Where a top-k leaves less than a part of the vocabulary, one in so many tokens, only these are warped."""
-
 NO_IDS: Any = torch.empty((1, 0), dtype=torch.int64)
 """For processors that look at scores alone."""
 
@@ -169,8 +166,8 @@ class WarpedLaws(Laws):
     def _left_by_top_k(self, node: int) -> Left | None:
         alone, vocab = prefix_free(self._sampling.processors), self._logits.shape[1]
         asked = None if self._best is None or isinstance(alone, str) else temperature_and_top_k(alone)
-        if self._best is None or asked is None or FEW * (asked[1] + 1) > vocab:
-            return None
+        if self._best is None or asked is None or (asked[1] + 1) ** 2 > vocab:
+            return None  # to find many, each in its place, takes longer than to warp all
         before, count = asked
         raw = self._raw(node)
         found = self._best(raw[None], count + 1)[0].numpy()

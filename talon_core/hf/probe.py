@@ -23,9 +23,13 @@ STEPS = 2
 
 
 def difference(ours: Tensor, plain: Tensor) -> tuple[float, float]:
-    """The largest difference between two rows of logits, shape `(vocab,)`, and how much of it may be rounding."""
-    off = float((ours.float() - plain.float()).abs().max())
-    return off, (1e-3 if ours.dtype == torch.float32 else 5e-2) * float(plain.float().abs().max())
+    """The largest difference between two rows of logits, shape `(vocab,)`, and how much of it may be rounding.
+
+    A model forbids tokens by minus infinity or the least number of its type: those are no measure of rounding.
+    """
+    off = torch.where(ours == plain, 0.0, (ours.float() - plain.float()).abs())
+    sizes = torch.where(plain.isfinite() & (plain > torch.finfo(plain.dtype).min), plain.float().abs(), 0.0)
+    return float(off.max()), (1e-3 if ours.dtype == torch.float32 else 5e-2) * float(sizes.max())
 
 
 def unlike(ours: Sequence[Tensor], plain: Sequence[Tensor], routed: bool) -> tuple[int, float, float] | None:
@@ -97,8 +101,13 @@ class PlainModel:
         found = unlike([ours[node] for node in nodes], [expected[node] for node in nodes], self._routed)
         if found is not None:
             at, off, allowed = found
+            name = type(self._model).__name__
+            if expected[nodes[at]].isnan().any():
+                raise ValueError(
+                    f"{name} computes logits that are NaN, without TALON too; look at its weights and dtype"
+                )
             raise ValueError(
-                f"{type(self._model).__name__} does not give a tree's nodes the logits of plain decoding "
+                f"{name} does not give a tree's nodes the logits of plain decoding "
                 f"(off by {off:.2g} at a node of depth {tree.depths[nodes[at]]}, at most {allowed:.2g} is rounding), "
                 "so it would be decoded wrongly; choose another target"
             )

@@ -65,6 +65,13 @@ def test_after_a_temperature_and_a_top_k_the_other_scores_are_left_aside() -> No
         assert (laws._left_at(0) is not None) == aside
 
 
+def test_where_a_top_k_leaves_many_all_scores_are_warped() -> None:
+    """The kernel puts each score that it finds in its place among the others: with thousands that takes a second."""
+    for count, aside in ((63, True), (64, False)):
+        laws = laws_of(logits_of(1), [TopKLogitsWarper(count)])
+        assert (laws._left_at(0) is not None) == aside
+
+
 @pytest.mark.parametrize("warpers", WARPERS)
 def test_a_draw_is_the_one_from_the_whole_law(warpers: str) -> None:
     laws = laws_of(logits_of(1), WARPERS[warpers])

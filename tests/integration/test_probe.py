@@ -66,6 +66,43 @@ class Steps(LlamaForCausalLM):
         return inputs
 
 
+class Forbidding(LlamaForCausalLM):
+    """Gives one token the same score after every text."""
+
+    score = -torch.inf
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits[..., 9] = self.score
+        return outputs
+
+
+@pytest.mark.parametrize("score", [-torch.inf, torch.finfo(torch.float32).min])
+def test_a_model_that_forbids_a_token_works(score: float) -> None:
+    model = made(Forbidding)
+    model.score = score
+    decoder = talon_core.load(model, drafter="ngram")
+    expected = model.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    found = decoder.generate(PROMPT[0], max_new_tokens=12, eos_token_id=None)
+    assert list(found.token_ids) == expected[0, PROMPT.shape[1] :].tolist()
+    assert 9 not in decoder.generate(PROMPT[0], max_new_tokens=40, temperature=9.0, top_k=4, seed=0).token_ids
+
+
+@pytest.mark.parametrize("score", [-torch.inf, torch.finfo(torch.float32).min])
+def test_a_token_that_is_forbidden_hides_no_other_difference(score: float) -> None:
+    plain = torch.tensor([1.0, score, 2.0])
+    assert unlike([torch.tensor([1.0, score, 2.0])], [plain], routed=False) is None
+    for ours in ([1.0, score, 2.1], [1.0, 0.0, 2.0], [score, score, 2.0], [1.0, torch.nan, 2.0]):
+        assert unlike([torch.tensor(ours)], [plain], routed=False) is not None
+
+
+def test_a_model_whose_logits_are_nan_is_refused() -> None:
+    model = made(Forbidding)
+    model.score = torch.nan
+    with pytest.raises(ValueError, match=r"^Forbidding computes logits that are NaN, without TALON too; "):
+        talon_core.load(model, drafter="ngram")
+
+
 @pytest.mark.parametrize("cls", [Shifted, Prompted, Steps])
 def test_a_model_that_generate_feeds_otherwise_is_refused(cls: type[LlamaForCausalLM]) -> None:
     sentence = (
