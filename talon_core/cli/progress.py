@@ -49,5 +49,5 @@ class _Notes:
         elif now - self._told >= SECONDS_BETWEEN_NOTES or done == all_:
             began, before = self._started
             left = (now - began) / max(1, done - before) * (all_ - done)
-            note(f"{done} of {all_} {self._things}" + (f", {left / 60:.0f} minutes left" if done < all_ else ""))
+            note(f"{done} of {all_} {self._things}" + (f", {left / 60:.0f} min left" if done < all_ else ""))
             self._told = now

@@ -250,6 +250,7 @@ class Told:
             " (tiles of 1 column)",
             " (tiles of 3 columns, fetched 2 tiles ahead)",
         ),
+        ({(WIDE, 1): Plan(1, 1)}, " (tiles of 1 column, fetched 1 tile ahead)", ""),
         (
             {(DIRECT, 1): Plan(4, 64), (DIRECT, 8): BY_PANELS},
             " (tiles of 4 columns, fetched 64 lines ahead)",

@@ -365,6 +365,6 @@ def _told_plan(plan: Plan | None, source: int) -> str:
         return ""
     if plan in (BY_PANELS, TWICE):
         return " (by panels)" if plan == BY_PANELS else " (read twice)"
-    unit = "lines" if source == DIRECT else "tiles"
-    ahead = f", fetched {plan.distance} {unit} ahead" if plan.distance else ""
+    unit = "line" if source == DIRECT else "tile"
+    ahead = f", fetched {plan.distance} {unit}{'' if plan.distance == 1 else 's'} ahead" if plan.distance else ""
     return f" (tiles of {plan.columns} column{'' if plan.columns == 1 else 's'}{ahead})"
