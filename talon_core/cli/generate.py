@@ -99,6 +99,8 @@ def generate(
     if batch_size < 1:
         raise ValueError(f"--batch-size is {batch_size}; it must be at least 1")
     several = prompt is None and prompt_file is not None and prompt_file.endswith(many.ENDING)
+    if batch_size != BATCH_SIZE and not several:
+        note("--batch-size changes nothing for one prompt; a .jsonl file in --prompt-file holds several")
     if several and (show_tree or tree_svg is not None):
         raise ValueError("--show-tree and --tree-svg show a tree of one prompt; the prompt file holds several")
     if several and timeline is not None:

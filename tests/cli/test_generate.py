@@ -145,6 +145,12 @@ def test_a_sampling_option_without_sampling_is_pointed_out(talon, model):
     assert "--temperature 0" in ran.err
 
 
+def test_a_batch_size_for_one_prompt_is_pointed_out(talon, model):
+    ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "2", "--batch-size", "4")
+    assert ran.status == 0
+    assert "--batch-size changes nothing for one prompt" in ran.err
+
+
 def test_a_prompt_comes_from_a_file_as_it_is(talon, model, text_file):
     file = text_file("\ufeffé~\n".encode())
     ran = talon("generate", "--prompt-file", file, "--model", model, "--max-new-tokens", "3", "--json")
