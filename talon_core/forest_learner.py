@@ -46,7 +46,7 @@ class LearningForest(ABC):
         policies: they, text by text.
     """
 
-    policies: Sequence[TreePolicy]
+    policies: Sequence[Any]
 
     @abstractmethod
     def widths(self, forest: Forest, trees: IntArray) -> IntArray:

@@ -115,7 +115,7 @@ def checked_sources(spec: object, drafter: Drafter) -> tuple[str, ...]:
     """
     with blaming("drafter", spec, "sources"):
         given: Any = drafter.sources
-        sources = tuple(given) if isinstance(given, tuple | list) else (None,)
+        sources: tuple[Any, ...] = (*given,) if isinstance(given, tuple | list) else (None,)
     if not all(isinstance(one, str) for one in sources):
         raise PluginError(f"{naming('drafter', spec)} has the sources {written(given)}; they must be a tuple of names")
     return sources
