@@ -53,7 +53,7 @@ class TalonCostForest(LearningForest):
         for nodes in range(1, budget):
             self._sizes[nodes, sizes_up_to(nodes, self._first.sizes)] = True
         self._most, self._rate, self._usual, self._drafting = np.zeros((4, texts))
-        self._nodes, self._first_kinds, self._later_kinds = np.zeros((3, texts), dtype=np.int64)
+        self._nodes, self._kinds = np.zeros((2, texts), dtype=np.int64)
         self._begin(texts)
 
     def _begin(self, texts: int) -> None:
@@ -65,11 +65,11 @@ class TalonCostForest(LearningForest):
 
     def widths(self, forest: Forest, trees: IntArray) -> IntArray:
         if forest.layer:
-            return np.array(self._widths)[self._later_kinds[trees]]
+            return np.array(self._widths)[self._kinds[trees]]
         texts = trees.tolist()
         self._renew([text for text in texts if not self.policies[text].pauses and self._known[text].stands < 1])
         found = [self.policies[text].first_width() for text in texts]
-        self._first_kinds[trees] = [self._kind(width) for width in found]
+        self._kinds[trees] = [self._kind(width) for width in found]
         return np.array(found)
 
     def _renew(self, texts: Sequence[int]) -> None:
@@ -125,7 +125,7 @@ class TalonCostForest(LearningForest):
         (trees,) = rows.nonzero()
         if forest.layer == 0:
             self._start(trees.tolist())
-        rows, kinds = rows[trees], (self._later_kinds if forest.layer else self._first_kinds)[trees]
+        rows, kinds = rows[trees], self._kinds[trees]
         asked = np.arange(1, 1 + int(rows.max())) == rows[:, None]
         self._drafting[trees] += self._priced(trees, kinds, asked)[asked]
         above = self._scores.take(candidates.frontier)[:, None]
@@ -152,7 +152,6 @@ class TalonCostForest(LearningForest):
         for text in texts:
             policy = self.policies[text]
             self._most[text], self._usual[text] = policy.most, policy.rate(np.nan)
-            self._later_kinds[text] = self._kind(policy.breadth)
         self._drafting[texts] = 0.0
         self._drafted[texts] = True
 
@@ -227,7 +226,7 @@ class TalonCostForest(LearningForest):
 
         Args:
             trees: that have a layer, shape `(trees,)`.
-            kinds: of this layer, and so of the next one, likewise.
+            kinds: of the layers of each, likewise.
             counts: nodes that join each, likewise.
             own: as there, shape `(joined,)`.
             reach: likewise.
