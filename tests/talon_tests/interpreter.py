@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -19,7 +20,8 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
     It does so whenever a kernel calls a function, though it stays prepared until the launch is over: by looking at
     every name of the language, which takes longer than most functions do. And for each sum, difference and product of
     integers it works out in 64 bits whether they overflow, and says so to nobody but a debugger: where nobody debugs,
-    that is left out. And it looks a type up in a table of all types that it makes anew for each look.
+    that is left out. And it looks a type up in a table of all types that it makes anew for each look, and writes down the
+    sizes of each value anew, which are those of many others.
 
     Args:
         patch: undoes it.
@@ -49,11 +51,22 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
         scalar = of.scalar  # of a block, what it holds
         return look_up(scalar) if scalar.is_ptr() else known(scalar)
 
+    language = interpreter.tl
+
+    @cache
+    def sized(*shape: int) -> tuple[Any, Any]:
+        return language.tuple([*map(language.constexpr, shape)]), language.constexpr(math.prod(shape))
+
+    def made(tensor: Any, handle: Any, of: Any) -> None:
+        tensor.handle, tensor.type, tensor.dtype = handle, of, of.scalar
+        tensor.shape, tensor.numel = sized(*of.shape) if of.is_block() else sized()
+
     builder = interpreter.interpreter_builder
     options = dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug)
     patch.setattr(builder, "options", options)
     patch.setattr(interpreter, "_patch_lang", prepare_once)
     patch.setattr(interpreter, "_get_np_dtype", looked_up)
+    patch.setattr(language.tensor, "__init__", made)
     patch.setattr(interpreter.GridExecutor, "__call__", launched)
 
 
