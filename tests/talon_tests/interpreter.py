@@ -20,8 +20,8 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
     It does so whenever a kernel calls a function, though it stays prepared until the launch is over: by looking at
     every name of the language, which takes longer than most functions do. And for each sum, difference and product of
     integers it works out in 64 bits whether they overflow, and says so to nobody but a debugger: where nobody debugs,
-    that is left out. And it looks a type up in a table of all types that it makes anew for each look, and writes down the
-    sizes of each value anew, which are those of many others.
+    that is left out. And it looks a type up in a table of all types that it makes anew for each look, and writes down
+    the sizes of each value anew, which are those of many others.
 
     Args:
         patch: undoes it.
