@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from talon_core.tree import IntArray
 from talon_kernels.native import Library
 from talon_kernels.same_numbers.native import same_numbers_native
 
@@ -78,24 +79,27 @@ class Checked:
     def __init__(self, library: Library, tensors: Iterable[Tensor]) -> None:
         self._library = library
         self._tensors = {id(tensor): tensor for tensor in tensors}
-        # rows: addresses, bytes, and sums
-        self._of = np.zeros((3, len(self._tensors)), dtype=np.int64)
-        self.refresh()
+        self._of = self._sums()
 
     def __contains__(self, tensor: Tensor) -> bool:
         return id(tensor) in self._tensors and _is_read(tensor)
 
     def refresh(self) -> int:
         """How many of them have changed since the last time."""
-        found = [(one.data_ptr(), one.nbytes) if _is_read(one) else (0, 0) for one in self._tensors.values()]
-        now = np.empty_like(self._of)
-        now[:2] = np.array(found, dtype=np.int64).reshape(-1, 2).T
-        at, size, sums = (now.ctypes.data + row * now.strides[0] for row in range(3))
-        self._library.checksums(at, size, len(found), torch.get_num_threads(), sums)
+        now = self._sums()
         changed = int((now != self._of).any(axis=0).sum())
         self._of = now
         _CHANGES[0] += changed
         return changed
+
+    def _sums(self) -> IntArray:
+        """Their addresses, their bytes and the sums of these, shape `(3, tensors)`, int64."""
+        found = [(one.data_ptr(), one.nbytes) if _is_read(one) else (0, 0) for one in self._tensors.values()]
+        now = np.empty((3, len(found)), dtype=np.int64)
+        now[:2] = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        at, size, sums = (now.ctypes.data + row * now.strides[0] for row in range(3))
+        self._library.checksums(at, size, len(found), torch.get_num_threads(), sums)
+        return now
 
 
 def _is_read(tensor: Tensor) -> bool:

@@ -23,7 +23,7 @@ PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 PARTS: dict[str, Any] = {"policy": "talon:budget=6,top_k=2", "drafter": "ngram"}
 
 
-def answer(model: Any, tokens: int = 20) -> list[int]:
+def answer(model: Any, tokens: int = 12) -> list[int]:
     out = model.generate(
         PROMPT, max_new_tokens=tokens, do_sample=False, pad_token_id=0, attention_mask=torch.ones_like(PROMPT)
     )
@@ -141,7 +141,7 @@ def test_a_changed_model_is_decoded_as_it_decodes_itself(change: Callable[[Any],
     expected = answer(model)
     assert change in (transposed,) or expected != before
     for decoder in (talon_core.load(model, **PARTS), loaded_before, talon_core.load(model)):
-        assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected
+        assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
 
 
 def quantised(part: nn.Module) -> Any:
@@ -299,7 +299,7 @@ def test_parts_in_torchscript_are_called(change: Callable[[Any], None]) -> None:
         change(model)
         expected = answer(model)
         for decoder in (talon_core.load(model, **PARTS), loaded_before):
-            assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected
+            assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
 
 
 def resized(model: Any) -> None:
@@ -318,7 +318,7 @@ def resized(model: Any) -> None:
 def test_what_changed_since_load_is_said_in_words(change: Callable[[Any], Any], what: str) -> None:
     model = tiny_model("llama")
     decoder = talon_core.load(model, **PARTS)
-    stream = decoder.stream(PROMPT, max_new_tokens=20)
+    stream = decoder.stream(PROMPT, max_new_tokens=12)
     next(stream)
     change(model)
     sentence = f"^LlamaForCausalLM was changed after its decoder was made: its {what}; call talon_core.load again$"
@@ -331,7 +331,7 @@ def test_what_changed_since_load_is_said_in_words(change: Callable[[Any], Any], 
 def test_a_model_whose_weights_were_dropped_since_load_is_said_in_words() -> None:
     model = tiny_model("llama")
     decoder = talon_core.load(model, **PARTS)
-    stream = decoder.stream(PROMPT, max_new_tokens=20)
+    stream = decoder.stream(PROMPT, max_new_tokens=12)
     next(stream)
     model.to("meta")
     with pytest.raises(
@@ -345,7 +345,7 @@ def test_a_model_whose_weights_were_dropped_since_load_is_said_in_words() -> Non
 def test_as_generate_makes_another_decoder_for_a_model_that_has_changed() -> None:
     model = tiny_model("llama")
     ours = talon_core.as_generate(drafter="ngram")
-    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, "custom_generate": ours}
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "custom_generate": ours}
     assert [int(token) for token in model.generate(PROMPT, **options)[0, 8:]] == answer(model)
     model.double()
     assert [int(token) for token in model.generate(PROMPT, **options)[0, 8:]] == answer(model)
@@ -354,32 +354,32 @@ def test_as_generate_makes_another_decoder_for_a_model_that_has_changed() -> Non
 def test_autocast_is_refused_in_words() -> None:
     model = tiny_model("llama")
     decoder = talon_core.load(model, **PARTS)
-    before = decoder.generate(PROMPT, max_new_tokens=20).token_ids
-    stream = decoder.stream(PROMPT, max_new_tokens=20)
+    before = decoder.generate(PROMPT, max_new_tokens=12).token_ids
+    stream = decoder.stream(PROMPT, max_new_tokens=12)
     next(stream)
     ours = talon_core.as_generate(decoder=decoder)
     sentence = r"^torch\.autocast is on for cpu, and would round .*; load and decode outside of it, with the model in"
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for decode in (
             lambda: talon_core.load(model, **PARTS),
-            lambda: decoder.generate(PROMPT, max_new_tokens=20),
+            lambda: decoder.generate(PROMPT, max_new_tokens=12),
             lambda: next(stream),
-            lambda: model.generate(PROMPT, max_new_tokens=20, custom_generate=ours),
+            lambda: model.generate(PROMPT, max_new_tokens=12, custom_generate=ours),
         ):
             with pytest.raises(ValueError, match=sentence):
                 decode()
         with torch.autocast("cpu", enabled=False):
-            assert talon_core.load(model, **PARTS).generate(PROMPT, max_new_tokens=20).token_ids == before
-    assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == before
+            assert talon_core.load(model, **PARTS).generate(PROMPT, max_new_tokens=12).token_ids == before
+    assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == before
 
 
 def test_a_class_that_is_patched_after_a_decoder_was_made_is_called_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     decoder = talon_core.load(model, **PARTS)
-    before = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    before = decoder.generate(PROMPT, max_new_tokens=12).token_ids
     own = type(model.model.layers[0].mlp).forward
     monkeypatch.setattr(type(model.model.layers[0].mlp), "forward", lambda self, x: own(self, x) * -2.0)
-    after = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    after = decoder.generate(PROMPT, max_new_tokens=12).token_ids
     assert after == answer(model) != before
 
 
@@ -475,12 +475,12 @@ def test_nothing_is_taken_over_from_a_text_of_a_model_that_has_changed_since(
     decoder.target.read = lambda parts: (read.extend(map(len, parts.values())), before(parts))[1]  # type: ignore[method-assign]
     expected = answer(model)
     for _ in range(2):
-        assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == expected
-    with decoder.stream(PROMPT, max_new_tokens=20) as left:
+        assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
+    with decoder.stream(PROMPT, max_new_tokens=12) as left:
         next(left)
         change(model)
         next(left)
-    assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == answer(model)
+    assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == answer(model)
     assert read == [7, 7]  # of the prompt without its last token; between them it was known
 
 
@@ -504,14 +504,14 @@ def test_a_drafters_own_weights_are_compared_before_every_generation(tmp_path: P
 def test_hooks_on_every_module_are_called_though_they_came_after_the_decoder() -> None:
     model = tiny_model("llama")
     decoder = talon_core.load(model, **PARTS)
-    before = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    before = decoder.generate(PROMPT, max_new_tokens=12).token_ids
 
     def hook(module: nn.Module, _args: Any, out: Any) -> Any:
         return out * -1.5 if type(module) is nn.Linear else None
 
     handle = nn.modules.module.register_module_forward_hook(hook)
     try:
-        after = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+        after = decoder.generate(PROMPT, max_new_tokens=12).token_ids
         assert after == answer(model) != before
     finally:
         handle.remove()

@@ -23,6 +23,7 @@ from talon_core.engine.sequence import Sequence as Decoded
 from talon_core.hf.target import HFTarget
 from talon_core.laws import Laws
 from talon_core.plugins.parts import Parts
+from talon_core.request import Request
 from talon_core.rule import AcceptanceRule, Accepted, descend
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -40,7 +41,7 @@ PAIRS = [
     ("sequoia:budget=4,depth=2", "traversal"),
     ("sequoia:budget=4,depth=2", "rrsw"),
     ("sampled-chain:length=2", "block"),
-    ("specinfer:widths=2;1", "rrs"),
+    ("specinfer:widths=2", "rrs"),
     ("talon:budget=4,top_k=2", "match"),
 ]
 
@@ -129,10 +130,15 @@ def decoder_of(smollm: tuple[Any, Any], shared_target: Any) -> Callable[..., Dec
     return make
 
 
-def decoded(decoder: Decoder, ids: list[int], choices: Sequence[Choices]) -> list[Decoded]:
-    """A text for each of some choices."""
+def requested(decoder: Decoder, ids: list[int]) -> Request:
+    """The request of all texts; its prompt is read, and kept for them."""
     request = decoder.frontend.request(np.array(ids), OPTIONS)
-    decoder.run_all([attrs.evolve(request, max_new_tokens=1)])  # the prompt is read, and kept for all the others
+    decoder.run_all([attrs.evolve(request, max_new_tokens=1)])
+    return request
+
+
+def decoded(decoder: Decoder, request: Request, choices: Sequence[Choices]) -> list[Decoded]:
+    """A text for each of some choices."""
     batch = decoder.batch([attrs.evolve(request) for _ in choices], BATCH, choices)
     batch.finish()
     return batch.sequences
@@ -141,10 +147,11 @@ def decoded(decoder: Decoder, ids: list[int], choices: Sequence[Choices]) -> lis
 def enumerated(decoder: Decoder, ids: list[int]) -> list[tuple[float, Decoded]]:
     """A text for each way in which its draws can come out, with its probability."""
     found: list[tuple[float, Decoded]] = []
+    request = requested(decoder, ids)
     scripts: list[list[int]] = [[]]
     while scripts:
         choices = [Scripted(script) for script in scripts]
-        texts = decoded(decoder, ids, choices)
+        texts = decoded(decoder, request, choices)
         found += [(one.prob, text) for one, text in zip(choices, texts, strict=True)]
         scripts = [script for one in choices for script in one.others()]
     return found
@@ -234,6 +241,6 @@ def test_a_target_draws_by_itself_each_token_with_the_numbers_of_its_share(
     wanted, numbers = [text for text in law for _ in range(2)], []
     for _, share in shares:
         numbers += [[start + TOLERANCE for start, _ in share], [end - TOLERANCE for _, end in share]]
-    texts = decoded(decoder, ids, [Numbers(one) for one in numbers])
+    texts = decoded(decoder, requested(decoder, ids), [Numbers(one) for one in numbers])
     assert [tuple(text.token_ids) for text in texts] == wanted
     assert sum(round_.accepted for text in texts for round_ in text.rounds) >= 0.4 * len(texts)

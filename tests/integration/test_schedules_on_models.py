@@ -15,7 +15,7 @@ PROMPT = "Repeat this twice: The quick brown fox jumps over the lazy dog."
 SCHEDULES = [Cached(budget=6), Cached(budget=6, allocation="geometric"), Branch(budget=4), Pearl()]
 DRAFTERS = ["ngram", "eagle3", "hybrid"]
 POLICIES = [Chain(length=3), Talon(budget=6, top_k=3)]
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 LONGEST = 0.02
 """Seconds that a worker sleeps."""
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from talon_kernels.narrow import Checked
+from talon_kernels.narrow import Checked, changes
 
 
 def told(data):
@@ -69,6 +69,12 @@ def test_a_tensor_that_has_other_bytes_or_stands_elsewhere_has_changed(library):
     assert checked.refresh() == 1
     weights[0].data = weights[0].data[:5]
     assert checked.refresh() == 1
+
+
+def test_what_is_looked_at_for_the_first_time_has_not_changed(library):
+    before = changes()
+    Checked(library, [torch.nn.Parameter(torch.randn(7, 63))])
+    assert changes() == before
 
 
 def test_what_is_not_contiguous_is_left_to_others(library):

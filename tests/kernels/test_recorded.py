@@ -67,6 +67,15 @@ def test_a_few_walked_passes_have_the_bits_of_the_pass(library):
     assert passes_of(decoder.drafter.executor) >= 3
 
 
+def test_a_pass_stays_written_down_when_another_model_is_loaded(library):
+    decoder = made(policy="chain:length=2")
+    decoder.generate(PROMPT[:9], max_new_tokens=8)
+    passes = [recorded_pass(one) for one in (decoder.target.runner.executor, decoder.drafter.executor)]
+    made("qwen3")
+    decoder.generate(PROMPT[:9], max_new_tokens=8)
+    assert [recorded_pass(one) for one in (decoder.target.runner.executor, decoder.drafter.executor)] == passes
+
+
 @pytest.mark.parametrize("architecture", RECORDED)
 def test_a_walked_pass_has_the_bits_of_the_pass(library, architecture):
     decoder = made(architecture, **(RECORDED[architecture] or WIDE))

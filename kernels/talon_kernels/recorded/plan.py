@@ -106,7 +106,7 @@ def moved(step: Step, arena: Piece, places: Mapping[Piece, int]) -> Step:
     def place(operand: Operand | None) -> Operand | None:
         if operand is None or operand.piece not in places:
             return operand
-        return attrs.evolve(operand, piece=arena, offset=operand.offset + places[operand.piece])
+        return Operand(arena, operand.offset + places[operand.piece], operand.strides)
 
     return attrs.evolve(step, operands=[place(operand) for operand in step.operands])
 

@@ -2,16 +2,16 @@
 
 PyTorch says each operation before it does it, and TALON's own kernels say theirs to the tape that runs (`noting`). Rows
 are told by how many there are: a prime, of which no width of a layer is a multiple. So a step of a pass over 61 nodes
-is one of a pass over any number. Nothing is computed: results are zeros of the right shape. What only follows from
+is one of a pass over any number. Nothing is computed: results are memory of the right shape. What only follows from
 positions, as rotary angles do, is computed beforehand for all of them. What comes after the last step that C knows, as
-choosing the best tokens does, is done by PyTorch again in each pass.
+choosing the best tokens does, is done by PyTorch again in each pass; while the tape is written, with zeros.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -292,7 +292,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         strides = [0] * missing + [
             0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
         ]
-        return attrs.evolve(own, strides=tuple(strides))
+        return Operand(own.piece, own.offset, tuple(strides))
 
     def _elements(self, op: Op, out: Tensor, operands: Sequence[Tensor], scalars: tuple[float, ...] = ()) -> None:
         sizes, count = self.rows_of(out.shape)
@@ -303,7 +303,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         if len(kept) > 5:
             raise CannotRecord(f"a tensor of shape {tuple(out.shape)} has too many dimensions")
         pad = 5 - len(kept)
-        padded = [attrs.evolve(one, strides=(0,) * pad + tuple(one.strides[at] for at in kept)) for one in given]
+        padded = [Operand(one.piece, one.offset, (0,) * pad + tuple([one.strides[at] for at in kept])) for one in given]
         whole: list[Operand | None] = [*padded]
         if len(whole) == 2:
             whole.append(None)
@@ -313,8 +313,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
     # What kernels say
 
     def _result(self, shape: Sequence[int]) -> Tensor:
-        with _disable_current_modes():
-            return self._fresh(torch.zeros(tuple(shape), dtype=_float32))
+        with _disable_current_modes():  # a large one takes no memory while nobody writes to it
+            return self._fresh(torch.empty(tuple(shape), dtype=_float32))
 
     def _weight(self, weight: Stored) -> Operand:
         data = weight if isinstance(weight, Tensor) else weight.data
@@ -338,7 +338,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
     def _moved(self, tensor: Tensor, rows: int) -> Operand:
         """An operand that begins so many rows later."""
         own = self._operand(tensor)
-        return attrs.evolve(own, offset=own.offset + rows * tensor.shape[-1])
+        return Operand(own.piece, own.offset + rows * tensor.shape[-1], own.strides)
 
     def linear(self, x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
         """A product with a weight; x is contiguous, shape `(.., in)`."""
@@ -455,11 +455,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with self:  # in inference mode, operations that are made of others come undivided
-            parts = func.decompose(*args, **kwargs)
-        if parts is not NotImplemented:
-            return parts
-        tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+        if func._can_decompose():
+            with self:  # in inference mode, operations that are made of others come undivided
+                return func.decompose(*args, **kwargs)
+        tensors = [*_tensors_in((*args, *kwargs.values()))]
         if any(_key(each) in self._tailed for each in tensors):
             return self._into_tail(func, args, kwargs)
         known = [each for each in tensors if self._known(each)]
@@ -594,6 +593,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
     def _into_tail(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func._schema.is_mutable:
             raise CannotRecord(f"{func} changes a tensor")
+        for each in _tensors_in((*args, *kwargs.values())):
+            storage = self._storages.get(_key(each))
+            if storage is not None and storage.made:
+                with _disable_current_modes():
+                    storage.held.zero_()
         out = func(*args, **kwargs)
         arguments, keywords = tree_map(self.standing_for, (args, kwargs))
         numbers = []
@@ -634,6 +638,15 @@ def _key(tensor: Tensor) -> int:
     """Tells the memory of tensors apart, for as long as these live."""
     key: int = tensor.untyped_storage()._cdata
     return key
+
+
+def _tensors_in(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among an operation's arguments, which may be lists of them."""
+    for each in arguments:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from _tensors_in(each)
 
 
 def _aliases(func: Any) -> bool:
