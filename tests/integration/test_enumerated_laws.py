@@ -41,7 +41,7 @@ PAIRS = [
     ("sequoia:budget=4,depth=2", "traversal"),
     ("sequoia:budget=4,depth=2", "rrsw"),
     ("sampled-chain:length=2", "block"),
-    ("specinfer:widths=2", "rrs"),
+    ("specinfer:widths=2;1", "rrs"),
     ("talon:budget=4,top_k=2", "match"),
 ]
 

@@ -79,7 +79,7 @@ def sampled(
 @pytest.mark.models
 @pytest.mark.slow
 def test_texts_have_the_models_law(smollm: tuple[Any, Any], shared_target: Any, ids: list[int], law: Texts) -> None:
-    parts = Parts("eagle3", "talon-sampled:budget=3,top_k=2", "hybrid", graphs=False)
+    parts = Parts("eagle3", "talon-sampled:budget=4,top_k=2", "hybrid", graphs=False)
     counts, accepted = sampled(shared_target(*smollm, parts), ids)
     assert surprise(counts, law) >= FALSE_ALARM
     assert accepted >= 0.4  # or little of it would be about drafting
@@ -91,7 +91,7 @@ def test_texts_have_the_models_law(smollm: tuple[Any, Any], shared_target: Any, 
     ("policy", "rule", "schedule"),
     [
         ("sampled-chain:length=1", "block", "cached:budget=2"),
-        pytest.param("talon-sampled:budget=3,top_k=2", "hybrid", "pearl", marks=pytest.mark.matrix),
+        pytest.param("talon-sampled:budget=4,top_k=2", "hybrid", "pearl", marks=pytest.mark.matrix),
     ],
 )
 def test_texts_have_the_models_law_while_drafting_goes_on(
