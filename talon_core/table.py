@@ -168,12 +168,14 @@ class TableDrafter(Memoryless):
         rows = [path_number(tree.tokens[tree.path(node)].tolist()) % len(self.laws) for node in frontier.tolist()]
         known = width if self.knows is None else min(width, self.knows)
         best, scores = self._ranked
-        best, scores = best[rows, :known], scores[rows, :known]
+        tokens, logp = best[rows, :known], scores[rows, :known]
         if not self.fills:
-            width = max(1, int((best >= 0).sum(axis=1).max()))
-            best, scores = best[:, :width], scores[:, :width]
-        tokens, logp = np.full((len(frontier), width), -1), np.full((len(frontier), width), -np.inf)
-        tokens[:, : best.shape[1]], logp[:, : best.shape[1]] = best, scores
+            width = max(1, int((tokens >= 0).sum(axis=1).max()))
+            tokens, logp = tokens[:, :width].copy(), logp[:, :width].copy()
+        missing = len(frontier), max(width - tokens.shape[1], 0)
+        if missing[1]:
+            tokens = np.concatenate([tokens, np.full(missing, -1)], axis=1)
+            logp = np.concatenate([logp, np.full(missing, -np.inf)], axis=1)
         path_logp = tree.path_logp[frontier][:, None] + logp
         for array in (tokens, logp, path_logp):
             array.flags.writeable = False

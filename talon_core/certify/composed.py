@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from copy import copy
-from itertools import tee
-from typing import TypeVar
 
 import attrs
 import numpy as np
 
 from talon_core.certify.exact import Law, LawsAfter, law_after
+from talon_core.certify.kept import as_often_as_wanted
 from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Part
@@ -176,15 +175,6 @@ class Rounds:
             outcomes.append(one)
             yield one
         self._walks[tree].append(_Walks({node: law.tobytes() for node, law in looked.seen.items()}, outcomes))
-
-
-T = TypeVar("T")
-
-
-def as_often_as_wanted(items: Iterator[T]) -> Iterator[T]:
-    """An iterator each `copy` of which gives all of these, which are made no sooner than one of them comes to them."""
-    (kept,) = tee(items, 1)
-    return kept
 
 
 class _KnownLaws(Laws):
