@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -63,8 +64,11 @@ class SeededChoices(Foreseen):
 
     def __init__(self, seed: int | np.random.SeedSequence | None = None) -> None:
         self._seed = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-        self._generator = np.random.default_rng(self._seed)
         self._told: FloatArray = np.empty(0)  # numbers that were told and are not used yet
+
+    @cached_property
+    def _generator(self) -> np.random.Generator:  # many never draw, and to make it takes longer than a draw
+        return np.random.default_rng(self._seed)
 
     def apart(self, number: int) -> "SeededChoices":
         return SeededChoices(np.random.SeedSequence(self._seed.entropy, spawn_key=(*self._seed.spawn_key, number)))

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from math import exp, log, log2
 
 import attrs
@@ -29,6 +30,10 @@ TOLERANCE = 0.4**2 * 0.7 ** np.abs(np.subtract.outer(np.arange(OCTAVES), np.aran
 
 UNKNOWN = 1e4
 """Variance of a level of which nothing is known."""
+
+DOUBT = np.pad(TOLERANCE, (1, 0))
+DOUBT[0, 0] = UNKNOWN
+"""Covariance of the level and the rises while nothing is known, shape `(1 + octaves, 1 + octaves)`."""
 
 NOISE, QUIET = 0.2, 0.01
 """Standard deviation of a pass's logarithm: before it is known, and at least."""
@@ -201,6 +206,18 @@ class Costs(ABC):
         return None
 
 
+@lru_cache
+def _mean(rise: float) -> FloatArray:
+    """The level and the rises while nothing is known, shape `(1 + octaves,)`."""
+    return np.array([0.0, *[rise] * OCTAVES])
+
+
+@lru_cache(1024)
+def _row(size: int) -> FloatArray:
+    """What of the level and the rises is in a pass of a size, shape `(1 + octaves,)`."""
+    return np.concatenate([[1.0], LOG_2 * np.clip(log2(size) - np.arange(OCTAVES), 0.0, ROOM)])
+
+
 class Line:
     """Seconds by size on a rising line, found from passes that a busy machine has held up, some more and some less.
 
@@ -218,10 +235,8 @@ class Line:
     """
 
     def __init__(self, rise: float = RISE) -> None:
-        self._mean = np.array([0.0, *[rise] * OCTAVES])  # of the level and the rises
-        self._covariance = np.zeros((1 + OCTAVES, 1 + OCTAVES))
-        self._covariance[0, 0] = UNKNOWN
-        self._covariance[1:, 1:] = TOLERANCE
+        self._mean = _mean(rise)  # of the level and the rises; never changed in place
+        self._covariance = DOUBT.copy()
         self._noise = NOISE**2
         self._error = 0.0  # of the latest pass
         self._passes = 0
@@ -237,14 +252,14 @@ class Line:
         """A line for passes of another kind: their level is not known, and their rises may be a little different."""
         self._learn()
         other = Line()
-        other._mean, other._noise = self._mean.copy(), self._noise
+        other._mean, other._noise = self._mean, self._noise
         other._covariance[1:, 1:] = 0.5 * (self._covariance[1:, 1:] + TOLERANCE)
         return other
 
     def copied(self) -> "Line":
         """A line that knows as much, and learns by itself."""
         other = Line()
-        other._mean, other._covariance = self._mean, self._covariance.copy()  # the mean is never changed in place
+        other._mean, other._covariance = self._mean, self._covariance.copy()
         other._noise, other._error, other._passes = self._noise, self._error, self._passes
         other._waiting, other._logs = self._waiting.copy(), self._logs
         return other
@@ -258,7 +273,7 @@ class Line:
             self._look(*self._waiting.popleft())
 
     def _look(self, size: int, seconds: float) -> None:
-        row = np.concatenate([[1.0], LOG_2 * np.clip(log2(size) - np.arange(OCTAVES), 0.0, ROOM)])
+        row = _row(size)
         covariance = self._covariance
         covariance[1:, 1:] += (TOLERANCE - covariance[1:, 1:]) / OLD
         covariance[0, 0] += WANDERS**2 * max(self._noise, self._error**2)

@@ -53,8 +53,8 @@ class TableTarget(Target):
 
     def after(self, prefix: Sequence[int]) -> FloatArray:
         """Logits of the token after `prefix`, shape `(vocab,)`, float64."""
-        padded = [0] * self.order + [int(token) for token in prefix]
-        logits: FloatArray = self.logits[tuple(padded[len(padded) - self.order :])]
+        last = [int(token) for token in prefix[max(len(prefix) - self.order, 0) :]]
+        logits: FloatArray = self.logits[(*[0] * (self.order - len(last)), *last)]
         return logits
 
     def open(self, slot: int, room: int) -> None:
@@ -90,8 +90,10 @@ class TableTarget(Target):
     def _logits(self, prefix: list[int], tree: TokenTree) -> "Tensor":
         import torch
 
-        paths = [tree.tokens[tree.path(node)].tolist() for node in range(len(tree))]
-        return torch.as_tensor(np.stack([self.after(prefix + path) for path in paths]))
+        texts: list[list[int]] = []
+        for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
+            texts.append([*(texts[parent] if parent >= 0 else prefix), token])
+        return torch.as_tensor(np.stack([self.after(text) for text in texts]))
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         for slot, path in paths.items():
@@ -156,6 +158,11 @@ class TableDrafter(Memoryless):
         law: FloatArray = self.laws[path_number(path) % len(self.laws)]
         return law
 
+    def _row(self, tree: TokenTree, node: int) -> int:
+        """Which row of the table holds after a node."""
+        count = len(self.laws)
+        return path_number(tree.tokens[tree.path(node)].tolist()) % count if count > 1 else 0
+
     @cached_property
     def _ranked(self) -> tuple[IntArray, FloatArray]:
         """The tokens of each law by falling probability, and what is offered as their logp; -1 for what cannot come."""
@@ -165,15 +172,17 @@ class TableDrafter(Memoryless):
             return np.where(probs > 0, best, -1), np.log(probs) + self.excess
 
     def offer(self, tree: TokenTree, frontier: IntArray, width: int) -> Candidates:
-        rows = [path_number(tree.tokens[tree.path(node)].tolist()) % len(self.laws) for node in frontier.tolist()]
+        rows = [self._row(tree, node) for node in frontier.tolist()]
         known = width if self.knows is None else min(width, self.knows)
         best, scores = self._ranked
-        best, scores = best[rows, :known], scores[rows, :known]
+        tokens, logp = best[rows, :known], scores[rows, :known]
         if not self.fills:
-            width = max(1, int((best >= 0).sum(axis=1).max()))
-            best, scores = best[:, :width], scores[:, :width]
-        tokens, logp = np.full((len(frontier), width), -1), np.full((len(frontier), width), -np.inf)
-        tokens[:, : best.shape[1]], logp[:, : best.shape[1]] = best, scores
+            width = max(1, int((tokens >= 0).sum(axis=1).max()))
+            tokens, logp = tokens[:, :width].copy(), logp[:, :width].copy()
+        missing = len(frontier), max(width - tokens.shape[1], 0)
+        if missing[1]:
+            tokens = np.concatenate([tokens, np.full(missing, -1)], axis=1)
+            logp = np.concatenate([logp, np.full(missing, -np.inf)], axis=1)
         path_logp = tree.path_logp[frontier][:, None] + logp
         for array in (tokens, logp, path_logp):
             array.flags.writeable = False

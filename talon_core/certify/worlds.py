@@ -1,8 +1,9 @@
 """Small worlds in which the probability of every text can be computed: a target, a drafter and a request."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
-from itertools import product
+from copy import copy
+from functools import cache, cached_property, lru_cache
+from itertools import islice, product
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from talon_core.certify.kept import as_often_as_wanted
 from talon_core.errors import blaming_bugs
 from talon_core.plugins.specs import describe_options
 from talon_core.policy import TreePolicy
@@ -50,6 +52,9 @@ VARIED: Mapping[str, int] = {"budget": 2, "top_k": 1, "depth": 1, "length": 1}
 
 TINY = 1e-12
 """A weight that can hardly come out."""
+
+KEPT = 8192
+"""Worlds that are kept, with what is known of their targets."""
 
 MOST_PROMPT = 4
 """Most tokens of a prompt."""
@@ -102,14 +107,22 @@ class World:
 
     def make_target(self) -> TableTarget:
         """The target."""
-        with np.errstate(divide="ignore"):
-            logits = np.log(shares(self.target))
-        order = 1 if len(self.target) == self.vocab_size else 2
         context = None if self.room is None else len(self.prompt) + self.room
-        return TableTarget(logits.reshape((self.vocab_size,) * (order + 1)), context)
+        return TableTarget(self._logits.copy(), context)
+
+    @cached_property
+    def _logits(self) -> FloatArray:
+        with np.errstate(divide="ignore"):
+            logits: FloatArray = np.log(shares(self.target))
+        order = 1 if len(self.target) == self.vocab_size else 2
+        return logits.reshape((self.vocab_size,) * (order + 1))
 
     def make_drafter(self) -> TableDrafter:
         """The drafter."""
+        return self._drafts
+
+    @cached_property
+    def _drafts(self) -> TableDrafter:  # it remembers nothing
         return TableDrafter(shares(self.drafter), knows=self.knows)
 
     def varied(self, policy: TreePolicy) -> TreePolicy:
@@ -188,12 +201,25 @@ def _sizes(draws: bool, vary: Mapping[str, int]) -> list[_Sizes]:
 def random_worlds(seed: int, *, vary: Mapping[str, int] = VARIED, draws: bool = True) -> Iterator[World]:
     """Worlds without end, as `worlds` has them, at random; the same seed gives the same ones.
 
+    All policies and rules are tried in the same ones, of which the first are kept.
+
     Args:
         seed: of the random numbers.
         vary: as for `worlds`.
         draws: as there.
     """
-    random, sizes = Random(seed), _sizes(draws, vary)
+    question = seed, tuple(vary.items()), draws
+    yield from copy(_first_worlds(*question))
+    yield from islice(_without_end(*question), KEPT, None)
+
+
+@lru_cache(4)
+def _first_worlds(seed: int, vary: tuple[tuple[str, int], ...], draws: bool) -> Iterator[World]:
+    return as_often_as_wanted(islice(_without_end(seed, vary, draws), KEPT))
+
+
+def _without_end(seed: int, vary: tuple[tuple[str, int], ...], draws: bool) -> Iterator[World]:
+    random, sizes = Random(seed), _sizes(draws, dict(vary))
     while True:
         size = random.choice(sizes)
         row = size.row()

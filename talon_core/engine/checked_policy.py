@@ -1,7 +1,7 @@
 """What a tree policy says of itself, checked: whatever is wrong is an error that names the policy."""
 
 from talon_core.drawn import KINDS, ChildrenKind
-from talon_core.errors import PluginError, blaming, is_whole, naming, written
+from talon_core.errors import PluginError, blaming, described, is_whole, naming, written
 from talon_core.forest_learner import Together, asked_together
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
@@ -18,8 +18,12 @@ def checked_budget(policy: TreePolicy, which: str = "budget") -> int:
         PluginError: if it is not a whole number of at least 1.
         ValueError: if it is more than `MOST_NODES`, which is what a user has asked for.
     """
-    with blaming("tree policy", policy, which):
+    try:  # and no `blaming`, as it is asked for every tree
         budget = policy.budget if which == "budget" else policy.draft_budget
+    except (PluginError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise PluginError(f"{naming('tree policy', policy)} raised {described(error, which)}") from error
     if type(budget) is int and 1 <= budget <= MOST_NODES:  # nearly always
         return budget
     if not is_whole(budget) or budget < 1:

@@ -244,11 +244,7 @@ def draft_tree(
     """
     own, asking = Growing(policy, root, limits, now), offers(drafter)
     passes, layers = 0, []
-    while len(own.frontier):
-        frontier, width = own.frontier, own.width()
-        if not width:
-            break
-        asked = Frontier(0, own.tree, frontier, width)
+    while (asked := own.asked()) is not None:
         started = now()
         proposed = asking.ask([asked], [own.shown_draws])
         layers.append(Span("draft", started, now()))

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.drafter import Frontier
 from talon_core.drawn import KINDS, Drawn, fault
 from talon_core.engine.checked_policy import checked_budgets, checked_children
 from talon_core.errors import PluginError, blaming, described, is_whole, naming, written
 from talon_core.policy import Growth, TreePolicy
 from talon_core.rounds import Span
 from talon_core.tree import IntArray, TokenTree, with_nodes
+from talon_core.tree_arrays import ints
 
 
 @attrs.frozen
@@ -38,6 +40,9 @@ class DraftLimits:
     budgets: tuple[int, int] | None = None
 
 
+THE_ROOT, NO_NODES = ints([0]), ints([0])[:0]
+
+
 class Growing:
     """One sequence's tree while it grows.
 
@@ -51,7 +56,8 @@ class Growing:
         self.limits = limits
         self.tree = TokenTree.root(root)
         goes_on = root not in limits.ends and limits.max_depth > 0
-        self.frontier: IntArray = np.zeros(int(goes_on), dtype=np.int64)
+        self._wanted = THE_ROOT  # what the policy would draft from next, were there no limits
+        self.frontier = THE_ROOT if goes_on else NO_NODES
         self._drafted_from: set[int] = set()
         self.spans: list[Span] = []  # of the policy
         self._now = now
@@ -65,6 +71,23 @@ class Growing:
             )
         self.shown_draws: dict[int, Drawn] = {}
         self.shown = self.tree.copied()
+
+    def within(self, limits: DraftLimits) -> "Growing":
+        """The same tree as another object, to go on from here within limits that may be of another depth.
+
+        A policy is not told how deep it may draft: as long as the same frontiers are usable, the tree is the same.
+
+        Args:
+            limits: the same but for `max_depth`.
+        """
+        own = object.__new__(Growing)
+        own.__dict__.update(self.__dict__)
+        own.limits = limits
+        own._drafted_from, own.spans = {*self._drafted_from}, [*self.spans]
+        own.shown = self.tree.copied()
+        own.shown_draws = {**own.shown.drawn}
+        own.frontier = own._usable(own._wanted)
+        return own
 
     def _usable(self, nodes: IntArray) -> IntArray:
         ends, most = self.limits.ends, self.limits.max_depth
@@ -95,6 +118,13 @@ class Growing:
             self.frontier = self.frontier[:0]
         return min(max(width, 0), self.limits.vocab_size)
 
+    def asked(self) -> Frontier | None:
+        """What is asked of a drafter for its next layer, where it grows alone, in slot 0; None where it is to end."""
+        if not len(self.frontier):
+            return None
+        frontier, width = self.frontier, self.width()
+        return Frontier(0, self.tree, frontier, width) if width else None
+
     def grow(self, candidates: Candidates, choices: Choices) -> None:
         """Let the policy choose, check its answer, and take it.
 
@@ -103,8 +133,9 @@ class Growing:
             choices: the policy's randomness.
         """
         self._drafted_from.update(self.frontier.tolist())
+        self._wanted = NO_NODES
         if candidates.tokens.item(0) < 0 and candidates.tokens.max() < 0:
-            self.frontier = self.frontier[:0]
+            self.frontier = NO_NODES
             return
         started = self._now()
         try:
@@ -125,15 +156,11 @@ class Growing:
             raise self.fail(
                 f"grew its tree to {old + count} nodes, the root included; its draft_budget is {self.budgets[1]}"
             )
-        if not count:
-            self.frontier = self.frontier[:0]
-            self.spans.append(Span("policy", started, self._now()))
-            return
-        self._take(candidates, chosen, own)
-        if old + count >= self.budgets[1]:
-            self.frontier = self.frontier[:0]
-        else:
-            self.frontier = self._usable(self._checked_frontier(frontier, old))
+        if count:
+            self._take(candidates, chosen, own)
+            if old + count < self.budgets[1]:
+                self._wanted = self._checked_frontier(frontier, old)
+        self.frontier = self._usable(self._wanted) if len(self._wanted) else NO_NODES
         self.spans.append(Span("policy", started, self._now()))
 
     def _take(self, candidates: Candidates, chosen: IntArray, drawn: Mapping[int, Drawn]) -> None:

@@ -178,17 +178,15 @@ class Sequence:
             The tokens, shape `(new,)`, int64, and a key of `FINISH_REASONS`; None where it goes on.
         """
         assert self._committed is not None
-        tokens = np.append(tree.tokens[accepted.path[1:]], accepted.token)
-        for count in range(1, len(tokens) + 1):
-            reason = None
-            if int(tokens[count - 1]) in self.request.eos:
-                reason = "eos"
-            elif self.request.criteria and self._stops(self._committed.with_path(tokens[:count])):
-                reason = "stop"
-            elif len(self.token_ids) + count >= self.limit:
-                reason = "length"
-            if reason is not None:
-                return tokens[:count], reason
+        emitted = [*tree.tokens.take(accepted.path[1:]).tolist(), accepted.token]
+        tokens, left = np.array(emitted, dtype=np.int64), self.limit - len(self.token_ids)
+        for count, token in enumerate(emitted, start=1):
+            if token in self.request.eos:
+                return tokens[:count], "eos"
+            if self.request.criteria and self._stops(self._committed.with_path(tokens[:count])):
+                return tokens[:count], "stop"
+            if count >= left:
+                return tokens[:count], "length"
         return tokens, None
 
     def emit(self, tree: TokenTree, accepted: Accepted) -> IntArray:

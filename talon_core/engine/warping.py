@@ -1,7 +1,7 @@
 """From the target's raw logits to the law a token is drawn from, with the true prefix of each node."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -103,17 +103,16 @@ class WarpedLaws(Laws):
     def _scores(self, node: int) -> Tensor:
         check_node(self._tree, node)
         if node not in self._warped:
-            with self._noting_failures():
+            try:
                 self._warped[node] = self._warp(node)
+            except BaseException as error:
+                self.failures.append(error)
+                raise
         return self._warped[node]
 
-    @contextmanager
-    def _noting_failures(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self.failures.append(error)
-            raise
+    @cached_property
+    def _alone(self) -> tuple[Processor, ...] | str:
+        return prefix_free(self._sampling.processors)
 
     def _raw(self, node: int) -> Tensor:
         scores = self._logits[node]  # (vocab,)
@@ -121,7 +120,7 @@ class WarpedLaws(Laws):
 
     def _warp(self, node: int) -> Tensor:
         scores = self._raw(node)[None]
-        alone = prefix_free(self._sampling.processors)
+        alone = self._alone
         if not isinstance(alone, str):
             for processor in alone:  # none of these writes into what it is given
                 scores = processor(NO_IDS, scores)
@@ -159,14 +158,18 @@ class WarpedLaws(Laws):
         """What a top-k leaves after `node`, where that can be told without warping every score; None otherwise."""
         check_node(self._tree, node)
         if node not in self._left:
-            with self._noting_failures():
+            try:
                 self._left[node] = self._left_by_top_k(node)
+            except BaseException as error:
+                self.failures.append(error)
+                raise
         return self._left[node]
 
     def _left_by_top_k(self, node: int) -> Left | None:
-        alone, vocab = prefix_free(self._sampling.processors), self._logits.shape[1]
-        asked = None if self._best is None or isinstance(alone, str) else temperature_and_top_k(alone)
-        if self._best is None or asked is None or (asked[1] + 1) ** 2 > vocab:
+        if self._best is None or isinstance(self._alone, str):
+            return None
+        asked = temperature_and_top_k(self._alone)
+        if asked is None or (asked[1] + 1) ** 2 > self._logits.shape[1]:
             return None  # to find many, each in its place, takes longer than to warp all
         before, count = asked
         raw = self._raw(node)

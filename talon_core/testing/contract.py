@@ -490,8 +490,10 @@ def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
 def _made_anew(policy: TreePolicy) -> list[str]:
     """The fields in which a policy remembers, `init=False, eq=False`, as far as their factory makes another each."""
     one: Any = policy
+    fields = [field.name for field in attrs.fields(type(one)) if not field.init and not field.eq]
+    if not fields:
+        return []
     other: TreePolicy = attrs.evolve(one)
-    fields = (field.name for field in attrs.fields(type(one)) if not field.init and not field.eq)
     return [name for name in fields if getattr(other, name, None) is not getattr(policy, name, None)]
 
 
@@ -501,6 +503,8 @@ def _observe(policy: TreePolicy, round_: Round) -> None:
 
 
 def _check_finished(policy: TreePolicy, drafted: Drafted) -> None:
+    if drafted.tree is drafted.drafted:
+        return
     invented = _nodes(drafted.tree) - _nodes(drafted.drafted)
     for path, score in invented:
         _require(False, policy, f"finished a tree with the path {path} of path_logp {score}, which it had not drafted")
@@ -519,7 +523,7 @@ def _same(one: Drafted, other: Drafted) -> bool:
         _equal(mine, theirs, ("tokens", "parents", "path_logp"))
         and mine.drawn.keys() == theirs.drawn.keys()
         and all(_same_draws(drawn, theirs.drawn[node]) for node, drawn in mine.drawn.items())
-        for mine, theirs in ((one.tree, other.tree), (one.drafted, other.drafted))
+        for mine, theirs in {(one.tree, other.tree), (one.drafted, other.drafted)}
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from talon_core import AcceptanceRule, Growth, TreePolicy
 from talon_core.certify.composed import composed_law
 from talon_core.certify.exact import Given, distance, emitted_law
+from talon_core.certify.ticks import Ticks
 from talon_core.certify.trial import WHOLE, CertificationError, _Trial, certify
 from talon_core.certify.worlds import random_worlds
 from talon_core.decoding.decoder import Decoder
@@ -29,7 +30,7 @@ def test_rounds_chained_have_the_law_of_whole_generations(name):
     accepting = 0
     for world in islice(random_worlds(1), 25):
         world = attrs.evolve(world, max_new_tokens=min(3, world.max_new_tokens), processors=())
-        decoder = Decoder(world.make_target(), rule, world.varied(policy), Given(world.make_drafter()))
+        decoder = Decoder(world.make_target(), rule, world.varied(policy), Given(world.make_drafter()), now=Ticks())
         composed = composed_law(decoder, world.request, most=200)
         if composed is not None:
             assert distance(composed.law, emitted_law(decoder, world.request)) <= 1e-12
